@@ -1,8 +1,8 @@
 """The part of the site that nobody writes: reference pages, made from what the program itself prints and checks with.
 
 A hook of MkDocs. `pages()` gives the reference; the site's other pages are Markdown of this repository, so links are
-resolved in the repository and rewritten for the site, and a cause, a rule, a check or a variable in code type becomes a link.
-"""
+resolved in the repository and rewritten for the site, and a cause, a rule, a check or a variable in code type becomes a
+link."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from runbook.causes.catalogue import CausePage, family_texts, parse_pages
 from runbook.causes.catalogue import causes as known_causes
 from runbook.cli.arguments import parser
 from runbook.cli.explain import PAGES, stage_page, variable_page
+from runbook.files.schema import schema
+from runbook.files.shipped import shipped
 from runbook.lint.findings import read_page, rule_pages
 from runbook.lint.variables import Variable, known
-from runbook.load.schema import schema
-from runbook.load.shipped import shipped
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig

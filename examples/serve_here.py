@@ -1,7 +1,7 @@
-"""`make serve`: the server's page with two agents on this machine and a group that trains on them; Ctrl-C ends all of it.
+"""`make serve`: the server's page with two agents on this machine and a group that trains on them; Ctrl-C ends all of
+it.
 
-python examples/serve_here.py DATA        a folder that is made anew each time
-"""
+python examples/serve_here.py DATA        a folder that is made anew each time"""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
 """A small real training: DDP over gloo or nccl, one process a rank, with checkpoints from which it goes on.
 
-    runbook run playbooks/train_two_node.yml            every rank of the inventory
-    python examples/train_ddp.py --steps 40             one process, no launcher
+runbook run playbooks/train_two_node.yml            every rank of the inventory python examples/train_ddp.py --steps 40
+one process, no launcher
 
-The same data, model and order on any number of ranks: with --batch a multiple of the world size the loss of every step is
-that of one process, up to rounding.
-"""
+The same data, model and order on any number of ranks: with --batch a multiple of the world size the loss of every step
+is that of one process, up to rounding."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
 """A small real training in JAX: one program over the devices of all processes, each with its share of every batch.
 
-    launch: {launcher: jax, command: [train_jax.py], workdir: ~/work}     a stage of a playbook: all ranks of the inventory
-    python examples/train_jax.py --steps 40                               one process, no launcher
+launch: {launcher: jax, command: [train_jax.py], workdir: ~/work}     a stage of a playbook: all ranks of the inventory
+python examples/train_jax.py --steps 40                               one process, no launcher
 
 The same data, model and order on any number of processes: with --batch a multiple of the number of devices the loss of
 every step is that of one process, up to rounding.
 
-A process that does not come within --patience ends all others: jax.distributed.initialize() raises nothing, it aborts below
-Python, with DEADLINE_EXCEEDED on stderr and exit code 134, so no `except` gets to run. Nor can a lost process come back into
-its job. That is why nothing here tries again: the whole job is started again, by `retries:` of the launch.
+A process that does not come within --patience ends all others: jax.distributed.initialize() raises nothing, it aborts
+below Python, with DEADLINE_EXCEEDED on stderr and exit code 134, so no `except` gets to run. Nor can a lost process
+come back into its job. That is why nothing here tries again: the whole job is started again, by `retries:` of the
+launch.
 
-Once they have met, a process that raises must not end as Python ends: on the way out JAX waits up to five minutes for the
-others, who wait in a collective for this one, and nobody learns of it. So the last lines leave without that.
-"""
+Once they have met, a process that raises must not end as Python ends: on the way out JAX waits up to five minutes for
+the others, who wait in a collective for this one, and nobody learns of it. So the last lines leave without that."""
 
 from __future__ import annotations
 
@@ -49,13 +49,12 @@ def main() -> None:
 def join(patience_s: int) -> None:
     """Meet the other processes, if there are any; it ends the process where they do not meet.
 
-    JAX itself reads JAX_COORDINATOR_ADDRESS and JAX_LOCAL_DEVICE_IDS. It has no variables for the number of processes and
-    for which of them this is: what every launcher sets as WORLD_SIZE and RANK.
-    """
+    JAX itself reads JAX_COORDINATOR_ADDRESS and JAX_LOCAL_DEVICE_IDS. It has no variables for the number of processes
+    and for which of them this is: what every launcher sets as WORLD_SIZE and RANK."""
     if "RANK" not in os.environ:
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")  # GPUs use NCCL, whatever this says
-    # It would catch SIGTERM, for programs that write a checkpoint when their machine is taken away. This one writes none.
+    # It would catch SIGTERM, for programs that write a checkpoint when their machine is taken away. This one has none.
     jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(
         num_processes=int(os.environ["WORLD_SIZE"]),

@@ -26,14 +26,14 @@ from runbook.checks.shell import Shell
 from runbook.cli.explain import explain, stage_page, where_found
 from runbook.diagnose.catalogue import RULES, SIGNS
 from runbook.engine.plan import Choice, make_plan
+from runbook.files.accepts import accepts
+from runbook.files.document import parse_document
+from runbook.files.inventory import load_inventory
+from runbook.files.playbook import load_playbook
+from runbook.files.schema import schema
+from runbook.files.shipped import find_inventory, find_playbook, shipped_names
 from runbook.jobs.launch import Launch
 from runbook.lint.findings import rule_pages, rules
-from runbook.load.accepts import accepts
-from runbook.load.document import parse_document
-from runbook.load.inventory import load_inventory
-from runbook.load.playbook import load_playbook
-from runbook.load.schema import schema
-from runbook.load.shipped import find_inventory, find_playbook, shipped_names
 from runbook.model.errors import FilesWrong
 
 PACKAGE = Path(runbook.__file__).parent
@@ -395,7 +395,7 @@ def problem_ids() -> tuple[set[str], set[str]]:
     ids: set[str] = set()
     words: set[str] = set()
     for file in SOURCES:
-        if file.relative_to(PACKAGE).parts[0] not in ("load", "lint", "engine", "checks", "launch", "jobs"):
+        if file.relative_to(PACKAGE).parts[0] not in ("files", "lint", "engine", "checks", "launch", "jobs"):
             continue
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 from runbook.agent.protocol import Open
-from runbook.load.document import read_document
+from runbook.files.document import read_document
 from runbook.model.errors import FilesWrong, Problem
 from runbook.node.journal import PLAIN
 from runbook.transport import programs

@@ -1,23 +1,24 @@
 """Every cause by its id, read from the pages: one id a cause, whoever finds it; ids are never renamed.
 
-A page is a section of `pages/FAMILY.md`, and the only place where its cause is told. Under `## the-id` stands one line a part:
+A page is a section of `pages/FAMILY.md`, and the only place where its cause is told. Under `## the-id` stands one line
+a part:
 
-    - summary: what has to be fixed, in one line
-    - kinds: those of KINDS that it is of
-    - follows: causes that explain this one where both are found
-    - symptom: what is seen; left out where the summary says it
-    - why: …
-    - confirm: how to make sure by hand
-    - remedy: what mends it
-    - remedy WAY: what mends it in a certain case; `live`: where a check or a job finds it, and not a reader of logs
-    - told by CHECK: what that check means by it; and where it differs, how to confirm and to mend it there
+- summary: what has to be fixed, in one line
+- kinds: those of KINDS that it is of
+- follows: causes that explain this one where both are found
+- symptom: what is seen; left out where the summary says it
+- why: …
+- confirm: how to make sure by hand
+- remedy: what mends it
+- remedy WAY: what mends it in a certain case; `live`: where a check or a job finds it, and not a reader of logs
+- told by CHECK: what that check means by it; and where it differs, how to confirm and to mend it there
 
-A remedy is a template. `{name}` is filled in by whoever finds the cause (`findings.py`), and reads NAME where nobody has.
-`on {node}: ` says where a step is done, `controller: ` that it is done where `runbook` runs, and `; on {other}: ` begins another
-step. A step that is nothing but one piece of code is a command, to be typed as it stands; any other is a sentence.
+A remedy is a template. `{name}` is filled in by whoever finds the cause (`findings.py`), and reads NAME where nobody
+has. `on {node}: ` says where a step is done, `controller: ` that it is done where `runbook` runs, and `; on {other}: `
+begins another step. A step that is nothing but one piece of code is a command, to be typed as it stands; any other is a
+sentence.
 
-Nothing is read before the first question: a healthy run asks none.
-"""
+Nothing is read before the first question: a healthy run asks none."""
 
 from __future__ import annotations
 
@@ -45,8 +46,9 @@ KINDS: Mapping[Kind, str] = {
 }
 
 FAMILIES = (
-    "reaching", "slurm", "kubernetes", "agents", "containers", "environment", "names", "network", "rendezvous", "ranks", "rdma", "gpu",
-)  # fmt: skip
+    *("reaching", "slurm", "kubernetes", "agents", "containers", "environment", "names", "network", "rendezvous"),
+    *("ranks", "rdma", "gpu"),
+)
 """In this order they are listed, and others after them."""
 
 NEEDED = ("summary", "why", "confirm", "remedy")
@@ -58,7 +60,8 @@ _CODE = re.compile(r"`([^`]*)`")
 
 @dataclass(frozen=True, slots=True)
 class CausePage:
-    """`remedies`: templates by the case they are for, the general one under ``; `told`: by check, what it means there."""
+    """`remedies`: templates by the case they are for, the general one under ``; `told`: by check, what it means
+    there."""
 
     id: str
     summary: str
@@ -208,7 +211,8 @@ def filled(template: str, value_of: Callable[[str], str]) -> str:
 
 
 def mend(cause: str, way: str = "", /, **fields: object) -> Remedy:
-    """The remedy of a cause, from its page; KeyError where the page has none of that name, or it wants another field."""
+    """The remedy of a cause, from its page; KeyError where the page has none of that name, or it wants another
+    field."""
     values = {name: str(value) for name, value in fields.items()}
     template = causes()[cause].remedies[way]
     return Remedy(*(_step(where, what, values) for where, what in _steps(template)))

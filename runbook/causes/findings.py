@@ -1,4 +1,5 @@
-"""Findings whose remedy is a template of their cause's page: whoever finds a cause says what it saw and gives the fields."""
+"""Findings whose remedy is a template of their cause's page: whoever finds a cause says what it saw and gives the
+fields."""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ def policies_in(text: str) -> list[Rule]:
 
 
 def forbidden(policies: Sequence[Rule], source: End, destination: End, port: int) -> Forbids | None:
-    """What forbids TCP to this port; None where nothing surely does. Raises ValueError for a policy that is not understood."""
+    """What forbids TCP to this port; None where nothing surely does. Raises ValueError for a policy that is not
+    understood."""
     try:
         for egress, pod, peer in ((True, source, destination), (False, destination, source)):
             kind = "Egress" if egress else "Ingress"

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from runbook.checks.context import Context
+from runbook.files.hints import did_you_mean, spaced
+from runbook.files.quantities import seconds, size_bytes
 from runbook.launch.job import Job
-from runbook.load.hints import did_you_mean, spaced
-from runbook.load.quantities import seconds, size_bytes
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import EnvValue, Node
 from runbook.model.verdict import Outcome

@@ -17,8 +17,8 @@ from runbook.checks.ranks.evidence import gather, log_name, stack_lines
 from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool, start_pool
 from runbook.checks.ranks.stuck import look_between
+from runbook.files.address import is_loopback
 from runbook.launch.ranks import dialled_address
-from runbook.load.address import is_loopback
 from runbook.model.commands import word
 from runbook.model.machine import this_machine
 from runbook.model.regex import bounded

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from runbook.causes.findings import finding_for, unreachable_for
+from runbook.files.address import is_loopback
 from runbook.launch.ranks import socket_interface
-from runbook.load.address import is_loopback
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node

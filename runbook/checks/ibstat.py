@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from runbook.causes.findings import finding_for
 from runbook.checks.base import Check
 from runbook.checks.context import Context
+from runbook.files.hints import nearest
 from runbook.launch.ranks import hca_expression, network_environment
-from runbook.load.hints import nearest
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy

@@ -10,8 +10,8 @@ from runbook.causes.findings import finding_for
 from runbook.checks.base import Check
 from runbook.checks.context import Context, in_brief
 from runbook.checks.network.ephemeral import few_ports_warning, port_range
+from runbook.files.address import is_loopback
 from runbook.launch.ranks import dialled_address
-from runbook.load.address import is_loopback
 from runbook.model.commands import word
 from runbook.model.inventory import Inventory, Node
 from runbook.model.remedy import Remedy

@@ -21,10 +21,10 @@ from runbook.collect.entries import UNFIT, Absent
 from runbook.collect.gather import CollectRequest, Gathered, gather
 from runbook.collect.nodes import WINDOWS, NodeAnswer
 from runbook.collect.sources import RunFolder, latest_run, load, read_run
-from runbook.load.document import Document
-from runbook.load.env import Environment
-from runbook.load.node_sets import select
-from runbook.load.origins import Origins
+from runbook.files.document import Document
+from runbook.files.env import Environment
+from runbook.files.node_sets import select
+from runbook.files.origins import Origins
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.exit_codes import DONE, UNKNOWN

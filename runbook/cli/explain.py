@@ -8,10 +8,10 @@ from importlib import resources
 
 from runbook.causes.catalogue import causes, told_by
 from runbook.checks import CHECKS, page
+from runbook.files.hints import nearest
 from runbook.jobs.launch import Launch
 from runbook.lint.findings import LintRule, rules
 from runbook.lint.variables import Variable, known
-from runbook.load.hints import nearest
 from runbook.model.errors import FilesWrong, Problem
 from runbook.report.output import stdout
 

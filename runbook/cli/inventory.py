@@ -9,16 +9,16 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from runbook.files.document import Document, parse_document
+from runbook.files.env import Environment
+from runbook.files.extra_vars import parse_extra
+from runbook.files.inventory import load_inventory_with_origins
+from runbook.files.inventory_draft import Draft, written
+from runbook.files.node_sets import select
+from runbook.files.origins import Origins
+from runbook.files.shipped import find_inventory
 from runbook.lint.files import leads_out
 from runbook.lint.redaction import secrets_in
-from runbook.load.document import Document, parse_document
-from runbook.load.env import Environment
-from runbook.load.extra_vars import parse_extra
-from runbook.load.inventory import load_inventory_with_origins
-from runbook.load.inventory_draft import Draft, written
-from runbook.load.node_sets import select
-from runbook.load.origins import Origins
-from runbook.load.shipped import find_inventory
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor, secrets_of

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runbook.cli.inventory import asked, is_asked
+from runbook.files.document import read_document
+from runbook.files.inventory_draft import written
+from runbook.files.problems import render_all
 from runbook.importers.convert import draft_of, read_foreign
 from runbook.importers.foreign import ANSIBLE, Remark
-from runbook.load.document import read_document
-from runbook.load.inventory_draft import written
-from runbook.load.problems import render_all
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.exit_codes import DONE, UNKNOWN, WRONG

@@ -16,6 +16,7 @@ from typing import Any
 from runbook.checks.context import Run
 from runbook.cli.inventory import load
 from runbook.engine.runfolder import run_folder
+from runbook.files.node_sets import select
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.follow import Tell, follow, kept_of, read, supervise
 from runbook.jobs.known import Cluster, KnownJob, clean, living, stop
@@ -23,7 +24,6 @@ from runbook.jobs.launch import Stall
 from runbook.jobs.logs import JobSecrets, job_secrets
 from runbook.jobs.watch import watch
 from runbook.launch.ranks import narrow
-from runbook.load.node_sets import select
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.exit_codes import DONE, FAILED, INTERRUPTED, UNKNOWN

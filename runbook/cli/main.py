@@ -42,8 +42,8 @@ def _run(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
     try:
         return dispatch(parsed)
     except FilesWrong as wrong:
+        from runbook.files.problems import render_all
         from runbook.lint.redaction import RedactedProblems
-        from runbook.load.problems import render_all
 
         shown = RedactedProblems(wrong.problems)
         complain(render_all(shown.problems, shown.lines) + "\n")

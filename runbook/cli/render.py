@@ -13,8 +13,8 @@ from typing import TypeVar
 from runbook.cli.run import files_of, note_unknown_names
 from runbook.engine.plan import Choice, Plan, make_plan
 from runbook.engine.scripts import ENDINGS, FileChange, NodeFiles, Writer, abandoned, changes, node_files
-from runbook.load.extra_vars import parse_extra
-from runbook.load.inventory import with_shell
+from runbook.files.extra_vars import parse_extra
+from runbook.files.inventory import with_shell
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.fold import fold

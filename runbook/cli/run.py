@@ -22,13 +22,13 @@ from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import RunSettings, execute
 from runbook.engine.runfolder import run_folder
 from runbook.engine.slurm import Verdicts, drain, text
+from runbook.files.document import Document, read_document
+from runbook.files.extra_vars import parse_extra, unknown_names
+from runbook.files.inventory import load_inventory_with_origins
+from runbook.files.origins import Origins
+from runbook.files.playbook import load_launch, load_playbook
+from runbook.files.shipped import find_playbook
 from runbook.launch.ranks import dialled_address, rank_table
-from runbook.load.document import Document, read_document
-from runbook.load.extra_vars import parse_extra, unknown_names
-from runbook.load.inventory import load_inventory_with_origins
-from runbook.load.origins import Origins
-from runbook.load.playbook import load_launch, load_playbook
-from runbook.load.shipped import find_playbook
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.events import Emit, Event, Progress
 from runbook.model.fold import fold

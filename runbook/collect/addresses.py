@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator
 
 from runbook.collect.people import Place, is_common
-from runbook.load.address import is_loopback
-from runbook.load.node_sets import expand
+from runbook.files.address import is_loopback
+from runbook.files.node_sets import expand
 
 _V4 = re.compile(
     r"(?<![\w.])(?:(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})\.){3}(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})(?!\w|\.[0-9])"

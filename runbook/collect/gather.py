@@ -21,8 +21,8 @@ from runbook.collect.sources import (
     script_entries,
     source_entries,
 )
-from runbook.load.env import Environment
-from runbook.load.origins import Origins
+from runbook.files.env import Environment
+from runbook.files.origins import Origins
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import long_enough, secrets_of

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runbook.collect.entries import UNFIT, Absent, ArchiveFile
-from runbook.load.address import is_loopback
+from runbook.files.address import is_loopback
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.transport import ProgramNotStarted, Site

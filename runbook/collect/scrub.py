@@ -16,8 +16,8 @@ import yaml
 
 from runbook.collect.addresses import Machines
 from runbook.collect.people import PeopleNames, Place
-from runbook.load.document import Document, parse_document
-from runbook.load.schema import schema
+from runbook.files.document import Document, parse_document
+from runbook.files.schema import schema
 from runbook.model.redact import Forms, joined
 from runbook.model.secret_formats import (
     LOGIN_OF_CURL,

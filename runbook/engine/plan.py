@@ -12,12 +12,12 @@ from runbook.checks import CHECKS
 from runbook.checks.base import Check, configure
 from runbook.checks.reach.reach import Reach
 from runbook.checks.shell import Shell
+from runbook.files.hints import did_you_mean
+from runbook.files.node_sets import select
+from runbook.files.templating import fill, names_used, truth
 from runbook.launch.job import make_job, node_facts
 from runbook.launch.ranks import layout, narrow
 from runbook.launch.script import script_names
-from runbook.load.hints import did_you_mean
-from runbook.load.node_sets import select
-from runbook.load.templating import fill, names_used, truth
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node
 from runbook.model.playbook import Playbook, Stage

@@ -14,13 +14,13 @@ from importlib import resources
 from pathlib import Path
 
 from runbook.engine.plan import Plan, PlannedStage
+from runbook.files.document import Keys
+from runbook.files.origins import Origins
 from runbook.launch.job import Job
 from runbook.launch.launchers import cannot_start, launch_spec, ranks_spec
 from runbook.launch.quote import CannotQuote
 from runbook.launch.ranks import RankLayout, layout
 from runbook.launch.script import LAUNCH, ScriptSpec, complaints, write
-from runbook.load.document import Keys
-from runbook.load.origins import Origins
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import Redactor

@@ -9,13 +9,13 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from runbook.files.address import address_fault, strip_brackets
+from runbook.files.env import UNCARRIABLE
+from runbook.files.file_kinds import NumberedLines
+from runbook.files.inventory_draft import Setting, Settings
+from runbook.files.scalars import flow
 from runbook.importers.ansible_files import TOP, GivenVariable, Tree, read_ini, read_yaml
 from runbook.importers.foreign import ANSIBLE, LOGIN, ForeignHost, ForeignInventory, Remark, is_secret
-from runbook.load.address import address_fault, strip_brackets
-from runbook.load.env import UNCARRIABLE
-from runbook.load.file_kinds import NumberedLines
-from runbook.load.inventory_draft import Setting, Settings
-from runbook.load.scalars import flow
 
 
 def read_ansible(text: str, file: str, *, yaml: bool) -> ForeignInventory:

@@ -10,11 +10,11 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from runbook.load.address import is_ip, strip_brackets
-from runbook.load.document import Document, Keys, parse_document
-from runbook.load.file_kinds import NumberedLines
-from runbook.load.hints import did_you_mean
-from runbook.load.node_sets import LARGEST
+from runbook.files.address import is_ip, strip_brackets
+from runbook.files.document import Document, Keys, parse_document
+from runbook.files.file_kinds import NumberedLines
+from runbook.files.hints import did_you_mean
+from runbook.files.node_sets import LARGEST
 from runbook.model.errors import FilesWrong, Problem
 
 TOP = ("all", "ungrouped")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from runbook.files.address import is_loopback
+from runbook.files.file_kinds import foreign_kind, is_yaml, refuse_unreadable
+from runbook.files.inventory_draft import Draft, NodeDraft, Setting
+from runbook.files.nodes import NAME
 from runbook.importers.ansible import read_ansible
 from runbook.importers.foreign import HOSTFILE, ForeignHost, ForeignInventory
 from runbook.importers.host_lists import read_host_list, read_hostfile
-from runbook.load.address import is_loopback
-from runbook.load.file_kinds import foreign_kind, is_yaml, refuse_unreadable
-from runbook.load.inventory_draft import Draft, NodeDraft, Setting
-from runbook.load.nodes import NAME
 from runbook.model.errors import FilesWrong, Problem
 
 _SHOWN = 3  # lines that a repeated remark names

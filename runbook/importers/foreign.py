@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from runbook.load.inventory_draft import Settings
+from runbook.files.inventory_draft import Settings
 from runbook.model.errors import Span
 
 HOSTFILE, ANSIBLE, HOST_LIST = "hostfile", "Ansible inventory", "host list"

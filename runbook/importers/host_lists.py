@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from runbook.files.address import address_fault, is_ip, strip_brackets
+from runbook.files.file_kinds import NumberedLines
+from runbook.files.inventory_draft import Setting
+from runbook.files.node_sets import LARGEST, expand
 from runbook.importers.foreign import HOST_LIST, HOSTFILE, LOGIN, ForeignHost, ForeignInventory, Remark, is_secret
-from runbook.load.address import address_fault, is_ip, strip_brackets
-from runbook.load.file_kinds import NumberedLines
-from runbook.load.inventory_draft import Setting
-from runbook.load.node_sets import LARGEST, expand
 
 MOST_SLOTS = 1024
 SLOTS = ("slots", "count", "cpu")

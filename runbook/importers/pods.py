@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import runbook
-from runbook.load.inventory import natural
-from runbook.load.inventory_draft import Draft, NodeDraft, Setting
+from runbook.files.inventory import natural
+from runbook.files.inventory_draft import Draft, NodeDraft, Setting
 from runbook.model.inventory import Kubernetes
 from runbook.transport.kubernetes import current_context, selected
 from runbook.transport.kubernetes_pods import Pod, ill, unknown

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 
 import runbook
-from runbook.load.inventory_draft import Draft, NodeDraft, Setting
+from runbook.files.inventory_draft import Draft, NodeDraft, Setting
 from runbook.model.errors import Unreachable
 from runbook.transport.slurm import SlurmJob, SlurmNode, ask, ended, job_of, no_allocation, nodes_of, on_node, unhealthy
 

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 
 import runbook
 from runbook.checks.ibstat import rate
+from runbook.files.address import is_ip
+from runbook.files.inventory_draft import Draft, NodeDraft, Setting
+from runbook.files.node_sets import folded
+from runbook.files.nodes import NAME
 from runbook.importers.survey import HostAnswers, SurveyHost, SurveyResult, candidates
 from runbook.importers.survey_facts import (
     GpusFound,
@@ -21,10 +25,6 @@ from runbook.importers.survey_facts import (
     ports_of,
     pythons_of,
 )
-from runbook.load.address import is_ip
-from runbook.load.inventory_draft import Draft, NodeDraft, Setting
-from runbook.load.node_sets import folded
-from runbook.load.nodes import NAME
 from runbook.parsers.ibstat import Port
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runbook.load.address import is_loopback
+from runbook.files.address import is_loopback
 from runbook.parsers.ibstat import Port, from_sysfs, parse
 
 REACHED = ("open", "refused")

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from runbook.files.templating import as_text, fill, is_template, names_used
 from runbook.launch.ranks import NodeRanks, RankLayout
-from runbook.load.templating import as_text, fill, is_template, names_used
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import EnvValue
 from runbook.model.playbook import Place, Stage

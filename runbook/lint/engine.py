@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from runbook.files.document import Document, collector_paused
 from runbook.lint.files import LintFile, Read, ReadFiles, find_files, roots_of
 from runbook.lint.findings import LintFinding, Report, finding_of, in_order
 from runbook.lint.redaction import RedactedReport
@@ -15,7 +16,6 @@ from runbook.lint.rules.across_files import named_inventory
 from runbook.lint.rules.security import known_formats
 from runbook.lint.settings import LintSettings, SettingsOf
 from runbook.lint.silences import apply, silences_in, unused_silence
-from runbook.load.document import Document, collector_paused
 from runbook.model.errors import FilesWrong, Problem, Span
 
 

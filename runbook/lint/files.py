@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
+from runbook.files.document import Document, read_document
+from runbook.files.file_kinds import INVENTORY, PLAYBOOK, shape_of, wrong_kind
+from runbook.files.hints import nearest
+from runbook.files.inventory import examine_inventory
+from runbook.files.playbook import examine_launch, examine_playbook, has_launch, launch_document
+from runbook.files.schema import schema
+from runbook.files.shipped import SUFFIXES
 from runbook.lint.rule_inputs import InventoryFile, PlaybookFile
-from runbook.load.document import Document, read_document
-from runbook.load.file_kinds import INVENTORY, PLAYBOOK, shape_of, wrong_kind
-from runbook.load.hints import nearest
-from runbook.load.inventory import examine_inventory
-from runbook.load.playbook import examine_launch, examine_playbook, has_launch, launch_document
-from runbook.load.schema import schema
-from runbook.load.shipped import SUFFIXES
 from runbook.model.errors import FilesWrong, Problem
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import quote
 
 import runbook
+from runbook.files.problems import render
 from runbook.lint.findings import LintFinding, LintRule, Report, rules
-from runbook.load.problems import render
 
 
 def text(report: Report) -> str:

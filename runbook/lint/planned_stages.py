@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from runbook.checks import CHECKS
 from runbook.engine.plan import Choice, PlannedStage, make_plan, too_few_nodes
+from runbook.files.document import Keys
+from runbook.files.node_sets import select
 from runbook.launch.ranks import narrow
 from runbook.lint.rule_inputs import PlaybookFile
-from runbook.load.document import Keys
-from runbook.load.node_sets import select
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import Inventory, Node, Rendezvous
 from runbook.model.playbook import Expect, Playbook, Stage

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from runbook.collect.scrub import secret_places
+from runbook.files.document import Document, parse_document, source_lines
 from runbook.lint.files import leads_out, roots_of
 from runbook.lint.findings import LintFinding
 from runbook.lint.rules.security import known_formats, named_secrets, secrets_in_commands
-from runbook.load.document import Document, parse_document, source_lines
 from runbook.model.errors import Problem, Span
 from runbook.model.redact import Redactor, joined
 from runbook.model.secret import Secret

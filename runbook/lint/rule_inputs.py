@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import TypeVar
 
-from runbook.load.document import Document, Keys
-from runbook.load.origins import Origins
-from runbook.load.schema import schema
+from runbook.files.document import Document, Keys
+from runbook.files.origins import Origins
+from runbook.files.schema import schema
 from runbook.model.errors import Span
 from runbook.model.inventory import Inventory, Node
 from runbook.model.playbook import Playbook

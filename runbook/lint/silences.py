@@ -7,10 +7,10 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from runbook.files.document import Document
+from runbook.files.hints import did_you_mean
 from runbook.lint.findings import LintFinding, rules
 from runbook.lint.rule_inputs import scalars
-from runbook.load.document import Document
-from runbook.load.hints import did_you_mean
 from runbook.model.errors import Problem, Span
 
 _GUESSED = 100  # ids that no rule has, for which the nearest is looked up: it takes half a millisecond

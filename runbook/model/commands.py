@@ -1,8 +1,9 @@
-"""Foreign names in commands that people paste: interfaces, chains, paths, hosts, whatever a node, a log or a file calls them.
+"""Foreign names in commands that people paste: interfaces, chains, paths, hosts, whatever a node, a log or a file calls
+them.
 
-Every remedy with a command in it puts such a name in through here. A name is one word of its command, and nothing that is
-not printable stands in it raw: what is escaped names nothing any more, so that such a command fails instead of acting.
-"""
+Every remedy with a command in it puts such a name in through here. A name is one word of its command, and nothing that
+is not printable stands in it raw: what is escaped names nothing any more, so that such a command fails instead of
+acting."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _POWERSHELL_BARE = re.compile(r"[A-Za-z0-9_.:-]+")
 _POWERSHELL_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
 _NETSH = re.compile(r"[\w .,:;@=+/()\[\]{}*-]+")
 _MARKS = {"`": r"\x60", "; on ": r";\x20on "}
-"""A sentence shows commands between backticks, and a step of a remedy ends at `; on node-b: `: no name may hold either."""
+"""A sentence shows commands between backticks, and a step of a remedy ends at `; on node-b: `: no name may hold
+either."""
 
 
 def word(name: object) -> str:

@@ -66,8 +66,9 @@ class StageFinished:
 
 @dataclass(frozen=True, slots=True)
 class NodesDropped:
-    """After `stage` the run goes on without these nodes: by name, the reason in words. Of the `unknown` ones nothing is known; the
-    others were proven bad, or lie at one end of a bad link. `left` are those it goes on with, in rank order: the master first."""
+    """After `stage` the run goes on without these nodes: by name, the reason in words. Of the `unknown` ones nothing is
+    known; the others were proven bad, or lie at one end of a bad link. `left` are those it goes on with, in rank order:
+    the master first."""
 
     time: float
     stage: str
@@ -80,9 +81,8 @@ class NodesDropped:
 class RunFinished:
     """`causes` holds each cause id once, the root first. `exit_code` is computed in one place: the engine.
 
-    `bad` nodes were proven to be; the run went on without the `dropped` ones; of the `unknown` ones something could not be
-    told. `not_dropped`: why the run stopped although it was to go on without its bad nodes.
-    """
+    `bad` nodes were proven to be; the run went on without the `dropped` ones; of the `unknown` ones something could not
+    be told. `not_dropped`: why the run stopped although it was to go on without its bad nodes."""
 
     time: float
     verdict: Verdict

@@ -1,8 +1,7 @@
 """Files below a folder of ours, by names that somebody else may have chosen: a node, an inventory.
 
-Two rules keep such a name from reaching any other file: it is one word of harmless characters, and no link is followed on
-the way from the folder to the file.
-"""
+Two rules keep such a name from reaching any other file: it is one word of harmless characters, and no link is followed
+on the way from the folder to the file."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ class BadName(ValueError):
 
 
 def file_name(name: object) -> str:
-    """The name, where it may become that of a file or a folder: letters, digits and `_.+@=-`, with no `.` or `-` in front
-    and no more than 240 of them. Raises BadName."""
+    """The name, where it may become that of a file or a folder: letters, digits and `_.+@=-`, with no `.` or `-` in
+    front and no more than 240 of them. Raises BadName."""
     if not isinstance(name, str) or not _PLAIN.match(name):
         shown = ascii(name)
         raise BadName(f"{shown if len(shown) <= 80 else shown[:77] + '...'} cannot be the name of a file")
@@ -41,7 +40,8 @@ def make_below(folder: Path, *names: str) -> Path:
 
 
 def append_below(folder: Path, *names: str) -> BinaryIO:
-    """The file of these names below `folder`, open for writing at its end; folders are made. Raises BadName, OSError."""
+    """The file of these names below `folder`, open for writing at its end; folders are made. Raises BadName,
+    OSError."""
     *folders, name = names
     path = folder.joinpath(*names)
     with _opened(folder, folders) as holder:
@@ -79,8 +79,8 @@ def write_below(folder: Path, *names: str, data: str | bytes) -> None:
 
 
 def open_below(folder: Path, *names: str) -> BinaryIO:
-    """The file of these names below `folder`, open for reading: a plain file, reached over no link. Nothing is made. Raises
-    BadName, OSError."""
+    """The file of these names below `folder`, open for reading: a plain file, reached over no link. Nothing is made.
+    Raises BadName, OSError."""
     *folders, name = names
     path = folder.joinpath(*names)
     with _opened(folder, folders, make=False) as holder:
@@ -95,7 +95,8 @@ def open_below(folder: Path, *names: str) -> BinaryIO:
 
 @contextlib.contextmanager
 def _opened(folder: Path, names: tuple[str, ...] | list[str], *, make: bool = True) -> Iterator[int | None]:
-    """A descriptor of the folder of these names, so that nobody can swap it meanwhile; None where the system has none."""
+    """A descriptor of the folder of these names, so that nobody can swap it meanwhile; None where the system has
+    none."""
     for name in names:
         file_name(name)
     if not _BY_DESCRIPTOR:

@@ -39,8 +39,8 @@ class Slurm:
 
 @dataclass(frozen=True, slots=True)
 class Kubernetes:
-    """Which pod a node is: `pod` by name, else the one that `selector` selects, else the one of the node's name. What is None
-    kubectl chooses."""
+    """Which pod a node is: `pod` by name, else the one that `selector` selects, else the one of the node's name. What
+    is None kubectl chooses."""
 
     pod: str | None = None
     selector: str | None = None

@@ -7,7 +7,8 @@ from pathlib import Path
 
 
 def this_machine() -> str:
-    """What tells this host, and its network namespace, from another, in the words of a node's supervisor; empty where nothing does."""
+    """What tells this host, and its network namespace, from another, in the words of a node's supervisor; empty where
+    nothing does."""
     found = []
     for path in ("/proc/sys/kernel/random/boot_id", "/etc/machine-id"):
         with contextlib.suppress(OSError):

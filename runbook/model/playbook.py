@@ -20,7 +20,8 @@ class Expect:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One of a check, a shell command or a launch. Values in `arguments` and `launch` may still be `{{ templates }}`."""
+    """One of a check, a shell command or a launch. Values in `arguments` and `launch` may still be `{{ templates
+    }}`."""
 
     name: str
     kind: str  # check | shell | launch
@@ -44,8 +45,8 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Playbook:
-    """`inventory` is the path as written, relative to the playbook's own folder. `when_bad` and `min_nodes` hold for every stage
-    that says nothing else, and for `reach`."""
+    """`inventory` is the path as written, relative to the playbook's own folder. `when_bad` and `min_nodes` hold for
+    every stage that says nothing else, and for `reach`."""
 
     name: str
     stages: tuple[Stage, ...]

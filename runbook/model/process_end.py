@@ -29,7 +29,8 @@ class ProcessEnd:
 
     @property
     def signal(self) -> int | None:
-        """The signal that ended it, also as a shell in between tells it (128 and more); None where it ended by itself."""
+        """The signal that ended it, also as a shell in between tells it (128 and more); None where it ended by
+        itself."""
         if self.code is None or not (self.code < 0 or 128 < self.code < 160):
             return None
         return -self.code if self.code < 0 else self.code - 128

@@ -1,9 +1,8 @@
 """Secrets out of everything that is shown or kept: one redactor, given every secret of the run.
 
-A secret is found however it is written: what `views` undoes (JSON, URLs, shells, Python, HTML, colours), and the forms below,
-which no reader would undo. Tokens of well-known formats are taken out as well, whoever's they are. The cost is linear in
-the text, whatever the number of secrets.
-"""
+A secret is found however it is written: what `views` undoes (JSON, URLs, shells, Python, HTML, colours), and the forms
+below, which no reader would undo. Tokens of well-known formats are taken out as well, whoever's they are. The cost is
+linear in the text, whatever the number of secrets."""
 
 from __future__ import annotations
 
@@ -51,7 +50,8 @@ def long_enough(text: str) -> bool:
 
 
 class Forms:
-    """Where known secrets stand in a view of a text: as they are, encoded as a whole, doubled for a shell, in pieces."""
+    """Where known secrets stand in a view of a text: as they are, encoded as a whole, doubled for a shell, in
+    pieces."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         known = {text for text in secrets if long_enough(text)}
@@ -230,8 +230,8 @@ class Redactor:
 
 
 class RedactedStream:
-    """Text that comes in pieces, cut anywhere. Whole lines are passed on at once, of a line without an end all but the part
-    that may be the beginning of a secret."""
+    """Text that comes in pieces, cut anywhere. Whole lines are passed on at once, of a line without an end all but the
+    part that may be the beginning of a secret."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -272,7 +272,8 @@ def secrets_of(inventory: Inventory) -> list[Secret]:
 
 
 def secrets_among(*environments: Mapping[str, object]) -> list[Secret]:
-    """The secrets of environments: those from `{env: NAME}`, and what is written out under a name that says it is one."""
+    """The secrets of environments: those from `{env: NAME}`, and what is written out under a name that says it is
+    one."""
     found: list[Secret] = []
     for environment in environments:
         for name, value in environment.items():

@@ -1,4 +1,5 @@
-"""What mends a fault, as a type: where, which commands, and what else there is to say. No reader takes a text apart for it."""
+"""What mends a fault, as a type: where, which commands, and what else there is to say. No reader takes a text apart for
+it."""
 
 from __future__ import annotations
 

@@ -68,7 +68,8 @@ class Outcome:
             raise ValueError(f"{self.node}: a {self.verdict} without a finding explains nothing")
 
     def with_evidence(self, line: str) -> Outcome:
-        """The same with one line more that proves its first finding; unchanged where there is no finding, or no line."""
+        """The same with one line more that proves its first finding; unchanged where there is no finding, or no
+        line."""
         if not self.findings or not line:
             return self
         first, *more = self.findings

@@ -30,7 +30,8 @@ def visible_lines(text: str) -> str:
 
 
 def json_visible(document: str) -> str:
-    """A JSON document in which no character acts or hides: they stand as JSON's own escapes, so the strings are the same."""
+    """A JSON document in which no character acts or hides: they stand as JSON's own escapes, so the strings are the
+    same."""
     return "\n".join(_NOT_PLAIN.sub(_json_seen, line) for line in document.split("\n"))
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+from runbook.files.document import Keys
+from runbook.files.hints import nearest
+from runbook.files.node_sets import select
+from runbook.files.origins import Candidate, Origins
 from runbook.launch.ranks import NodeRanks, layout, node_environment
-from runbook.load.document import Keys
-from runbook.load.hints import nearest
-from runbook.load.node_sets import select
-from runbook.load.origins import Candidate, Origins
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.fold import fold
 from runbook.model.inventory import Inventory, Node

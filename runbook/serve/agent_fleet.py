@@ -34,7 +34,7 @@ from runbook.agent.protocol import (
     Heartbeat,
     Open,
 )
-from runbook.load.inventory import natural
+from runbook.files.inventory import natural
 from runbook.serve.agent_channel import Channel
 from runbook.serve.agent_states import (
     AgentState,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runbook.load.yaml_edit import Text, Uneditable
+from runbook.files.yaml_edit import Text, Uneditable
 from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import NAME, GroupFile, NameTaken
 from runbook.serve.group_form import (

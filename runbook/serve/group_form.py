@@ -8,12 +8,12 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from runbook.load.document import Document, Keys, parse_document
-from runbook.load.inventory import examine_inventory
-from runbook.load.inventory_draft import RANGED
-from runbook.load.node_sets import expand, has_range
-from runbook.load.origins import Origins
-from runbook.load.yaml_edit import Text, Uneditable
+from runbook.files.document import Document, Keys, parse_document
+from runbook.files.inventory import examine_inventory
+from runbook.files.inventory_draft import RANGED
+from runbook.files.node_sets import expand, has_range
+from runbook.files.origins import Origins
+from runbook.files.yaml_edit import Text, Uneditable
 from runbook.serve.group_preview import PLACEHOLDERS
 
 ORDER = ("name", "order", "rendezvous", "network", "infiniband", "env", "defaults", "nodes", "groups", "launch")

@@ -15,14 +15,14 @@ from pathlib import Path
 from runbook.checks import CHECKS
 from runbook.engine.plan import Choice, Plan, make_plan
 from runbook.engine.scripts import node_files
+from runbook.files.document import parse_document
+from runbook.files.inventory import examine_inventory, with_shell
+from runbook.files.origins import Origins
+from runbook.files.playbook import examine_launch, has_launch
 from runbook.launch.launchers import launch_spec
 from runbook.launch.ranks import RankLayout, layout
 from runbook.launch.script import LAUNCH
 from runbook.lint.engine import lint
-from runbook.load.document import parse_document
-from runbook.load.inventory import examine_inventory, with_shell
-from runbook.load.origins import Origins
-from runbook.load.playbook import examine_launch, has_launch
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import Playbook

@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from runbook.load.document import mapping_problem, read_document
-from runbook.load.schema import judge
+from runbook.files.document import mapping_problem, read_document
+from runbook.files.schema import judge
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.folder import make_below, write_below

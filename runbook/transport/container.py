@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from runbook.causes.findings import unreachable_for
-from runbook.load.scalars import flow
+from runbook.files.scalars import flow
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from runbook.causes.findings import unreachable_for
-from runbook.load.node_sets import expand
+from runbook.files.node_sets import expand
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node

@@ -12,8 +12,8 @@ import pytest
 
 from runbook.checks.network import mesh
 from runbook.checks.ranks import pool
+from runbook.files.inventory import load_inventory
 from runbook.jobs import ending
-from runbook.load.inventory import load_inventory
 from runbook.transport.answers import ANSWERS, KEEPER, MESH, RULES, Messages, message
 from runbook.transport.frames import UnexpectedAnswer
 

@@ -17,14 +17,14 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.load.templating import fill
+from runbook.files.templating import fill
 from runbook.model.errors import FilesWrong, Span
 
 MEMORY = 768 << 20  # bytes of address space, most of it Python's and Jinja2's own
 MOST_CPU_S = 6.0  # a budget that is spent to its end takes under one, on a slow machine a few
 WORKER = """
 import json, resource, sys, time
-from runbook.load.templating import fill, names_used
+from runbook.files.templating import fill, names_used
 from runbook.model.errors import FilesWrong
 most = int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_AS, (most, most))

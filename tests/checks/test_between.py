@@ -14,7 +14,7 @@ from profiles import one_in
 
 from runbook.checks.context import Context, Run
 from runbook.checks.network.between import Between, between
-from runbook.load.inventory import load_inventory
+from runbook.files.inventory import load_inventory
 from runbook.transport import Session, Site
 
 from .world import machine

@@ -15,7 +15,7 @@ from textwrap import dedent
 import pytest
 
 from runbook.cli.main import main
-from runbook.load.inventory import load_inventory
+from runbook.files.inventory import load_inventory
 
 MINE = """\
 name: mine

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from lab import CliResult, Host, Lab, runbook_cli
 
-from runbook.load.inventory import load_inventory
+from runbook.files.inventory import load_inventory
 from runbook.model.inventory import Inventory
 
 pytestmark = pytest.mark.lab

@@ -18,7 +18,7 @@ from runbook.engine import plan as planning
 from runbook.engine.bad_nodes import MOST_EXACT, NotDroppedError, fewest, rest_of, suspects
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
 from runbook.engine.run import RunSettings, execute
-from runbook.load.inventory import load_inventory
+from runbook.files.inventory import load_inventory
 from runbook.model.errors import FilesWrong
 from runbook.model.events import Event, NodesDropped, StageStarted
 from runbook.model.verdict import Finding, Outcome, Verdict

@@ -10,8 +10,8 @@ import pytest
 
 from runbook.engine.plan import Choice, make_plan
 from runbook.engine.scripts import node_files
+from runbook.files.inventory import load_inventory_with_origins
 from runbook.jobs.attempt import make_attempt
-from runbook.load.inventory import load_inventory_with_origins
 
 from .world import playbook
 

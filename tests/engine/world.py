@@ -14,8 +14,8 @@ from runbook.checks.base import Check
 from runbook.checks.context import Context
 from runbook.engine.plan import Plan, PlannedStage
 from runbook.engine.run import RunSettings, execute
-from runbook.load.inventory import load_inventory
-from runbook.load.playbook import load_playbook
+from runbook.files.inventory import load_inventory
+from runbook.files.playbook import load_playbook
 from runbook.model.events import Event, OutcomeReached, RunFinished
 from runbook.model.inventory import Inventory, Node, Rendezvous
 from runbook.model.playbook import Playbook

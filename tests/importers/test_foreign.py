@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runbook.files.document import parse_document
+from runbook.files.inventory import examine_inventory
+from runbook.files.inventory_draft import written
 from runbook.importers.convert import draft_of, read_foreign
-from runbook.load.document import parse_document
-from runbook.load.inventory import examine_inventory
-from runbook.load.inventory_draft import written
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node
 

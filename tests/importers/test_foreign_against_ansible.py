@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from runbook.files.document import parse_document
+from runbook.files.inventory import examine_inventory
+from runbook.files.inventory_draft import written
 from runbook.importers.convert import draft_of, read_foreign
-from runbook.load.document import parse_document
-from runbook.load.inventory import examine_inventory
-from runbook.load.inventory_draft import written
 from runbook.model.errors import FilesWrong
 
 ANSIBLE = Path(__file__).parents[2] / ".venv" / "bench" / "bin" / "python"

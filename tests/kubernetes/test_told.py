@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from runbook.cli.inventory import inventory_source
+from runbook.files.document import parse_document
+from runbook.files.inventory import examine_inventory
+from runbook.files.inventory_draft import written
 from runbook.importers.pods import draft_of
-from runbook.load.document import parse_document
-from runbook.load.inventory import examine_inventory
-from runbook.load.inventory_draft import written
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Kubernetes
 from runbook.transport.kubernetes_pods import Pod, ill, pods_in, refusal, said, wrong_container

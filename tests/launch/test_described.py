@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from runbook.files.document import parse_document
+from runbook.files.inventory import load_inventory_with_origins
 from runbook.launch.ranks import described
-from runbook.load.document import parse_document
-from runbook.load.inventory import load_inventory_with_origins
 
 INVENTORY = """\
 name: pair

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from ports import free_port
 
+from runbook.files.playbook import load_playbook
 from runbook.launch.job import Job, JobProgram, make_job
 from runbook.launch.launchers import CannotLaunch, launch_spec, program_words, ranks_spec
 from runbook.launch.quote import Word
 from runbook.launch.ranks import layout
 from runbook.launch.script import ScriptProcess, ScriptSpec, write
-from runbook.load.playbook import load_playbook
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import Stage

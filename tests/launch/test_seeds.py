@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from runbook.files.inventory import load_inventory
+from runbook.files.playbook import load_playbook
+from runbook.files.shipped import shipped
 from runbook.launch.job import make_job
 from runbook.launch.launchers import launch_spec
 from runbook.launch.ranks import layout, node_environment, rank_environment, rank_table
-from runbook.load.inventory import load_inventory
-from runbook.load.playbook import load_playbook
-from runbook.load.shipped import shipped
 from runbook.model.inventory import EnvValue, Inventory
 
 from .world import loaded

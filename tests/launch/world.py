@@ -6,7 +6,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from runbook.load.inventory import load_inventory
+from runbook.files.inventory import load_inventory
 from runbook.model.inventory import Inventory, Node, Rendezvous
 
 

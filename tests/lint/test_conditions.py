@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.load.templating import truth
+from runbook.files.templating import truth
 from runbook.model.errors import FilesWrong
 
 from .write import ids

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from runbook.cli.main import main
+from runbook.files.shipped import shipped
 from runbook.lint import engine
 from runbook.lint.engine import RuleFailed, lint
 from runbook.lint.rule_inputs import InventoryFile
-from runbook.load.shipped import shipped
 
 from .write import PAIR, PING, ids, write
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from runbook.files.document import MAX_BYTES
 from runbook.lint.engine import lint
 from runbook.lint.files import find_files
-from runbook.load.document import MAX_BYTES
 from runbook.model.errors import FilesWrong
 
 from .write import PAIR, PING, ids, write
@@ -147,7 +147,7 @@ def test_patterns_that_stand_for_too_many_names_are_not_looked_at(
     text = f"nodes: {{'n[1-9]': }}\ngroups:\n  g: [{', '.join(['n1', *[repr(pattern)] * 9])}]\n"
     write(here, a_yml=text.replace("g: [", "g: {nodes: [").replace("]\n", "]}\n"))
     assert "a.yml:3 inventory.too-many-names" not in ids("a.yml")
-    monkeypatch.setattr("runbook.load.nodes.MOST_LOOKED_AT", 70)
+    monkeypatch.setattr("runbook.files.nodes.MOST_LOOKED_AT", 70)
     assert ids("a.yml").count("a.yml:3 inventory.too-many-names") == 1
 
 

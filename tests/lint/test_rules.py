@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
+from runbook.files.address import address_fault, is_loopback
+from runbook.files.document import parse_document
+from runbook.files.inventory import examine_inventory
 from runbook.lint import rules
 from runbook.lint.engine import lint
 from runbook.lint.rule_inputs import InventoryFile
-from runbook.load.address import address_fault, is_loopback
-from runbook.load.document import parse_document
-from runbook.load.inventory import examine_inventory
 
 
 def found(text: str) -> list[str]:

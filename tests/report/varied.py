@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from runbook.files.document import parse_document
+from runbook.files.inventory import load_inventory_with_origins
 from runbook.launch.ranks import described
-from runbook.load.document import parse_document
-from runbook.load.inventory import load_inventory_with_origins
 from runbook.model.events import Event, Progress, RunFinished, RunStarted
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding, Outcome, Verdict

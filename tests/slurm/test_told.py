@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from runbook.cli.inventory import inventory_source
+from runbook.files.document import parse_document
+from runbook.files.inventory import examine_inventory
+from runbook.files.inventory_draft import written
 from runbook.importers.slurm_job import PORTS, WIDTH, draft_of, free_port, taken
-from runbook.load.document import parse_document
-from runbook.load.inventory import examine_inventory
-from runbook.load.inventory_draft import written
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.transport.slurm import SlurmJob, SlurmNode, ended, hosts, job_in, nodes_in, refusal, unhealthy
 

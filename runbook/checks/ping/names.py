@@ -8,8 +8,8 @@ from typing import Any
 
 from runbook.checks.network.pairs import listed
 from runbook.checks.ping.observed import Observations, is_link_local, version
+from runbook.files.address import is_ip, is_loopback
 from runbook.launch.ranks import socket_interface
-from runbook.load.address import is_ip, is_loopback
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy

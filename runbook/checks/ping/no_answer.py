@@ -12,8 +12,8 @@ from runbook.causes.findings import finding_for
 from runbook.checks.network.pairs import culprits, listed
 from runbook.checks.network.rules import rules_of
 from runbook.checks.ping.observed import Observations, Pair
+from runbook.files.address import is_ip
 from runbook.firewall import Evidence, Flow, arp_stop, explain_blocked
-from runbook.load.address import is_ip
 from runbook.model.commands import word
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding

@@ -10,7 +10,7 @@ from runbook.causes.findings import finding_for
 from runbook.checks.network.pairs import culprits, listed
 from runbook.checks.network.routing import Sent, family, refusal
 from runbook.checks.ping.observed import Observations, Pair, version
-from runbook.load.address import is_ip
+from runbook.files.address import is_ip
 from runbook.model.commands import word
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding

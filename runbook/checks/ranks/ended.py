@@ -42,7 +42,8 @@ STOPPED = {
         "the file with the secrets beside the launch script cannot be read",
     ),
 }
-"""Why the launch script stopped (its own events): the cause, and what it means; its page has a remedy of the event's name, or that of a rank."""
+"""Why the launch script stopped (its own events): the cause, and what it means; its page has a remedy of the event's
+name, or that of a rank."""
 
 NO_ROOM = bounded(
     r"MemoryError|can't allocate memory|not enough memory|Cannot allocate memory|can't start new thread"

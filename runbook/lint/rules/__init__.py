@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from runbook.files.document import Document
 from runbook.lint.rule_inputs import InventoryFile, PlaybookFile
 from runbook.lint.rules import (
     access,
@@ -20,7 +21,6 @@ from runbook.lint.rules import (
     security,
     yaml_values,
 )
-from runbook.load.document import Document
 from runbook.model.errors import Problem
 
 DOCUMENT_RULES: tuple[Callable[[Document], Iterable[Problem]], ...] = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from runbook.files.address import is_loopback
 from runbook.lint.rule_inputs import InventoryFile, all_trusted, level, named, node_span, places, trusted
-from runbook.load.address import is_loopback
 from runbook.model.errors import Problem
 from runbook.model.inventory import Node, Ssh
 

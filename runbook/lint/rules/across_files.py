@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from runbook.files.address import is_loopback
+from runbook.files.hints import nearest
+from runbook.files.node_sets import expand, select
+from runbook.files.shipped import SUFFIXES
 from runbook.lint.files import Read, ReadFiles, inventory_named
 from runbook.lint.rule_inputs import InventoryFile, PlaybookFile, said, trusted
-from runbook.load.address import is_loopback
-from runbook.load.hints import nearest
-from runbook.load.node_sets import expand, select
-from runbook.load.shipped import SUFFIXES
 from runbook.model.errors import FilesWrong, Problem
 
 

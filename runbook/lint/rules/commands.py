@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import PurePosixPath
 
+from runbook.files.address import is_loopback, strip_brackets
+from runbook.files.templating import is_template
 from runbook.lint.planned_stages import Staged
 from runbook.lint.rules.node_values import UNEXPANDED, WRITE_OUT
-from runbook.load.address import is_loopback, strip_brackets
-from runbook.load.templating import is_template
 from runbook.model.errors import Problem, Span
 from runbook.model.inventory import Inventory
 

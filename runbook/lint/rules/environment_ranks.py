@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
+from runbook.files.document import Document, Keys
 from runbook.lint.rule_inputs import InventoryFile, PlaybookFile
 from runbook.lint.rules.environment import WrittenVariable, for_all_nodes, of_inventory, of_playbook, problem_at
 from runbook.lint.rules.environment_names import VariableFault
@@ -21,7 +22,6 @@ from runbook.lint.rules.environment_values import (
     virtual,
 )
 from runbook.lint.variables import known
-from runbook.load.document import Document, Keys
 from runbook.model.errors import Problem, Span
 from runbook.model.inventory import EnvValue, Inventory, Node
 from runbook.model.selection import selection

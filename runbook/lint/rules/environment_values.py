@@ -6,9 +6,9 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from runbook.files.hints import nearest
 from runbook.lint.rules.environment_names import VariableFault
 from runbook.lint.variables import Variable, known
-from runbook.load.hints import nearest
 from runbook.model.selection import Selection, selection
 
 ON = frozenset(("1", "t", "true", "y", "yes"))

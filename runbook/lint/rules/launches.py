@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from runbook.engine.plan import Plan
 from runbook.engine.scripts import node_files
+from runbook.files.templating import is_template
 from runbook.jobs.retry import FIRST_S, LONGEST_S
 from runbook.launch.ranks import narrow
 from runbook.lint.planned_stages import Staged
 from runbook.lint.rules.node_values import UNEXPANDED, WRITE_OUT
-from runbook.load.templating import is_template
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node
 from runbook.model.units import seconds_text

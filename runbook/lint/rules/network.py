@@ -7,9 +7,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv6Address, ip_address, ip_network
 
+from runbook.files.address import is_ip, is_loopback
+from runbook.files.document import Keys
 from runbook.lint.rule_inputs import InventoryFile, all_trusted, named, node_span, places, said, trusted, wrote
-from runbook.load.address import is_ip, is_loopback
-from runbook.load.document import Keys
 from runbook.model.errors import Problem, Span
 from runbook.model.inventory import Node
 

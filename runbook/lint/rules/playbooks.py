@@ -9,12 +9,12 @@ from typing import Any
 
 from runbook.checks.allreduce import AllReduce
 from runbook.checks.base import Check
+from runbook.files.document import Keys
+from runbook.files.templating import is_template, names_used, truth
 from runbook.launch.ranks import hca_expression
 from runbook.lint.planned_stages import Staged, stage_by_stage
 from runbook.lint.rule_inputs import PlaybookFile
 from runbook.lint.rules import commands, launches
-from runbook.load.document import Keys
-from runbook.load.templating import is_template, names_used, truth
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node
 from runbook.model.units import bytes_text, seconds_text, significant

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
+from runbook.files.document import Document
 from runbook.lint.rule_inputs import scalars
-from runbook.load.document import Document
 from runbook.model.errors import Problem, Span
 
 _SUSPECT = re.compile(

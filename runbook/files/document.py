@@ -1,0 +1,491 @@
+"""YAML text to plain values, with the place of each one.
+
+YAML 1.1 guesses types: `NO` is false, `22:22` is 1342, `0644` is 420. Here a scalar is a boolean, a number or null
+only where nobody could have meant anything else; all else is text. Nothing in this file raises for bad input:
+what is wrong is listed in `Document.problems`.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from runbook.files.hints import unfinished
+from runbook.files.scalars import plain_scalar
+from runbook.model.errors import Problem, Span
+
+Keys = tuple[str | int, ...]  # the way from the top of a document to a value: mapping keys and list indices
+Point = tuple[int, int]  # line and column, from 1
+
+MAX_BYTES = 32 * 1024 * 1024
+MAX_DEPTH = 50  # levels of nesting; ours need seven
+MAX_VALUES = 250_000  # keys and values, aliases written out: 20,000 nodes of five settings
+MAX_ITEMS = 10_000  # of one list
+MAX_PROBLEMS = 200  # told of one file: more is one mistake, made by what wrote it
+
+_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # what YAML counts as the end of a line
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_JOINED_BACKWARDS = re.compile(r":([\w.-]*[A-Za-z_])")
+_OUR_TAGS = ("!", "tag:yaml.org,2002:str", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_BITS = 26  # of a packed place: lines and columns up to 64 Mi, twice MAX_BYTES
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class Spans(Mapping[Keys, Span]):
+    """Places by path. A `Span` is made when asked for: an inventory of 10,000 nodes has 200,000 of them."""
+
+    def __init__(self, file: str, lines: list[str], marks: dict[Keys, int]) -> None:
+        self._file = file
+        self._lines = lines
+        self._marks = marks
+
+    def __getitem__(self, keys: Keys) -> Span:
+        return _span(self._file, self._lines, self._marks[keys])
+
+    def __iter__(self) -> Iterator[Keys]:
+        return iter(self._marks)
+
+    def __len__(self) -> int:
+        return len(self._marks)
+
+    def extent(self, keys: Keys) -> tuple[Point, Point]:
+        """Where it begins, and the first place after it."""
+        number, column, last, end_column = _unpacked(self._marks[keys])
+        return (number + 1, column + 1), (last + 1, end_column + 1)
+
+
+class Anchor(NamedTuple):
+    """`&name`, and whether any alias or merge refers to it."""
+
+    name: str
+    span: Span
+    used: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One YAML file. `data` is None when it could not be read; `problems` then says why.
+
+    `spans` and `key_spans` hold the place of a value and of its key. `texts` holds a scalar as it was typed where the
+    value is not that text already: `1.50`, `true`.
+    """
+
+    path: str
+    text: str
+    data: object
+    spans: Mapping[Keys, Span]
+    key_spans: Mapping[Keys, Span]
+    texts: Mapping[Keys, str]
+    problems: tuple[Problem, ...] = ()
+    anchors: tuple[Anchor, ...] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        return split_lines(self.text)
+
+    def span(self, *keys: str | int) -> Span | None:
+        """The place of the value at `keys`, or of the nearest thing around it."""
+        for length in range(len(keys), -1, -1):
+            if keys[:length] in self.spans:
+                return self.spans[keys[:length]]
+        return None
+
+    def key_span(self, *keys: str | int) -> Span | None:
+        """The place of the key at `keys`; for an item of a list, of the item."""
+        return self.key_spans[keys] if keys in self.key_spans else self.span(*keys)
+
+    def extent(self, *keys: str | int) -> tuple[Point, Point] | None:
+        """Where the value at `keys` begins, and the first place after it; None where there is none."""
+        return self.spans.extent(keys) if isinstance(self.spans, Spans) and keys in self.spans else None
+
+    def key_extent(self, *keys: str | int) -> tuple[Point, Point] | None:
+        return self.key_spans.extent(keys) if isinstance(self.key_spans, Spans) and keys in self.key_spans else None
+
+
+def _unpacked(packed: int) -> tuple[int, int, int, int]:
+    """First line and column, last line and the column after it; all from 0."""
+    more, end_column = divmod(packed, 1 << _BITS)
+    more, extra_lines = divmod(more, 1 << _BITS)
+    number, column = divmod(more, 1 << _BITS)
+    return number, column, number + extra_lines, end_column
+
+
+def _packed(node: Any) -> int:
+    """Where a node or an event starts and ends, in one number: PyYAML's two marks would take ten times the memory."""
+    start, end = node.start_mark, node.end_mark
+    packed: int = ((start.line << _BITS | start.column) << _BITS | (end.line - start.line)) << _BITS | end.column
+    return packed
+
+
+def _span(file: str, lines: list[str], packed: int) -> Span:
+    number, column, last_line, end_column = _unpacked(packed)
+    line = lines[number] if number < len(lines) else ""
+    last = len(line.rstrip()) if last_line > number else end_column
+    return Span(file, number + 1, column + 1, max(1, last - column))
+
+
+def split_lines(text: str) -> list[str]:
+    return _LINE_BREAK.split(text)
+
+
+def read_document(path: str | Path) -> Document:
+    """Read a file. Missing, unreadable, not UTF-8, too large: a problem each."""
+    file = str(path)
+    if "\0" in file:
+        return _unread(file, "file.unreadable", "a file name cannot contain a NUL character")
+    try:
+        with Path(path).open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        return _unread(file, "file.missing", f"there is no file {file}")
+    except IsADirectoryError:
+        return _unread(file, "file.directory", f"{file} is a directory, not a file")
+    except OSError as error:
+        return _unread(file, "file.unreadable", f"{file} cannot be read: {error.strerror or error}")
+    if len(raw) > MAX_BYTES:
+        return _unread(file, "file.too-large", f"{file} is larger than {MAX_BYTES // 1024 // 1024} MiB")
+    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return _unread(
+            file, "file.not-utf8", f"{file} is UTF-16", help="save it as UTF-8: in Notepad, Save as, Encoding: UTF-8"
+        )
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = split_lines(raw[: error.start].decode("utf-8-sig", errors="replace"))
+        span = Span(file, len(before), len(before[-1]) + 1)
+        message = f"byte 0x{raw[error.start]:02x} is not UTF-8"
+        problem = Problem("file.not-utf8", message, span, "save the file as UTF-8")
+        return _without_data(file, raw.decode("utf-8-sig", errors="replace"), problem)
+    return parse_document(text, file)
+
+
+def parse_document(text: str, file: str) -> Document:
+    """Parse one YAML document; `file` is only its name for messages."""
+    lines = split_lines(text)
+    odd = _UNPRINTABLE.search(text)
+    if odd:
+        before = split_lines(text[: odd.start()])
+        span = Span(file, len(before), len(before[-1]) + 1)
+        message = f"control character U+{ord(odd.group()):04X} is not allowed in YAML"
+        return _without_data(file, text, Problem("yaml.control-character", message, span, "delete it and retype"))
+    reader = _TreeReader(file, lines)
+    try:
+        with collector_paused():
+            root = reader.tree(text)
+            data = None if root is None else reader.value(root, ())
+    except _Stop as stop:
+        return _without_data(file, text, *reader.problems, stop.problem)
+    except yaml.YAMLError as error:
+        return _without_data(file, text, *reader.problems, _syntax_problem(error, file, lines))
+    if root is None or (data is None and not reader.problems):
+        problem = Problem("yaml.empty", "the file is empty", Span(file, 1, 1), "it should hold a mapping of keys")
+        return _without_data(file, text, problem)
+    return Document(
+        file,
+        text,
+        data,
+        spans=Spans(file, lines, reader.marks),
+        key_spans=Spans(file, lines, reader.key_marks),
+        texts=reader.texts,
+        problems=tuple(reader.problems),
+        anchors=reader.anchors(),
+    )
+
+
+def mapping_problem(document: Document, what: str) -> Problem | None:
+    """The problem of a document that is not a mapping; None when it is one. `what` is e.g. `an inventory`."""
+    if isinstance(document.data, dict):
+        return None
+    kind = "a list" if isinstance(document.data, list) else "a single value"
+    message = f"{what} is a mapping of keys to values, and this file holds {kind}"
+    return Problem("yaml.not-a-mapping", message, document.span(), "begin with `name: …` at the left margin")
+
+
+def source_lines(file: str) -> list[str]:
+    """The lines of a file for showing a problem in; none if it cannot be read any more."""
+    return read_document(file).lines if file else []
+
+
+def _unread(file: str, id: str, message: str, help: str | None = None) -> Document:
+    return _without_data(file, "", Problem(id, message, None, help))
+
+
+def _without_data(file: str, text: str, *problems: Problem) -> Document:
+    return Document(file, text, None, spans={}, key_spans={}, texts={}, problems=problems)
+
+
+class _Stop(Exception):
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+
+class _Mapping(NamedTuple):
+    place: int
+    pairs: list[tuple[Any, Any]]
+
+
+class _Sequence(NamedTuple):
+    place: int
+    items: list[Any]
+
+
+class _Scalar(NamedTuple):
+    place: int
+    text: str
+    plain: bool
+
+
+class _Marked(NamedTuple):
+    start_mark: Any
+    end_mark: Any
+
+
+class _TreeReader:
+    """From parser events to a tree, and from the tree to values: two passes, so that aliases can be written out.
+
+    Events instead of `yaml.compose`, because the composer recurses without a limit, in C as well.
+    """
+
+    def __init__(self, file: str, lines: list[str]) -> None:
+        self.file = file
+        self.lines = lines
+        self.problems: list[Problem] = []
+        self._told: set[Problem] = set()
+        self.marks: dict[Keys, int] = {}
+        self.key_marks: dict[Keys, int] = {}
+        self.texts: dict[Keys, str] = {}
+        self._anchors: dict[str, Any] = {}
+        self._anchored: list[tuple[str, Any]] = []  # every `&name`, by its event
+        self._numbers: dict[str, int] = {}  # the last one of each name
+        self._aliased: set[int] = set()
+        self._nodes = 0
+        self._values = 0
+
+    def anchors(self) -> tuple[Anchor, ...]:
+        found = []
+        for index, (name, event) in enumerate(self._anchored):
+            span = _span(self.file, self.lines, _packed(event))
+            found.append(Anchor(name, replace(span, length=len(name) + 1), index in self._aliased))
+        return tuple(found)
+
+    def tree(self, text: str) -> Any:
+        loader = _LOADER(text)
+        try:
+            root = None
+            documents = 0
+            while True:
+                event = loader.get_event()
+                if isinstance(event, yaml.StreamEndEvent):
+                    return root
+                if isinstance(event, yaml.DocumentStartEvent):
+                    documents += 1
+                    if documents > 1:
+                        help = "keep one document a file; `---` begins a new one"
+                        raise self._stop("yaml.several-documents", "a second document begins here", event, help)
+                elif isinstance(event, yaml.NodeEvent):
+                    root = self._node(loader, event, 0)
+        finally:
+            loader.dispose()
+
+    def _node(self, loader: Any, event: Any, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise self._stop("yaml.too-deep", f"values are nested more than {MAX_DEPTH} levels deep", event)
+        self._nodes += 1
+        if self._nodes > MAX_VALUES:
+            raise self._stop("yaml.too-many-values", f"this file holds more than {MAX_VALUES:,} keys and values", event)
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event)
+        if event.tag is not None and event.tag not in _OUR_TAGS:
+            message = f"the tag `{event.tag.replace('tag:yaml.org,2002:', '!!')}` is not supported"
+            help = "remove the tag: values have the type they are written as"
+            self._tell(self._stop("yaml.tag", message, event, help).problem)
+        if event.anchor is not None:
+            self._numbers[event.anchor] = len(self._anchored)
+            self._anchored.append((event.anchor, event))
+        node: Any
+        if isinstance(event, yaml.ScalarEvent):
+            node = _Scalar(_packed(event), event.value, event.tag is None and not event.style)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            self._open(event)
+            items: list[Any] = []
+            while not isinstance(inner := loader.get_event(), yaml.SequenceEndEvent):
+                if len(items) == MAX_ITEMS:
+                    raise self._stop("yaml.too-many-values", f"this list has more than {MAX_ITEMS:,} items", event)
+                items.append(self._node(loader, inner, depth + 1))
+            node = _Sequence(_packed(_Marked(event.start_mark, inner.end_mark)), items)
+        else:
+            self._open(event)
+            pairs = []
+            while not isinstance(inner := loader.get_event(), yaml.MappingEndEvent):
+                key = self._node(loader, inner, depth + 1)
+                pairs.append((key, self._node(loader, loader.get_event(), depth + 1)))
+            node = _Mapping(_packed(_Marked(event.start_mark, inner.end_mark)), pairs)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _open(self, event: Any) -> None:
+        if event.anchor is not None:
+            self._anchors[event.anchor] = None  # not finished: an alias to it from inside would never end
+
+    def _alias(self, event: Any) -> Any:
+        name = event.anchor
+        if name not in self._anchors:
+            raise self._stop("yaml.unknown-alias", f"no anchor `&{name}` stands before this alias", event)
+        if self._anchors[name] is None:
+            raise self._stop("yaml.endless-alias", f"`*{name}` stands inside the very value it repeats", event)
+        self._aliased.add(self._numbers[name])
+        return self._anchors[name]
+
+    def value(self, node: Any, keys: Keys) -> object:
+        self._values += 1
+        if self._values > MAX_VALUES:
+            message = f"aliases make this file larger than {MAX_VALUES:,} values"
+            raise _Stop(Problem("yaml.too-many-values", message, self._span(node)))
+        if len(keys) > MAX_DEPTH:
+            message = f"values are nested more than {MAX_DEPTH} levels deep"
+            raise _Stop(Problem("yaml.too-deep", message, self._span(node)))
+        self.marks[keys] = node.place
+        if isinstance(node, _Scalar):
+            if not node.plain:
+                return node.text
+            plain = plain_scalar(node.text)
+            if not isinstance(plain, str):
+                self.texts[keys] = node.text
+            return plain
+        if isinstance(node, _Sequence):
+            return [self.value(item, (*keys, index)) for index, item in enumerate(node.items)]
+        return self._mapping(node, keys)
+
+    def _mapping(self, node: _Mapping, keys: Keys) -> dict[str, object]:
+        values: dict[str, object] = {}
+        for name, (key, inner) in self._pairs(node).items():
+            here = (*keys, name)
+            self.key_marks[here] = key.place
+            values[name] = self.value(inner, here)
+            if isinstance(inner, _Scalar) and not inner.text and inner.plain:
+                self.marks[here] = self.key_marks[here]  # nothing stands after the colon: the key is the place
+        return values
+
+    def _pairs(self, node: _Mapping, depth: int = 0) -> dict[str, tuple[_Scalar, Any]]:
+        """The pairs of a mapping with `<<` written out; own keys win over merged ones, earlier merged over later."""
+        if depth > MAX_DEPTH:
+            raise _Stop(Problem("yaml.too-deep", "merge keys are nested too deep", self._span(node)))
+        own: dict[str, tuple[_Scalar, Any]] = {}
+        merged: dict[str, tuple[_Scalar, Any]] = {}
+        for key, inner in node.pairs:
+            if not isinstance(key, _Scalar):
+                self._complex_key(key)
+            elif key.text == "<<" and key.plain:
+                for source in inner.items if isinstance(inner, _Sequence) else [inner]:
+                    if isinstance(source, _Mapping):
+                        merged = {**self._pairs(source, depth + 1), **merged}
+                    else:
+                        self._add("yaml.merge", "`<<` merges mappings, and this is not one", source)
+            elif key.text in own:
+                first = self._span(own[key.text][0]).line
+                message = f"the key `{key.text}` was already given on line {first}"
+                self._add("yaml.duplicate-key", message, key, "keep one of the two")
+            else:
+                own[key.text] = (key, inner)
+        return {**merged, **own} if merged else own
+
+    def _complex_key(self, key: Any) -> None:
+        span = self._span(key)
+        if self.lines[span.line - 1][span.column - 2 : span.column] == "{{":
+            message = "YAML reads an unquoted `{{` as a mapping"
+            self._tell(Problem("yaml.unquoted-template", message, span, 'quote it: "{{ … }}"'))
+        else:
+            self._tell(Problem("yaml.complex-key", "a key must be a single word or text", span))
+
+    def _span(self, node: Any) -> Span:
+        return _span(self.file, self.lines, node.place)
+
+    def _add(self, id: str, message: str, node: Any, help: str | None = None) -> None:
+        self._tell(Problem(id, message, self._span(node), help))
+
+    def _tell(self, problem: Problem) -> None:
+        if problem in self._told:  # an aliased mapping is walked once for each use
+            return
+        if len(self._told) >= MAX_PROBLEMS:
+            message = "more is wrong below; mend what is above first"
+            raise _Stop(Problem("yaml.more-problems", message, problem.span))
+        self._told.add(problem)
+        self.problems.append(problem)
+
+    def _stop(self, id: str, message: str, event: Any, help: str | None = None) -> _Stop:
+        return _Stop(Problem(id, message, _span(self.file, self.lines, _packed(event)), help))
+
+
+_SYNTAX_HELP = (
+    ("mapping values are not allowed", "a value that contains `: ` needs quotes; otherwise check the indentation"),
+    ("found unexpected ':'", "inside braces and brackets a colon is followed by a space"),
+    ("could not find expected ':'", "a key is followed by a colon and a space: `key: value`"),
+    ("did not find expected key", "check the indentation and the quotes of this line and the one before"),
+    ("expected <block end>", "check the indentation and the quotes of this line and the one before"),
+    ("did not find expected '-' indicator", "check the indentation: items of one list begin in one column"),
+    ("did not find expected ',' or", "a list or mapping in brackets was not closed, or a comma is missing"),
+    ("expected ',' or", "a list or mapping in brackets was not closed, or a comma is missing"),
+    ("unexpected end of stream", "a quote was opened and never closed"),
+    ("cannot start any token", "a value that begins with @, `, % or another special character needs quotes"),
+    ("expected alphabetic or numeric", "a value that begins with * or & needs quotes"),
+    ("unknown escape character", "in double quotes a backslash begins an escape; use single quotes for paths"),
+    ("expected escape sequence", "in double quotes a backslash begins an escape; use single quotes for paths"),
+)
+
+
+def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Problem:
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:  # the reader, before any token: no place is known
+        return Problem("yaml.syntax", f"this is not YAML: {error}", Span(file, 1, 1))
+    said = str(getattr(error, "problem", None) or error)
+    context = getattr(error, "context_mark", None)
+    if "end of stream" in said and context is not None:
+        mark = context  # where the quote was opened; the end of the file tells nobody anything
+    line = min(mark.line, len(lines) - 1)
+    for number in (line, line - 1):
+        indent = re.match(r"[ \t]*", lines[number]) if number >= 0 else None
+        if indent and "\t" in indent.group():
+            span = Span(file, number + 1, indent.group().index("\t") + 1)
+            return Problem("yaml.tab", "a tab indents this line", span, "YAML is indented with spaces only")
+    help = next((help for needle, help in _SYNTAX_HELP if needle in said), None)
+    if "find expected ':'" in said and context is not None:
+        line, mark = context.line, context  # where the key began that has no colon, not where the search for it ended
+        help = unfinished(lines[line]) or help
+    elif "mapping values are not allowed" in said:
+        above = next((n for n in range(line - 1, -1, -1) if lines[n].strip() and lines[n].lstrip()[0] != "#"), line)
+        cure = unfinished(lines[above]) if above != line else None
+        if cure is not None:
+            column = len(lines[above]) - len(lines[above].lstrip())
+            place = Span(file, above + 1, column + 1, max(1, len(lines[above].strip())))
+            return Problem("yaml.syntax", f"this is not YAML: {said}", place, cure)
+    elif "unexpected ':'" in said:
+        joined = _JOINED_BACKWARDS.match(lines[line][mark.column :: -1])
+        help = f"a space is missing after the colon: `{joined[1][::-1]}: …`" if joined else help
+    if "expected ',' or" in said and lines[line][mark.column : mark.column + 1] in ("[", "{"):
+        help = 'a value that goes on with a bracket needs quotes: "10.0.1.[1-4]"'
+    elif "expected ',' or" in said and context is not None and context.line < line:
+        help = f"the bracket that was opened on line {context.line + 1} is not closed, or a comma is missing"
+    length = 1 if mark.column < len(lines[line]) else 0
+    column = mark.column + 1 if length else max(1, len(lines[line]))
+    return Problem("yaml.syntax", f"this is not YAML: {said}", Span(file, line + 1, column), help)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Reading makes a million small objects and no cycles; the collector would walk all of them, again and again,
+    and take three quarters of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,0 +1,115 @@
+"""`-e`: variables from the command line. `K=V`, `@file.yml`, or a JSON object."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+
+from runbook.files.document import mapping_problem, read_document
+from runbook.files.hints import nearest
+from runbook.files.scalars import plain_scalar
+from runbook.files.templating import names_used
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.playbook import Playbook
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def parse_extra(arguments: Iterable[str]) -> dict[str, object]:
+    """All variables, later ones over earlier ones. Raises FilesWrong with every problem."""
+    variables: dict[str, object] = {}
+    problems: list[Problem] = []
+    for argument in arguments:
+        found, wrong = _one(argument)
+        problems.extend(wrong)
+        for name, value in found.items():
+            if _NAME.fullmatch(name):
+                variables[name] = value
+            else:
+                message = f"-e {argument}: `{name}` cannot be the name of a variable"
+                problems.append(Problem("extra.bad-name", message, None, "letters, digits and _, and no digit first"))
+    if problems:
+        raise FilesWrong(problems)
+    return variables
+
+
+def unknown_names(arguments: Iterable[str], playbook: Playbook, inventory: object) -> list[str]:
+    """The names on the command line that neither file knows. One command line may serve many playbooks.
+
+    Raises FilesWrong for those that are a typing error of one that is known. `inventory` is the data of
+    its document. The names in an `@file.yml` are not judged.
+    """
+    typed = parse_extra(argument for argument in arguments if not argument.startswith("@"))
+    if not typed:
+        return []
+    known = sorted(_of_playbook(playbook) | _of_inventory(inventory) | names_used(inventory))
+    unknown = [name for name in typed if name not in known]
+    meant = {name: near for name in unknown if (near := nearest(name, known))}
+    if meant:
+        message = "-e {0}: neither the playbook nor the inventory has a variable `{0}`"
+        problems = [
+            Problem("extra.unknown-variable", message.format(name), None, f"did you mean `{near}`?")
+            for name, near in meant.items()
+        ]
+        raise FilesWrong(problems)
+    return unknown
+
+
+def _of_playbook(playbook: Playbook) -> set[str]:
+    found = set(playbook.vars) | names_used(playbook.vars)
+    for stage in playbook.stages:
+        found |= names_used([stage.shell, stage.launch, stage.arguments, stage.expect.stdout])
+        if stage.when is not None:
+            found |= names_used(stage.when) | names_used("{{ " + stage.when + " }}")
+    return found
+
+
+def _of_inventory(data: object) -> set[str]:
+    """The names in every `vars:`, whatever it stands in."""
+    found: set[str] = set()
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            found |= set(value) if key == "vars" and isinstance(value, Mapping) else _of_inventory(value)
+    return found
+
+
+def _one(argument: str) -> tuple[dict[str, object], list[Problem]]:
+    if argument.startswith("@"):
+        return _file(argument[1:])
+    if argument.lstrip().startswith("{"):
+        return _json(argument)
+    name, equals, text = argument.partition("=")
+    if not equals:
+        help = "write -e name=value, -e @file.yml or -e '{\"name\": 1}'"
+        return {}, [Problem("extra.syntax", f"-e {argument}: there is no `=`", None, help)]
+    return {name.strip(): text if text == "" else plain_scalar(text)}, []
+
+
+def _file(path: str) -> tuple[dict[str, object], list[Problem]]:
+    document = read_document(path)
+    if document.problems:
+        return {}, list(document.problems)
+    if not isinstance(document.data, dict):
+        problem = mapping_problem(document, "a file for -e")
+        return {}, [problem] if problem else []
+    return document.data, []
+
+
+def _json(argument: str) -> tuple[dict[str, object], list[Problem]]:
+    try:
+        value = json.loads(argument, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        return {}, [Problem("extra.syntax", f"-e {argument}: this is not JSON: {error}")]
+    return value, []
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
+def _no_constant(word: str) -> object:
+    raise ValueError(f"{word} is not a JSON value")

@@ -1,0 +1,257 @@
+"""What kind of file a text is: an inventory, a playbook, or an inventory or playbook of Ansible, MPI or Slurm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any, Literal
+
+from runbook.files.document import Document, parse_document
+from runbook.model.commands import word
+from runbook.model.errors import FilesWrong, Problem, Span
+
+
+class NumberedLines:
+    """The lines of a file, numbered; makes the error that shows one of them."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self.file = file
+        self.lines = text.splitlines()
+
+    def span(self, number: int, part: str = "") -> Span:
+        """Where `part` stands on a line; the whole line if it is not to be found."""
+        line = self.lines[number - 1] if 0 < number <= len(self.lines) else ""
+        column = line.find(part) if part else -1
+        if column < 0:
+            part, column = line.strip(), len(line) - len(line.lstrip())
+        return Span(self.file, number, column + 1, max(1, len(part)))
+
+    def wrong(self, number: int, part: str, id: str, message: str, help: str | None = None) -> FilesWrong:
+        return FilesWrong([Problem(f"import.{id}", message, self.span(number, part), help)])
+
+
+Kind = Literal["inventory", "playbook"]
+
+INVENTORY, PLAYBOOK = "an inventory", "a playbook"
+ANSIBLE_INVENTORY, ANSIBLE_PLAYBOOK, ANSIBLE_TASKS = "an Ansible inventory", "an Ansible playbook", "Ansible tasks"
+HOSTFILE, HOST_LIST = "a hostfile", "a host list"
+
+_PLAY = {"tasks", "roles", "pre_tasks", "post_tasks", "handlers", "gather_facts", "vars_files", "import_playbook"}
+_TASK = {
+    *("ansible.builtin", "action", "local_action", "block", "rescue", "always", "register", "notify", "become", "args"),
+    *("become_user", "delegate_to", "run_once", "changed_when", "failed_when", "ignore_errors", "loop", "no_log"),
+    *("import_tasks", "include_tasks", "import_role", "include_role", "set_fact", "command", "copy", "template"),
+    *("apt", "dnf", "yum", "package", "pip", "service", "systemd", "user", "file", "lineinfile", "debug", "setup"),
+}
+_OF_GROUP = {"hosts", "vars", "children"}
+_ANSIBLE_LINE = re.compile(r"\sansible_\w+ *=|\[\w*:\w+\]")
+_INI_LINE = re.compile(r"\A(?:\[[^\[\]\s,]+\][ \t]*(?:[#;].*)?$|\S.*\sansible_\w+ *=)")
+
+
+def shape_of(data: object) -> str | None:
+    """What parsed data is, by its keys: one of the constants above, None where they do not tell."""
+    if isinstance(data, list):
+        items = [item for item in data if isinstance(item, Mapping)]
+        if any("hosts" in item or not _PLAY.isdisjoint(item) for item in items):
+            return ANSIBLE_PLAYBOOK
+        if any(str(key).partition(".")[0] == "ansible" or key in _TASK for item in items for key in item):
+            return ANSIBLE_TASKS
+        return None
+    if not isinstance(data, Mapping):
+        return None
+    stages, nodes = data.get("stages"), data.get("nodes")
+    if isinstance(nodes, Mapping) and "stages" not in data:
+        return INVENTORY
+    if isinstance(stages, list) and not isinstance(nodes, Mapping):
+        return PLAYBOOK
+    if stages is not None or isinstance(nodes, Mapping):
+        return None
+    if not _PLAY.isdisjoint(data):
+        return ANSIBLE_PLAYBOOK
+    return ANSIBLE_INVENTORY if _is_ansible_inventory(data) else None
+
+
+def _is_ansible_inventory(data: Mapping[str, Any]) -> bool:
+    """`all`, or nothing but groups, and one of them with hosts; `_meta` stands in what ansible-inventory prints."""
+    groups = {name: group for name, group in data.items() if name != "_meta"}
+    if not _OF_GROUP.isdisjoint(groups.get("all") or () if isinstance(groups.get("all"), Mapping) else ()):
+        return True
+    shaped = all(
+        group is None or (isinstance(group, Mapping) and group.keys() <= _OF_GROUP) for group in groups.values()
+    )
+    return shaped and any(group and not {"hosts", "children"}.isdisjoint(group) for group in groups.values())
+
+
+def wrong_kind(document: Document, wanted: Kind | None) -> Problem | None:
+    """Told in the place of everything else about a file that is not of the wanted kind, and plainly of another one.
+
+    `wanted` is None for lint, which takes both.
+    """
+    what = _shape(document, wanted)
+    if what is None or what == (INVENTORY if wanted == "inventory" else PLAYBOOK):
+        return None
+    if wanted is None and what in (INVENTORY, PLAYBOOK):
+        return None
+    owner = " of runbook" if what in (INVENTORY, PLAYBOOK) else ""
+    message = f"this is {what}{owner}, and {INVENTORY if wanted == 'inventory' else PLAYBOOK} is wanted"
+    if wanted is None or not owner:
+        message = f"this is {what}, and neither an inventory nor a playbook of runbook"
+    id = "yaml.not-a-mapping" if wanted is not None and isinstance(document.data, list) else "file.kind"
+    return Problem(id, message, _first_line(document), _cure(what, document.path))
+
+
+def _shape(document: Document, wanted: Kind | None) -> str | None:
+    if not isinstance(document.data, Mapping) and _is_ini(document):
+        return ANSIBLE_INVENTORY
+    if isinstance(document.data, str) and wanted != "playbook":
+        return _of_lines(document)
+    return shape_of(document.data)
+
+
+def _is_ini(document: Document) -> bool:
+    """Whether the first line that says something is one of Ansible's own format: a section, or a host with settings."""
+    number = _first_line_that_says(document)
+    return number is not None and _INI_LINE.match(document.lines[number - 1]) is not None
+
+
+def _of_lines(document: Document) -> str | None:
+    """Text that YAML reads as one long word may be a list of hosts."""
+    kind = foreign_kind_or_none(document.text, document.path)
+    if kind == "slurm":
+        return HOST_LIST if re.search("[0-9]", document.text) else None
+    if kind == "ansible":
+        return ANSIBLE_INVENTORY if _ANSIBLE_LINE.search(document.text) else None
+    return HOSTFILE if kind == "hostfile" else None
+
+
+def _first_line(document: Document) -> Span:
+    span = document.span()
+    if span is not None:
+        return span
+    number = _first_line_that_says(document) or 1
+    return Span(document.path, number, 1, max(1, len(document.lines[number - 1].rstrip())))
+
+
+def _first_line_that_says(document: Document) -> int | None:
+    """The number of the first line that is neither blank nor a comment, from 1."""
+    words = enumerate(map(str.lstrip, document.lines), 1)
+    return next((number for number, line in words if line and line[0] not in "#;"), None)
+
+
+def _cure(what: str, file: str) -> str:
+    if what == INVENTORY:
+        return f"name a playbook, and this file after -i: runbook run PLAYBOOK -i {file}"
+    if what == PLAYBOOK:
+        return f"an inventory has `nodes:` with a mapping; this file is for: runbook run {file} -i INVENTORY"
+    if what == ANSIBLE_PLAYBOOK:
+        return (
+            "here a playbook is one mapping, no list: `hosts:` is `nodes:`, `tasks:` is `stages:`, and a stage is a "
+            "`check:`, a `shell:` or a `launch:`"
+        )
+    if what == ANSIBLE_TASKS:
+        return "here tasks are `stages:` at the left margin, and each is a `check:`, a `shell:` or a `launch:`"
+    out = f"{PurePath(file).stem}.runbook.yml"
+    return f"make an inventory of runbook from it: runbook inventory import {file} --out {out}"
+
+
+# Inventories of other programs: which kind a text is, or why that cannot be told.
+
+KINDS = ("hostfile", "ansible", "slurm")
+
+_SECTION = re.compile(r"\[[^\[\]\s]+\]\s*(#.*)?")
+_SLOTS = re.compile(r"\A\S+(\s+(slots|count|cpu|max[_-]slots|slots[_-]max|user|username|ifname)\s*=\s*\S+)+")
+_COUNTED = re.compile(r"\A[^\s:=]+:(?P<slots>[0-9]{1,5})")
+_HOST = re.compile(r"[A-Za-z0-9_.,@\[\]:-]+")
+_SHAPES = (_SLOTS, _COUNTED, _HOST)
+_ANSIBLE_RANGE = re.compile(r"\[[A-Za-z0-9]*:[A-Za-z0-9]+(:[0-9]+)?\]")
+_YAML_KEY = re.compile(r"""(---|(- +)?["']?[\w.-]+["']?:)(\s.*)?""")
+_MOST_SLOTS = 256  # `host:8` has slots; `host:2222` may well have a port
+
+
+def foreign_kind_or_none(text: str, file: str) -> str | None:
+    """One of KINDS; None for a text that is none of them, that would have to be run, or of which it cannot be told."""
+    try:
+        refuse_unreadable(text, file)
+        return foreign_kind(text, file)
+    except FilesWrong:
+        return None
+
+
+def refuse_unreadable(text: str, file: str) -> None:
+    """What would have to be run, decrypted or not imported at all."""
+    if text.startswith("#!"):
+        message = "this is a program, and an import runs nothing"
+        help = f"run it yourself: ansible-inventory -i {word(file)} --list --yaml | runbook inventory import -"
+        raise NumberedLines(text, file).wrong(1, "", "program", message, help)
+    if text.startswith("$ANSIBLE_VAULT"):
+        help = f"ansible-vault view {file} | runbook inventory import -"
+        raise NumberedLines(text, file).wrong(1, "", "vault", "this file is encrypted with Ansible Vault", help)
+    if not _content(text):
+        raise FilesWrong([Problem("import.empty", f"{file} holds no host")])
+
+
+def _content(text: str) -> list[tuple[int, str]]:
+    """The lines that say something, numbered, without what stands behind a `#`."""
+    numbered = ((number, line.partition(" #")[0].strip()) for number, line in enumerate(text.splitlines(), 1))
+    return [(number, line) for number, line in numbered if line and line[0] not in "#;"]
+
+
+def is_yaml(text: str, file: str) -> bool:
+    first = _content(text)[0][1]
+    return first.startswith("{") or file.endswith((".yml", ".yaml", ".json")) or _YAML_KEY.fullmatch(first) is not None
+
+
+def foreign_kind(text: str, file: str) -> str:
+    lines = _content(text)
+    if any(_SECTION.fullmatch(line) for _, line in lines):
+        return "ansible"
+    if is_yaml(text, file):
+        return _yaml_kind(text, file)
+    if any(" ansible_" in line for _, line in lines):
+        return "ansible"
+    odd = next((found for found in lines if not any(shape.fullmatch(found[1]) for shape in _SHAPES)), None)
+    if odd is None:
+        return _kind_of_hosts(text, file, lines)
+    if all(_HOST.fullmatch(word) for word in odd[1].split()):
+        return "slurm"
+    message = "this line is none of a hostfile's, of an Ansible inventory's or of a host list's"
+    raise _cannot_tell(text, file, odd[0], message)
+
+
+def _yaml_kind(text: str, file: str) -> str:
+    document = parse_document(text, file)
+    shape = shape_of(document.data)
+    if shape == PLAYBOOK:
+        message, help = "this is a playbook of runbook, and no inventory", f"run it: runbook run {file} -i INVENTORY"
+        raise FilesWrong([Problem("import.ours", message, document.key_span("stages"), help)])
+    if shape in (ANSIBLE_PLAYBOOK, ANSIBLE_TASKS):
+        message = f"this is {shape}, and no inventory: it does not say where the hosts are"
+        help = "name the inventory that ansible-playbook -i is given"
+        raise FilesWrong([Problem("import.playbook", message, document.span(), help)])
+    if isinstance(document.data, Mapping) and "nodes" in document.data:
+        message = "this is an inventory of runbook already"
+        raise FilesWrong(
+            [Problem("import.ours", message, document.key_span("nodes"), f"use it: runbook run … -i {file}")]
+        )
+    return "ansible"
+
+
+def _kind_of_hosts(text: str, file: str, lines: list[tuple[int, str]]) -> str:
+    """Lines of hosts: with slots, with a number behind a colon, or bare."""
+    if any(_SLOTS.fullmatch(line) for _, line in lines):
+        return "hostfile"
+    if any(_ANSIBLE_RANGE.search(line) for _, line in lines):
+        return "ansible"
+    counts = [(number, int(match["slots"])) for number, line in lines if (match := _COUNTED.fullmatch(line))]
+    port = next((number for number, count in counts if count > _MOST_SLOTS), None)
+    if port is not None:
+        raise _cannot_tell(text, file, port, "the number may be slots (a hostfile) or a port (Ansible)")
+    names = [line for _, line in lines]
+    return "hostfile" if counts or len(set(names)) < len(names) or any("@" in name for name in names) else "slurm"
+
+
+def _cannot_tell(text: str, file: str, number: int, message: str) -> FilesWrong:
+    return NumberedLines(text, file).wrong(
+        number, "", "unknown-kind", message, "say what it is: --from hostfile, ansible or slurm"
+    )

@@ -1,0 +1,228 @@
+"""An inventory as commented YAML text: what all nodes share in `defaults`, ranges folded, each thing said once."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from runbook.files.node_sets import folded, folded_rows
+from runbook.files.origins import DEEP
+from runbook.files.scalars import flow, scalar
+from runbook.model.visible import visible
+
+Setting = tuple[str, ...]  # a node's key: ("gpus",), ("ssh", "user"), ("vars", "rack")
+Settings = Mapping[Setting, object]
+
+WIDTH = 110  # columns; a node that does not fit is written over several lines
+KEYS = (
+    "address",
+    "connection",
+    "ssh",
+    "slurm",
+    "kubernetes",
+    "container",
+    "inside",
+    "python",
+    "shell",
+    "activate",
+    "workdir",
+    "gpus",
+    "processes",
+    "rack",
+    "leaf",
+    "env",
+    "vars",
+)
+RANGED: tuple[Setting, ...] = (("address",), ("ssh", "host"))  # the keys that may hold a range beside their node's
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDraft:
+    """A node to write. `says` are comment lines above it; `left_out` writes the node itself as a comment."""
+
+    name: str
+    settings: Settings
+    says: tuple[str, ...] = ()
+    left_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """All that goes into the text. Nodes stand in rank order; texts of comments are without `#`.
+
+    `group_settings` are settings that a group is known to give: written there where they hold for all of its nodes.
+    `comments` stand beside a key of a block, by ("network", "interface"); `hints` are comment lines that end a block.
+    """
+
+    name: str
+    nodes: tuple[NodeDraft, ...]
+    header: tuple[str, ...] = ()
+    blocks: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # rendezvous, network, infiniband, env
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    group_settings: Mapping[str, Settings] = field(default_factory=dict)
+    comments: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    hints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    footer: tuple[str, ...] = ()
+
+
+def written(draft: Draft) -> str:
+    """The text, which loads as the same nodes in the same order."""
+    return "\n".join(_lines(draft)) + "\n"
+
+
+def _lines(draft: Draft) -> Iterator[str]:
+    for line in draft.header:
+        yield from _comments(line)
+    yield f"name: {scalar(draft.name)}"
+    for block in ("rendezvous", "network", "infiniband", "env"):
+        yield from _block(draft, block, draft.blocks.get(block, {}))
+    nodes = [node for node in draft.nodes if not node.left_out]
+    shared = _shared(nodes)
+    lifted = _lifted(draft, nodes, shared)
+    yield from _block(draft, "defaults", _nested(shared))
+    yield "nodes:"
+    above: dict[str, set[Setting]] = {node.name: set(shared) for node in nodes}
+    for group, settings in lifted.items():
+        for name in draft.groups[group]:
+            above[name].update(settings)
+    yield from _nodes(draft.nodes, above)
+    for hint in draft.hints.get("nodes", ()):
+        yield from _comments(hint, "  ")
+    if draft.groups:
+        yield "groups:"
+    for group, members in draft.groups.items():
+        expressions = folded(members)
+        body: dict[str, object] = {"nodes": expressions[0] if len(expressions) == 1 else expressions}
+        if lifted.get(group):
+            body["defaults"] = _nested(lifted[group])
+        yield from _entry(group, body, "  ")
+    if draft.footer:
+        yield ""
+    for line in draft.footer:
+        yield from _comments(line)
+
+
+def _block(draft: Draft, block: str, values: Mapping[str, object]) -> Iterator[str]:
+    hints = draft.hints.get(block, ())
+    if values:
+        yield f"{block}:"
+    elif hints:
+        yield f"# {block}:"
+    for key, value in values.items():
+        yield from _beside(f"  {key}: {flow(value)}", draft.comments.get((block, key)))
+    for hint in hints:
+        yield from _comments(hint, "  ") if values else _comments(f"  {hint}")
+
+
+def _beside(line: str, comment: str | None) -> Iterator[str]:
+    if comment is None:
+        yield line
+    elif len(line) + len(comment) + 4 <= WIDTH + 10:
+        yield f"{line}  # {comment}"
+    else:
+        yield from _comments(comment, "  ")
+        yield line
+
+
+def _shared(nodes: Sequence[NodeDraft]) -> dict[Setting, object]:
+    """What every node has in common; of a single node too, but for what tells it from others to come."""
+    first = nodes[0].settings if nodes else {}
+    return {
+        key: value
+        for key, value in _sorted(first).items()
+        if key not in RANGED and all(_equal(node.settings, key, value) for node in nodes)
+    }
+
+
+def _lifted(draft: Draft, nodes: Sequence[NodeDraft], shared: Settings) -> dict[str, dict[Setting, object]]:
+    """What each group gives all of its nodes, so that it need not be said node by node."""
+    by_name = {node.name: node.settings for node in nodes}
+    found: dict[str, dict[Setting, object]] = {}
+    for group, settings in draft.group_settings.items():
+        members = draft.groups.get(group, ())
+        found[group] = {
+            key: value
+            for key, value in _sorted(settings).items()
+            if key not in RANGED
+            and key not in shared
+            and members
+            and all(_equal(by_name[name], key, value) for name in members)
+        }
+    return found
+
+
+def _equal(settings: Settings, key: Setting, value: object) -> bool:
+    return key in settings and settings[key] == value and isinstance(settings[key], bool) == isinstance(value, bool)
+
+
+def _nodes(nodes: Sequence[NodeDraft], above: Mapping[str, set[Setting]]) -> Iterator[str]:
+    """Neighbours that differ in name and address only become one range."""
+
+    def alike(node: NodeDraft) -> object:
+        own = {k: v for k, v in node.settings.items() if k not in above.get(node.name, ()) and k not in RANGED}
+        ranged = tuple(key in node.settings for key in RANGED)
+        return flow({"/".join(key): value for key, value in _sorted(own).items()}), ranged, node.says, node.left_out
+
+    for _, group in groupby(nodes, key=alike):
+        same = list(group)
+        first = same[0]
+        for line in first.says:
+            yield from _comments(line, "  ")
+        rows = [(node.name, *(str(node.settings.get(key, "")) for key in RANGED)) for node in same]
+        for row, _ in folded_rows(rows):
+            settings: dict[Setting, object] = {
+                key: value for key, value in first.settings.items() if key not in above.get(first.name, ())
+            }
+            settings.update({key: text for key, text in zip(RANGED, row[1:], strict=True) if key in first.settings})
+            body = _nested(_sorted(settings))
+            if first.left_out:
+                yield f"  # {scalar(row[0])}: {flow(body)}"
+            else:
+                yield from _entry(row[0], body, "  ")
+
+
+def _entry(name: str, body: Mapping[str, object], indent: str) -> Iterator[str]:
+    """`name: {…}` on one line, or a key a line where that is too wide."""
+    line = f"{indent}{scalar(name)}: {flow(body)}"
+    if len(line) <= WIDTH:
+        yield line
+        return
+    yield f"{indent}{scalar(name)}:"
+    for key, value in body.items():
+        if isinstance(value, Mapping):
+            yield from _entry(key, value, indent + "  ")
+        else:
+            yield f"{indent}  {scalar(key)}: {flow(value)}"
+
+
+def _nested(settings: Settings) -> dict[str, object]:
+    """{("ssh", "user"): "x"} as {"ssh": {"user": "x"}}."""
+    found: dict[str, object] = {}
+    for key, value in settings.items():
+        if key[0] in DEEP:
+            inner = found.setdefault(key[0], {})
+            assert isinstance(inner, dict)
+            inner[key[1]] = value
+        else:
+            found[key[0]] = value
+    return found
+
+
+def _sorted(settings: Settings) -> dict[Setting, object]:
+    return dict(sorted(settings.items(), key=lambda item: KEYS.index(item[0][0])))
+
+
+def _comments(text: str, indent: str = "") -> Iterator[str]:
+    """A comment over as many lines as it needs; nothing in the text may end it or steer a terminal."""
+    shown = visible(text)
+    inner = " " * (len(shown) - len(shown.lstrip()))
+    lines = textwrap.wrap(
+        shown.strip(),
+        WIDTH + 8 - len(indent) - len(inner),
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    yield from (f"{indent}# {inner}{line}" for line in lines)

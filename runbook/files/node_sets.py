@@ -1,0 +1,317 @@
+"""Sets of node names: `gn[01-04]` expanded and folded back, and patterns such as `rack1:!gn03`."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import groupby, islice
+from typing import NamedTuple
+
+from runbook.files.hints import known_here, nearest
+from runbook.model.errors import FilesWrong, Problem, Span
+from runbook.model.inventory import Inventory, Node
+
+LARGEST = 20_000  # nodes, and names from one expression; a typo such as [1-40000000] must not fill the memory
+
+_BRACKETS = re.compile(r"\[([0-9,\- ]*)\]")
+
+
+def has_range(text: str) -> bool:
+    """Whether brackets with digits, dashes and commas stand in it; `[fd00::1]` and `gn[ab]` have none."""
+    return _BRACKETS.search(text) is not None
+
+
+def without_ranges(text: str) -> str:
+    return _BRACKETS.sub("", text)
+
+
+def expand(text: str) -> list[str]:
+    """Every name, the leftmost range varying slowest. Raises ValueError with a sentence for people."""
+    pieces = _BRACKETS.split(text)  # literal, inside of brackets, literal, …
+    if len(pieces) == 1:
+        return [text]
+    bounds = _all_bounds(pieces, text)
+    choices = [
+        [str(number).zfill(width) for first, last, width in parts for number in range(first, last + 1)]
+        for parts in bounds
+    ]
+    literals = pieces[0::2]
+    return [
+        literals[0] + "".join(number + literal for number, literal in zip(picked, literals[1:], strict=True))
+        for picked in itertools.product(*choices)
+    ]
+
+
+def size(text: str) -> int:
+    """How many names `expand` gives, without making them; 0 where it raises."""
+    try:
+        bounds = _all_bounds(_BRACKETS.split(text), text)
+    except ValueError:
+        return 0
+    return math.prod(sum(last - first + 1 for first, last, _ in parts) for parts in bounds)
+
+
+def _all_bounds(pieces: list[str], text: str) -> list[list[tuple[int, int, int]]]:
+    """Of each pair of brackets. Raises ValueError for a range that is none, or that is too large."""
+    bounds = [_bounds(inside, text) for inside in pieces[1::2]]
+    total = 1
+    for parts in bounds:
+        total *= sum(last - first + 1 for first, last, _ in parts)
+        if total > LARGEST:
+            raise ValueError(f"`{text}` stands for more than {LARGEST:,} names")
+    return bounds
+
+
+def _bounds(inside: str, text: str) -> list[tuple[int, int, int]]:
+    """First, last and width of each part of one pair of brackets."""
+    found = []
+    for part in inside.split(","):
+        match = re.fullmatch(r" *([0-9]{1,18}) *(?:- *([0-9]{1,18}) *)?", part)
+        if match is None:
+            raise ValueError(f"`[{inside}]` in `{text}` is not a range: write [1-4], [01-16] or [1,3-5]")
+        low, high = match[1], match[2] or match[1]
+        if int(high) < int(low):
+            raise ValueError(f"the range [{low}-{high}] in `{text}` runs backwards")
+        if len(low) != len(high) and high.startswith("0"):
+            raise ValueError(f"the range [{low}-{high}] in `{text}` is padded to two different widths")
+        found.append((int(low), int(high), len(low) if low.startswith("0") else 0))
+    return found
+
+
+# Names and addresses back into ranges that `expand` pairs one by one: `gn[01-04]` with `10.0.1.[1-4]`.
+
+_DIGITS = re.compile(r"([0-9]{1,18})")
+Row = tuple[str, ...]
+
+
+class _Box(NamedTuple):
+    """Equal texts around fields that vary; it stands for the product of its fields, the leftmost slowest."""
+
+    texts: Row
+    fields: tuple[tuple[str, ...], ...]
+    size: int
+
+
+def folded(names: Sequence[str]) -> list[str]:
+    """Expressions that `expand`, one after the other, turns back into exactly these names in this order."""
+    return [_written(box) for box in _boxes(names)]
+
+
+def folded_rows(rows: Sequence[Row]) -> list[tuple[Row, int]]:
+    """Rows of (name, address, …) as rows of expressions, each with how many it stands for.
+
+    A column that says the same in every row is left as it is: one address may hold for a whole range.
+    """
+    if len(rows) <= 1:
+        return [(row, 1) for row in rows]
+    written: list[str] = []
+    for column in zip(*rows, strict=True):
+        if len(set(column)) == 1:
+            written.append(column[0])
+            continue
+        boxes = _boxes(column)
+        if len(boxes) > 1:
+            return _cut(rows, boxes)
+        written.append(_written(boxes[0]))
+    return [(tuple(written), len(rows))]
+
+
+def _cut(rows: Sequence[Row], boxes: list[_Box]) -> list[tuple[Row, int]]:
+    found: list[tuple[Row, int]] = []
+    at = 0
+    for box in boxes:
+        found += folded_rows(rows[at : at + box.size])
+        at += box.size
+    return found
+
+
+def _boxes(names: Sequence[str]) -> list[_Box]:
+    """Neighbours that differ in one field only, merged; the last field first, so that the order stays."""
+    boxes: list[_Box] = []
+    for texts, alike in groupby(map(_split, names), key=lambda parts: parts[0]):
+        family = [_Box(texts, tuple((value,) for value in values), 1) for _, values in alike]
+        for field in reversed(range(len(texts) - 1)):
+            family = _merged(family, field)
+        boxes += family
+    return boxes
+
+
+def _split(name: str) -> tuple[Row, Row]:
+    parts = _DIGITS.split(name)
+    return tuple(parts[0::2]), tuple(parts[1::2])
+
+
+def _merged(boxes: list[_Box], field: int) -> list[_Box]:
+    def rest(box: _Box) -> object:
+        return box.fields[:field], box.fields[field + 1 :]
+
+    merged = []
+    for _, alike in groupby(boxes, key=rest):
+        group = list(alike)
+        values = tuple(value for box in group for value in box.fields[field])
+        fields = (*group[0].fields[:field], values, *group[0].fields[field + 1 :])
+        merged.append(_Box(group[0].texts, fields, sum(box.size for box in group)))
+    return merged
+
+
+def _written(box: _Box) -> str:
+    text = box.texts[0]
+    for values, following in zip(box.fields, box.texts[1:], strict=True):
+        text += (_ranges(values) if len(values) > 1 else values[0]) + following
+    return text
+
+
+def _ranges(values: tuple[str, ...]) -> str:
+    """`[01-04,07]`: a first number that begins with 0 says how wide all of its range are."""
+    runs: list[list[str]] = []
+    for value in values:
+        if runs and value == _after(runs[-1][-1], runs[-1][0]):
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    return "[" + ",".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) + "]"
+
+
+def _after(value: str, first: str) -> str:
+    return str(int(value) + 1).zfill(len(first) if first.startswith("0") else 0)
+
+
+# Which nodes a pattern means: `all`, a node, a group, `gn[01-04]`, `gn*`, `a:b` or `a,b`, `!c`, `&d`.
+
+LAST_SIGN = "\U0010ffff"
+COMPARED = 5000  # names, with one that is unknown: difflib takes 20 microseconds a name
+_GUESSED = 3  # unknown names of one pattern for which the nearest is looked up
+_OF_A_RANGE = 5  # names that are held against a glob in the time of one that a range makes
+_GLOB = re.compile(r"[*?\[]")
+_BETWEEN = re.compile(r"[:,](?![^\[]*\])")  # a separator, not one inside brackets
+
+
+def select(pattern: str, inventory: Inventory, span: Span | None = None) -> tuple[Node, ...]:
+    """The nodes in rank order, at least one. Raises FilesWrong; `span` is where the pattern was written."""
+    chosen = matching(pattern, Names(node.name for node in inventory.nodes), inventory.groups, span)
+    return tuple(node for node in inventory.nodes if node.name in chosen)
+
+
+class Names(dict[str, None]):
+    """Names to be matched, of which those with one beginning are found at once."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__(dict.fromkeys(names))
+        self._in_order = sorted(self)
+
+    def that_begin_like(self, glob: str) -> Sequence[str]:
+        """Those that begin as the glob does before its first special sign."""
+        head = glob[: found.start()] if (found := _GLOB.search(glob)) else glob
+        first = bisect_left(self._in_order, head)
+        return self._in_order[first : bisect_left(self._in_order, head + LAST_SIGN, first)]
+
+
+def names_looked_at(pattern: str, names: Names) -> int:
+    """What `matching` costs, in names that are held against a glob; one that a range makes takes the time of some."""
+    parts = [part.strip() for part in _BETWEEN.split(pattern)]
+    total = len(names) if all(part[:1] in ("!", "&") for part in parts) else 0  # it starts from all of them
+    for part in parts:
+        name = part.lstrip("!&").strip()
+        if name in names:
+            total += 1
+        elif name == "all":
+            total += len(names)
+        elif _GLOB.search(plain := without_ranges(name)):
+            total += len(names.that_begin_like(name) if plain == name else names) * max(1, size(name))
+        else:
+            total += _OF_A_RANGE * size(name)
+    return total
+
+
+def matching(
+    pattern: str,
+    names: Names,
+    groups: Mapping[str, Collection[str]],
+    span: Span | None = None,
+    *,
+    guess: bool = True,
+) -> set[str]:
+    """The names that `pattern` means, at least one. Raises FilesWrong with every part that is wrong.
+
+    `guess`: it says which name is nearest to an unknown one, which may take a tenth of a second.
+    """
+    parts = [part.strip() for part in _BETWEEN.split(pattern)]
+    problems: list[Problem] = []
+    joined: set[str] = set()
+    kept: list[set[str]] = []
+    taken: set[str] = set()
+    starts_from_all = True
+    for part in parts:
+        sign, name = (part[:1], part[1:].strip()) if part[:1] in ("!", "&") else ("", part)
+        try:
+            found = _one(name, names, groups, guess=guess and len(problems) < _GUESSED)
+        except _Unknown as unknown:
+            problems.append(Problem(unknown.id, f"{unknown} (in the pattern `{pattern}`)", span, unknown.help))
+            continue
+        if sign == "!":
+            taken |= found
+        elif sign == "&":
+            kept.append(found)
+        else:
+            starts_from_all = False
+            joined |= found
+    if problems:
+        raise FilesWrong(problems)
+    chosen = (set(names) if starts_from_all else joined).intersection(*kept) - taken
+    if not chosen:
+        help = "an empty selection would be an empty success; widen the pattern"
+        raise FilesWrong([Problem("pattern.empty", f"no node is left of the pattern `{pattern}`", span, help)])
+    return chosen
+
+
+class _Unknown(Exception):
+    def __init__(self, id: str, message: str, help: str | None) -> None:
+        self.id = id
+        self.help = help
+        super().__init__(message)
+
+
+def _nearest_to(missing: str, names: Names, groups: Mapping[str, Collection[str]]) -> str | None:
+    shape = _shape(missing)
+    others = (name for name in (*groups, *names) if _shape(name) != shape)
+    near = nearest(missing, islice(others, COMPARED))
+    return f"did you mean `{near}`?" if near else known_here((*groups, *sorted(names)))
+
+
+def _shape(name: str) -> str:
+    """The name without its digits: gn05 is no misspelt gn04."""
+    return re.sub(r"[0-9]+", "#", name)
+
+
+def _one(name: str, names: Names, groups: Mapping[str, Collection[str]], *, guess: bool) -> set[str]:
+    if not name:
+        raise _Unknown("pattern.syntax", "a name is missing", "write for example `rack1:!gn03`")
+    if name == "all":
+        return set(names)
+    if name in groups:
+        return set(groups[name])
+    if name in names:
+        return {name}
+    try:
+        wanted = expand(name)
+    except ValueError as error:
+        raise _Unknown("pattern.syntax", str(error), None) from None
+    found: set[str] = set()
+    missing = []
+    for one in wanted:
+        if one in names:
+            found.add(one)
+        elif _GLOB.search(one) and (globbed := fnmatch.filter(names.that_begin_like(one), one)):
+            found.update(globbed)
+        else:
+            missing.append(one)
+    if missing:
+        shown = ", ".join(f"`{one}`" for one in missing[:3]) + (f" and {len(missing) - 3} more" * (len(missing) > 3))
+        verb = "is" if len(missing) == 1 else "are"
+        help = _nearest_to(missing[0], names, groups) if guess else None
+        raise _Unknown("pattern.unknown-name", f"{shown} {verb} neither a node nor a group", help)
+    return found

@@ -1,0 +1,386 @@
+"""The nodes of an inventory: their names and groups, and each node folded out of its levels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from runbook.files.address import address_fault, strip_brackets
+from runbook.files.document import Keys
+from runbook.files.env import UNCARRIABLE, EnvReader
+from runbook.files.hints import spaced
+from runbook.files.node_sets import COMPARED, LARGEST, Names, expand, has_range, matching, names_looked_at
+from runbook.files.origins import Layer
+from runbook.files.problems import PlacedProblems
+from runbook.files.quantities import seconds
+from runbook.model.errors import FilesWrong
+from runbook.model.inventory import Container, EnvValue, Kubernetes, Node, Slurm, Ssh
+
+MOST_LOOKED_AT = 4_000_000  # names that the groups' patterns are held against: 10,000 nodes, 400 times `*`
+MOST_COMPARED = 10_000  # names with one that is unknown, in all groups
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_NAME_HELP = "letters, digits, `_`, `.` and `-`, with no `.` or `-` in front; ranges are written [01-04]"
+
+
+def _name_help(name: str) -> str:
+    joined = spaced(name, name=True)
+    return joined[1] if joined else _NAME_HELP
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKey:
+    """The key of `nodes:` that a node came from, and that it is the `index`th of `count` in its range."""
+
+    key: str
+    index: int
+    count: int
+
+
+def node_entries(nodes: Mapping[str, Any], placed: PlacedProblems) -> dict[str, NodeKey]:
+    """Every node's name in order of appearance, ranges expanded in place."""
+    entries: dict[str, NodeKey] = {}
+    too_many = f"there are more than {LARGEST:,} nodes"
+    if len(nodes) > LARGEST:
+        placed.about_key(("nodes",), "too-many-nodes", too_many)
+        return {}
+    for key in nodes:
+        keys = ("nodes", key)
+        try:
+            names = expand(key)
+        except ValueError as error:
+            placed.about_key(keys, "range", str(error))
+            continue
+        fault = next((name for name in names if not NAME.fullmatch(name)), None)
+        if fault is not None:
+            placed.about_key(keys, "node-name", f"`{fault}` cannot be the name of a node", _name_help(key))
+        elif "all" in names:
+            placed.about_key(keys, "node-name", "`all` means every node and cannot be the name of one")
+        elif len(entries) + len(names) > LARGEST:
+            placed.about_key(keys, "too-many-nodes", too_many)
+            return {}
+        else:
+            _enter(key, names, entries, placed)
+    return entries
+
+
+def _enter(key: str, names: list[str], entries: dict[str, NodeKey], placed: PlacedProblems) -> None:
+    twice = next((name for name in names if name in entries), None)
+    if twice is not None:
+        first = placed.document.key_span("nodes", entries[twice].key)
+        where = f" on line {first.line}" if first else ""
+        message = f"the node `{twice}` was already given{where}"
+        placed.about_key(("nodes", key), "duplicate-node", message, "rename one of the two")
+    elif len(set(names)) < len(names):
+        placed.about_key(("nodes", key), "duplicate-node", f"`{key}` names a node twice", "ranges must not overlap")
+    for index, name in enumerate(names):
+        entries.setdefault(name, NodeKey(key, index, len(names)))
+
+
+def group_members(
+    groups: Mapping[str, Any], entries: Mapping[str, NodeKey], placed: PlacedProblems
+) -> dict[str, set[str]]:
+    """The nodes of each group that is sound."""
+    found: dict[str, set[str]] = {}
+    bounds = _Bounds(entries)
+    for name, group in groups.items():
+        keys = ("groups", name)
+        if not NAME.fullmatch(name):
+            placed.about_key(keys, "group-name", f"`{name}` cannot be the name of a group", _name_help(name))
+        elif name == "all":
+            placed.about_key(keys, "group-name", "`all` means every node and cannot be the name of a group")
+        elif name in entries:
+            message = f"`{name}` is the name of a node and cannot be that of a group as well"
+            placed.about_key(keys, "group-name", message, "rename the group")
+        elif "nodes" in group:
+            found[name] = _members(name, group["nodes"], placed, bounds)
+    return found
+
+
+class _Bounds:
+    """What may be spent on the groups of one inventory."""
+
+    def __init__(self, entries: Mapping[str, NodeKey]) -> None:
+        self.names = Names(entries)
+        self._looked_at = 0
+        self._compared = 0
+
+    def allows(self, pattern: str) -> bool:
+        self._looked_at += names_looked_at(pattern, self.names)
+        return self._looked_at <= MOST_LOOKED_AT
+
+    @property
+    def guess(self) -> bool:
+        return self._compared < MOST_COMPARED
+
+    def failed(self) -> None:
+        """A pattern held names that are unknown."""
+        self._compared += min(len(self.names), COMPARED)
+
+
+def _members(name: str, nodes: Any, placed: PlacedProblems, bounds: _Bounds) -> set[str]:
+    """A list joins its patterns; `!` and `&` reach only as far as their own item."""
+    members: set[str] = set()
+    items = [(("groups", name, "nodes", index), item) for index, item in enumerate(nodes)]
+    for keys, pattern in items if isinstance(nodes, list) else [(("groups", name, "nodes"), nodes)]:
+        if pattern is None:
+            continue
+        if not bounds.allows(pattern):
+            message = f"the groups up to here already stand for more than {MOST_LOOKED_AT:,} names to look at"
+            placed.about_value(keys, "too-many-names", message, "write fewer patterns, of which each names more")
+            return members
+        try:
+            members |= matching(pattern, bounds.names, {}, placed.document.span(*keys), guess=bounds.guess)
+        except FilesWrong as wrong:
+            bounds.failed()
+            placed.take_over(wrong)
+            placed.wrong.add(keys)
+    return members
+
+
+# One node out of its levels: `defaults`, then its groups' defaults, then its own settings, then `-e`.
+
+_PLAIN_SSH = Ssh()
+
+
+class _Folded(NamedTuple):
+    """What won so far: the value of each key (`("ssh", "user")`), and where in the document it stands."""
+
+    values: dict[Keys, Any]
+    places: dict[Keys, Keys]
+
+
+class Folding:
+    """Folds the nodes of one inventory. What is wrong goes to `placed`, and the value is left at its default."""
+
+    def __init__(
+        self, data: Mapping[str, Any], placed: PlacedProblems, env: EnvReader, extra_vars: Mapping[str, object]
+    ) -> None:
+        self.layers: dict[str, tuple[Layer, ...]] = {}  # of each node folded, the weakest first
+        self._data = data
+        self._placed = placed
+        self._env = env
+        self._extra_vars = extra_vars
+        self._shared: dict[tuple[str, ...], tuple[tuple[Layer, ...], _Folded]] = {}
+        self._alike: dict[tuple[str, ...], Node] = {}  # by groups, a node without settings of its own
+        self._looked_at: set[Keys] = set()
+        self._ranges: dict[Keys, list[str]] = {}
+        self._conflicts: set[tuple[str, str, Keys]] = set()
+
+    def node(self, name: str, entry: NodeKey, groups: tuple[str, ...]) -> Node:
+        layers, shared = self._of_groups(groups)
+        own = Layer("node", ("nodes", entry.key), self._data["nodes"][entry.key] or {})
+        self.layers[name] = (*layers, own)
+        if not own.settings:  # of a hundred thousand such, most are alike
+            if groups not in self._alike:
+                self._alike[groups] = self._folded(name, entry, groups, shared)
+            return replace(self._alike[groups], name=name, address=self._address(entry, ("address",), shared) or name)
+        folded = _Folded(dict(shared.values), dict(shared.places))
+        for key, place, value in own.flat():
+            folded.values[key] = value
+            folded.places[key] = place
+        return self._folded(name, entry, groups, folded)
+
+    def _folded(self, name: str, entry: NodeKey, groups: tuple[str, ...], folded: _Folded) -> Node:
+        shell = folded.values.get(("shell",), "sh")
+        return Node(
+            name=name,
+            address=self._address(entry, ("address",), folded) or name,
+            connection=folded.values.get(("connection",), "ssh"),
+            ssh=self._ssh(entry, folded),
+            slurm=Slurm(self._text(("slurm", "job"), folded)),
+            kubernetes=self._kubernetes(folded),
+            container=self._container(folded),
+            inside=self._inside(folded),
+            python=self._text(("python",), folded) or ("python3" if shell == "sh" else "python"),
+            shell=shell,
+            activate=self._text(("activate",), folded),
+            workdir=self._text(("workdir",), folded) or "~/.runbook",
+            gpus=self._gpus(folded),
+            processes=int(folded.values.get(("processes",), 1)),
+            rack=self._text(("rack",), folded),
+            leaf=self._text(("leaf",), folded),
+            env=self._node_env(folded),
+            vars={**_block("vars", folded), **self._extra_vars},
+            groups=groups,
+        )
+
+    def _of_groups(self, groups: tuple[str, ...]) -> tuple[tuple[Layer, ...], _Folded]:
+        """The levels below a node's own, folded once for each set of groups."""
+        if groups in self._shared:
+            return self._shared[groups]
+        layers = [Layer("defaults", ("defaults",), self._data.get("defaults") or {})]
+        for group in groups:
+            settings = self._data["groups"][group].get("defaults") or {}
+            layers.append(Layer(f"group {group}", ("groups", group, "defaults"), settings))
+        folded = _Folded({}, {})
+        set_by: dict[Keys, str] = {}
+        for group, layer in zip(("", *groups), layers, strict=True):
+            for key, place, value in layer.flat():
+                if key in set_by and not _same(folded.values[key], value):
+                    self._conflict(key, set_by[key], folded.places[key], group, place)
+                if group:
+                    set_by[key] = group
+                folded.values[key] = value
+                folded.places[key] = place
+        self._shared[groups] = (tuple(layers), folded)
+        return self._shared[groups]
+
+    def _conflict(self, key: Keys, first: str, first_place: Keys, second: str, second_place: Keys) -> None:
+        if (first, second, key) in self._conflicts:
+            return
+        self._conflicts.add((first, second, key))
+        name = ".".join(map(str, key))
+        message = f"the groups `{first}` and `{second}` share a node and set `{name}` differently"
+        there = self._placed.document.key_span(*first_place)
+        help = f"`{first}` sets it at {there}; keep one of the two, or let the groups share no node"
+        self._placed.about_key(second_place, "group-conflict", message, help)
+
+    def _text(self, key: Keys, folded: _Folded) -> str | None:
+        if key not in folded.values:
+            return None
+        text = str(folded.values[key])
+        if self._first_look(folded.places[key]) and UNCARRIABLE.search(text):
+            message = f"`{key[-1]}` holds a line break or a character that no shell can carry"
+            self._placed.about_value(folded.places[key], "line-break", message, "write it on one line")
+        return text
+
+    def _address(self, entry: NodeKey, key: Keys, folded: _Folded) -> str | None:
+        """The address or ssh host of one node: its own member of the range, if the entry has one."""
+        if key not in folded.values:
+            return None
+        place = folded.places[key]
+        text = strip_brackets(folded.values[key])
+        if has_range(text) and place[:2] == ("nodes", entry.key):
+            if place not in self._ranges:
+                self._ranges[place] = self._paired(text, place, entry)
+            members = self._ranges[place]
+            return members[entry.index] if members else None
+        if self._first_look(place):
+            self.check_address(text, place)
+        return text
+
+    def _paired(self, text: str, place: Keys, entry: NodeKey) -> list[str]:
+        """The range of an address, as long as the name's; empty after a problem."""
+        try:
+            members = expand(text)
+        except ValueError as error:
+            self._placed.about_value(place, "range", str(error))
+            return []
+        if len(members) != entry.count:
+            nodes = "1 node" if entry.count == 1 else f"{entry.count} nodes"
+            addresses = "1 address" if len(members) == 1 else f"{len(members)} addresses"
+            message = f"`{text}` gives {addresses}, and `{entry.key}` is {nodes}"
+            help = "they are paired one by one, so both ranges must have one size"
+            self._placed.about_value(place, "range-size", message, help)
+            return []
+        return members if all(self.check_address(member, place) for member in members) else []
+
+    def check_address(self, text: str, place: Keys) -> bool:
+        """Whether it may be an address; a problem if not."""
+        fault = address_fault(text)
+        if fault is not None:
+            self._placed.about_value(place, "bad-address", *fault)
+        return fault is None
+
+    def _ssh(self, entry: NodeKey, folded: _Folded) -> Ssh:
+        given = _block("ssh", folded)
+        if not given:
+            return _PLAIN_SSH
+        return Ssh(
+            host=self._address(entry, ("ssh", "host"), folded),
+            user=given.get("user"),
+            port=int(given["port"]) if "port" in given else None,
+            key=self._text(("ssh", "key"), folded),
+            jump=given.get("jump"),
+            host_keys=given.get("host_keys", "strict"),
+            connect_timeout_s=self._seconds(("ssh", "connect_timeout"), folded, default=5.0),
+        )
+
+    def _kubernetes(self, folded: _Folded) -> Kubernetes:
+        """Pod and selector, given together, are a problem; null takes away what a weaker level gives."""
+        given = {
+            key: self._text(("kubernetes", key), folded) for key, value in _block("kubernetes", folded).items() if value
+        }
+        if given.get("pod") and given.get("selector"):
+            place = folded.places["kubernetes", "selector"]
+            if self._first_look((*place, "and pod")):
+                message = "a node has either `pod` or `selector`: both say which pod it is"
+                other = self._placed.document.key_span(*folded.places["kubernetes", "pod"])
+                help = f"keep one, or take away what a weaker level gives with `pod: null`; the other stands at {other}"
+                self._placed.about_key(place, "pod-and-selector", message, help)
+        return Kubernetes(**given)
+
+    def _container(self, folded: _Folded) -> Container | None:
+        """Given with `inside`, it is a problem; on a Windows node, too."""
+        given = folded.values.get(("container",))
+        key = next((key for key in (("container",), ("inside",)) if folded.values.get(key)), None)
+        if key is not None:
+            place = folded.places[key]
+            if given and folded.values.get(("inside",)) and self._first_look((*place, "and inside")):
+                message = "a node has either `container` or `inside`: both say how its container is entered"
+                other = self._placed.document.key_span(*folded.places["inside",])
+                weaker = f"take away what a weaker level gives with `{key[0]}: null`"
+                help = f"keep one, or {weaker}; the other stands at {other}"
+                self._placed.about_key(place, "container-and-inside", message, help)
+            shell = folded.values.get(("shell",), "sh")
+            if shell != "sh" and self._first_look((*place, shell)):
+                message = f"`{key[0]}` leads into a container on Linux, and `shell: {shell}` makes it a Windows node"
+                self._placed.about_key(place, "container-on-windows", message, "remove one of the two")
+        if not given or not given.keys() >= {"runtime", "name"}:  # what is wrong in it has been told, and left out
+            return None
+        return Container(given["runtime"], given["name"])
+
+    def _inside(self, folded: _Folded) -> tuple[str, ...]:
+        words = [str(word) for word in folded.values.get(("inside",)) or ()]
+        if words and self._first_look(folded.places["inside",]) and any(map(UNCARRIABLE.search, words)):
+            message = "`inside` holds a line break or a character that no command line can carry"
+            self._placed.about_value(folded.places["inside",], "line-break", message, "write each word on one line")
+        return tuple(words)
+
+    def _seconds(self, key: Keys, folded: _Folded, *, default: float) -> float:
+        if key not in folded.values:
+            return default
+        try:
+            return seconds(folded.values[key])
+        except ValueError as error:
+            if self._first_look(folded.places[key]):
+                self._placed.about_value(folded.places[key], "duration", str(error))
+            return default
+
+    def _gpus(self, folded: _Folded) -> tuple[int, ...]:
+        given = folded.values.get(("gpus",), 0)
+        if not isinstance(given, list):
+            return tuple(range(int(given)))
+        place = folded.places[("gpus",)]
+        if self._first_look(place):
+            before = set()
+            for index, device in enumerate(given):
+                twice = device in before
+                before.add(device)
+                if twice and device is not None:
+                    message = f"GPU {device} is listed twice"
+                    self._placed.about_value((*place, index), "duplicate-gpu", message, "a rank needs its own GPU")
+        return tuple(int(device) for device in given if device is not None)
+
+    def _node_env(self, folded: _Folded) -> dict[str, EnvValue]:
+        found: dict[str, EnvValue] = {}
+        for key, value in folded.values.items():
+            if key[0] == "env" and (one := self._env.value(value, folded.places[key])) is not None:
+                found[str(key[1])] = one
+        return found
+
+    def _first_look(self, place: Keys) -> bool:
+        """Whether nobody has judged the value at this place yet; many nodes may share it."""
+        first = place not in self._looked_at
+        self._looked_at.add(place)
+        return first
+
+
+def _block(name: str, folded: _Folded) -> dict[str, Any]:
+    return {str(key[1]): value for key, value in folded.values.items() if key[0] == name}
+
+
+def _same(one: object, other: object) -> bool:
+    return one == other and isinstance(one, bool) == isinstance(other, bool)

@@ -1,0 +1,336 @@
+"""A playbook file to a `Playbook`: one of check, shell and launch a stage, names unique, templates left as they are."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runbook.files.document import Document, Keys, mapping_problem, read_document
+from runbook.files.env import EnvReader
+from runbook.files.file_kinds import wrong_kind
+from runbook.files.hints import did_you_mean
+from runbook.files.problems import PlacedProblems, in_file_order
+from runbook.files.quantities import seconds
+from runbook.files.schema import judge
+from runbook.model.errors import FilesWrong, Problem, Span
+from runbook.model.playbook import Expect, Place, Playbook, Stage
+
+GRACE_S = 30.0
+"""From TERM to KILL, where a launch says nothing else."""
+MAX_STAGES = 1000
+WHEN_BAD = frozenset({"when_bad", "min_nodes"})
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminedPlaybook:
+    """What could be made of a file, and everything wrong with it.
+
+    `draft` is the playbook with every wrong value left out, None where nothing could be made of the file; `wrong`
+    holds the places of these values.
+    """
+
+    draft: Playbook | None
+    problems: tuple[Problem, ...]
+    wrong: frozenset[Keys] = frozenset()
+
+    @property
+    def playbook(self) -> Playbook | None:
+        """The playbook, None if there is any problem."""
+        return None if self.problems else self.draft
+
+
+def load_playbook(
+    path: str | Path, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
+) -> Playbook:
+    """Read a playbook. Raises FilesWrong with every problem.
+
+    `checks` are the ids there are; None leaves them unjudged. `environ` is where `{env: NAME}` in a launch's `env`
+    is looked up; None means this process's own environment.
+    """
+    examined = examine_playbook(read_document(path), checks=checks, environ=environ)
+    if examined.playbook is None:
+        raise FilesWrong(list(examined.problems))
+    return examined.playbook
+
+
+def examine_playbook(
+    document: Document, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
+) -> ExaminedPlaybook:
+    """Everything about a document in one go, for lint and for loading alike; never raises for what is in a file."""
+    other = wrong_kind(document, "playbook")
+    if other is not None:
+        return ExaminedPlaybook(None, (other,))
+    if document.data is None:
+        return ExaminedPlaybook(None, document.problems)
+    not_mapping = mapping_problem(document, "a playbook")
+    if not_mapping is not None:
+        return ExaminedPlaybook(None, (*document.problems, not_mapping))
+    stages = document.data.get("stages") if isinstance(document.data, dict) else None
+    if isinstance(stages, list) and len(stages) > MAX_STAGES:
+        message = f"there are more than {MAX_STAGES:,} stages"
+        span = document.span("stages", MAX_STAGES)
+        return ExaminedPlaybook(None, (*document.problems, Problem("playbook.too-many-stages", message, span)))
+    judged = judge(document, "playbook")
+    placed = PlacedProblems(document, "playbook")
+    env = EnvReader(placed, os.environ if environ is None else environ)
+    playbook = _PlaybookReader(placed, env, checks).playbook(judged.data)
+    problems = in_file_order([*document.problems, *judged.problems, *placed.problems])
+    return ExaminedPlaybook(playbook, problems, frozenset(judged.wrong | placed.wrong))
+
+
+class _PlaybookReader:
+    def __init__(self, placed: PlacedProblems, env: EnvReader, checks: Collection[str] | None) -> None:
+        self._placed = placed
+        self._document = placed.document
+        self._env = env
+        self._checks = checks
+
+    def playbook(self, data: Mapping[str, Any]) -> Playbook:
+        stages = data.get("stages") or []
+        names = self._names(stages)
+        return Playbook(
+            name=data.get("name") or Path(self._document.path).stem,
+            stages=tuple(self._stage(index, stage, names[index]) for index, stage in enumerate(stages) if stage),
+            inventory=data.get("inventory"),
+            nodes=data.get("nodes", "all"),
+            vars=data.get("vars") or {},
+            source=self._document.path,
+            when_bad=data.get("when_bad", "stop"),
+            min_nodes=data.get("min_nodes"),
+            min_nodes_span=self._document.span("min_nodes") if "min_nodes" in data else None,
+        )
+
+    def _names(self, stages: list[Any]) -> list[str]:
+        """Given names as they are; missing ones from the check's id, with ` 2` and so on where that is taken."""
+        taken: dict[str, int] = {}
+        for index, stage in enumerate(stages):
+            name = (stage or {}).get("name")
+            if name in taken:
+                first = self._document.span("stages", taken[name], "name")
+                where = f" on line {first.line}" if first else ""
+                message = f"a stage named `{name}` stands{where} already"
+                help = "--start-at goes by the name: give each stage its own"
+                self._placed.about_value(("stages", index, "name"), "duplicate-stage", message, help)
+            elif name is not None:
+                taken[name] = index
+        return [(stage or {}).get("name") or _unused(stage or {}, taken) for stage in stages]
+
+    def _stage(self, index: int, stage: Mapping[str, Any], name: str) -> Stage:
+        keys: Keys = ("stages", index)
+        kind = next((kind for kind in ("check", "shell", "launch") if kind in stage), "check")
+        check = stage.get("check")
+        if check is not None and self._checks is not None and check not in self._checks:
+            help = did_you_mean(check, sorted(self._checks))
+            message = f"there is no check `{check}`"
+            self._placed.about_value((*keys, "check"), "unknown-check", message, help)
+        self._belongs(stage, keys, kind)
+        arguments = stage.get("with") or {}
+        spans = {argument: self._document.span(*keys, "with", argument) for argument in arguments}
+        names = {argument: self._document.key_span(*keys, "with", argument) for argument in arguments}
+        if "pairs" in stage:  # an argument that several checks have, and a key of its own
+            arguments = {**arguments, "pairs": stage["pairs"]}
+            spans["pairs"], names["pairs"] = (
+                self._document.span(*keys, "pairs"),
+                self._document.key_span(*keys, "pairs"),
+            )
+        return Stage(
+            name=name,
+            kind=kind,
+            check=check,
+            shell=stage.get("shell"),
+            expect=self._expect(stage.get("expect") or {}, (*keys, "expect")),
+            launch=self._launch(stage["launch"], (*keys, "launch")) if "launch" in stage else {},
+            arguments=arguments,
+            when=_condition(stage.get("when")),
+            tags=_tags(stage.get("tags")),
+            timeout_s=self._seconds(stage.get("timeout"), (*keys, "timeout")),
+            nodes=stage.get("nodes"),
+            on_failure=stage.get("on_failure", "stop"),
+            when_bad=stage.get("when_bad"),
+            min_nodes=stage.get("min_nodes"),
+            span=self._document.span(*keys),
+            argument_spans={argument: span for argument, span in spans.items() if span is not None},
+            argument_names={argument: span for argument, span in names.items() if span is not None},
+            launch_spans=self._launch_spans(stage.get("launch") or {}, (*keys, "launch")),
+        )
+
+    def _belongs(self, stage: Mapping[str, Any], keys: Keys, kind: str) -> None:
+        """`expect` is a shell's and `with` is a check's; elsewhere they would silently do nothing.
+
+        So would whatever is said about `reach`, which runs before all stages, on every node, listed or not.
+        """
+        if stage.get("check") == "reach":
+            for key in stage.keys() & {"with", "pairs", "when", "timeout", "nodes", "on_failure", *WHEN_BAD}:
+                message = f"`{key}` does nothing here: `reach` always runs first, once and on every node"
+                help = "write it above `stages:`: there it holds for reach as well" if key in WHEN_BAD else "remove it"
+                self._placed.about_key((*keys, key), "misplaced-key", message, f"{help}; reach need not be listed")
+            return
+        for key, owner in (("expect", "shell"), ("with", "check"), ("pairs", "check")):
+            if key in stage and kind != owner:
+                message = f"`{key}` belongs to a `{owner}` stage, and this is a `{kind}` stage"
+                self._placed.about_key((*keys, key), "misplaced-key", message, "remove it")
+        for key in stage.keys() & WHEN_BAD if kind == "launch" else ():
+            message = f"`{key}` does nothing here: what a launch starts is the program's, and says nothing of its nodes"
+            help = "write it at the checks before it: the launch is made for the nodes that they leave"
+            self._placed.about_key((*keys, key), "misplaced-key", message, help)
+        if stage.get("when_bad") == "drop" and stage.get("on_failure") == "continue":
+            message = (
+                "`when_bad: drop` beside `on_failure: continue`: is the run to go on with its bad nodes, or without?"
+            )
+            self._placed.about_key((*keys, "when_bad"), "misplaced-key", message, "remove one of the two")
+
+    def _expect(self, given: Mapping[str, Any], keys: Keys) -> Expect:
+        stdout = given.get("stdout")
+        if stdout is not None:
+            self._regex(stdout, (*keys, "stdout"))
+        return Expect(int(given.get("exit", 0)), stdout)
+
+    def _launch(self, given: Mapping[str, Any], keys: Keys) -> dict[str, object]:
+        """Text for every word of the command, as typed: `1e-4`, `0644` and `1.50` reach the program unchanged."""
+        command = [
+            self._document.texts.get((*keys, "command", index), word)
+            for index, word in enumerate(given.get("command", []))
+            if word is not None
+        ]
+        return {
+            "launcher": given.get("launcher", "direct"),
+            "command": command,
+            "env": self._env.read(given.get("env") or {}, (*keys, "env")),
+            "workdir": given.get("workdir"),
+            "retries": int(given.get("retries", 0)),
+            "start_timeout_s": self._seconds(given.get("start_timeout"), (*keys, "start_timeout")),
+            "spares": tuple(given.get("spares") or ()),
+            "detach": bool(given.get("detach", False)),
+            "barrier": given.get("barrier", "controller"),
+            "barrier_folder": given.get("barrier_folder"),
+            "grace_s": GRACE_S
+            if given.get("grace") is None
+            else self._seconds(given["grace"], (*keys, "grace")) or 0.0,
+            "watch": self._watch(given.get("watch"), (*keys, "watch")),
+        }
+
+    def _watch(self, given: Mapping[str, Any] | None, keys: Keys) -> dict[str, object] | None:
+        """`stall_s` is None where it is to be learned."""
+        if given is None:
+            return None
+        progress, stall = given.get("progress"), given.get("stall", "auto")
+        if progress is not None and self._regex(progress, (*keys, "progress")) == 0:
+            message = "there is no group in it, so that nobody knows where the number of the step stands"
+            self._placed.about_value((*keys, "progress"), "bad-regex", message, r"write for example `step (\d+)`")
+        return {
+            "stall_s": None if stall == "auto" else self._seconds(stall, (*keys, "stall")),
+            "progress": progress,
+            "on_stall": given.get("on_stall", "report"),
+            "stacks": bool(given.get("stacks", True)),
+            "baseline_s": self._seconds(given.get("baseline", "10m"), (*keys, "baseline")) or 600.0,
+        }
+
+    def _regex(self, text: str, keys: Keys) -> int | None:
+        """How many groups it has; None where it is none, which is told."""
+        try:
+            return re.compile(text).groups
+        except (re.error, RecursionError, OverflowError) as error:
+            self._placed.about_value(keys, "bad-regex", f"this is not a regular expression: {error}")
+            return None
+
+    def _launch_spans(self, given: Mapping[str, Any], keys: Keys) -> dict[Place, Span]:
+        """Places as `_launch` counts: a word that was left out of the command has no number."""
+        words = [index for index, word in enumerate(given.get("command", [])) if word is not None]
+        places: dict[Place, Keys] = {("command", number): ("command", index) for number, index in enumerate(words)}
+        places |= {("env", name): ("env", name) for name in given.get("env") or {}}
+        places |= {(key,): (key,) for key in ("launcher", "workdir", "spares") if key in given}
+        spans = {place: self._document.span(*keys, *inner) for place, inner in places.items()}
+        return {place: span for place, span in spans.items() if span is not None}
+
+    def _seconds(self, value: object, keys: Keys) -> float | None:
+        if value is None:
+            return None
+        try:
+            return seconds(value)
+        except ValueError as error:
+            self._placed.about_value(keys, "duration", str(error))
+            return None
+
+
+def _unused(stage: Mapping[str, Any], taken: dict[str, int]) -> str:
+    """A name for a stage that has none, put down as taken."""
+    plain: str = stage.get("check") or ("shell" if "shell" in stage else "launch")
+    name = plain
+    number = 2
+    while name in taken:
+        name = f"{plain} {number}"
+        number += 1
+    taken[name] = -1
+    return name
+
+
+def _condition(when: Any) -> str | None:
+    return str(when).lower() if isinstance(when, bool) else when
+
+
+def _tags(given: Any) -> tuple[str, ...]:
+    items = given.split(",") if isinstance(given, str) else given or []
+    return tuple(dict.fromkeys(tag.strip() for tag in items if tag and tag.strip()))
+
+
+# The `launch:` of an inventory as a playbook: what has to work for any job, then that launch.
+
+CHECKS_FIRST = ("ping", "port", "firewall", "ibstat", "connection")
+"""The checks before the launch, by id, in order."""
+
+
+def has_launch(document: Document) -> bool:
+    """Whether this is an inventory with a launch of its own."""
+    return isinstance(document.data, dict) and "nodes" in document.data and "launch" in document.data
+
+
+def examine_launch(
+    document: Document, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
+) -> ExaminedPlaybook:
+    """As `examine_playbook`, of the launch in an inventory; every place is one of the inventory's file.
+
+    `document` is one that `has_launch`. What is wrong elsewhere in it is the inventory's to tell.
+    """
+    return examine_playbook(launch_document(document), checks=checks, environ=environ)
+
+
+def load_launch(
+    document: Document, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
+) -> Playbook:
+    """The playbook of an inventory's launch. Raises FilesWrong with every problem, and where there is no launch."""
+    if not has_launch(document):
+        message = f"{document.path} has no `launch:`, and no playbook is named"
+        help = f"runbook run PLAYBOOK -i {document.path}, or add a `launch:` with a `command:` to it"
+        raise FilesWrong([*document.problems, Problem("arguments.no-playbook", message, help=help)])
+    examined = examine_launch(document, checks=checks, environ=environ)
+    if examined.playbook is None:
+        raise FilesWrong(list(examined.problems))
+    return examined.playbook
+
+
+def launch_document(document: Document) -> Document:
+    """The playbook as a document whose values stand where they stand in the inventory."""
+    data: Any = document.data
+    stages: list[dict[str, Any]] = [{"check": check} for check in CHECKS_FIRST]
+    stages.append({"launch": data["launch"]})
+    top: dict[str, Any] = {"stages": stages}
+    if isinstance(data.get("name"), str) and data["name"]:
+        top = {"name": data["name"], **top}
+    here: Keys = ("stages", len(CHECKS_FIRST), "launch")
+
+    def moved(places: Mapping[Keys, Span]) -> dict[Keys, Span]:
+        return {(*here, *keys[1:]): places[keys] for keys in places if keys[:1] == ("launch",)}
+
+    def texts() -> dict[Keys, str]:
+        return {(*here, *keys[1:]): text for keys, text in document.texts.items() if keys[:1] == ("launch",)}
+
+    launch = document.key_span("launch")
+    spans = moved(document.spans)
+    if launch is not None:  # the checks and the list stand nowhere: what is said of them is said at `launch:`
+        spans |= {(): launch, ("stages",): launch, here[:-1]: launch}
+        spans |= {("stages", index): launch for index in range(len(CHECKS_FIRST))}
+    return Document(document.path, document.text, top, spans=spans, key_spans=moved(document.key_spans), texts=texts())

@@ -1,0 +1,130 @@
+"""The problems of one document: gathered, each put at the place it is about, and printed."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+
+from runbook.files.document import Document, Keys
+from runbook.model.errors import FilesWrong, Problem, Span
+from runbook.model.visible import visible
+
+MOST = 1000  # problems of one document; more are one mistake, made by what wrote the file
+
+
+class PlacedProblems:
+    """Gathers problems instead of raising the first. `kind`, e.g. `inventory`, begins every id."""
+
+    def __init__(self, document: Document, kind: str) -> None:
+        self.document = document
+        self.problems: list[Problem] = []
+        self.wrong: set[Keys] = set()
+        self._kind = kind
+
+    def about_value(self, keys: Keys, id: str, message: str, help: str | None = None) -> None:
+        self._add(keys, id, message, self.document.span(*keys), help)
+
+    def about_key(self, keys: Keys, id: str, message: str, help: str | None = None) -> None:
+        self._add(keys, id, message, self.document.key_span(*keys), help)
+
+    def take_over(self, wrong: FilesWrong) -> None:
+        self.problems.extend(wrong.problems)
+
+    def _add(self, keys: Keys, id: str, message: str, span: Span | None, help: str | None) -> None:
+        self.wrong.add(keys)
+        if len(self.problems) > MOST:
+            return
+        if len(self.problems) == MOST:
+            id, message, span, help = (
+                "more-problems",
+                "more is wrong as well; mend these first",
+                self.document.span(),
+                None,
+            )
+        problem = Problem(f"{self._kind}.{id}", message, span, help)
+        if problem not in self.problems[-20:]:  # a value that many nodes share is looked at again and again
+            self.problems.append(problem)
+
+
+def in_file_order(problems: list[Problem]) -> tuple[Problem, ...]:
+    """Each problem once, from the top of the file to its end."""
+
+    def place(problem: Problem) -> tuple[int, int]:
+        return (problem.span.line, problem.span.column) if problem.span else (0, 0)
+
+    return tuple(sorted(dict.fromkeys(problems), key=place))
+
+
+# A problem as a good compiler would print it: id, message, place, the line with a caret, help. Pure.
+
+_TAB = 4  # columns
+_WIDEST = 160  # columns of a source line that are shown around the caret
+
+
+def render(problem: Problem, source_lines: Sequence[str], severity: str = "error") -> str:
+    """The problem as text without a final line break; `source_lines` are those of the file its span names."""
+    out = [f"{severity}[{problem.id}]: {_one_line(problem.message)}"]
+    gutter = ""
+    span = problem.span
+    if span is not None:
+        gutter = " " * len(str(span.line))
+        out.append(f"{gutter}--> {_one_line(str(span))}")
+        if 1 <= span.line <= len(source_lines):
+            shown, pad, width = _with_caret(source_lines[span.line - 1], span)
+            out += [f"{gutter} |", f"{span.line} | {shown}", f"{gutter} | {' ' * pad}{'^' * width}"]
+    if problem.help:
+        first, *more = problem.help.splitlines()
+        out.append(f"{gutter} = help: {_one_line(first)}")
+        out += [f"{gutter}         {_one_line(line)}" for line in more]
+    return "\n".join(out)
+
+
+def render_all(problems: Iterable[Problem], lines_of: Callable[[str], Sequence[str]]) -> str:
+    """Every problem, an empty line between two. `lines_of` gives a file's lines, as `document.source_lines` does."""
+    known: dict[str, Sequence[str]] = {"": ()}
+    texts = []
+    for problem in problems:
+        file = problem.span.file if problem.span else ""
+        if file not in known:
+            known[file] = lines_of(file)
+        texts.append(render(problem, known[file]))
+    return "\n\n".join(texts)
+
+
+def _with_caret(line: str, span: Span) -> tuple[str, int, int]:
+    """The line as a terminal shows it, and in its columns: where the caret begins and how wide it is."""
+    begin = max(0, span.column - 1 - _WIDEST) if len(line) > 4 * _WIDEST else 0
+    cells = [_cell(char) for char in line[begin : begin + 4 * _WIDEST]]  # what is further away is not shown
+    start = min(span.column - 1 - begin, len(cells))
+    end = min(start + span.length, len(cells))
+    if sum(width for _, width in cells) > _WIDEST:
+        return _window(cells, start, end)
+    pad = sum(width for _, width in cells[:start])
+    return "".join(text for text, _ in cells).rstrip(), pad, max(1, sum(width for _, width in cells[start:end]))
+
+
+def _window(cells: list[tuple[str, int]], start: int, end: int) -> tuple[str, int, int]:
+    """The part of a very long line around the caret, with `…` where it goes on."""
+    first = max(0, start - _WIDEST // 4)
+    last = min(len(cells), first + _WIDEST // 2)
+    text = "".join(text for text, _ in cells[first:last])
+    before = "…" if first else ""
+    after = "…" if last < len(cells) else ""
+    pad = len(before) + sum(width for _, width in cells[first:start])
+    return f"{before}{text.rstrip()}{after}", pad, max(1, sum(width for _, width in cells[start : min(end, last)]))
+
+
+def _cell(char: str) -> tuple[str, int]:
+    """A character as it is shown, and its width on a terminal. Nothing in a file may steer the terminal."""
+    if char == "\t":
+        return " " * _TAB, _TAB
+    shown = visible(char)
+    if shown != char:
+        return shown, len(shown)
+    if unicodedata.category(char) in ("Mn", "Me"):
+        return char, 0
+    return char, 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def _one_line(text: str) -> str:
+    return visible(text.expandtabs(_TAB))

@@ -1,0 +1,388 @@
+"""What JSON Schema says about a document, in plain English and with places."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from runbook.files.accepts import Accepts, accepts
+from runbook.files.document import Document, Keys, Point
+from runbook.files.foreign_keys import advise
+from runbook.files.hints import did_you_mean, spaced
+from runbook.files.quantities import port_range_message
+from runbook.files.scalars import plain_scalar
+from runbook.files.shipped import shipped
+from runbook.model.errors import Problem, Span
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import ValidationError
+
+_LIST = re.compile(r"\A\s*(?:\[\s*)?[0-9]{1,5}(\s*,\s*[0-9]{1,5})+\s*(?:\]\s*)?")
+_WITH_UNIT = re.compile(r"\A([0-9]+(?:\.[0-9]+)?)\s*[A-Za-z/][A-Za-z/ ]*")
+MOST_NODES_EXPLAINED = (
+    500  # when more nodes, or groups, than this are wrong, it is the same mistake; the rest are counted
+)
+MOST_EXPLAINED = 1000  # values; the rest are left out of the data as well, and not told
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """`data` is the document's without what is wrong: unknown keys and bad values are left out, bad items are None.
+
+    So that the checks which come after can look at the rest, and the user gets everything in one go. `wrong` is where
+    that was.
+    """
+
+    problems: list[Problem]
+    data: dict[str, Any]
+    wrong: set[Keys] = field(default_factory=set)
+
+
+def judge(document: Document, kind: str) -> Validated:
+    """Hold a document whose data is a mapping against `schemas/{kind}.schema.json`."""
+    if not isinstance(document.data, dict):
+        raise TypeError("judge() wants a document that holds a mapping")
+    if _sound(kind)(document.data):
+        return Validated([], document.data)
+    problems: list[Problem] = []
+    wrong: set[Keys] = set()
+    few, left_out = _few(document.data, kind)
+    wrong.update((block, name) for block, names in left_out.items() for name in names)
+    templates = _unquoted_templates(document)
+    told = _Repetitions()
+    explained = 0
+    for error in _validator(kind).iter_errors(few):
+        if explained >= MOST_EXPLAINED:
+            message = "more values are wrong as well; mend these first"
+            problems.append(Problem(f"{kind}.more-problems", message, document.span()))
+            return Validated(problems, {}, {*wrong, *((key,) for key in document.data)})
+        for problem, keys in islice(_explain(error, document, kind), MOST_EXPLAINED - explained):
+            wrong.add(keys)
+            explained += 1
+            if problem is not None and not _lost(document, keys, templates) and told.is_new(problem):
+                problems.append(problem)
+        if explained >= MOST_EXPLAINED:
+            wrong.update(_places(error))
+    for block, names in left_out.items():
+        message = f"{len(names):,} more {block} are wrong as well; mend these first"
+        problems.append(Problem(f"{kind}.more-problems", message, document.span(block)))
+    return Validated(problems, _without(document.data, wrong), wrong)
+
+
+@cache
+def schema(kind: str) -> Mapping[str, Any]:
+    """The parsed schema; `kind` is `inventory` or `playbook`."""
+    parsed: dict[str, Any] = json.loads(shipped("schemas", f"{kind}.schema.json").read_text(encoding="utf-8"))
+    return parsed
+
+
+@cache
+def _sound(kind: str) -> Accepts:
+    return accepts(schema(kind), schema(kind))
+
+
+@cache
+def _validator(kind: str) -> Draft202012Validator:
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(schema(kind))
+
+
+@cache
+def _entry_ok(block: str) -> Callable[[str, object], bool]:
+    """Whether an entry of a block of an inventory, by its name and value, is sound."""
+    root = schema("inventory")
+    rules = root["properties"][block]
+    name_ok = accepts(rules.get("propertyNames", {}), root)
+    value_ok = accepts(rules["additionalProperties"], root)
+    return lambda name, value: value_ok(value) and name_ok(name)
+
+
+def _few(data: dict[str, Any], kind: str) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """The document with only such nodes and groups as need an explanation, and the names of more that are wrong."""
+    left_out: dict[str, list[str]] = {}
+    for block in ("nodes", "groups") if kind == "inventory" else ():
+        entries = data.get(block)
+        if not isinstance(entries, dict) or not entries:
+            continue
+        bad = [name for name, value in entries.items() if not _entry_ok(block)(name, value)]
+        kept = bad[:MOST_NODES_EXPLAINED] or [next(iter(entries))]
+        data = {**data, block: {name: entries[name] for name in kept}}
+        if len(bad) > MOST_NODES_EXPLAINED:
+            left_out[block] = bad[MOST_NODES_EXPLAINED:]
+    return data, left_out
+
+
+class _Repetitions:
+    """Finds what would only repeat: the name and the value of `DEBUG:INFO` are both wrong, and one space is missing."""
+
+    def __init__(self) -> None:
+        self._problems: set[Problem] = set()
+        self._helps: set[tuple[Span | None, str]] = set()
+
+    def is_new(self, problem: Problem) -> bool:
+        helped = problem.help is not None and (problem.span, problem.help) in self._helps
+        if helped or problem in self._problems:
+            return False
+        self._problems.add(problem)
+        if problem.help is not None:
+            self._helps.add((problem.span, problem.help))
+        return True
+
+
+def _places(error: ValidationError) -> Iterator[Keys]:
+    """The keys of what to leave out of the data, as in `_explain`, at once and without an explanation."""
+    keys: Keys = tuple(error.absolute_path)
+    if error.validator == "additionalProperties":
+        known: Any = error.schema
+        instance: Any = error.instance
+        yield from ((*keys, name) for name in instance if name not in known.get("properties", {}))
+    elif "propertyNames" in error.absolute_schema_path:
+        yield (*keys, str(error.instance))
+    else:
+        yield keys
+
+
+def _unquoted_templates(document: Document) -> set[Point]:
+    """Where the values begin that are what YAML made of an unquoted `{{ template }}`."""
+    spans = (problem.span for problem in document.problems if problem.id == "yaml.unquoted-template")
+    return {(span.line, span.column - 1) for span in spans if span is not None}  # it is the second of the two braces
+
+
+def _lost(document: Document, keys: Keys, templates: set[Point]) -> bool:
+    """Whether the value is such a template: that is told by itself."""
+    extent = document.extent(*keys) if templates else None
+    return extent is not None and extent[0] in templates
+
+
+def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem | None, Keys]]:
+    """Problems, each with the keys of what to leave out of the data; None where a misspelt key tells it already."""
+    keys: Keys = tuple(error.absolute_path)
+    instance: Any = error.instance
+    rule: Any = error.schema
+    wanted: Any = error.validator_value
+    here = document.span(*keys)
+    match error.validator:
+        case "additionalProperties":
+            yield from _unknown_keys(error, document, kind)
+        case "required":
+            yield from _missing_keys(error, document, kind)
+        case "oneOf" if not isinstance(instance, dict):
+            return  # of the wrong type, and that is told by itself
+        case "oneOf":
+            yield _stage_kind(error, document, kind), keys
+        case "anyOf":
+            inner = _branch(error)
+            if inner:
+                for one in inner:
+                    yield from _explain(one, document, kind)
+            else:
+                yield _wrong(error, document, kind), keys
+        case "enum":
+            help = did_you_mean(str(instance), [str(one) for one in wanted])
+            message = f"{_label(keys)} should be {_title(rule, kind)}, not {_shown(instance)}"
+            yield Problem(f"{kind}.bad-value", message, here, help), keys
+        case "minimum" | "maximum" | "exclusiveMinimum":
+            if rule.get("title", "").startswith("a port"):
+                help = "ports run from 1 to 65535; 29500 is the usual one for a rendezvous"
+                yield Problem(f"{kind}.port-range", port_range_message(instance), here, help), keys
+            else:
+                yield _wrong(error, document, kind, "out-of-range"), keys
+        case "minItems" | "minProperties":
+            message = f"{_label(keys)} is empty; it should be {rule.get('title')}"
+            yield Problem(f"{kind}.empty", message, document.key_span(*keys)), keys
+        case "pattern" | "minLength" if "propertyNames" in error.absolute_schema_path:
+            message = f"`{instance}` cannot be {rule.get('title')}"
+            joined = spaced(instance, name=True)
+            help = joined[1] if joined else "letters, digits and _, and no digit first"
+            yield Problem(f"{kind}.bad-name", message, document.key_span(*keys, instance), help), (*keys, instance)
+        case "pattern" | "minLength":
+            yield _wrong(error, document, kind, "bad-value"), keys
+        case _:
+            yield _wrong(error, document, kind), keys
+
+
+def _unknown_keys(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem, Keys]]:
+    keys: Keys = tuple(error.absolute_path)
+    instance: Any = error.instance
+    rule: Any = error.schema
+    place = f" in {_label(keys)}" if keys else ""
+    for name in instance:
+        if name not in rule.get("properties", {}):
+            span = document.key_span(*keys, name)
+            help = advise(name, instance[name], keys, kind, rule, schema(kind)).help
+            yield Problem(f"{kind}.unknown-key", f"unknown key `{name}`{place}", span, help), (*keys, name)
+
+
+def _missing_keys(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem | None, Keys]]:
+    keys: Keys = tuple(error.absolute_path)
+    instance: Any = error.instance
+    rule: Any = error.schema
+    wanted: Any = error.validator_value
+    for name in wanted:
+        if name not in instance and name in _meant(instance, keys, rule, kind):
+            yield None, keys
+        elif name not in instance:
+            title = _title(rule["properties"][name], kind)
+            help = f"add `{name}:`, {title}" if title else None
+            span = document.key_span(*keys) if keys else document.span()
+            yield Problem(f"{kind}.missing-key", f"{_label(keys)} needs `{name}`", span, help), keys
+
+
+def _stage_kind(error: ValidationError, document: Document, kind: str) -> Problem | None:
+    """A stage that is not exactly one of its kinds; None where a misspelt key tells it already."""
+    keys: Keys = tuple(error.absolute_path)
+    instance: Any = error.instance
+    wanted: Any = error.validator_value
+    choices = [branch["required"][0] for branch in wanted]
+    given = [name for name in choices if name in instance]
+    rule: Any = error.schema
+    if not given and not _meant(instance, keys, rule, kind).isdisjoint(choices):
+        return None
+    span = document.key_span(*keys, given[1]) if given else document.span(*keys)
+    said = f"has {_and(given)}" if given else "has none of them"
+    message = f"a stage has exactly one of {_and(choices)}; this one {said}"
+    help = "write one stage for each" if given else "begin it with one of them, for example `- check: ping`"
+    return Problem(f"{kind}.stage-kind", message, span, help)
+
+
+def _wrong(error: ValidationError, document: Document, kind: str, id: str = "wrong-type") -> Problem:
+    keys: Keys = tuple(error.absolute_path)
+    rule: Any = error.schema
+    parent: Any = error.parent.schema if error.parent is not None else {}
+    title = rule.get("title") or parent.get("title") or "something else"
+    message = f"{_label(keys)} should be {title}, not {_shown(error.instance)}"
+    return Problem(f"{kind}.{id}", message, document.span(*keys), _cure(error, document, kind))
+
+
+def _cure(error: ValidationError, document: Document, kind: str) -> str | None:
+    keys: Keys = tuple(error.absolute_path)
+    rule: Any = error.schema
+    if error.validator == "type" and "string" in rule["type"] and isinstance(error.instance, bool | int | float):
+        return f'put it in quotes: "{document.texts.get(keys, error.instance)}"'
+    joined = spaced(keys[-1]) if keys and isinstance(keys[-1], str) else None
+    if joined is not None:  # such as `a {gpus: 1}`, a key `a {gpus`
+        return joined[1]
+    if isinstance(error.instance, str):
+        meant = _number(error.instance, rule, kind) or _entry(error.instance, rule, kind)
+        if meant is not None:
+            return meant
+    examples = rule.get("examples", [])
+    return "for example " + " or ".join(f"`{_yaml(example)}`" for example in examples[:2]) if examples else None
+
+
+def _number(text: str, rule: Mapping[str, Any], kind: str) -> str | None:
+    """What to say of a number that was given as text: in quotes, with its unit, or several of them with commas."""
+    sound = accepts(rule, schema(kind))
+    if "{{" in text:
+        where = "inventories fill in no templates" if kind == "inventory" else "templates are not filled in here"
+        return f"{where}: write the value itself" if sound(0) or sound(1) else None
+    plain = plain_scalar(text.strip())
+    if not isinstance(plain, str | None) and sound(plain):
+        return f"without quotes: {text.strip()}"
+    if _LIST.fullmatch(text) and sound(items := [int(part) for part in text.strip("[] ").split(",")]):
+        return f"write it as a list: {items}"
+    unit = _WITH_UNIT.fullmatch(text.strip())
+    if unit is not None and sound(plain_scalar(unit[1])):
+        return f"only the number: {unit[1]}"
+    return None
+
+
+def _entry(text: str, rule: Mapping[str, Any], kind: str) -> str | None:
+    """What to say of `check ping` or `gpus:8` where a mapping is wanted."""
+    joined = spaced(text)
+    if joined is None or not accepts({"type": rule.get("type", [])}, schema(kind))({}):
+        return None
+    return joined[1] if joined[0] in rule.get("properties", {}) else None
+
+
+def _meant(instance: Mapping[str, Any], keys: Keys, rule: Mapping[str, Any], kind: str) -> set[str | None]:
+    """The known keys that the unknown ones of a mapping were meant to be."""
+    unknown = islice((name for name in instance if name not in rule.get("properties", {})), MOST_EXPLAINED)
+    return {advise(name, instance[name], keys, kind, rule, schema(kind)).key for name in unknown} - {None}
+
+
+def _branch(error: ValidationError) -> list[ValidationError]:
+    """What the one branch of an anyOf says that is of the value's type; nothing when no branch is."""
+    by_branch: dict[int, list[ValidationError]] = {}
+    for inner in error.context or []:
+        by_branch.setdefault(int(inner.schema_path[0]), []).append(inner)
+    fitting = [
+        inners
+        for inners in by_branch.values()
+        if not any(inner.validator == "type" and not inner.path for inner in inners)
+    ]
+    return fitting[0] if len(fitting) == 1 else []
+
+
+def _without(data: Any, wrong: set[Keys]) -> Any:
+    """A copy without the values at `wrong`, sharing with the original all that is right."""
+    if not wrong:
+        return data
+    by_key: dict[str | int, set[Keys]] = {}
+    for keys in wrong:
+        if keys:
+            by_key.setdefault(keys[0], set()).add(keys[1:])
+    copy = data.copy()
+    for key, inner in by_key.items():
+        if isinstance(copy, list) and isinstance(key, int):
+            copy[key] = None if () in inner else _without(copy[key], inner)
+        elif () in inner:
+            copy.pop(key, None)
+        elif key in copy:
+            copy[key] = _without(copy[key], inner)
+    return copy
+
+
+def _title(schema_part: Mapping[str, Any], kind: str) -> str:
+    if "title" not in schema_part and "$ref" in schema_part:
+        schema_part = schema(kind)["$defs"][schema_part["$ref"].rpartition("/")[2]]
+    title: str = schema_part.get("title", "")
+    return title
+
+
+def _label(keys: Keys) -> str:
+    if not keys:
+        return "the file"
+    last = keys[-1]
+    if isinstance(last, str):
+        return f"`{last}`"
+    if len(keys) > 1:
+        word = "stage" if keys[-2] == "stages" else f"item {last + 1} of `{keys[-2]}`"
+        return f"stage {last + 1}" if word == "stage" else word
+    return f"item {last + 1}"
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value if len(value) <= 40 else value[:39] + "…"}"' if value else "empty text"
+    return str(value)
+
+
+def _yaml(value: object) -> str:
+    """An example as one would type it: text without quotes, lists and mappings on one line."""
+    if isinstance(value, list | dict):
+        typed: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
+        return typed.strip()
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _and(names: list[str]) -> str:
+    quoted = [f"`{name}`" for name in names]
+    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runbook.files.document import parse_document
+from runbook.files.extra_vars import parse_extra, unknown_names
+from runbook.model.errors import FilesWrong
+
+from .write import playbook
+
+
+def test_the_three_forms(tmp_path: Path) -> None:
+    file = tmp_path / "vars.yml"
+    file.write_text("a: [1, 2]\nb: NO\nc: over\n")
+    found = parse_extra([f"@{file}", "c=3", "d=0644", "e=true", "f=x=y", "g=", 'h="1"', '{"i": {"j": 1}, "d": null}'])
+    assert found == {
+        "a": [1, 2],
+        "b": "NO",
+        "c": 3,
+        "d": None,
+        "e": True,
+        "f": "x=y",
+        "g": "",
+        "h": '"1"',
+        "i": {"j": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("argument", "id"),
+    [
+        ("novalue", "extra.syntax"),
+        ("=x", "extra.bad-name"),
+        ("a-b=1", "extra.bad-name"),
+        ("{bad", "extra.syntax"),
+        ("@/nowhere/vars.yml", "file.missing"),
+        ('{"a b": 1}', "extra.bad-name"),
+        ("1=2", "extra.bad-name"),
+        ("{" * 100000, "extra.syntax"),
+        ('{"a": NaN}', "extra.syntax"),
+        ('{"a": 1, "a": 2}', "extra.syntax"),
+    ],
+)
+def test_what_is_refused(argument: str, id: str) -> None:
+    with pytest.raises(FilesWrong) as wrong:
+        parse_extra(["ok=1", argument])
+    assert [problem.id for problem in wrong.value.problems] == [id]
+
+
+def test_a_file_must_hold_a_mapping(tmp_path: Path) -> None:
+    file = tmp_path / "vars.yml"
+    file.write_text("- a\n")
+    with pytest.raises(FilesWrong) as wrong:
+        parse_extra([f"@{file}"])
+    assert wrong.value.problems[0].id == "yaml.not-a-mapping"
+
+
+PLAYBOOK = """\
+name: x
+vars: {budget: 5s}
+stages:
+  - {check: allreduce, with: {iterations: "{{ rounds }}"}, when: thorough}
+  - {shell: "echo {{ word }}"}
+"""
+INVENTORY = """\
+defaults: {vars: {site: here}}
+nodes: {a: {vars: {rack: 1}}}
+groups: {g: {nodes: a, defaults: {vars: {row: 2}}}}
+"""
+
+
+@pytest.mark.parametrize("name", ["budget", "rounds", "thorough", "word", "site", "rack", "row"])
+def test_a_name_that_either_file_knows(tmp_path: Path, name: str) -> None:
+    assert unknown_names([f"{name}=1"], playbook(tmp_path, PLAYBOOK), parse_document(INVENTORY, "x.yml").data) == []
+
+
+def test_a_slip_of_the_finger(tmp_path: Path) -> None:
+    with pytest.raises(FilesWrong) as wrong:
+        unknown_names(["buget=3s", '{"nonsense": 1}', "rounds=2"], playbook(tmp_path, PLAYBOOK), {})
+    (problem,) = wrong.value.problems
+    assert (problem.id, problem.help) == ("extra.unknown-variable", "did you mean `budget`?")
+    assert "`buget`" in problem.message
+
+
+def test_a_name_of_another_playbook_is_only_told(tmp_path: Path) -> None:
+    assert unknown_names(["budget=3s", '{"nonsense": 1}'], playbook(tmp_path, PLAYBOOK), {}) == ["nonsense"]
+
+
+def test_a_file_of_variables_may_serve_several_playbooks(tmp_path: Path) -> None:
+    (tmp_path / "vars.yml").write_text("of_another: 1\n")
+    assert unknown_names([f"@{tmp_path}/vars.yml"], playbook(tmp_path, PLAYBOOK), {}) == []

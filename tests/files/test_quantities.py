@@ -1,0 +1,95 @@
+"""Durations, sizes and ports."""
+
+from __future__ import annotations
+
+import pytest
+
+from runbook.files.quantities import port_ranges, seconds, size_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("10s", 10),
+        ("500ms", 0.5),
+        ("2m", 120),
+        ("1h", 3600),
+        (7, 7),
+        (0.5, 0.5),
+        ("1.5s", 1.5),
+        ("90", 90),
+        (" 3 s", 3),
+    ],
+)
+def test_durations(text: object, value: float) -> None:
+    assert seconds(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "-1s", "0", 0, "10 seconds", "1d", True, None, [1], "1e3", "9" * 400, 1e12, float("inf"), "٣s"]
+)
+def test_what_is_no_duration(text: object) -> None:
+    with pytest.raises(ValueError, match="duration"):
+        seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1K", 1024),
+        ("1KiB", 1024),
+        ("1kb", 1024),
+        ("16M", 16 << 20),
+        ("1G", 1 << 30),
+        ("2T", 2 << 40),
+        ("4096", 4096),
+        (4096, 4096),
+        ("0.5K", 512),
+        ("1.5G", 3 << 29),
+        (2.0, 2),
+        ("0", 0),
+        ("8 B", 8),
+    ],
+)
+def test_sizes(text: object, value: int) -> None:
+    assert size_bytes(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "1.5", "0.3K", "-1K", "1X", "K", True, None, "1e3", 2.5, "9" * 30])
+def test_what_is_no_size(text: object) -> None:
+    with pytest.raises(ValueError, match=r"size|whole number"):
+        size_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("written", "ranges"),
+    [
+        (29500, ((29500, 29500),)),
+        ("29500", ((29500, 29500),)),
+        ("29500-29510", ((29500, 29510),)),
+        ([29500, "40000-40100"], ((29500, 29500), (40000, 40100))),
+        ("29500, 29505-29510", ((29500, 29500), (29505, 29510))),
+        ("1-65535", ((1, 65535),)),
+    ],
+)
+def test_ports(written: object, ranges: object) -> None:
+    assert port_ranges(written) == ranges
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        (0, "below 1"),
+        (65536, "above 65535"),
+        ("1-70000", "above 65535"),
+        ("29510-29500", "backwards"),
+        ("http", "not a port"),
+        ("", "not a port"),
+        (True, "not a port"),
+        (None, "not a port"),
+        ([1, "x"], "not a port"),
+    ],
+)
+def test_what_is_no_port(written: object, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        port_ranges(written)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runbook.files import shipped as subject
+from runbook.files.shipped import find_inventory, find_playbook, shipped, shipped_names
+from runbook.model.errors import FilesWrong
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with one shipped playbook, and a working folder beside it."""
+    top = tmp_path / "repository"
+    (top / "runbook").mkdir(parents=True)
+    (top / "playbooks").mkdir()
+    (top / "playbooks" / "two_node_allreduce.yml").write_text("stages: []\n")
+    monkeypatch.setattr(subject, "_PACKAGE", top / "runbook")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return top
+
+
+def test_a_name_finds_the_shipped_one(checkout: Path) -> None:
+    assert find_playbook("two_node_allreduce") == checkout / "playbooks" / "two_node_allreduce.yml"
+
+
+def test_nearer_ones_come_first(checkout: Path) -> None:
+    here = Path("playbooks")
+    here.mkdir()
+    (here / "two_node_allreduce.yml").touch()
+    assert find_playbook("two_node_allreduce") == here / "two_node_allreduce.yml"
+    Path("two_node_allreduce.yaml").touch()
+    assert find_playbook("two_node_allreduce") == Path("two_node_allreduce.yaml")
+    Path("two_node_allreduce").touch()
+    assert find_playbook("two_node_allreduce") == Path("two_node_allreduce")
+
+
+def test_a_folder_of_that_name_does_not_hide_the_playbook(checkout: Path) -> None:
+    Path("two_node_allreduce").mkdir()
+    assert find_playbook("two_node_allreduce").name == "two_node_allreduce.yml"
+
+
+def test_a_wheel_carries_them_inside(checkout: Path) -> None:
+    inside = checkout / "runbook" / "shipped" / "playbooks"
+    inside.mkdir(parents=True)
+    (inside / "other.yml").touch()
+    assert shipped_names("playbooks") == ["other"]
+    assert find_playbook("other") == inside / "other.yml"
+
+
+def test_what_is_not_found_says_where_it_looked(checkout: Path) -> None:
+    with pytest.raises(FilesWrong) as wrong:
+        find_playbook("two_node_alreduce")
+    (problem,) = wrong.value.problems
+    assert problem.id == "playbook.not-found"
+    assert problem.message == "there is no playbook `two_node_alreduce` here, in playbooks/ or among the shipped ones"
+    assert problem.help == "did you mean `two_node_allreduce`?"
+    with pytest.raises(FilesWrong, match="there is no folder nowhere") as wrong:
+        find_playbook("nowhere/mine.yml")
+    assert wrong.value.problems[0].help is not None
+    Path("mine.yml").touch()
+    for typed in ("min.yml", "mien", "./mine.yaml"):
+        with pytest.raises(FilesWrong) as wrong:
+            find_inventory(typed)
+        assert wrong.value.problems[0].help == "did you mean `mine.yml`?"
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "x" * 5000, "nowhere.yml"])
+def test_names_that_lead_nowhere(checkout: Path, name: str) -> None:
+    with pytest.raises(FilesWrong) as wrong:
+        find_inventory(name)
+    assert wrong.value.problems[0].id == "inventory.not-found"
+
+
+def test_our_schemas_are_found() -> None:
+    assert shipped("schemas", "inventory.schema.json").is_file()
