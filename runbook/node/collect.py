@@ -72,7 +72,7 @@ ONLY = {
 USER, ROOT, USER_THEN_ROOT, ROOT_THEN_USER = "user", "root", "user, then root", "root, then user"
 
 
-class Command:
+class CollectedCommand:
     """What is run for one answer. `keep`: only lines in which it finds something."""
 
     def __init__(self, name: str, argv: list[str], seconds: float, rights: str, keep: Pattern[str] | None) -> None:
@@ -85,8 +85,8 @@ class Command:
 
 def command(
     name: str, words: str | list[str], seconds: float = 5, rights: str = USER, keep: Pattern[str] | None = None
-) -> Command:
-    return Command(name, words.split() if isinstance(words, str) else words, seconds, rights, keep)
+) -> CollectedCommand:
+    return CollectedCommand(name, words.split() if isinstance(words, str) else words, seconds, rights, keep)
 
 
 COMMANDS = [
@@ -356,7 +356,7 @@ def shlex_join(words: list[str]) -> str:
     return " ".join(shlex.quote(word) for word in words)
 
 
-def run_with(one: Command) -> CollectedAnswer:
+def run_with(one: CollectedCommand) -> CollectedAnswer:
     """As its rights say. Of two tries the one that was let in is told; of two refusals the one about root."""
     root_first = one.rights in (ROOT, ROOT_THEN_USER)
     first = run(one.name, one.argv, one.seconds, root_first, one.keep)
@@ -548,7 +548,7 @@ def python(arguments: dict[str, Any]) -> CollectedAnswer:
     return run("python", ["/bin/sh", "-c", ACTIVATED % (conda, activate), "sh"] + argv, 25, shown=shown)
 
 
-def about_ports(ports: list[tuple[int, int]]) -> list[Command]:
+def about_ports(ports: list[tuple[int, int]]) -> list[CollectedCommand]:
     """ss, for these ports only; with root it names the processes of others."""
     around = " or ".join(
         "( %s >= :%d and %s <= :%d )" % (side, first, side, last)
@@ -562,7 +562,7 @@ def about_ports(ports: list[tuple[int, int]]) -> list[Command]:
     ]
 
 
-def about_addresses(addresses: list[str]) -> list[Command]:
+def about_addresses(addresses: list[str]) -> list[CollectedCommand]:
     commands = []
     for number, address in enumerate(addresses[:16], 1):
         commands.append(command("network/lookup-%d" % number, ["getent", "ahosts", address]))
@@ -571,7 +571,7 @@ def about_addresses(addresses: list[str]) -> list[Command]:
     return commands
 
 
-def about_interfaces() -> list[Command]:
+def about_interfaces() -> list[CollectedCommand]:
     try:
         names = sorted(name for name in os.listdir("/sys/class/net") if name != "lo" and not name.startswith("veth"))
     except OSError:

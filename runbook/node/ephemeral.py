@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from runbook.transport.answers import Ephemeral, SocketHolder
 
-    class Connection(TypedDict):
+    class OpenConnection(TypedDict):
         port: int
         state: str
         uid: int
@@ -107,7 +107,7 @@ def reserved_ports(text: str) -> set[int]:
     return found
 
 
-def connections() -> list[Connection]:
+def connections() -> list[OpenConnection]:
     return [
         {"port": endpoint(row[LOCAL])[1], "state": row[STATE], "uid": int(row[UID]), "inode": row[INODE]}
         for row in tcp()
@@ -123,7 +123,7 @@ def free(port: int) -> bool:
     return True
 
 
-def holders(rows: list[Connection], bare: bool) -> dict[int, set[str]]:
+def holders(rows: list[OpenConnection], bare: bool) -> dict[int, set[str]]:
     """pid -> inodes of these sockets that it holds. `bare`: and of those that stand in no table at all."""
     wanted = {row["inode"] for row in rows} - {"0"}
     listed = inodes_listed() if bare else set()
