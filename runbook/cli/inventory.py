@@ -17,8 +17,6 @@ from runbook.files.inventory_draft import Draft, written
 from runbook.files.node_sets import select
 from runbook.files.origins import Origins
 from runbook.files.shipped import find_inventory
-from runbook.lint.files import leads_out
-from runbook.lint.redaction import secrets_in
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor, secrets_of
@@ -28,6 +26,10 @@ SUFFIXES = (".yml", ".yaml")
 
 
 def inventory(arguments: argparse.Namespace) -> int:
+    from runbook.lint.redaction import (
+        secrets_in,  # takes a moment, and every command asks this module for its inventory
+    )
+
     found, origins = load(arguments)
     text = Redactor([*secrets_of(found), *secrets_in(origins.document)]).text(shown(arguments, found, origins))
     if arguments.action == "list" and arguments.output == "json":
@@ -47,6 +49,8 @@ def load(arguments: argparse.Namespace) -> tuple[Inventory, Origins]:
 
 def only_one_here() -> Path:
     """`inventory.yml` here, or the one file in `inventories/`. Raises FilesWrong where that is none or several."""
+    from runbook.lint.files import leads_out
+
     here = [Path(f"inventory{suffix}") for suffix in SUFFIXES if Path(f"inventory{suffix}").is_file()]
     folder = Path("inventories")
     there = sorted(file for file in folder.glob("*") if file.suffix in SUFFIXES and file.is_file())

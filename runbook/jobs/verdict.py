@@ -8,12 +8,12 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runbook.causes.catalogue import of_kind
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
 from runbook.checks.ranks.ended import STOPPED, script_stopped
-from runbook.diagnose.judge import MISTAKES, Cause, judge
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.jax import never_met
 from runbook.jobs.processes import KeptProcess, KeptProcesses
@@ -23,6 +23,9 @@ from runbook.model.process_end import ProcessEnd
 from runbook.model.remedy import Remedy
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome
+
+if TYPE_CHECKING:
+    from runbook.diagnose.judge import Cause
 
 WORKER = re.compile(rb"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 MOST = 1 << 20
@@ -159,6 +162,8 @@ def _killed_beside(kept: KeptProcesses, first: KeptProcess) -> KeptProcess | Non
 
     Of two ends the later one can be noted, or told, first: nodes are busy, and clocks agree but roughly. By now all
     have been ended, and whoever had been killed before that is known, however late the news came."""
+    from runbook.diagnose.judge import MISTAKES  # takes a moment: only for a job that failed
+
     if not first.raised or "".join(_tail(kept, first.place)[-1:]).startswith(tuple(MISTAKES)):
         return None
     killed = [member for member in kept.members if member.killed]
@@ -274,7 +279,9 @@ def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object
 
 def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
     """What the logs of all processes together tell, where that is more than that something failed."""
-    from runbook.diagnose.catalogue import scanner  # takes a moment: only for a job that failed
+    # Both take a moment: only for a job that failed.
+    from runbook.diagnose.catalogue import scanner
+    from runbook.diagnose.judge import judge
 
     scan = scanner()
     for member in sorted(kept.members, key=lambda member: member is not first):

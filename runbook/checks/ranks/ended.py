@@ -11,7 +11,6 @@ from runbook.causes.catalogue import causes, mend, of_kind
 from runbook.causes.findings import finding_for
 from runbook.checks.context import in_brief
 from runbook.checks.ranks.evidence import log_name, progress, stack_lines
-from runbook.diagnose.judge import Cause, judge
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.process_end import ProcessEnd
@@ -21,6 +20,7 @@ from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember, RankPool
+    from runbook.diagnose.judge import Cause
 
 
 LIMITS: Mapping[int | None, str] = {signal.SIGXCPU: "CPU time (`ulimit -t`)", signal.SIGXFSZ: "file size (`ulimit -f`)"}
@@ -236,7 +236,9 @@ def last_place(lines: tuple[str, ...]) -> str:
 
 def meaning(lines: Iterable[str]) -> Cause | None:
     """The cause that these lines show; None where they are an error like any other, or prove too little."""
-    from runbook.diagnose.catalogue import scanner  # takes a moment: only for a rank that failed
+    # Both take a moment: only for a rank that failed.
+    from runbook.diagnose.catalogue import scanner
+    from runbook.diagnose.judge import judge
 
     scan = scanner()
     scan.feed("rank", ["\n".join(lines).encode()])
