@@ -24,7 +24,7 @@ from runbook.checks.ranks.ended import STOPPED
 from runbook.checks.reach.gpu_faults import FAULTS
 from runbook.checks.shell import Shell
 from runbook.cli.explain import explain, stage_page, where_found
-from runbook.diagnose.catalogue import RULES, SIGNS
+from runbook.diagnose.all_rules import RULES, SIGNS
 from runbook.engine.plan import Choice, make_plan
 from runbook.files.accepts import accepts
 from runbook.files.document import parse_document

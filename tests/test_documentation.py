@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 import runbook
-from runbook.agent.rules import read_rules
+from runbook.agent.permissions import read_rules
 from runbook.causes.catalogue import causes as known_causes
 from runbook.checks import CHECKS
 from runbook.cli.arguments import parser

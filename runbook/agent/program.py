@@ -25,6 +25,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 import runbook
 from runbook.agent.facts import facts
 from runbook.agent.home import Home, Identity, State, hostname, machine
+from runbook.agent.permissions import NotAllowed, OrderFilter, OwnerRules
 from runbook.agent.protocol import (
     BEAT_S,
     CHUNK,
@@ -53,7 +54,6 @@ from runbook.agent.protocol import (
     from_server,
     said,
 )
-from runbook.agent.rules import NotAllowed, OrderFilter, OwnerRules
 from runbook.agent.systemd import Notify, scope
 
 FIRST_S, MOST_S = 1.0, 30.0

@@ -1,1 +1,1 @@
-"""Causes: their catalogue, and what explains them. Pure."""
+"""Causes: their catalogue, made from a page each, and findings that tell them. Pure."""

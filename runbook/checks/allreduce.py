@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from runbook.causes.findings import finding_for
+from runbook.checks.bandwidth.adapters import NodeAdapters, ask
 from runbook.checks.bandwidth.blame import Blame, blame
 from runbook.checks.bandwidth.isolation import isolate
 from runbook.checks.bandwidth.normal import AUTO, BandwidthComparison, Expectation, NotKnown, expect, setting_of
-from runbook.checks.bandwidth.wires import Wires, ask
 from runbook.checks.base import Check, argument
 from runbook.checks.connection import join
 from runbook.checks.context import Context
@@ -129,7 +129,7 @@ class AllReduce(Check):
             return None, None
         asked = ask(at)
         silent = {name: said for name, said in asked.items() if isinstance(said, Outcome)}
-        wires = {name: said for name, said in asked.items() if isinstance(said, Wires)}
+        wires = {name: said for name, said in asked.items() if isinstance(said, NodeAdapters)}
         norm = Norm(silent, None if silent else expect(setting_of(pool, at, wires)))
         if gate == AUTO:
             comparison = norm.compare(busbw, size)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from runbook.causes.findings import finding_for
 from runbook.checks.base import Check, argument
 from runbook.checks.context import Context
-from runbook.checks.network.between import Between
+from runbook.checks.network.live_traffic import Between
 from runbook.checks.ranks.calls import elsewhere
 from runbook.checks.ranks.evidence import gather, log_name, stack_lines
 from runbook.checks.ranks.halts import outcomes_of_halt
@@ -19,9 +19,9 @@ from runbook.checks.ranks.pool import Halt, RankMember, RankPool, start_pool
 from runbook.checks.ranks.stuck import look_between
 from runbook.files.address import is_loopback
 from runbook.launch.ranks import dialled_address
+from runbook.model.bounded_regex import bounded
 from runbook.model.commands import word
 from runbook.model.machine import this_machine
-from runbook.model.regex import bounded
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding, Outcome
 

@@ -17,8 +17,8 @@ from runbook.launch.ranks import socket_interface
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
+from runbook.model.nccl_devices import selection
 from runbook.model.redact import Redactor
-from runbook.model.selection import selection
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport import SILENCE_S, Answer, NoPython, ProgramNotStarted, Session, Site
 from runbook.transport.awake import ASKING_WAIT_S

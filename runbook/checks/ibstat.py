@@ -14,8 +14,8 @@ from runbook.files.hints import nearest
 from runbook.launch.ranks import hca_expression, network_environment
 from runbook.model.commands import word
 from runbook.model.inventory import Node
+from runbook.model.nccl_devices import Selection, selection
 from runbook.model.remedy import Remedy
-from runbook.model.selection import Selection, selection
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.parsers.ibstat import STATES, Port, from_sysfs, parse, read
 from runbook.parsers.reading import some

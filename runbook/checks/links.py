@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from runbook.causes.findings import finding_for
+from runbook.checks.bandwidth.adapters import NodeAdapters, ask
 from runbook.checks.bandwidth.findings import LinkFindings, as_csv, as_metrics, gbps, tell
 from runbook.checks.bandwidth.normal import link_floor, setting_of
 from runbook.checks.bandwidth.search import Halted, MeasuringRanks, Search, leaves, look
-from runbook.checks.bandwidth.wires import Wires, ask
 from runbook.checks.base import Check, argument, pairs_argument
 from runbook.checks.connection import join
 from runbook.checks.context import Context
 from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankPool, dismiss_pool, start_pool
-from runbook.model.folder import write_below
+from runbook.model.safe_files import write_below
 from runbook.model.units import significant
 from runbook.model.verdict import Finding, Outcome
 
@@ -74,11 +74,11 @@ class Links(Check):
             dismiss_pool(at.run)
         write_below(at.run.run_dir, "links.csv", data=as_csv(done))
         asked = ask(at)
-        wires = {name: said for name, said in asked.items() if isinstance(said, Wires)}
+        wires = {name: said for name, said in asked.items() if isinstance(said, NodeAdapters)}
         told = tell(done, pool.members, wires, self._floor(pool, at, wires))
         return outcomes(at, done, told)
 
-    def _floor(self, pool: RankPool, at: Context, wires: Mapping[str, Wires]) -> float | None:
+    def _floor(self, pool: RankPool, at: Context, wires: Mapping[str, NodeAdapters]) -> float | None:
         """Gbit/s that every node should reach in each direction: from `min_gbps` or the table of normal numbers."""
         if self.min_gbps is not None:
             return self.min_gbps

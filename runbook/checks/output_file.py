@@ -7,8 +7,8 @@ import io
 from pathlib import Path
 from typing import TextIO
 
-from runbook.model.folder import BadName, append_below
 from runbook.model.redact import Redactor
+from runbook.model.safe_files import BadName, append_below
 from runbook.model.units import bytes_text
 
 MOST = 64 << 20

@@ -65,7 +65,7 @@ def _run(home: Home, arguments: argparse.Namespace) -> int:
             raise
         missing = Problem("agent.not-installed", "an agent needs websockets", None, "pip install 'runbook[agent]'")
         raise FilesWrong([missing]) from None
-    from runbook.agent.rules import read_rules
+    from runbook.agent.permissions import read_rules
 
     rules = read_rules(home.rules)
     with home.alone():

@@ -32,9 +32,9 @@ from runbook.model.events import (
     StageStarted,
 )
 from runbook.model.exit_codes import INTERRUPTED, OF_VERDICT
-from runbook.model.folder import append_below, write_below
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor
+from runbook.model.safe_files import append_below, write_below
 from runbook.model.verdict import Outcome, Verdict, overall
 from runbook.report.output import stderr, stdout
 from runbook.report.record import StageRecord, record

@@ -28,8 +28,8 @@ from runbook.files.origins import Origins
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.exit_codes import DONE, UNKNOWN
-from runbook.model.fold import fold
 from runbook.model.inventory import Inventory, Node
+from runbook.model.node_ranges import fold
 from runbook.model.redact import long_enough
 from runbook.model.secret import Secret
 from runbook.model.units import bytes_text, seconds_text

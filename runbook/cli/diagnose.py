@@ -11,7 +11,7 @@ from itertools import chain, groupby
 from pathlib import Path
 
 from runbook.causes.catalogue import causes as known_causes
-from runbook.diagnose.catalogue import scanner
+from runbook.diagnose.all_rules import scanner
 from runbook.diagnose.judge import Cause, judge
 from runbook.diagnose.progress import Reached
 from runbook.diagnose.scan import Scanner

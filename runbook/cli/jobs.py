@@ -27,8 +27,8 @@ from runbook.launch.ranks import narrow
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.exit_codes import DONE, FAILED, INTERRUPTED, UNKNOWN
-from runbook.model.fold import fold
 from runbook.model.inventory import Inventory
+from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor, secrets_of
 from runbook.model.units import bytes_text, seconds_text
 from runbook.model.verdict import Outcome, Verdict

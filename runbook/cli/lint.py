@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from runbook.lint.engine import lint as lint_paths
 from runbook.lint.formats import FORMATS
+from runbook.lint.run import lint as lint_paths
 from runbook.report.output import stderr, stdout
 
 

@@ -17,7 +17,7 @@ from runbook.files.extra_vars import parse_extra
 from runbook.files.inventory import with_shell
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem
-from runbook.model.fold import fold
+from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor
 from runbook.report.output import stderr, stdout
 

@@ -31,12 +31,12 @@ from runbook.files.shipped import find_playbook
 from runbook.launch.ranks import dialled_address, rank_table
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.events import Emit, Event, Progress
-from runbook.model.fold import fold
-from runbook.model.folder import append_below, write_below
 from runbook.model.inventory import Inventory
+from runbook.model.lacks import lack_behind
+from runbook.model.node_ranges import fold
 from runbook.model.playbook import Playbook
 from runbook.model.redact import Redactor, long_enough
-from runbook.model.surroundings import lack_behind
+from runbook.model.safe_files import append_below, write_below
 from runbook.model.visible import visible
 from runbook.report.console import Console
 from runbook.report.junit import Junit

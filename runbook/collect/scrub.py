@@ -18,6 +18,7 @@ from runbook.collect.addresses import Machines
 from runbook.collect.people import PeopleNames, Place
 from runbook.files.document import Document, parse_document
 from runbook.files.schema import schema
+from runbook.model.decoded_text import views
 from runbook.model.redact import Forms, joined
 from runbook.model.secret_formats import (
     LOGIN_OF_CURL,
@@ -27,7 +28,6 @@ from runbook.model.secret_formats import (
     names_secret,
     stands_for_one,
 )
-from runbook.model.views import views
 
 # --- where secrets stand in a text ----------------------------------------------------------------------------------
 

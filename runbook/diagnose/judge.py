@@ -135,7 +135,7 @@ def judge(scanner: Scanner) -> list[Cause]:
 
 
 def _rules() -> Sequence[Rule]:
-    from runbook.diagnose.catalogue import RULES
+    from runbook.diagnose.all_rules import RULES
 
     return RULES
 

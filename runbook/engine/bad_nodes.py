@@ -18,7 +18,7 @@ from runbook.checks.context import Run
 from runbook.engine.plan import Plan, PlannedStage, plan_with_spares, plan_without
 from runbook.jobs.launch import UNUSED_SPARE
 from runbook.model.errors import FilesWrong, RunbookError
-from runbook.model.fold import fold
+from runbook.model.node_ranges import fold
 from runbook.model.verdict import Finding, Outcome, Verdict, overall
 
 OF_OURSELVES = frozenset({"controller-paused"})

@@ -34,10 +34,10 @@ from runbook.model.events import (
     StageStarted,
 )
 from runbook.model.exit_codes import INTERRUPTED, OF_VERDICT
-from runbook.model.fold import fold
-from runbook.model.folder import write_below
+from runbook.model.lacks import lack_behind
+from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor
-from runbook.model.surroundings import lack_behind
+from runbook.model.safe_files import write_below
 from runbook.model.verdict import Finding, Outcome, Verdict, overall
 from runbook.transport import SILENCE_S, Site
 

@@ -19,8 +19,8 @@ from runbook.firewall import iptables, nft
 from runbook.firewall.evaluate import EPHEMERAL, Base, Engine, Truth
 from runbook.firewall.front_ends import UFW_CHAINS, FirewalldStatus, UfwStatus, firewalld_runs, parse_ufw, parse_zones
 from runbook.model.commands import word
+from runbook.node.message import MARK
 
-MARKER = "\x1erunbook "
 Version = Literal[4, 6]
 
 
@@ -99,8 +99,8 @@ class Evidence:
     def from_stdout(cls, stdout: str) -> Evidence:
         """From all that the node program wrote: the last line that carries the marker."""
         for line in reversed(stdout.split("\n")):
-            if line.startswith(MARKER):
-                return cls.of(json.loads(line[len(MARKER) :]))
+            if line.startswith(MARK):
+                return cls.of(json.loads(line[len(MARK) :]))
         raise ValueError("the node program `rules` printed no answer")
 
     def tool(self, name: str) -> CommandResult:

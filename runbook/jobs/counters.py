@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from runbook.checks.bandwidth.wires import interfaces_of
+from runbook.checks.bandwidth.adapters import interfaces_of
 from runbook.checks.context import no_answer
 from runbook.jobs.processes import KeptProcesses
 from runbook.model.commands import word

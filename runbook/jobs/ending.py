@@ -12,7 +12,7 @@ from runbook.checks.context import Facts
 from runbook.jobs.processes import OVER, KeptProcesses
 from runbook.jobs.watch import NEXT_S, fetch
 from runbook.model.errors import Unreachable
-from runbook.model.folder import BadName, write_below
+from runbook.model.safe_files import BadName, write_below
 from runbook.transport import ProgramNotStarted
 
 LOOK_S = 4.0

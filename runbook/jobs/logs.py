@@ -20,12 +20,13 @@ from typing import Any
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.known import Cluster, KnownJob
 from runbook.launch.script import LAUNCH
-from runbook.model.folder import BadName, append_below, make_below
 from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import Redactor, long_enough, secrets_of
+from runbook.model.safe_files import BadName, append_below, make_below
 from runbook.model.secret import Secret
+from runbook.node.message import MARK as SAID
 
-MARK = b"\x1erunbook "
+MARK = SAID.encode()
 LONGEST_LINE = 1 << 16
 """Bytes after which a line is passed on in pieces: a progress bar may never end its own."""
 

@@ -280,7 +280,7 @@ def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object
 def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
     """What the logs of all processes together tell, where that is more than that something failed."""
     # Both take a moment: only for a job that failed.
-    from runbook.diagnose.catalogue import scanner
+    from runbook.diagnose.all_rules import scanner
     from runbook.diagnose.judge import judge
 
     scan = scanner()

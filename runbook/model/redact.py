@@ -14,10 +14,10 @@ from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
+from runbook.model.decoded_text import JOINTS, View, plainest, unquoted, views
 from runbook.model.inventory import Inventory
 from runbook.model.secret import Secret
 from runbook.model.secret_formats import holds_secret, known_tokens
-from runbook.model.views import JOINTS, View, plainest, unquoted, views
 
 T = TypeVar("T")
 Place = tuple[int, int]

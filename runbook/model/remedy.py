@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from runbook.model.fold import fold
+from runbook.model.node_ranges import fold
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     Frame = dict[str, Any]
 
-MARK = b"\x1erunbook-agent "
+MARK = b"\x1erunbook-supervisor "
 WINDOWS = os.name == "nt"
 NODE_VARIABLE = "RUNBOOK_NODE"
 CHUNK = 65536

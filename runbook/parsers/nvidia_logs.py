@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from runbook.model.regex import bounded
+from runbook.model.bounded_regex import bounded
 from runbook.parsers.nvidia import APPLICATION, XidEvent, events
 from runbook.parsers.reading import Fault, Reading, Support, Tool, numbered
 

@@ -13,7 +13,7 @@ from typing import Protocol, TextIO
 
 from runbook.model.events import Event, Progress, RunFinished, StageFinished, StageStarted
 from runbook.model.units import seconds_text
-from runbook.report.page import Line, RunPage, paint, progress_text, waiting
+from runbook.report.run_text import Line, RunPage, paint, progress_text, waiting
 
 
 class Face(Protocol):

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from runbook.causes.catalogue import of_kind, root_of
 from runbook.model.events import NodesDropped
-from runbook.model.fold import fold
+from runbook.model.node_ranges import fold
 from runbook.model.remedy import Remedy, RemedyStep
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.record import StageRecord

@@ -14,8 +14,8 @@ from runbook.files.node_sets import select
 from runbook.files.origins import Candidate, Origins
 from runbook.launch.ranks import NodeRanks, layout, node_environment
 from runbook.model.errors import FilesWrong, Problem, Span
-from runbook.model.fold import fold
 from runbook.model.inventory import Inventory, Node
+from runbook.model.node_ranges import fold
 from runbook.model.visible import visible
 from runbook.report.inventory_listing import gpus, headline, span_of
 

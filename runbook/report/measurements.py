@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from runbook.model.fold import fold
+from runbook.model.node_ranges import fold
 from runbook.model.units import bytes_text, link_text, significant
 from runbook.model.verdict import Outcome
 from runbook.report.record import fastest_links

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from runbook.model.folder import open_below
+from runbook.model.safe_files import open_below
 from runbook.serve.store import Store
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")

@@ -22,7 +22,7 @@ from runbook.files.playbook import examine_launch, has_launch
 from runbook.launch.launchers import launch_spec
 from runbook.launch.ranks import RankLayout, layout
 from runbook.launch.script import LAUNCH
-from runbook.lint.engine import lint
+from runbook.lint.run import lint
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import Playbook

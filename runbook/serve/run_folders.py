@@ -16,7 +16,7 @@ from typing import Any
 
 from runbook.model.errors import FilesWrong
 from runbook.model.events import RunStarted
-from runbook.model.folder import open_below
+from runbook.model.safe_files import open_below
 from runbook.report.record import number
 from runbook.report.run_json import Result, from_json, read
 from runbook.serve.store import Store

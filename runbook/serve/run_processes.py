@@ -22,7 +22,7 @@ from typing import Any
 
 from runbook.engine.runfolder import ENDING
 from runbook.model.events import RunStarted
-from runbook.model.folder import write_below
+from runbook.model.safe_files import write_below
 from runbook.serve.run_folders import (
     STARTED,
     NoRun,

@@ -27,7 +27,7 @@ from runbook.files.document import mapping_problem, read_document
 from runbook.files.schema import judge
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem, Span
-from runbook.model.folder import make_below, write_below
+from runbook.model.safe_files import make_below, write_below
 
 
 @dataclass(frozen=True, slots=True)

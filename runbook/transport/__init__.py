@@ -1,4 +1,7 @@
-"""How to reach a node: a byte stream (local or SSH) with a supervisor at the far end, and what is done through it."""
+"""How to reach a node: a byte stream with a supervisor at the far end, and what is done through it.
+
+The stream is a process here, or goes over SSH, Slurm, Kubernetes or an agent, and from there into a container.
+"""
 
 from runbook.transport.bootstrap import NoPython
 from runbook.transport.frames import UnexpectedAnswer

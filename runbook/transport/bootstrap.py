@@ -22,7 +22,7 @@ from runbook.model.inventory import typed
 from runbook.model.remedy import Remedy
 from runbook.transport import programs
 
-MARK = b"\x1erunbook-agent "
+MARK = b"\x1erunbook-supervisor "
 """Starts the supervisor's first line; what a talkative `.bashrc` or banner printed before it is not ours."""
 
 STARTED = b"\x1erunbook-shell"
@@ -40,7 +40,7 @@ _PYTHON = (
     "n = int(n); "
     "s = sys.stdin.buffer.read(n); "
     "hasattr(signal, 'alarm') and signal.alarm(0); "
-    "exec(compile(zlib.decompress(s), 'runbook-agent', 'exec'))"
+    "exec(compile(zlib.decompress(s), 'runbook-supervisor', 'exec'))"
 ).replace("'", '\\"')
 
 _SHELL = (
@@ -52,10 +52,10 @@ _SHELL = (
     'if [ $s = 98 ]; then r="$r $s"; break; fi; '
     "else s=127; fi; "
     'r="$r $s"; done; '
-    'printf "\\036runbook-agent none%s\\n" "$r"; exit 96'
+    'printf "\\036runbook-supervisor none%s\\n" "$r"; exit 96'
 )
 
-_NAME = 'case $p in "exit #"*) p=${p#exit ?};; *) printf "\\036runbook-agent none 98\\n"; exit 96;; esac;'
+_NAME = 'case $p in "exit #"*) p=${p#exit ?};; *) printf "\\036runbook-supervisor none 98\\n"; exit 96;; esac;'
 
 _HARMLESS = re.compile(r"\A[A-Za-z0-9_./+~-]+\Z")
 

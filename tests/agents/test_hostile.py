@@ -212,8 +212,8 @@ def test_an_agent_that_refuses_or_does_not_call_is_told_as_that(world: World, mo
     one_in(
         3,
         [
-            (STDOUT + b'\x1erunbook-agent {"event":"hello","bytes":99999999}\n', "tool-output-unknown"),
-            (STDOUT + b"\x1erunbook-agent " + b"x" * 100_000 + b"\n", "tool-output-unknown"),
+            (STDOUT + b'\x1erunbook-supervisor {"event":"hello","bytes":99999999}\n', "tool-output-unknown"),
+            (STDOUT + b"\x1erunbook-supervisor " + b"x" * 100_000 + b"\n", "tool-output-unknown"),
             (b"z", "agent-lost"),
             ("no json", "tool-output-unknown"),
             (b"", "tool-output-unknown"),

@@ -16,8 +16,8 @@ from profiles import examples
 
 pytest.importorskip("websockets")
 
+from runbook.agent.permissions import LOOKS, NotAllowed, OrderFilter, OwnerRules, read_rules
 from runbook.agent.protocol import Open
-from runbook.agent.rules import LOOKS, NotAllowed, OrderFilter, OwnerRules, read_rules
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.transport import ProgramNotStarted, Session
 from runbook.transport.bootstrap import first_input

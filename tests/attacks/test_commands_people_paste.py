@@ -116,7 +116,7 @@ OURS = {
         "base.engine",
     },
     "parsers/host.py": {"remedy"},
-    "checks/bandwidth/wires.py": {"way"},
+    "checks/bandwidth/adapters.py": {"way"},
     "checks/network/ephemeral.py": {"EPHEMERAL[0]", "EPHEMERAL[1]", "first['pid']"},
     "checks/ping/names.py": {"append"},
     "checks/network/routing.py": {"family(target)", "' '.join(map(word, words.split()))"},
@@ -133,7 +133,7 @@ SENTENCES = re.compile(
     r"-M do -s \{\} from|neigh on|\{\} on \{\}: From)|runbook (?:\{\}|serves )"
 )
 """What only begins like a command."""
-SCRIPTS = ("launch/", "files/env.py", "transport/bootstrap.py", "report/page.py", "cli/arguments.py", "collect/sources.py", "importers/survey_facts.py")  # fmt: skip
+SCRIPTS = ("launch/", "files/env.py", "transport/bootstrap.py", "report/run_text.py", "cli/arguments.py", "collect/sources.py", "importers/survey_facts.py")  # fmt: skip
 FUNCTIONS = ("word(", "powershell_word(", "netsh_name(")
 
 

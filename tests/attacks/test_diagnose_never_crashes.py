@@ -20,7 +20,7 @@ from profiles import examples
 
 from runbook.checks.ranks.calls import compare_all
 from runbook.cli.main import main
-from runbook.diagnose.catalogue import SIGNS
+from runbook.diagnose.all_rules import SIGNS
 from runbook.diagnose.tool_outputs import TABLE, read_paste
 from runbook.model.numbers import MOST, number, small_number
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from profiles import one_in
 
-from runbook.lint.engine import lint
 from runbook.lint.formats import FORMATS
+from runbook.lint.run import lint
 from runbook.model.errors import FilesWrong
 
 SIZE = 150_000  # characters; a quadratic cost of any weight shows itself

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from runbook.diagnose.catalogue import RULES, SIGNS, scanner
+from runbook.diagnose.all_rules import RULES, SIGNS, scanner
 from runbook.diagnose.judge import judge
 from runbook.diagnose.sign import Sign
 

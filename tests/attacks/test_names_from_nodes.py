@@ -27,8 +27,8 @@ from runbook.jobs.logs import MARK, RankLogs
 from runbook.jobs.verdict import judge_attempt
 from runbook.jobs.watch import WatchEnd
 from runbook.model.errors import Unreachable
-from runbook.model.folder import BadName, file_name
 from runbook.model.redact import Redactor
+from runbook.model.safe_files import BadName, file_name
 from runbook.model.verdict import Verdict
 from runbook.node.journal import ABOUT, JOURNAL, checked
 from runbook.transport import UnexpectedAnswer, answers

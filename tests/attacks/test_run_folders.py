@@ -16,7 +16,7 @@ import pytest
 from runbook.engine import runfolder
 from runbook.engine.runfolder import FILES, run_folder
 from runbook.model.errors import FilesWrong
-from runbook.model.folder import BadName, append_below, file_name, make_below, write_below
+from runbook.model.safe_files import BadName, append_below, file_name, make_below, write_below
 
 from .users import ATTACKER, PYTHON, VICTIM, common, folder_of, needs_users, run_as
 

@@ -28,9 +28,9 @@ from profiles import examples, one_in
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import LONGEST_LINE, RankLogs
 from runbook.launch.quote import bat, ps1, sh
+from runbook.model.decoded_text import views
 from runbook.model.redact import Redactor, long_enough
 from runbook.model.secret import Secret
-from runbook.model.views import views
 
 SECRETS = st.text(
     st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Cf", "Zl", "Zp", "Zs")), min_size=6, max_size=40

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 RECORDED = Path(__file__).resolve().parents[1] / "attacks" / "recorded" / "ib_no_subnet_manager.json"
-AGENT_MARK, MESSAGE_MARK = b"\x1erunbook-agent ", b"\x1erunbook "
+SUPERVISOR_MARK, MESSAGE_MARK = b"\x1erunbook-supervisor ", b"\x1erunbook "
 FIRST_FREE_PORT = 41_000
 
 Json = Any
@@ -72,7 +72,7 @@ class Node:
     def _obey(self, frame: Json, payload: bytes) -> None:
         order, number = frame["do"], frame.get("id")
         if order == "config":
-            self.link.sendall(AGENT_MARK)
+            self.link.sendall(SUPERVISOR_MARK)
             machine = f"{self.number:032x} net:[{self.number}]"
             folder = f"/home/x/.runbook/{frame['run_id']}/{frame['node']}"
             self._say({**recorded()["hello"], "machine": machine, "folder": folder, "time": time.time()})

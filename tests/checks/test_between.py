@@ -13,7 +13,7 @@ from lab.fault import filter_rule, listener
 from profiles import one_in
 
 from runbook.checks.context import Context, Run
-from runbook.checks.network.between import Between, between
+from runbook.checks.network.live_traffic import Between, between
 from runbook.files.inventory import load_inventory
 from runbook.transport import Session, Site
 

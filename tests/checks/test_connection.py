@@ -10,7 +10,7 @@ import pytest
 from runbook.checks import connection
 from runbook.checks.connection import misnumbered, over_tcp, unjoined, wrong_hosts
 from runbook.checks.context import Context
-from runbook.checks.network.between import Between
+from runbook.checks.network.live_traffic import Between
 from runbook.checks.ranks.evidence import log_name
 from runbook.checks.ranks.pool import RankPool
 from runbook.model.inventory import Infiniband, Inventory

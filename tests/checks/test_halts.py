@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from runbook.checks.network.between import Between
+from runbook.checks.network.live_traffic import Between
 from runbook.checks.ranks.evidence import gather, main_stack, progress
 from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool

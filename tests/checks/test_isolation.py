@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from runbook.checks.bandwidth.adapters import NodeAdapters, rate_after, reasons, shapers
 from runbook.checks.bandwidth.blame import blame
 from runbook.checks.bandwidth.isolation import (
     Isolation,
@@ -20,7 +21,6 @@ from runbook.checks.bandwidth.isolation import (
 )
 from runbook.checks.bandwidth.judge import Link
 from runbook.checks.bandwidth.search import uneven
-from runbook.checks.bandwidth.wires import Wires, rate_after, reasons, shapers
 from runbook.parsers.ibstat import Port
 
 from .world import cluster, node, pool_of
@@ -169,7 +169,7 @@ def test_rates_of_tc() -> None:
     assert rate_after("rate", "ceil 1Gbit") is None
 
 
-def told(mbit: int | None = None, tc: Mapping[str, str] | None = None, duplex: str | None = "full") -> Wires:
+def told(mbit: int | None = None, tc: Mapping[str, str] | None = None, duplex: str | None = "full") -> NodeAdapters:
     facts: dict[str, Any] = {
         "hardware": ["eth0"] if mbit else [],
         "mbit": mbit,
@@ -177,7 +177,7 @@ def told(mbit: int | None = None, tc: Mapping[str, str] | None = None, duplex: s
         "counters": {"rx_errors": 0},
         "tc": tc,
     }
-    return Wires({"eth0": facts})
+    return NodeAdapters({"eth0": facts})
 
 
 def test_an_interface_that_agreed_on_less() -> None:
@@ -193,7 +193,7 @@ def test_an_adapter_that_came_up_slower() -> None:
     def ports(*rates: float) -> tuple[Port, ...]:
         return tuple(Port(f"mlx5_{n}", 1, "active", "linkup", rate, "InfiniBand") for n, rate in enumerate(rates))
 
-    (reason,) = reasons(Wires({}, ports(400, 100)), [Wires({}, ports(400, 400))])
+    (reason,) = reasons(NodeAdapters({}, ports(400, 100)), [NodeAdapters({}, ports(400, 400))])
     assert "mlx5_1:1 runs at 100 Gbit/s, where others have 400" in reason.says
 
 

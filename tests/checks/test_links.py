@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from runbook.checks.bandwidth.adapters import NodeAdapters
 from runbook.checks.bandwidth.findings import LinkFindings, as_csv, as_metrics, tell
 from runbook.checks.bandwidth.isolation import between
 from runbook.checks.bandwidth.judge import Normal
 from runbook.checks.bandwidth.normal import BandwidthSetting, link_floor
 from runbook.checks.bandwidth.search import Halted, Pair, PairMeasured, Search, leaves, look, starved
-from runbook.checks.bandwidth.wires import Wires
 from runbook.checks.base import configure
 from runbook.checks.links import Links, outcomes
 from runbook.checks.ranks.pool import Halt
@@ -67,7 +67,7 @@ def searched(count: int, rate: Rate, *, leaf_size: int | None = None, each: int 
 
 
 def told(
-    count: int, rate: Rate, *, wires: dict[str, Wires] | None = None, floor: float | None = None, **options: Any
+    count: int, rate: Rate, *, wires: dict[str, NodeAdapters] | None = None, floor: float | None = None, **options: Any
 ) -> LinkFindings:
     done = searched(count, rate, **options)
     return tell(done, pool_of(world(count, processes=options.get("each", 1))).members, wires or {}, floor)
@@ -145,7 +145,7 @@ def test_a_node_that_is_slow_both_ways() -> None:
 
 
 def test_a_limit_that_explains_it_is_the_remedy_and_one_that_does_not_is_none() -> None:
-    def limited(rate: str) -> Wires:
+    def limited(rate: str) -> NodeAdapters:
         facts: dict[str, Any] = {
             "hardware": [],
             "mbit": None,
@@ -153,7 +153,7 @@ def test_a_limit_that_explains_it_is_the_remedy_and_one_that_does_not_is_none() 
             "counters": {},
             "tc": {"qdisc": f"qdisc tbf 1: root rate {rate}"},
         }
-        return Wires({"eth0": facts})
+        return NodeAdapters({"eth0": facts})
 
     (finding,) = told(6, slow_sender, wires={"n2": limited("20Gbit")}).findings["n2"]
     assert finding.remedy == "on n2: `sudo tc qdisc del dev eth0 root`"

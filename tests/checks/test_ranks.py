@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from runbook.checks.network.between import Between
+from runbook.checks.network.live_traffic import Between
 from runbook.checks.ranks.calls import faithless
 from runbook.checks.ranks.ended import STOPPED, last_place, own_failure
 from runbook.checks.ranks.evidence import gather

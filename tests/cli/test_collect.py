@@ -20,7 +20,7 @@ import yaml
 
 from runbook.cli.main import main
 from runbook.collect.entries import ArchiveFile, decoded, read_entry
-from runbook.model.views import views
+from runbook.model.decoded_text import views
 
 INVENTORY = """\
 name: mine

@@ -15,7 +15,7 @@ from profiles import examples
 
 from runbook.collect.people import is_word
 from runbook.collect.scrub import GONE, Scrubber
-from runbook.model.views import View, plainest, views
+from runbook.model.decoded_text import View, plainest, views
 
 LETTERS = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789" * 2
 SECRET = "s3cr3t/0815"

@@ -12,7 +12,7 @@ from typing import Any
 
 from runbook.cli.diagnose import Reader
 from runbook.cli.main import main
-from runbook.diagnose.catalogue import scanner
+from runbook.diagnose.all_rules import scanner
 from runbook.diagnose.judge import Cause
 from runbook.diagnose.sources.logfiles import LogFile
 

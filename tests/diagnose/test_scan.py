@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
+from runbook.diagnose.all_rules import SIGNS, scanner
 from runbook.diagnose.budget import LIMITS
-from runbook.diagnose.catalogue import SIGNS, scanner
 from runbook.diagnose.index import Index
 from runbook.diagnose.lines import read_line, section_of, section_of_path, when
 

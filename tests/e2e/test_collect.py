@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from lab import Lab, runbook_cli, runbook_finish, runbook_start
 
-from runbook.model.views import views
+from runbook.model.decoded_text import views
 
 from .e2e_types import Ran
 

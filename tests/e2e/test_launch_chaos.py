@@ -41,7 +41,7 @@ class Kind:
 def ranks(lab: Lab, host: Host) -> list[int]:
     """Leaders only: a rank's own children have other command lines."""
     found = [(pid, line) for pid, line in host.processes(lab.user) if "chaos.py" in line]
-    return [pid for pid, line in found if "keeper.py" not in line and "runbook-agent" not in line]
+    return [pid for pid, line in found if "keeper.py" not in line and "runbook-supervisor" not in line]
 
 
 def keepers(lab: Lab, host: Host) -> list[int]:
@@ -49,7 +49,7 @@ def keepers(lab: Lab, host: Host) -> list[int]:
 
 
 def agents(lab: Lab, host: Host) -> list[int]:
-    return [pid for pid, line in host.processes(lab.user) if "-c import sys" in line and "runbook-agent" in line]
+    return [pid for pid, line in host.processes(lab.user) if "-c import sys" in line and "runbook-supervisor" in line]
 
 
 def send(find: Callable[[Lab, Host], list[int]], *numbers: int) -> Callable[[Lab, Host, Run], None]:

@@ -77,7 +77,7 @@ def test_a_supervisor_that_is_killed(two_hosts: Lab) -> None:
     process, _ = start(two_hosts)
     host = two_hosts["node-b"]
     for pid, command in host.processes(two_hosts.user):
-        if "runbook-agent" in command:
+        if "runbook-supervisor" in command:
             host.signal(pid, signal.SIGKILL)
     done = runbook_finish(process)
     assert done.returncode in (1, 3), done.stdout + done.stderr

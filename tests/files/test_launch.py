@@ -14,7 +14,7 @@ from runbook.files.inventory import load_inventory
 from runbook.files.playbook import load_launch
 from runbook.files.schema import schema
 from runbook.launch.ranks import rank_table
-from runbook.lint.engine import lint
+from runbook.lint.run import lint
 from runbook.model.errors import FilesWrong
 
 FOUR_NODES = """\

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runbook.causes.network_policy import End, Forbids, forbidden, matches, policies_in
+from runbook.firewall.network_policy import End, Forbids, forbidden, matches, policies_in
 
 TRAIN = {"app": "train"}
 A = End("default", "10.244.1.7", {**TRAIN, "index": "0"})

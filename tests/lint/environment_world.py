@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runbook.lint.engine import lint
 from runbook.lint.findings import LintFinding
+from runbook.lint.run import lint
 
 TWO_GPU_NODES = """\
 defaults: {gpus: 8}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runbook.lint.engine import lint
 from runbook.lint.findings import Report, rules
 from runbook.lint.formats import text
+from runbook.lint.run import lint
 
 BROKEN = Path(__file__).parent / "broken"
 CASES = sorted(path for path in BROKEN.iterdir() if path.suffix == ".yml" or (path.is_dir() and path.name[0] != "."))

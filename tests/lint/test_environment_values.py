@@ -12,7 +12,7 @@ from profiles import examples
 from runbook.lint.rules.environment_names import name_faults
 from runbook.lint.rules.environment_values import number_read, value_faults
 from runbook.lint.variables import known
-from runbook.model.selection import selection
+from runbook.model.nccl_devices import selection
 
 from .environment_world import findings, ids, with_variable
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from runbook.files.document import MAX_BYTES
-from runbook.lint.engine import lint
 from runbook.lint.files import find_files
+from runbook.lint.run import lint
 from runbook.model.errors import FilesWrong
 
 from .write import PAIR, PING, ids, write
@@ -154,7 +154,7 @@ def test_patterns_that_stand_for_too_many_names_are_not_looked_at(
 def test_a_rule_that_finds_very_much_is_not_asked_further_and_that_is_an_error(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runbook.lint.engine._MOST_LOOKED_FOR", 10)
+    monkeypatch.setattr("runbook.lint.run._MOST_LOOKED_FOR", 10)
     names = "".join(
         f"  0{number}:  # noqa: yaml.octal\n" if number == 25 else f"  0{number}:\n" for number in range(10, 30)
     )

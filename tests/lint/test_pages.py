@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runbook.lint.engine import lint
 from runbook.lint.findings import read_page, rule_pages, rules
+from runbook.lint.run import lint
 
 WHOLE = ("access", "gpus", "network", "node_values", "security")
 """Pages whose examples are whole files."""

@@ -15,8 +15,8 @@ from runbook.files.address import address_fault, is_loopback
 from runbook.files.document import parse_document
 from runbook.files.inventory import examine_inventory
 from runbook.lint import rules
-from runbook.lint.engine import lint
 from runbook.lint.rule_inputs import InventoryFile
+from runbook.lint.run import lint
 
 
 def found(text: str) -> list[str]:

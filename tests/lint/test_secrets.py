@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runbook.lint.engine import lint
 from runbook.lint.findings import Report
 from runbook.lint.formats import FORMATS
+from runbook.lint.run import lint
 from runbook.model.secret_formats import holds_secret, known_tokens, names_secret, stands_for_one
 
 LETTERS = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789" * 2

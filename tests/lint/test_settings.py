@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.lint.engine import lint
+from runbook.lint.run import lint
 from runbook.model.errors import FilesWrong
 
 from .write import PAIR, ids, write

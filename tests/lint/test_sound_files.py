@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.lint.engine import lint
+from runbook.lint.run import lint
 
 SOUND = {
     "two nodes": """

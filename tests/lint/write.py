@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runbook.lint.engine import lint
+from runbook.lint.run import lint
 
 PAIR = "nodes:\n  node-a: {address: 10.0.0.1}\n  node-b: {address: 10.0.0.2}\n"
 PING = "stages:\n  - check: ping\n"

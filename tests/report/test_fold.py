@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.model.fold import fold
+from runbook.model.node_ranges import fold
 
 from .strategies import UNHURRIED
 

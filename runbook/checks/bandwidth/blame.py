@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from runbook.checks.bandwidth.adapters import NodeAdapters, SlowReason, inner_reasons, reasons, wire_text
 from runbook.checks.bandwidth.isolation import Isolation, LaneLayer
 from runbook.checks.bandwidth.judge import Link
 from runbook.checks.bandwidth.normal import span_text
-from runbook.checks.bandwidth.wires import SlowReason, Wires, inner_reasons, reasons, wire_text
 from runbook.checks.ranks.pool import RankMember
 from runbook.model.commands import word
 from runbook.model.remedy import Remedy
@@ -46,7 +46,7 @@ class Blame:
     measured: tuple[str, ...] = ()
 
 
-def blame(members: Sequence[RankMember], found: Isolation, wires: Mapping[str, Wires], gate: float) -> Blame:
+def blame(members: Sequence[RankMember], found: Isolation, wires: Mapping[str, NodeAdapters], gate: float) -> Blame:
     """Who is to blame. The innermost layer that singles somebody out decides: a rank slow alone slows every lane."""
     nodes = list(dict.fromkeys(member.rank.node for member in members))
     home = {member.label: member.rank.node for member in members}
@@ -113,7 +113,7 @@ def _starved(members: Sequence[RankMember], found: Isolation) -> dict[str, Charg
     return charges
 
 
-def _inside(layer: LaneLayer, home: Mapping[str, str], wires: Mapping[str, Wires]) -> dict[str, Charge]:
+def _inside(layer: LaneLayer, home: Mapping[str, str], wires: Mapping[str, NodeAdapters]) -> dict[str, Charge]:
     """Ranks that are slow with other ranks of their node: NVLink, PCIe, shared memory, TCP over loopback."""
     charges: dict[str, Charge] = {}
     verdict = layer.verdict
@@ -135,7 +135,10 @@ def _inside(layer: LaneLayer, home: Mapping[str, str], wires: Mapping[str, Wires
 
 
 def _between(
-    layer: LaneLayer, own: Mapping[str, list[SlowReason]], members: Sequence[RankMember], wires: Mapping[str, Wires]
+    layer: LaneLayer,
+    own: Mapping[str, list[SlowReason]],
+    members: Sequence[RankMember],
+    wires: Mapping[str, NodeAdapters],
 ) -> dict[str, Charge]:
     charges: dict[str, Charge] = {}
     verdict, rates = layer.verdict, layer.rates
@@ -181,7 +184,7 @@ def charge_of(node: str, says: str, own: Sequence[SlowReason], remedy: str, evid
     return Charge(f"{says}: {reason.says}", Remedy.run(f"{reason.command}", node=node), proof)
 
 
-def where_to_look(node: str, wires: Mapping[str, Wires]) -> str:
+def where_to_look(node: str, wires: Mapping[str, NodeAdapters]) -> str:
     mine = wires.get(node)
     if mine and mine.ports:
         names = ", ".join(port.name for port in mine.ports)
@@ -236,7 +239,7 @@ def _common(found: Isolation, gate: float) -> str:
     return "; ".join(parts) or "no rank stands out"
 
 
-def shared_remedy(wires: Mapping[str, Wires]) -> str:
+def shared_remedy(wires: Mapping[str, NodeAdapters]) -> str:
     """Where to look when no node stands out."""
     for mine in wires.values():
         if mine.ports:

@@ -8,11 +8,11 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from runbook.checks.bandwidth.adapters import NodeAdapters, SlowReason, reasons, wire_text
 from runbook.checks.bandwidth.blame import charge_of, rails_of, shared_remedy, where_to_look
 from runbook.checks.bandwidth.isolation import between
 from runbook.checks.bandwidth.judge import Endpoint, Judgement, Link, LinksVerdict, Role
 from runbook.checks.bandwidth.search import MeasuredLink, Search
-from runbook.checks.bandwidth.wires import SlowReason, Wires, reasons, wire_text
 from runbook.checks.network.mesh import too_busy_finding
 from runbook.checks.ranks.pool import RankMember
 from runbook.model.units import link_text, significant
@@ -42,14 +42,16 @@ class LinkFindings:
     warnings: Mapping[str, list[str]] = field(default_factory=dict)
 
 
-def tell(done: Search, members: Sequence[RankMember], wires: Mapping[str, Wires], floor: float | None) -> LinkFindings:
+def tell(
+    done: Search, members: Sequence[RankMember], wires: Mapping[str, NodeAdapters], floor: float | None
+) -> LinkFindings:
     """`floor`: Gbit/s that every node should have at least, where that is known."""
     return _Teller(done, members, wires, floor).told()
 
 
 class _Teller:
     def __init__(
-        self, done: Search, members: Sequence[RankMember], wires: Mapping[str, Wires], floor: float | None
+        self, done: Search, members: Sequence[RankMember], wires: Mapping[str, NodeAdapters], floor: float | None
     ) -> None:
         self.done, self.members, self.wires, self.floor = done, members, wires, floor
         self.verdict: LinksVerdict = done.verdict

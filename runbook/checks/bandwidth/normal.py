@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from runbook.checks.bandwidth.wires import Wires
+from runbook.checks.bandwidth.adapters import NodeAdapters
 from runbook.checks.context import Context
 from runbook.checks.ranks.pool import RankPool
 from runbook.launch.ranks import network_environment
@@ -268,7 +268,7 @@ def span_text(low: float, high: float) -> str:
     return f"{number} to {other}" if other.endswith(f" {unit}") else f"{one} to {other}"
 
 
-def setting_of(pool: RankPool, at: Context, wires: Mapping[str, Wires]) -> BandwidthSetting:
+def setting_of(pool: RankPool, at: Context, wires: Mapping[str, NodeAdapters]) -> BandwidthSetting:
     """`wires` of every node."""
     nodes = at.nodes
     said = [member.steps.get("imported", {}).get("gpu") for member in pool.members]

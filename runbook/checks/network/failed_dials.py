@@ -22,8 +22,8 @@ from runbook.checks.network.dial import (
     why_so_many,
 )
 from runbook.checks.network.ephemeral import exhausted
+from runbook.checks.network.packet_filters import by_policy, peers_of, rules_of, unseen
 from runbook.checks.network.routing import Sent, gone, turned_away
-from runbook.checks.network.rules import by_policy, peers_of, rules_of, unseen
 from runbook.firewall import Blocked, Evidence, Flow, also_small, explain_blocked, sent_elsewhere
 from runbook.firewall.blocked import Seen, command_line
 from runbook.firewall.evaluate import EPHEMERAL, NumberRange

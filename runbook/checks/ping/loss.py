@@ -10,8 +10,8 @@ from itertools import permutations
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
 from runbook.checks.network.dial import Dial
+from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.pairs import culprits, ends
-from runbook.checks.network.rules import rules_of
 from runbook.checks.ping.observed import Observations, Pair, version
 from runbook.firewall import Explanation, Flow, explain_blocked
 from runbook.model.commands import word

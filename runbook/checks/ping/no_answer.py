@@ -9,8 +9,8 @@ from collections import defaultdict
 from dataclasses import replace
 
 from runbook.causes.findings import finding_for
+from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.pairs import culprits, listed
-from runbook.checks.network.rules import rules_of
 from runbook.checks.ping.observed import Observations, Pair
 from runbook.files.address import is_ip
 from runbook.firewall import Evidence, Flow, arp_stop, explain_blocked

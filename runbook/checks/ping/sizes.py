@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.pairs import culprits, ends, listed
-from runbook.checks.network.rules import rules_of
 from runbook.checks.ping.observed import Observations, Pair, version
 from runbook.firewall import Evidence, Flow, also_small, explain_blocked
 from runbook.model.commands import word

@@ -11,10 +11,10 @@ from runbook.causes.catalogue import causes, mend, of_kind
 from runbook.causes.findings import finding_for
 from runbook.checks.context import in_brief
 from runbook.checks.ranks.evidence import log_name, progress, stack_lines
+from runbook.model.bounded_regex import bounded
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.process_end import ProcessEnd
-from runbook.model.regex import bounded
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 
@@ -237,7 +237,7 @@ def last_place(lines: tuple[str, ...]) -> str:
 def meaning(lines: Iterable[str]) -> Cause | None:
     """The cause that these lines show; None where they are an error like any other, or prove too little."""
     # Both take a moment: only for a rank that failed.
-    from runbook.diagnose.catalogue import scanner
+    from runbook.diagnose.all_rules import scanner
     from runbook.diagnose.judge import judge
 
     scan = scanner()

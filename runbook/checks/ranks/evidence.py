@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from runbook.causes.findings import finding_for
+from runbook.model.bounded_regex import bounded
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
-from runbook.model.folder import BadName, write_below
-from runbook.model.regex import bounded
+from runbook.model.safe_files import BadName, write_below
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
 from runbook.transport import ProgramNotStarted, Session, UnexpectedAnswer, answers

@@ -20,9 +20,9 @@ from runbook.launch.guards import CODES as STOPS
 from runbook.launch.launchers import ranks_spec
 from runbook.launch.ranks import Rank, layout
 from runbook.launch.script import write
+from runbook.model.bounded_regex import bounded
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
-from runbook.model.regex import bounded
 from runbook.transport import Message, Remote, Session, answers
 
 SAYS = answers.Messages({**answers.RANK, **dict.fromkeys(STOPS, answers.ScriptStopped)}, among_foreign_output=True)

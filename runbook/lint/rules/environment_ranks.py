@@ -24,7 +24,7 @@ from runbook.lint.rules.environment_values import (
 from runbook.lint.variables import known
 from runbook.model.errors import Problem, Span
 from runbook.model.inventory import EnvValue, Inventory, Node
-from runbook.model.selection import selection
+from runbook.model.nccl_devices import selection
 
 
 @dataclass(frozen=True, slots=True)

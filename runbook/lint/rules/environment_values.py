@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from runbook.files.hints import nearest
 from runbook.lint.rules.environment_names import VariableFault
 from runbook.lint.variables import Variable, known
-from runbook.model.selection import Selection, selection
+from runbook.model.nccl_devices import Selection, selection
 
 ON = frozenset(("1", "t", "true", "y", "yes"))
 OFF = frozenset(("0", "f", "false", "n", "no"))

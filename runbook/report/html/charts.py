@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.model.fold import fold
+from runbook.model.node_ranges import fold
 from runbook.model.units import bytes_text, significant
 from runbook.report.html.recorded import Recorded
 from runbook.report.record import Pair, StageRecord, fastest_links, number

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from runbook.model.fold import fold
+from runbook.model.node_ranges import fold
 from runbook.model.verdict import Verdict
 from runbook.report.html import nodes as of_nodes
 from runbook.report.html.charts import Chart, SizeRow, links_of, overlay, rows_of

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.events import Event, Progress, RunFinished, StageFinished
-from runbook.model.folder import BadName, file_name, open_below
+from runbook.model.safe_files import BadName, file_name, open_below
 from runbook.model.verdict import Verdict
 from runbook.report.record import Record, StageRecord, number
 from runbook.report.run_json import from_json

@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 import runbook
 from runbook.causes.catalogue import causes
 from runbook.model.exit_codes import BUG, INTERRUPTED
-from runbook.model.fold import fold
+from runbook.model.node_ranges import fold
 from runbook.model.units import bandwidth_text, bytes_text, link_text, seconds_text, significant
 from runbook.model.verdict import Verdict
 from runbook.report.groups import FindingBlock, Said, blocks
@@ -29,7 +29,7 @@ from runbook.report.html.compare import RunComparison, compare
 from runbook.report.html.nodes import nodes
 from runbook.report.html.recorded import Recorded, dumps, tails
 from runbook.report.html.stages import launches, timeline
-from runbook.report.page import ENDS, WORDS
+from runbook.report.run_text import ENDS, WORDS
 from runbook.report.text import lines
 
 QUOTED = re.compile(r"`([^`]*)`")

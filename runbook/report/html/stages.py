@@ -13,8 +13,8 @@ from runbook.model.verdict import Verdict
 from runbook.report.groups import Gist, OutcomeGroup, dropped_groups, stage_groups, warning_groups
 from runbook.report.html.charts import Tick, percent, time_ticks
 from runbook.report.html.recorded import Recorded, StageProgress
-from runbook.report.page import progress_text
 from runbook.report.record import StageRecord, number
+from runbook.report.run_text import progress_text
 
 THINNEST = 0.004
 """Of the width: a stage of a moment is seen all the same."""

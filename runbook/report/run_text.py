@@ -16,7 +16,7 @@ from runbook.model.events import (
     StageStarted,
 )
 from runbook.model.exit_codes import BUG, INTERRUPTED
-from runbook.model.fold import fold
+from runbook.model.node_ranges import fold
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Verdict
 from runbook.model.visible import visible

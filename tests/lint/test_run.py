@@ -6,9 +6,8 @@ import pytest
 
 from runbook.cli.main import main
 from runbook.files.shipped import shipped
-from runbook.lint import engine
-from runbook.lint.engine import RuleFailed, lint
 from runbook.lint.rule_inputs import InventoryFile
+from runbook.lint.run import RuleFailed, lint
 
 from .write import PAIR, PING, ids, write
 
@@ -89,7 +88,7 @@ def test_a_rule_that_fails_is_our_bug_and_no_clean_file(
     def bad_rule(file: InventoryFile) -> list[object]:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(engine, "INVENTORY_RULES", (bad_rule,))
+    monkeypatch.setattr("runbook.lint.run.INVENTORY_RULES", (bad_rule,))
     write(tmp_path, a_yml=PAIR)
     with pytest.raises(RuleFailed, match=r"bad_rule failed on .*a\.yml"):
         lint([str(tmp_path)])

@@ -20,7 +20,7 @@ RATE = r"([\d.]+)([KMGT]?)bit"
 
 
 @dataclass(frozen=True, slots=True)
-class Wires:
+class NodeAdapters:
     """`interfaces`: what `link.py` told of those that TCP uses. `ports`: the HCA ports that NCCL takes. `inner`: of the
     loopback interface, which carries what the ranks of one node tell each other over TCP."""
 
@@ -45,11 +45,11 @@ class SlowReason:
     gbytes: float | None
 
 
-def ask(at: Context) -> dict[str, Wires | Outcome]:
+def ask(at: Context) -> dict[str, NodeAdapters | Outcome]:
     """Ask every node; an outcome stands for one that could not be asked."""
     links = at.ask("link", lambda node: {"interfaces": [*interfaces_of(at, node), "lo"]}, timeout_s=6.0)
     rdma = at.inventory.rendezvous.backend == "nccl" and at.ask("ibstat", lambda node: {}, timeout_s=10.0)
-    found: dict[str, Wires | Outcome] = {}
+    found: dict[str, NodeAdapters | Outcome] = {}
     for node in at.nodes:
         link, ib = links[node.name], rdma[node.name] if rdma else {}
         if isinstance(link, Outcome) or isinstance(ib, Outcome):
@@ -57,7 +57,7 @@ def ask(at: Context) -> dict[str, Wires | Outcome]:
             continue
         outer = {name: facts for name, facts in link["interfaces"].items() if name != "lo"}
         inner = {name: facts for name, facts in link["interfaces"].items() if name == "lo"}
-        found[node.name] = Wires(outer, tuple(adapters_of(at, node, ib)) if ib else (), inner)
+        found[node.name] = NodeAdapters(outer, tuple(adapters_of(at, node, ib)) if ib else (), inner)
     return found
 
 
@@ -79,18 +79,18 @@ def adapters_of(at: Context, node: Node, answer: Facts) -> list[Port]:
     return [port for port in chosen if port.state == "active"]
 
 
-def reasons(wires: Wires, others: Sequence[Wires]) -> list[SlowReason]:
+def reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[SlowReason]:
     """What slows this node's own adapters down, the slowest first; `others` are its peers'."""
     found = port_reasons(wires, others) if wires.ports else tcp_reasons(wires, others)
     return sorted(found, key=lambda reason: (reason.gbytes is None, reason.gbytes or 0.0))
 
 
-def inner_reasons(wires: Wires) -> list[SlowReason]:
+def inner_reasons(wires: NodeAdapters) -> list[SlowReason]:
     """What slows down TCP inside the node."""
     return [reason for name, facts in wires.inner.items() for reason in shapers(name, facts.get("tc") or {})]
 
 
-def tcp_reasons(wires: Wires, others: Sequence[Wires]) -> list[SlowReason]:
+def tcp_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[SlowReason]:
     found: list[SlowReason] = []
     usual = max((other.gbps for other in others if other.gbps), default=None)
     for name, facts in wires.interfaces.items():
@@ -112,7 +112,7 @@ def tcp_reasons(wires: Wires, others: Sequence[Wires]) -> list[SlowReason]:
     return found
 
 
-def port_reasons(wires: Wires, others: Sequence[Wires]) -> list[SlowReason]:
+def port_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[SlowReason]:
     """HCA ports that came up slower than the fastest one around."""
     rates = [port.rate_gbps for each in (wires, *others) for port in each.ports if port.rate_gbps]
     usual = max(rates, default=0.0)
@@ -163,7 +163,7 @@ def mbit_text(gbps: float) -> str:
     return f"{gbps:g} Gbit/s" if gbps >= 1 else f"{gbps * 1000:g} Mbit/s"
 
 
-def wire_text(wires: Wires) -> list[str]:
+def wire_text(wires: NodeAdapters) -> list[str]:
     """Errors that the interfaces counted since boot, where there are any."""
     return [
         f"{name}: {', '.join(f'{key} {count}' for key, count in facts['counters'].items() if count)}"

@@ -16,8 +16,8 @@ from runbook.checks.context import Context
 from runbook.checks.network.dial import number
 from runbook.checks.network.failed_dials import Trouble, sure
 from runbook.checks.network.mesh import Mesh, Want
+from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.routing import smaller
-from runbook.checks.network.rules import rules_of
 from runbook.firewall import Blocked, Evidence, Flow, explain_blocked
 from runbook.firewall.evaluate import EPHEMERAL
 from runbook.model.inventory import Node

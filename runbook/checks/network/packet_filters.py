@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from runbook.causes.findings import finding_for
-from runbook.causes.network_policy import End, Forbids, forbidden, policies_in
 from runbook.checks.context import Context
 from runbook.checks.network.dial import Dial, number, numeric, ports_text
 from runbook.firewall import Evidence
+from runbook.firewall.network_policy import End, Forbids, forbidden, policies_in
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
