@@ -181,7 +181,7 @@ def taken(
         evidence += (f"it is the near end of a connection to {holder['peer']}",)
     if holder.get("pid"):
         kill = f"kill {word(holder['pid'])}" if holder.get("ours", True) else f"sudo kill {word(holder['pid'])}"
-        who = f"process {holder['pid']} of {user}: {in_brief(holder['command'])}"
+        who = f"process {holder['pid']} of {user}: {in_brief(holder['command'] or '?')}"
         if who.endswith("…"):
             evidence += (f"process {holder['pid']}: {holder['command']}",)
         fix = f"end it if nobody needs it (on {node.name}: `{kill}`), or choose {other}"

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from runbook.model.decoded_text import JOINTS, View, plainest, unquoted, views
 from runbook.model.inventory import Inventory
+from runbook.model.remedy import Remedy
 from runbook.model.secret import Secret
 from runbook.model.secret_formats import holds_secret, known_tokens
 
@@ -218,6 +219,8 @@ class Redactor:
     def _any(self, value: Any) -> Any:
         if isinstance(value, Enum):
             return value
+        if isinstance(value, Remedy):
+            return Remedy(*self._any(value.steps), text=self.text(value))
         if isinstance(value, str):
             return self.text(value)
         if is_dataclass(value) and not isinstance(value, type):

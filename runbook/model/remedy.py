@@ -56,6 +56,22 @@ class Remedy(str):
         """A sentence."""
         return cls(RemedyStep(node, (), text))
 
+    @classmethod
+    def together(cls, remedies: Iterable[str]) -> Remedy:
+        """All of them, none twice, one step a node; a text that is no Remedy is a command where the fault is."""
+        steps: list[RemedyStep] = []
+        for remedy in dict.fromkeys(remedies):
+            for step in remedy.steps if isinstance(remedy, Remedy) else (RemedyStep(None, (remedy,)),):
+                if step in steps:
+                    continue
+                same = next((one for one in steps if one.node == step.node and one.commands and step.commands), None)
+                if same is None:
+                    steps.append(step)
+                else:
+                    commands = tuple(dict.fromkeys((*same.commands, *step.commands)))
+                    steps[steps.index(same)] = replace(same, commands=commands)
+        return cls(*steps)
+
     @property
     def is_command(self) -> bool:
         """Whether it is nothing but commands: nothing in it is changed for being told of several nodes."""

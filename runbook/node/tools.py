@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 
 from runbook.node.proc import stat
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 
 MOST = 16 << 20
+WAIT_S = 1.0  # for what is left of a tool that has ended or was killed
 TOOL_FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/local/bin", "/usr/bin", "/bin")
 
 LACKS = (
@@ -60,7 +62,7 @@ def folders() -> list[str]:
 
 def find(name: str) -> str | None:
     for folder in folders():
-        path = os.path.join(folder, name)
+        path = os.path.abspath(os.path.join(folder, name))  # tools run elsewhere
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return path
     return None
@@ -137,11 +139,13 @@ def run(
         its = stat(process.pid)
         kill_group(process.pid, sudo)
         # A process in uninterruptible sleep does not even die of KILL: do not wait for it for ever.
+        last = time.monotonic() + WAIT_S
         for thread in [ended, *readers]:
-            thread.join(0.5)
+            thread.join(max(0.0, last - time.monotonic()))
         return {"timed_out": True, "state": its.state if its else "", "code": None, "out": "", "err": ""}
+    last = time.monotonic() + WAIT_S
     for reader in readers:
-        reader.join(1)  # what it has left running may hold the pipes open for ever
+        reader.join(max(0.0, last - time.monotonic()))  # what it has left running may hold the pipes open for ever
     return {"code": process.returncode, "out": out.text(), "err": err.text()}
 
 

@@ -115,14 +115,14 @@ def drained(name: str) -> StreamStatus:
 
 
 def not_opened(name: str, why: str) -> StreamStatus:
-    return StreamStatus(
-        CAUSE, f"the agent of {name} opened no stream: {why}", f"on {name}: `runbook agent status`, and what it printed"
-    )
+    fix = "`runbook agent status`, and what it printed"
+    return StreamStatus(CAUSE, f"the agent of {name} opened no stream: {why}", fix, node=name)
 
 
 def not_connected(name: str, silent_s: float) -> StreamStatus:
-    fix = f"on {name}: `runbook agent status`; it dials again within 30 s where it can"
-    return StreamStatus(CAUSE, f"the agent of {name} is not connected, since {silent_s:.0f} s at the most", fix)
+    fix = "`runbook agent status`; it dials again within 30 s where it can"
+    says = f"the agent of {name} is not connected, since {silent_s:.0f} s at the most"
+    return StreamStatus(CAUSE, says, fix, node=name)
 
 
 def state_told(name: str, state: State, silent_s: float, version: str) -> StreamStatus:
@@ -131,10 +131,9 @@ def state_told(name: str, state: State, silent_s: float, version: str) -> Stream
         fix = f"enrol it again: `runbook serve enrol`, and on {name} `runbook agent enrol STRING --again`"
         return StreamStatus(CAUSE, f"the agent of {name} was revoked here", fix)
     if state == "TOO_OLD":
-        fix = f"on {name}: `python -m pip install 'runbook[agent]=={runbook.__version__}'`, and start the agent again"
-        return StreamStatus(
-            CAUSE, f"the agent of {name} is runbook {version}, too old for this server ({runbook.__version__})", fix
-        )
+        fix = f"`python -m pip install 'runbook[agent]=={runbook.__version__}'`, and start the agent again"
+        says = f"the agent of {name} is runbook {version}, too old for this server ({runbook.__version__})"
+        return StreamStatus(CAUSE, says, fix, node=name)
     fix = (
         f"see that {name} is up, that its agent runs (`runbook agent status` there) "
         "and that the network to this machine holds; "

@@ -71,6 +71,7 @@ class StreamStatus(msgspec.Struct, frozen=True):
     cause: str | None = None
     says: str = ""
     remedy: str = ""
+    node: str = ""  # where the remedy is done, if not here
     evidence: list[str] = []
     code: int | None = None
 
@@ -78,7 +79,7 @@ class StreamStatus(msgspec.Struct, frozen=True):
         if self.cause is None:
             return None
         says = f"{before}; {self.says}" if before and before != self.says else self.says
-        return Unreachable(self.cause, says, self.remedy, tuple(self.evidence))
+        return Unreachable(self.cause, says, Remedy.note(self.remedy, node=self.node), tuple(self.evidence))
 
 
 _STREAM_STATUS = msgspec.json.Decoder(StreamStatus)

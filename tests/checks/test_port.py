@@ -49,6 +49,11 @@ def test_whoever_holds_the_port_is_named() -> None:
     assert "rendezvous: {port: …}" in finding.remedy
 
 
+def test_a_holder_that_shows_no_command_is_named_by_its_number() -> None:
+    (finding,) = judged({"29500": holder(command=None)}, LOCAL).findings
+    assert (finding.cause, "process 4711 of ana: ?" in finding.says) == ("port-in-use", True)
+
+
 def test_a_leftover_of_ours_is_known() -> None:
     (goes_on,) = judged({"29500": holder(run_id="20261121-1")}, LOCAL).findings
     assert "it belongs to runbook's run 20261121-1, which still goes on" in goes_on.says

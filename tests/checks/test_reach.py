@@ -330,11 +330,23 @@ def test_torch_that_has_no_cpu_to_be_imported_is_told_as_that() -> None:
         ("S", 0.0, [other], "tool-output-unknown"),
         ("R", 0.2, [], "tool-output-unknown"),
     ):
-        member.processes = [{"pid": 5, "state": state, "comm": "python3", "wchan": "", "rank": 0, "cpu": cpu}]
+        member.processes = [{"pid": 5, "state": state, "comm": "python3.11", "wchan": "", "rank": 0, "cpu": cpu}]
         pool.seen[first.name] = {"busy": busy}
         failures, (finding,) = torch_findings(pool, first, imported=set())
         assert (failures, finding.cause) == ([], cause)
         assert ("pid 7 of ann uses 197% of a CPU: make -j 64" in finding.evidence) == (cause == "node-too-busy")
+
+
+def test_an_activate_line_that_goes_round_and_round_is_named_on_a_busy_node_as_well() -> None:
+    pool = pool_of(cluster(replace(node("node-a"), activate="while :; do :; done"), node("node-b")))
+    first = pool.inventory.nodes[0]
+    pool.looked = time.monotonic()
+    (member,) = pool.on(first.name)
+    member.steps = {}
+    member.processes = [{"pid": 5, "state": "R", "comm": "sh", "wchan": "", "rank": None, "cpu": 0.3}]
+    pool.seen[first.name] = {"busy": [{"pid": 7, "user": "ann", "command": "make -j 64", "cpu": 1.97}]}
+    (finding,), unknown = torch_findings(pool, first, imported=set())
+    assert (finding.cause, unknown) == ("activation-failed", [])
 
 
 def test_a_node_that_is_lost_while_torch_is_imported_is_told_as_lost() -> None:

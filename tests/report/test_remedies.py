@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from runbook.model.redact import Redactor
 from runbook.model.remedy import Remedy, RemedyStep
+from runbook.model.secret import Secret
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.groups import FindingBlock, blocks
 from runbook.report.record import record
@@ -30,6 +32,24 @@ def test_only_commands_are_typed_and_no_note_is() -> None:
     assert list(two.typed("node-c")) == [("node-a", "sudo x"), ("node-b", "sudo y")]
     assert list(Remedy.note("`kill -CONT 4`, or wait", node="node-b").typed("node-b")) == []
     assert list(Remedy.run("chmod 600 key", node="").typed("node-b")) == []
+
+
+def test_several_become_one_with_a_step_a_node() -> None:
+    one = Remedy(RemedyStep("node-a", ("sudo x",)), RemedyStep("node-b", ("sudo y",)))
+    both = Remedy.together((one, Remedy.run("sudo z", node="node-a"), one))
+    assert list(both.typed("node-c")) == [("node-a", "sudo x"), ("node-a", "sudo z"), ("node-b", "sudo y")]
+    plain = Remedy.together(("sudo x", Remedy.note("then look", node="node-b"), "sudo x", "sudo y"))
+    assert plain == "sudo x && sudo y; on node-b: then look"
+    assert list(plain.typed("node-c")) == [("node-c", "sudo x"), ("node-c", "sudo y")]
+
+
+def test_a_secret_in_a_command_leaves_it_a_command() -> None:
+    redacted = Redactor([Secret("hunter2secret", "a test")]).anything(
+        Finding("disk-full", "full", Remedy.run("rm /hunter2secret/x"))
+    )
+    assert isinstance(redacted.remedy, Remedy)
+    assert [(where, "hunter2" in command) for where, command in redacted.remedy.typed("node-a")] == [("node-a", False)]
+    assert "hunter2" not in redacted.remedy
 
 
 def told(*findings: Finding, verdict: Verdict = Verdict.FAIL) -> tuple[list[FindingBlock], str]:

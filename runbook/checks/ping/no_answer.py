@@ -221,7 +221,7 @@ def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) 
         )
         if discovery and discovery.decided and discovery.node == blocked.node and not discovery.between:
             remedy, says = (
-                Remedy.run(f"{remedy} && {discovery.remedy}"),
+                Remedy.together((remedy, discovery.remedy)),
                 f"{says}; ICMPv6, by which neighbours find each other, as well",
             )
     others = tuple(name for name in (pair.source, pair.peer) if name != blocked.node)

@@ -125,7 +125,7 @@ def size_findings(seen: Observations, found: list[Way]) -> dict[str, list[Findin
 
 
 def _explained(node: str, ways: list[Way], reasons: list[SizeReason]) -> Finding:
-    fix = Remedy.run(" && ".join(dict.fromkeys(command for reason in reasons for command in reason.commands)))
+    fix = Remedy.together(command for reason in reasons for command in reason.commands)
     lines = [line for reason in reasons for line in reason.shown]
     if not any(reason.any_size for reason in reasons):
         return _finding(node, ways, reasons[0].why, fix, lines)

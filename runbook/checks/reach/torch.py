@@ -6,7 +6,7 @@ import statistics
 import time
 
 from runbook.causes.findings import finding_for
-from runbook.checks.context import no_answer
+from runbook.checks.context import Facts, no_answer
 from runbook.checks.network.mesh import too_busy_finding
 from runbook.checks.ranks.ended import own_failure
 from runbook.checks.ranks.evidence import busy_lines, gather
@@ -19,6 +19,11 @@ from runbook.model.verdict import Finding, Outcome
 FRESH_S = 3.0
 STARVED = 0.6
 """A process that is ready to run and gets less than this share of a CPU waits for its turn."""
+
+
+def awake(process: Facts) -> bool:
+    """A Python that is ready to run: before it comes whatever the inventory's activate line does."""
+    return process["state"] == "R" and str(process["comm"]).startswith("python")
 
 
 def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tuple[list[Finding], list[Finding]]:
@@ -43,7 +48,7 @@ def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tup
         asleep = next((process for process in member.processes if process["state"] in "TtD"), None)
         if asleep:
             return [stopped(member, asleep, "while starting")], []
-    starved = [one["cpu"] for member in waiting for one in member.processes if one["state"] == "R"]
+    starved = [one["cpu"] for member in waiting for one in member.processes if awake(one)]
     if starved and max(starved) < STARVED and (busy := busy_lines(pool, node.name)):
         seen = f"torch was not imported in time: the rank was ready to run and had {max(starved):.0%} of a CPU"
         return [], [too_busy_finding(node.name, seen, busy)]
