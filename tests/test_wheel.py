@@ -19,11 +19,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the wheel holds, and nothing of the checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    subprocess.run(build, check=True, capture_output=True, timeout=120)
+    subprocess.run(build, check=True, capture_output=True, timeout=300)
     (wheel,) = folder.glob("*.whl")
     target = folder / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target)]
-    subprocess.run([*pip, str(wheel)], check=True, capture_output=True, timeout=120)
+    subprocess.run([*pip, str(wheel)], check=True, capture_output=True, timeout=300)
     return target
 
 

@@ -113,7 +113,7 @@ def lab() -> Iterator[AgentLab]:
 def test_faults_in_a_row(lab: AgentLab) -> None:
     launch = {"command": ["sh", "-c", COUNTS], "grace": "5s"}
     made = lab.inventory("train.yml", defaults={"processes": 2}, launch=launch)
-    (lab.data / "groups").mkdir(mode=0o700)
+    (lab.data / "groups").mkdir(mode=0o700, exist_ok=True)
     shutil.copy(made, lab.data / "groups" / "train.yml")
     chance, at = random.Random(SEED), Cluster(lab)
     for number in range(FAULTS):

@@ -293,7 +293,7 @@ class _Program:
     def _say(self, message: Json) -> None:
         changed = self._node.changed(self._name, message)
         if self._name == "shell":
-            line = changed if isinstance(changed, bytes) else str(changed).encode()
+            line = changed if isinstance(changed, bytes) else str(changed).encode(errors="surrogatepass")
         else:
             line = MESSAGE + (changed if isinstance(changed, bytes) else json.dumps(changed).encode()) + b"\n"
         for at in range(0, len(line), 65536):

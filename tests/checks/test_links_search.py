@@ -14,7 +14,7 @@ from runbook.checks.bandwidth.schedule import Schedule, crossing, groups, round_
 from .links_world import GBYTES, Network, first_links, leaf_size, search
 
 BOTH, SENDS, RECEIVES = tuple(Role), (Role.SENDS,), (Role.RECEIVES,)
-SIZES = {4: 100, 16: 60, 64: 12, 256: 3, 1024: 1}
+SIZES = {4: 300, 16: 60, 64: 12, 256: 3, 1024: 1}
 """Trials a case in `make test-all`, by the number of nodes."""
 
 MANY = {4: 1000, 16: 1000, 64: 200, 256: 40, 1024: 6}

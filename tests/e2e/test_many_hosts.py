@@ -18,7 +18,8 @@ pytestmark = pytest.mark.lab
 
 NUMBERS = itertools.count()
 
-REACH_TO_FIREWALL = "name: who reaches whom\nstages:\n  - check: ping\n  - check: port\n  - check: firewall\n"
+REACH_TO_FIREWALL = "name: who reaches whom\nstages:\n  - {check: ping, timeout: 3m}\n  - check: port\n  - {check: firewall, timeout: 3m}\n"
+"""On so busy a machine 32 hosts may take longer than a stage usually gets."""
 
 
 @contextmanager
