@@ -20,7 +20,7 @@ def test_they_are_found() -> None:
     """By value and by source; a walk that finds few of them would prove nothing."""
     assert len(every_pattern()) > 700
     places = " ".join(found.place for found in every_pattern())
-    for part in ("diagnose.catalogue.RULES", "files.file_kinds", "lint.", "node.", "collect.", "transport."):
+    for part in ("diagnose.all_rules.RULES", "files.file_kinds", "lint.", "node.", "collect.", "transport."):
         assert f"runbook.{part}" in places
 
 
