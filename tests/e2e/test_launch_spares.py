@@ -21,6 +21,7 @@ name: train
 stages:
   - check: ping
   - check: port
+  - check: firewall
   - name: train
     launch:
       command: [train.py, --steps, '{steps}', --pause, '{pause}', --checkpoint, /shared/model.pt, --every, '5']
