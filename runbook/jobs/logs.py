@@ -24,9 +24,9 @@ from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import Redactor, long_enough, secrets_of
 from runbook.model.safe_files import BadName, append_below, make_below
 from runbook.model.secret import Secret
-from runbook.node.message import MARK as SAID
+from runbook.node.message import MARK as MARK_TEXT
 
-MARK = SAID.encode()
+MARK = MARK_TEXT.encode()
 LONGEST_LINE = 1 << 16
 """Bytes after which a line is passed on in pieces: a progress bar may never end its own."""
 

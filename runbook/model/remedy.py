@@ -60,7 +60,7 @@ class Remedy(str):
     def together(cls, remedies: Iterable[str]) -> Remedy:
         """All of them, none twice, one step a node; a text that is no Remedy is a command where the fault is."""
         steps: list[RemedyStep] = []
-        for remedy in dict.fromkeys(remedies):
+        for remedy in remedies:
             for step in remedy.steps if isinstance(remedy, Remedy) else (RemedyStep(None, (remedy,)),):
                 if step in steps:
                     continue

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from runbook.model.errors import Unreachable
-from runbook.node.message import MARK as SAID
+from runbook.node.message import MARK as MARK_TEXT
 from runbook.transport import answers
 from runbook.transport.frames import LONGEST_LINE as LONGEST_MESSAGE
 from runbook.transport.frames import Failure, Frame, UnexpectedAnswer
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 
-MARK = SAID.encode()
+MARK = MARK_TEXT.encode()
 """Starts each JSON line that a node program says to us; every other line it prints is its log."""
 
 LONGEST_LINE = 64 * 1024

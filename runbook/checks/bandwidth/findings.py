@@ -165,7 +165,8 @@ class _Teller:
 
     def _link(self, link: Link) -> None:
         two = len(self.done.nodes) == 2
-        lossy = self._cause([link], "link-slow") == "link-lossy"
+        cause = self._cause([link], "link-slow")
+        lossy = cause == "link-lossy"
         badly = "badly" if lossy else "slowly"
         says = f"{link} carries {self._of_usual(link)}{self._loss([link])}; {self._others()}: " + (
             f"{link.source} sends {badly}, or {link.destination} receives {badly}; a third node would tell which"
@@ -175,7 +176,6 @@ class _Teller:
         evidence = (*self._evidence([link]), *rails_of(between(self.done), [link], self.members))
         for node, other in ((link.source, link.destination), (link.destination, link.source)):
             charge = charge_of(node, says, self._reasons(node), where_to_look(node, self.wires), evidence)
-            cause = self._cause([link], "link-slow")
             self._add(node, Finding(cause, charge.says, charge.remedy, charge.evidence, (other,)))
 
     def _leaf(self, leaf: Endpoint) -> None:

@@ -21,7 +21,7 @@ STARVED = 0.6
 """A process that is ready to run and gets less than this share of a CPU waits for its turn."""
 
 
-def awake(process: Facts) -> bool:
+def is_ready_python(process: Facts) -> bool:
     """A Python that is ready to run: before it comes whatever the inventory's activate line does."""
     return process["state"] == "R" and str(process["comm"]).startswith("python")
 
@@ -48,7 +48,7 @@ def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tup
         asleep = next((process for process in member.processes if process["state"] in "TtD"), None)
         if asleep:
             return [stopped(member, asleep, "while starting")], []
-    starved = [one["cpu"] for member in waiting for one in member.processes if awake(one)]
+    starved = [one["cpu"] for member in waiting for one in member.processes if is_ready_python(one)]
     if starved and max(starved) < STARVED and (busy := busy_lines(pool, node.name)):
         seen = f"torch was not imported in time: the rank was ready to run and had {max(starved):.0%} of a CPU"
         return [], [too_busy_finding(node.name, seen, busy)]
