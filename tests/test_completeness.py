@@ -342,7 +342,7 @@ def test_node_programs_are_python_3_8_and_import_nothing_of_ours(file: Path) -> 
     for_types = {"runbook.transport.answers"}
     assert {name for name in modules if name.startswith("runbook") and not name.startswith("runbook.node")} <= for_types
     others = {name.partition(".")[0] for name in modules} - sys.stdlib_module_names
-    assert others - {"runbook"} <= ({"torch", "lanes"} if file.stem == "rank" else set())
+    assert others - {"runbook"} <= ({"torch", "rank_bandwidth"} if file.stem == "rank" else set())
 
 
 def old_python() -> str | None:
@@ -379,7 +379,7 @@ def test_every_program_a_check_runs_is_there() -> None:
                 and isinstance(node.args[0], ast.Constant)
             ):
                 names.add(str(node.args[0].value))
-    assert names >= {"reach", "ping", "port", "mesh", "rules", "ibstat", "rank"}
+    assert names >= {"reach", "ping", "port", "mesh", "firewall_rules", "ibstat", "rank"}
     assert names <= {file.stem for file in NODE_PROGRAMS}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.agent.protocol import GpuLoad, Heartbeat, JobProcess
-from runbook.node import owned
+from runbook.node import own_files
 from runbook.node.journal import ATTEMPT, JOURNAL, PLAIN, WRITTEN, checked
 
 ASKED_S = 4.0
@@ -60,7 +60,7 @@ def jobs(name: str, workdirs: Iterable[str]) -> list[JobProcess]:
     found = []
     for workdir in dict.fromkeys(os.path.realpath(Path.home() / Path(one).expanduser()) for one in workdirs):
         with contextlib.suppress(OSError):
-            owned.safe(workdir)
+            own_files.safe(workdir)
             found += [job for folder in _folders(workdir, name) for job in _attempt(folder)]
     return sorted(found, key=lambda job: (job.state in ("ended", "gone"), job.job, job.ranks))
 
@@ -70,23 +70,23 @@ def _folders(workdir: str, name: str) -> list[str]:
     found = []
     for above in _ours(workdir):
         node = Path(above) / name
-        if owned.is_ours(str(node)) and (node / "job.json").exists():
+        if own_files.is_ours(str(node)) and (node / "job.json").exists():
             attempts = [one for one in _ours(str(node)) if ATTEMPT.match(Path(one).name)]
             found += sorted(attempts, key=lambda path: int(path.rpartition("-")[2]))[-1:]
     return found
 
 
 def _ours(folder: str) -> list[str]:
-    paths = [f"{folder}/{name}" for name in owned.listed(folder) if PLAIN.match(name)]
-    return [path for path in paths if owned.is_ours(path)]
+    paths = [f"{folder}/{name}" for name in own_files.listed(folder) if PLAIN.match(name)]
+    return [path for path in paths if own_files.is_ours(path)]
 
 
 def _attempt(folder: str) -> list[JobProcess]:
     found = []
-    for name in owned.listed(folder):
+    for name in own_files.listed(folder):
         with contextlib.suppress(OSError, ValueError, KeyError):
             if name.endswith(".json"):
-                journal: dict[str, Any] = checked(owned.document(f"{folder}/{name}"), JOURNAL, WRITTEN)
+                journal: dict[str, Any] = checked(own_files.document(f"{folder}/{name}"), JOURNAL, WRITTEN)
                 if time.time() - (journal.get("ended") or time.time()) < TOLD_S:
                     found.append(_job(folder, journal))
     return found
@@ -98,7 +98,7 @@ def _job(folder: str, journal: dict[str, Any]) -> JobProcess:
     if state != "ended" and not keeper and not (pid and _born(pid) == journal.get("born")):
         state = "gone"
     step, age = None, None
-    with contextlib.suppress(OSError), owned.opened(f"{folder}/{journal['name']}.step", strict=False) as file:
+    with contextlib.suppress(OSError), own_files.opened(f"{folder}/{journal['name']}.step", strict=False) as file:
         age = max(0.0, time.time() - os.fstat(file.fileno()).st_mtime)
         step = file.read(64).decode("utf-8", "replace").strip()
     code, ranks = journal.get("code"), journal["ranks"][:1024]

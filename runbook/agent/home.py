@@ -27,8 +27,8 @@ from runbook.agent.protocol import DIAL_S, NAME, Enrolment, ProtocolError
 from runbook.causes.findings import unreachable_for
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem, Unreachable
-from runbook.model.machine import this_machine
-from runbook.node import owned
+from runbook.node import own_files
+from runbook.node.proc import this_machine
 
 NO_CHECK_TIME = 0x200000
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME: the certificate is trusted by its hash, and a node's clock may be wrong."""
@@ -90,8 +90,8 @@ class Home:
 
     def remember(self, identity: Identity) -> None:
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        owned.safe(str(self.path))
-        owned.write(str(self._identity), json.dumps(msgspec.to_builtins(identity)))
+        own_files.safe(str(self.path))
+        own_files.write(str(self._identity), json.dumps(msgspec.to_builtins(identity)))
 
     def forget(self) -> None:
         for file in (self._identity, self._state, self._drained):
@@ -110,7 +110,7 @@ class Home:
 
     def tell(self, state: State) -> None:
         with contextlib.suppress(OSError):  # a full disk must not end the agent
-            owned.write(str(self._state), json.dumps(asdict(state)))
+            own_files.write(str(self._state), json.dumps(asdict(state)))
 
     def told(self) -> State | None:
         """What the agent that runs now is doing; None where none runs."""
@@ -145,8 +145,8 @@ class Home:
         return False
 
     def _read(self, path: Path) -> Mapping[str, Any]:
-        owned.safe(str(self.path))
-        found: Mapping[str, Any] = owned.document(str(path))
+        own_files.safe(str(self.path))
+        found: Mapping[str, Any] = own_files.document(str(path))
         return found
 
 

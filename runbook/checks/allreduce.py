@@ -14,7 +14,7 @@ from runbook.checks.bandwidth.normal import AUTO, BandwidthComparison, Expectati
 from runbook.checks.base import Check, argument
 from runbook.checks.connection import join
 from runbook.checks.context import Context
-from runbook.checks.ranks.halts import outcomes_of_halt, stragglers
+from runbook.checks.ranks.outcomes import outcomes_of_halt, stragglers
 from runbook.checks.ranks.pool import RankMember, RankPool, dismiss_pool, start_pool
 from runbook.checks.ranks.stuck import TOO_SLOW
 from runbook.model.units import bytes_text, seconds_text, significant

@@ -1,4 +1,4 @@
-"""What `runbook/node/rules.py` brought back from one node, read: its base chains, front ends and routes.
+"""What `runbook/node/firewall_rules.py` brought back from one node, read: its base chains, front ends and routes.
 
 The one subtle part is iptables-nft. Its rules live in nf_tables and show up in `nft -j` too, but there with matches
 that JSON cannot describe (`xt`). So each table that `iptables-save` of that flavour lists is taken from there, and left

@@ -34,7 +34,7 @@ def freeze(kept: KeptProcesses) -> dict[str, Facts]:
             return
         with contextlib.suppress(Unreachable, ProgramNotStarted, TimeoutError):
             order = {"leaders": alive, "seconds": 0.3, "stacks": kept.stacks.get(name)}
-            found[name] = session.call("halt", order, timeout_s=LOOK_S)
+            found[name] = session.call("rank_processes", order, timeout_s=LOOK_S)
 
     _everywhere(kept, look, LOOK_S)
     for name, facts in found.items():

@@ -263,7 +263,7 @@ class Slowness:
             return None
         nodes = [kept.at.inventory.node(name) for name in kept.live_nodes()]
 
-        def ask(node: Node) -> answers.StandingAnswer:
+        def ask(node: Node) -> answers.StackSamples:
             leaders = {str(m.place.ranks[0]): m.journal.get("pid") for m in kept.on(node.name) if not m.over}
             order = {
                 "leaders": leaders,
@@ -271,7 +271,7 @@ class Slowness:
                 "every_s": EVERY_S,
                 "stacks": kept.stacks.get(node.name) if by_stack else None,
             }
-            return kept.at.session(node).call(answers.STANDING, order, timeout_s=ANSWER_S)
+            return kept.at.session(node).call(answers.STACK_SAMPLES, order, timeout_s=ANSWER_S)
 
         self._seen = seen = []
         for name, answer in kept.at.run.site.each(nodes, ask, timeout_s=ANSWER_S).items():

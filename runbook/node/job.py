@@ -36,7 +36,7 @@ import threading
 import time
 
 from runbook.node.journal import ABOUT, ATTEMPT, JOURNAL, PLAIN, WRITTEN, Odd, belongs, checked, node_of
-from runbook.node.owned import document, is_ours, listed, opened, ours, safe, write
+from runbook.node.own_files import document, is_ours, listed, opened, ours, safe, write
 from runbook.node.proc import born, environ, owner, pids, stat
 from runbook.node.proc import kill as send
 from runbook.node.steps import USUAL, number, step_in

@@ -381,7 +381,7 @@ class AdapterFacts(TypedDict):
     tc: dict[Word, Text] | None
 
 
-class LinkAnswer(TypedDict):
+class Adapters(TypedDict):
     interfaces: dict[Interface, AdapterFacts]
 
 
@@ -477,7 +477,7 @@ class RankSeen(TypedDict):
     own_stacks: dict[Digits, Text]
 
 
-class HaltAnswer(TypedDict):
+class RankProcesses(TypedDict):
     ranks: dict[Digits, RankSeen]
     busy: list[BusyProcess]
     carried: Integer | None
@@ -487,14 +487,14 @@ class HaltAnswer(TypedDict):
     seconds: Seconds
 
 
-class RankStanding(TypedDict):
+class RankSamples(TypedDict):
     pid: Pid
     states: Annotated[str, Meta(pattern=r"\A[A-Za-z]{0,1000}\Z")]
     stacks: Annotated[list[Text], Meta(max_length=1000)]
 
 
-class StandingAnswer(TypedDict):
-    ranks: dict[Digits, RankStanding]
+class StackSamples(TypedDict):
+    ranks: dict[Digits, RankSamples]
     busy: list[BusyProcess]
 
 
@@ -623,18 +623,18 @@ COLLECT = Asked("collect", Collected)
 COUNTERS = Asked("counters", Counters)
 EPHEMERAL = Asked("ephemeral", Ephemeral)
 FLOWS = Asked("flows", Flows)
-HALT = Asked("halt", HaltAnswer)
+RANK_PROCESSES = Asked("rank_processes", RankProcesses)
 ROUTE = Asked("route", Routes)
-STANDING = Asked("standing", StandingAnswer)
+STACK_SAMPLES = Asked("stack_samples", StackSamples)
 
 ANSWERS: Mapping[str, Any] = {
-    **{asked: asked.answer for asked in (COLLECT, COUNTERS, EPHEMERAL, FLOWS, HALT, ROUTE, STANDING)},
+    **{asked: asked.answer for asked in (COLLECT, COUNTERS, EPHEMERAL, FLOWS, RANK_PROCESSES, ROUTE, STACK_SAMPLES)},
     "reach": ReachAnswer,
     "ping": PingAnswer,
     "port": PortAnswer,
     "gpus": GpusAnswer,
     "ibstat": IbstatAnswer,
-    "link": LinkAnswer,
+    "adapters": Adapters,
     "survey": SurveyAnswer,
     "pythons": Pythons,
     "job prepare": Prepared,
@@ -677,7 +677,7 @@ def _asked(program: str, arguments: Mapping[str, Any], found: Mapping[str, Any])
             Ephemeral.__annotations__ if found["low"] is not None and found["high"] is not None else ("low", "high")
         )
         return list(fields), [name for name in Ephemeral.__annotations__ if name in found]
-    if program == "halt":
+    if program == "rank_processes":
         return sorted(rank for rank, pid in arguments["leaders"].items() if pid), sorted(found["ranks"])
     return [], []
 
@@ -742,7 +742,7 @@ class ToolRun(TypedDict):
     flavour: NotRequired[Word]
 
 
-class RulesFacts(TypedDict, total=False):
+class FirewallFacts(TypedDict, total=False):
     conntrack_count: Digits | None
     conntrack_max: Digits | None
     local_ports: Line | None
@@ -756,9 +756,9 @@ class RulesFacts(TypedDict, total=False):
     traffic_filters: dict[Line, Line]
 
 
-class RulesAnswer(TypedDict):
+class FirewallRules(TypedDict):
     tools: dict[Line, ToolRun]
-    facts: RulesFacts
+    facts: FirewallFacts
 
 
 class RankOfWorld(TypedDict):
@@ -943,7 +943,7 @@ class Messages:
 
 
 MESH = Messages({"listening": Listening, "dialled": DialResults})
-RULES = Messages({"": RulesAnswer})
+FIREWALL_RULES = Messages({"": FirewallRules})
 RANK: Descriptions = {
     "step started": Started,
     "step imported": Imported,
@@ -963,7 +963,7 @@ RANK: Descriptions = {
 }
 KEEPER = Messages({"kept": KeptNow})
 
-PROGRAMS: Mapping[str, Messages] = {"mesh": MESH, "rules": RULES}
+PROGRAMS: Mapping[str, Messages] = {"mesh": MESH, "firewall_rules": FIREWALL_RULES}
 """Of the programs in `runbook/node/` that are started by their name."""
 
 

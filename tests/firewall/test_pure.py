@@ -17,7 +17,7 @@ from runbook.firewall.explain import merge
 from runbook.firewall.front_ends import blocking_line, firewalld_runs, parse_ufw, parse_zones, port_lists
 from runbook.firewall.nft import texts_by_handle
 from runbook.model.verdict import Finding
-from runbook.node.rules import AS_ROOT
+from runbook.node.firewall_rules import AS_ROOT
 
 HERE = Path(__file__).parent
 CORPUS = HERE.parents[2] / "shared" / "corpus" / "tool_outputs.jsonl"

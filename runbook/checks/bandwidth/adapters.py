@@ -21,8 +21,8 @@ RATE = r"([\d.]+)([KMGT]?)bit"
 
 @dataclass(frozen=True, slots=True)
 class NodeAdapters:
-    """`interfaces`: what `link.py` told of those that TCP uses. `ports`: the HCA ports that NCCL takes. `inner`: of the
-    loopback interface, which carries what the ranks of one node tell each other over TCP."""
+    """`interfaces`: what `node/adapters.py` told of those that TCP uses. `ports`: the HCA ports that NCCL takes.
+    `inner`: of the loopback interface, which carries what the ranks of one node tell each other over TCP."""
 
     interfaces: Mapping[str, Facts]
     ports: tuple[Port, ...] = ()
@@ -47,7 +47,7 @@ class SlowReason:
 
 def ask(at: Context) -> dict[str, NodeAdapters | Outcome]:
     """Ask every node; an outcome stands for one that could not be asked."""
-    links = at.ask("link", lambda node: {"interfaces": [*interfaces_of(at, node), "lo"]}, timeout_s=6.0)
+    links = at.ask("adapters", lambda node: {"interfaces": [*interfaces_of(at, node), "lo"]}, timeout_s=6.0)
     rdma = at.inventory.rendezvous.backend == "nccl" and at.ask("ibstat", lambda node: {}, timeout_s=10.0)
     found: dict[str, NodeAdapters | Outcome] = {}
     for node in at.nodes:

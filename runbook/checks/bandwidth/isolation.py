@@ -1,9 +1,9 @@
 """Where a slow AllReduce loses its time: each rank alone, pairs inside a node, pairs of nodes in each direction.
 
-An end is whatever can be slow: a node, or one rank of a node. A lane goes one way, from one end to another. First every
-end sends to the next one (a ring, as AllReduce does), so each is tried once as a sender and once as a receiver. A lane
+An end is whatever can be slow: a node, or one rank of a node. A link goes one way, from one end to another. First every
+end sends to the next one (a ring, as AllReduce does), so each is tried once as a sender and once as a receiver. A link
 that is slow leaves two suspects and the path between them; each suspect is then tried with a partner that is proven
-good in that very role. In one round no end is on two lanes: a slow neighbour makes nobody else look slow.
+good in that very role. In one round no end is on two links: a slow neighbour makes nobody else look slow.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from runbook.checks.bandwidth.judge import Link, Role
 from runbook.checks.bandwidth.normal import span_text
-from runbook.checks.bandwidth.search import Halted, MeasuringRanks, Search, leaves, look, uneven
+from runbook.checks.bandwidth.search import MeasuringRanks, Search, Unfinished, leaves, look, uneven
 from runbook.checks.context import Context
 from runbook.checks.ranks.evidence import busy_lines, gather
 from runbook.checks.ranks.pool import RankMember, RankPool
@@ -21,14 +21,14 @@ from runbook.model.errors import Unreachable
 
 SLOWER_THAN_GATE = 0.7
 SLOWER_THAN_BEST = 0.5
-"""A lane is slow below the gate and below this part of the fastest: 0.7 where that one meets the gate, so that it is
+"""A link is slow below the gate and below this part of the fastest: 0.7 where that one meets the gate, so that it is
 proven to be possible; else 0.5, what is between healthy links of one cluster at most."""
 
 
 @dataclass(frozen=True, slots=True)
-class LanesVerdict:
-    """What the lanes prove. `sending`, `receiving`: ends that are slow in this role, whoever the partner. `paths`:
-    lanes that are slow where nothing tells the two ends apart, or where both are fine with others."""
+class RingVerdict:
+    """What the links prove. `sending`, `receiving`: ends that are slow in this role, whoever the partner. `paths`:
+    links that are slow where nothing tells the two ends apart, or where both are fine with others."""
 
     sending: tuple[str, ...] = ()
     receiving: tuple[str, ...] = ()
@@ -51,94 +51,94 @@ def ring(ends: Sequence[str]) -> list[Link]:
     return [Link(end, ends[(index + 1) % len(ends)]) for index, end in enumerate(ends)]
 
 
-def rounds(lanes: Iterable[Link]) -> list[list[Link]]:
-    """The lanes in as few rounds as a greedy choice finds: two for a ring of an even number of ends, else three."""
+def rounds(links: Iterable[Link]) -> list[list[Link]]:
+    """The links in as few rounds as a greedy choice finds: two for a ring of an even number of ends, else three."""
     found: list[tuple[set[str], list[Link]]] = []
-    for lane in lanes:
-        ends = {lane.source, lane.destination}
+    for link in links:
+        ends = {link.source, link.destination}
         for taken, members in found:
             if not taken & ends:
                 taken |= ends
-                members.append(lane)
+                members.append(link)
                 break
         else:
-            found.append((ends, [lane]))
+            found.append((ends, [link]))
     return [members for _, members in found]
 
 
-def slow_lanes(measured: Mapping[Link, float], gate: float) -> list[Link]:
-    """Lanes that are slow beside the fastest one, slowest first. GB/s."""
+def slow_links(measured: Mapping[Link, float], gate: float) -> list[Link]:
+    """Links that are slow beside the fastest one, slowest first. GB/s."""
     best = max(measured.values(), default=0.0)
     part = SLOWER_THAN_GATE if best >= gate else SLOWER_THAN_BEST
-    return sorted((lane for lane, rate in measured.items() if rate < min(gate, part * best)), key=measured.__getitem__)
+    return sorted((link for link, rate in measured.items() if rate < min(gate, part * best)), key=measured.__getitem__)
 
 
 def second_look(measured: Mapping[Link, float], gate: float) -> list[Link]:
-    """Each slow lane again, since once may be chance, and each of its ends with a partner that is proven good.
+    """Each slow link again, since once may be chance, and each of its ends with a partner that is proven good.
 
     Partners are used evenly, so that many suspects need few rounds.
     """
-    slow = slow_lanes(measured, gate)
-    good = [lane for lane in measured if lane not in slow]
-    senders = [lane.source for lane in good]
-    receivers = [lane.destination for lane in good]
+    slow = slow_links(measured, gate)
+    good = [link for link in measured if link not in slow]
+    senders = [link.source for link in good]
+    receivers = [link.destination for link in good]
     circle = circles(measured)
     used: dict[str, int] = {}
     wanted: list[Link] = []
 
-    def partner(choice: Sequence[str], lane: Link) -> str | None:
-        own = circle[lane.source]
-        free = [end for end in choice if circle[end] == own and end not in (lane.source, lane.destination)]
+    def partner(choice: Sequence[str], link: Link) -> str | None:
+        own = circle[link.source]
+        free = [end for end in choice if circle[end] == own and end not in (link.source, link.destination)]
         chosen = min(free, key=lambda end: used.get(end, 0), default=None)
         if chosen is not None:
             used[chosen] = used.get(chosen, 0) + 1
         return chosen
 
-    for lane in slow:
-        receiver, sender = partner(receivers, lane), partner(senders, lane)
+    for link in slow:
+        receiver, sender = partner(receivers, link), partner(senders, link)
         if receiver is not None:
-            wanted.append(Link(lane.source, receiver))
+            wanted.append(Link(link.source, receiver))
         if sender is not None:
-            wanted.append(Link(sender, lane.destination))
-        wanted.append(lane)
+            wanted.append(Link(sender, link.destination))
+        wanted.append(link)
     return list(dict.fromkeys(wanted))
 
 
-def circles(lanes: Iterable[Link]) -> dict[str, str]:
+def circles(links: Iterable[Link]) -> dict[str, str]:
     """For every end the first end of its ring: ranks of one node are no partners for those of another."""
     found: dict[str, str] = {}
-    for lane in lanes:
-        kept = found.setdefault(lane.source, lane.source)
-        old = found.setdefault(lane.destination, kept)
+    for link in links:
+        kept = found.setdefault(link.source, link.source)
+        old = found.setdefault(link.destination, kept)
         found = {end: kept if circle == old else circle for end, circle in found.items()}
     return found
 
 
-def judge(first: Mapping[Link, float], second: Mapping[Link, float], gate: float) -> LanesVerdict:
-    """Who is to blame, by the ring and by the second look. A lane that was slow only once is nobody's fault."""
-    suspects = slow_lanes(first, gate)
-    # Both looks on one scale. The better of two counts for a lane: what it reached once it can do.
-    best = {lane: max(first.get(lane, 0.0), second.get(lane, 0.0)) for lane in {**first, **second}}
-    slow = set(slow_lanes(best, gate))
-    good = [lane for lane in first if lane not in suspects]
-    receivers, senders = {lane.destination for lane in good}, {lane.source for lane in good}
+def judge(first: Mapping[Link, float], second: Mapping[Link, float], gate: float) -> RingVerdict:
+    """Who is to blame, by the ring and by the second look. A link that was slow only once is nobody's fault."""
+    suspects = slow_links(first, gate)
+    # Both looks on one scale. The better of two counts for a link: what it reached once it can do.
+    best = {link: max(first.get(link, 0.0), second.get(link, 0.0)) for link in {**first, **second}}
+    slow = set(slow_links(best, gate))
+    good = [link for link in first if link not in suspects]
+    receivers, senders = {link.destination for link in good}, {link.source for link in good}
 
     def whoever_the_partner(mine: list[Link], proven: bool) -> bool:
-        return proven and all(lane in slow for lane in mine)
+        return proven and all(link in slow for link in mine)
 
     sending, receiving, paths = [], [], []
-    for lane in suspects:
-        sent = [other for other in best if other.source == lane.source]
-        received = [other for other in best if other.destination == lane.destination]
+    for link in suspects:
+        sent = [other for other in best if other.source == link.source]
+        received = [other for other in best if other.destination == link.destination]
         sends_slowly = whoever_the_partner(sent, any(other.destination in receivers for other in sent))
         receives_slowly = whoever_the_partner(received, any(other.source in senders for other in received))
         if sends_slowly:
-            sending.append(lane.source)
+            sending.append(link.source)
         if receives_slowly:
-            receiving.append(lane.destination)
-        if lane in slow and not sends_slowly and not receives_slowly:
-            paths.append(lane)
-    return LanesVerdict(_once(sending), _once(receiving), tuple(paths))
+            receiving.append(link.destination)
+        if link in slow and not sends_slowly and not receives_slowly:
+            paths.append(link)
+    return RingVerdict(_once(sending), _once(receiving), tuple(paths))
 
 
 def _once(names: Iterable[str]) -> tuple[str, ...]:
@@ -152,19 +152,19 @@ MOST_ROUNDS = 4
 
 
 @dataclass
-class LaneLayer:
-    """Lanes of one kind: GB/s of each in the ring and in the second look, and the pairs of ranks it was made of."""
+class LinkLayer:
+    """Links of one kind: GB/s of each in the ring and in the second look, and the pairs of ranks it was made of."""
 
     first: dict[Link, float] = field(default_factory=dict)
     second: dict[Link, float] = field(default_factory=dict)
     pairs: dict[Link, dict[tuple[int, int], float]] = field(default_factory=dict)
-    verdict: LanesVerdict = field(default_factory=LanesVerdict)
+    verdict: RingVerdict = field(default_factory=RingVerdict)
 
     @property
     def rates(self) -> dict[Link, float]:
         """The better of the two looks."""
         return {
-            lane: max(self.first.get(lane, 0.0), self.second.get(lane, 0.0)) for lane in {**self.first, **self.second}
+            link: max(self.first.get(link, 0.0), self.second.get(link, 0.0)) for link in {**self.first, **self.second}
         }
 
     @property
@@ -179,8 +179,8 @@ class Isolation:
 
     alone: dict[int, tuple[float, float]] = field(default_factory=dict)
     busy: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    inside: LaneLayer = field(default_factory=LaneLayer)
-    between: LaneLayer = field(default_factory=LaneLayer)
+    inside: LinkLayer = field(default_factory=LinkLayer)
+    between: LinkLayer = field(default_factory=LinkLayer)
     stopped: str | None = None
 
 
@@ -206,12 +206,12 @@ def isolate(pool: RankPool, at: Context, gate: float) -> Isolation:
             at.say("too slow: measuring between the nodes, each direction")
             done = look(ranks, pool.members, seconds=WAY_S, leaf_of=leaves(at.nodes), enough=gate)
             found.between, found.stopped = between(done), done.stopped
-    except (Halted, Unreachable) as error:
+    except (Unfinished, Unreachable) as error:
         found.stopped = str(error)
     return found
 
 
-def between(done: Search) -> LaneLayer:
+def between(done: Search) -> LinkLayer:
     """A layer out of a search: those who are far below the others. What is only a little slower is not why all are."""
     told, best = done.verdict, done.best
     limit = SLOWER_THAN_GATE * told.normal.median
@@ -230,12 +230,12 @@ def between(done: Search) -> LaneLayer:
     rails: dict[Link, dict[tuple[int, int], float]] = {}
     for each in done.found:
         rails.setdefault(each.link, {}).update(each.rails)
-    verdict = LanesVerdict(ends(Role.SENDS), ends(Role.RECEIVES), tuple(path for path in paths if slow([path])))
-    return LaneLayer(best, {}, rails, verdict)
+    verdict = RingVerdict(ends(Role.SENDS), ends(Role.RECEIVES), tuple(path for path in paths if slow([path])))
+    return LinkLayer(best, {}, rails, verdict)
 
 
 def _look_inside(
-    ranks: MeasuringRanks, layer: LaneLayer, links: Sequence[Link], numbers: Mapping[str, int], gate: float
+    ranks: MeasuringRanks, layer: LinkLayer, links: Sequence[Link], numbers: Mapping[str, int], gate: float
 ) -> None:
     """Measures every pair of a ring once, then slow pairs and their ends again; keeps what is known when time is up."""
 

@@ -41,7 +41,7 @@ class PairMeasured:
     resent: float | None = None
 
 
-class Halted(Exception):
+class Unfinished(Exception):
     """A measurement did not come to an end. `halt` says how, where it was the ranks."""
 
     def __init__(self, says: str, halt: Halt | None = None) -> None:
@@ -50,7 +50,7 @@ class Halted(Exception):
 
 
 class MeasuringRanks:
-    """Until a deadline on the monotonic clock, of the stage and for all measurements together. Raises Halted.
+    """Until a deadline on the monotonic clock, of the stage and for all measurements together. Raises Unfinished.
 
     `go_on` is asked about a halt: whether it proves nothing, so that waiting goes on.
     """
@@ -61,9 +61,9 @@ class MeasuringRanks:
         self._pool = pool
         self._ends = time.monotonic() + min(timeout_s, at.left_s)
         self._go_on = go_on
-        for name, result in at.each(lambda node: at.session(node).push_program("lanes")).items():
+        for name, result in at.each(lambda node: at.session(node).push_program("rank_bandwidth")).items():
             if isinstance(result, BaseException):
-                raise Halted(f"the measurement could not be brought to {name}: {result}")
+                raise Unfinished(f"the measurement could not be brought to {name}: {result}")
 
     def alone(self) -> dict[int, tuple[float, float]]:
         """By rank, GB/s in its own memory and the share of time without a CPU; the better of two where they differ."""
@@ -87,7 +87,7 @@ class MeasuringRanks:
         found = {(int(each["source"]), int(each["destination"])): _moved(each) for each in said}
         wanted = {way for one, other, _ in pairs for way in ((one, other), (other, one))}
         if missing := wanted - found.keys():
-            raise Halted(f"rank {min(missing)[1]} did not say what it received from rank {min(missing)[0]}")
+            raise Unfinished(f"rank {min(missing)[1]} did not say what it received from rank {min(missing)[0]}")
         return {way: found[way] for way in wanted}
 
     def _run(
@@ -95,7 +95,7 @@ class MeasuringRanks:
     ) -> list[Mapping[str, Any]]:
         """Give the order and return what the ranks said of it."""
         if self._ends <= time.monotonic():
-            raise Halted("there was no time left to measure the rest")
+            raise Unfinished("there was no time left to measure the rest")
         said: list[Mapping[str, Any]] = []
 
         def hear(_member: RankMember, message: Mapping[str, Any]) -> None:
@@ -105,7 +105,9 @@ class MeasuringRanks:
         self._pool.order({"do": "measure", **what}, own)
         for halt in self._halts(hear):
             if halt.kind == "late" or not self._go_on(halt):
-                raise Halted(f"the ranks did not finish the measurement ({halt.kind} after {halt.seconds:.1f} s)", halt)
+                raise Unfinished(
+                    f"the ranks did not finish the measurement ({halt.kind} after {halt.seconds:.1f} s)", halt
+                )
             self._pool.go_on(halt)
         return said
 
@@ -265,7 +267,7 @@ def look(
         pairs = {each: _rails(by_node, each, seconds) for each in meetings}
         try:
             moved = ranks.meet([pair for some in pairs.values() for pair in some], trips=trips, both=both)
-        except Halted as error:
+        except Unfinished as error:
             if error.halt is not None and error.halt.kind != "late":
                 raise
             done.stopped = str(error)

@@ -1,9 +1,9 @@
-"""Where the ranks of this node stand, looked at again and again: who waits for others does so most of the time.
+"""Samples of the stacks of this node's ranks: a rank that waits for others does so in most of them.
 
 Argument: {"leaders": {rank: pid of the first process of its session}, "looks": int, "every_s": seconds between them,
 "stacks": the folder where its processes write theirs when asked (stack_on_signal.py), or null: then nobody is asked}.
 Gives {"ranks": {rank: {"pid", "states": a letter a look, as proc(5) has them, "stacks": [text of its main thread, a
-look]}}, "busy": as halt.py tells it}.
+look]}}, "busy": as rank_processes.py tells it}.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from __future__ import annotations
 import threading
 import time
 
-from runbook.node.halt import busy, family, own_rank, own_stacks, processes, tell_cpu
 from runbook.node.proc import stat
+from runbook.node.rank_processes import busy, family, own_rank, own_stacks, processes, tell_cpu
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import RankStanding, StandingAnswer
+    from runbook.transport.answers import RankSamples, StackSamples
 
 SHELLS = ("sh", "bash", "dash")
 LONGEST = 8192
 
 
-def look(arguments: dict[str, Any]) -> StandingAnswer:
+def look(arguments: dict[str, Any]) -> StackSamples:
     leaders = [int(pid) for pid in arguments["leaders"].values() if pid]
     before, begun = processes(set(leaders)), time.monotonic()
     chosen: dict[int, int] = {}
@@ -33,7 +33,7 @@ def look(arguments: dict[str, Any]) -> StandingAnswer:
             rank = own_rank(entry.pid)
             if rank is not None and entry.stat.comm not in SHELLS:
                 chosen.setdefault(rank, entry.pid)  # those that come later are its data loaders
-    found: dict[int, RankStanding] = {rank: {"pid": pid, "states": "", "stacks": []} for rank, pid in chosen.items()}
+    found: dict[int, RankSamples] = {rank: {"pid": pid, "states": "", "stacks": []} for rank, pid in chosen.items()}
     for number in range(arguments["looks"]):
         threading.Event().wait(max(0.0, begun + number * arguments["every_s"] - time.monotonic()))
         states = {rank: state(pid) for rank, pid in chosen.items()}

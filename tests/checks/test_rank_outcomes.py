@@ -8,7 +8,7 @@ import pytest
 
 from runbook.checks.network.live_traffic import Between
 from runbook.checks.ranks.evidence import gather, main_stack, progress
-from runbook.checks.ranks.halts import outcomes_of_halt
+from runbook.checks.ranks.outcomes import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Outcome, Verdict

@@ -11,12 +11,12 @@ import runbook.node
 
 HEAD = """
 import os, socket, time
-from runbook.node.turns import READ, WRITE, LOOK_S, Turns, pause
+from runbook.node.event_loop import READ, WRITE, LOOK_S, EventLoop, pause
 
-def waits(sock, seconds, turns, found):
-    begun = turns.clock
+def waits(sock, seconds, loop, found):
+    begun = loop.clock
     ready = yield (sock,), READ, seconds
-    found.append((bool(ready), turns.clock - begun))
+    found.append((bool(ready), loop.clock - begun))
 """
 
 
@@ -35,29 +35,29 @@ def on_a_node(code: str) -> str:
 def test_silence_while_the_process_sleeps_is_not_counted() -> None:
     """Who answers while we sleep is heard, whatever time has passed by the wall clock."""
     said = on_a_node("""
-turns, found = Turns(), []
+loop, found = EventLoop(), []
 here, there = socket.socketpair()
-turns.start(waits(here, 0.3, turns, found))
-turns.turn()
+loop.start(waits(here, 0.3, loop, found))
+loop.turn()
 there.send(b"x")
 time.sleep(1.0)  # no CPU for us
 while not found:
-    turns.turn()
+    loop.turn()
 print(found[0][0], found[0][1] < 0.3)
-told = turns.report()
-print(told["latest_s"] >= 0.8, told["late_s"] >= 0.8, turns.report()["latest_s"] < 0.5)
+told = loop.report()
+print(told["latest_s"] >= 0.8, told["late_s"] >= 0.8, loop.report()["latest_s"] < 0.5)
 """)
     assert said.split() == ["True"] * 5
 
 
 def test_silence_while_it_is_awake_is_counted() -> None:
     said = on_a_node("""
-turns, found = Turns(), []
+loop, found = EventLoop(), []
 here, there = socket.socketpair()
 begun = time.monotonic()
-turns.start(waits(here, 0.3, turns, found))
+loop.start(waits(here, 0.3, loop, found))
 while not found:
-    turns.turn()
+    loop.turn()
 print(found[0][0], found[0][1] >= 0.3, time.monotonic() - begun >= 0.3)
 """)
     assert said.split() == ["False", "True", "True"]
@@ -72,12 +72,12 @@ def tidy(said):
     finally:
         said.append("closed")
 
-turns, said, over = Turns(), [], []
-task = turns.start(tidy(said), over.append)
-turns.turn()
-turns.cancel(task)
+loop, said, over = EventLoop(), [], []
+task = loop.start(tidy(said), over.append)
+loop.turn()
+loop.cancel(task)
 for _ in range(5):
-    turns.turn()
+    loop.turn()
 print(said, over)
 """)
     assert said.strip() == "['closed'] []"
@@ -89,11 +89,11 @@ def sleeper(seconds):
     yield from pause(seconds)
     return seconds
 
-turns, over = Turns(), []
+loop, over = EventLoop(), []
 for seconds in (0.3, 0.1, 0.2, 0.0):
-    turns.start(sleeper(seconds), over.append)
+    loop.start(sleeper(seconds), over.append)
 while len(over) < 4:
-    turns.turn()
+    loop.turn()
 print(over)
 """)
     assert said.strip() == "[0.0, 0.1, 0.2, 0.3]"

@@ -1,7 +1,7 @@
-"""Runs on a node: collects what its packet filters are, in whatever tool's words, and prints it as one JSON line.
+"""The rules of this node's packet filters, in whatever tool's words, as one JSON line.
 
-Contract: `python3 rules.py '{"peers": ["10.0.0.2"]}'` prints `\\x1erunbook ` and one JSON object. Python >= 3.8,
-standard library only. Nothing is judged here and nothing is changed: every command only lists. An ordinary user's
+Contract: `python3 firewall_rules.py '{"peers": ["10.0.0.2"]}'` prints `\\x1erunbook ` and one JSON object. Python >=
+3.8, standard library only. Nothing is judged here and nothing is changed: every command only lists. An ordinary user's
 commands go through `sudo -n`, which never asks. Each command has 3 s, and they run side by side.
 
 A command's record says what happened: `ok` (rc, stdout, stderr), `missing` (no such tool), `denied` (needs root, and
@@ -208,7 +208,7 @@ def main() -> None:
         if name.endswith("-save") and "path" in record:
             record["flavour"] = flavour(record["path"])
     answer = {
-        "program": "rules",
+        "program": "firewall_rules",
         "version": 1,
         "root": root,
         "uid": os.geteuid(),

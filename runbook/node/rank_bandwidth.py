@@ -1,4 +1,5 @@
-"""What single ranks and pairs of ranks can do. Part of `rank.py`. Python 3.8.
+"""Bandwidth and latency of pairs of ranks, and of single ranks in their own memory. Part of `rank.py`, which is sent
+alone: it imports nothing of ours. Python 3.8.
 
 Two measurements, each an order that every rank gets at the same time:
 {"do": "measure", "pair": [one, other, seconds] or null, "trips": n, "both": bool}: both of a pair get the same. First n

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import AdapterFacts, LinkAnswer
+    from runbook.transport.answers import AdapterFacts, Adapters
 
 CLASS = "/sys/class/net/"
 COUNTERS = ("rx_errors", "rx_dropped", "rx_crc_errors", "tx_errors", "tx_dropped", "collisions")
@@ -55,7 +55,7 @@ def shaping(name: str) -> dict[str, str] | None:
     return said
 
 
-def look(arguments: dict[str, Any]) -> LinkAnswer:
+def look(arguments: dict[str, Any]) -> Adapters:
     found: dict[str, AdapterFacts] = {}
     for name in arguments["interfaces"]:
         if not os.path.exists(CLASS + name):

@@ -1,4 +1,4 @@
-"""Many conversations in one thread: generators that take turns, on a clock that stands still while we sleep.
+"""An event loop: many conversations in one thread, as generators, on a clock that stands still while we sleep.
 
 Silence is evidence only from somebody who was awake to hear. A process without a CPU sees silence where answers lie in
 its sockets; so time here counts no more than LOOK_S between two looks at them, however long the machine kept us
@@ -30,7 +30,7 @@ LOOK_S = 0.05
 IDLE_S = 0.25
 
 
-class Turns:
+class EventLoop:
     def __init__(self) -> None:
         self.clock = 0.0
         self._selector = selectors.DefaultSelector()

@@ -1,4 +1,5 @@
-"""What this node's kernel knows of ranks that died or do not get on. Linux; elsewhere it tells nothing.
+"""What this node's kernel knows of the processes of ranks that died or make no progress. Linux; elsewhere it tells
+nothing.
 
 Argument: {"leaders": {rank: pid of the first process of its session}, "seconds": how long to watch, "stacks": the
 folder where processes of these sessions write theirs when asked (stack_on_signal.py), or null}. Gives
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from runbook.transport.answers import BusyProcess, HaltAnswer, ProcessFacts, RankSeen
+    from runbook.transport.answers import BusyProcess, ProcessFacts, RankProcesses, RankSeen
 
     Processes = dict[int, "Process"]
 
@@ -42,7 +43,7 @@ LONGEST_STACK = 64 * 1024
 LONGEST_COMMAND = 120
 
 
-def look(arguments: dict[str, Any]) -> HaltAnswer:
+def look(arguments: dict[str, Any]) -> RankProcesses:
     leaders = {rank: int(pid) for rank, pid in arguments["leaders"].items() if pid}
     begun = time.monotonic()
     ours = set(leaders.values())
