@@ -19,7 +19,7 @@ from runbook.engine.runfolder import run_folder
 from runbook.files.node_sets import select
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.follow import Tell, follow, kept_of, read, supervise
-from runbook.jobs.known import Cluster, KnownJob, clean, living, stop
+from runbook.jobs.known_jobs import Cluster, KnownJob, clean, living, stop
 from runbook.jobs.launch import Stall
 from runbook.jobs.logs import JobSecrets, job_secrets
 from runbook.jobs.watch import watch

@@ -19,14 +19,14 @@ from pathlib import Path
 from runbook.checks.context import Context, Run
 from runbook.jobs import ending
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
-from runbook.jobs.known import Cluster, KnownJob, clean, serial_of
+from runbook.jobs.failure import judge_attempt
+from runbook.jobs.known_jobs import Cluster, KnownJob, clean, serial_of
 from runbook.jobs.launch import RunningAttempt, Stall
 from runbook.jobs.logs import JobSecrets, RankLogs, job_secrets
 from runbook.jobs.processes import KeptProcesses, stopped_by_user
 from runbook.jobs.retry import judge_retry
-from runbook.jobs.stalled import outcomes_of_stall
+from runbook.jobs.stall import outcomes_of_stall
 from runbook.jobs.start import STACKS
-from runbook.jobs.verdict import judge_attempt
 from runbook.jobs.watch import Fetching, WatchEnd, watch
 from runbook.launch.job import Job
 from runbook.model.errors import FilesWrong, Unreachable

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.known import Cluster, KnownJob
+from runbook.jobs.known_jobs import Cluster, KnownJob
 from runbook.launch.script import LAUNCH
 from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import Redactor, long_enough, secrets_of

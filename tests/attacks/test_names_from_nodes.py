@@ -23,8 +23,8 @@ from profiles import examples, one_in
 
 from runbook.cli.main import main
 from runbook.jobs.attempt import ProcessSpec
+from runbook.jobs.failure import judge_attempt
 from runbook.jobs.logs import MARK, RankLogs
-from runbook.jobs.verdict import judge_attempt
 from runbook.jobs.watch import WatchEnd
 from runbook.model.errors import Unreachable
 from runbook.model.redact import Redactor

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from runbook.jobs.failure import judge_attempt
 from runbook.jobs.processes import KeptProcess, KeptProcesses
-from runbook.jobs.verdict import judge_attempt
 from runbook.jobs.watch import WatchEnd, earliest
 from runbook.model.verdict import Finding, Verdict
 

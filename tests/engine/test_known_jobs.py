@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runbook.jobs.known import _journals
+from runbook.jobs.known_jobs import _journals
 from runbook.node.journal import Odd
 
 

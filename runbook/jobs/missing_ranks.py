@@ -1,23 +1,89 @@
-"""Two habits of JAX that hide who failed.
+"""Which ranks did not come, where others waited for them in vain: at the barrier of files, or at JAX's coordinator.
 
-Its initialisation aborts whoever has waited in vain, and names nobody: who did not come is told by who did. And a
-program that raised does not end: at its exit it meets its peers, who never come, for five minutes. A traceback alone is
-no end of a program: it may print one and go on. So nobody is taken for lost before the grace of the job has passed in
-which that rank wrote nothing after the exception, and no rank wrote anything on its stdout.
+JAX's initialisation aborts whoever has waited in vain, and names nobody: who did not come is told by who did.
 """
 
 from __future__ import annotations
 
-import re
-import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
 from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses
 from runbook.model.commands import word
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
+
+BARRIER = "barrier: "
+"""What a keeper says first where its process was not started because of it."""
+
+
+def failed_to_meet(member: KeptProcess) -> bool:
+    """Whether it waited in vain for the others."""
+    return member.code is None and str(member.journal.get("why") or "").startswith(BARRIER)
+
+
+def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
+    """The node that is to blame, and what is wrong with it. `first` waited in vain."""
+    waiting = {name: _who_waits(kept, name) for name in kept.nodes}
+    owner = next(member for member in kept.members if 0 in member.place.ranks)
+    met = _met(waiting[owner.place.node])
+    absent = [name for name in kept.nodes if name not in met]
+    for name in absent or [first.place.node]:
+        member = waiting[name]
+        folder, why = str(member.journal.get("barrier")), str(member.journal.get("why") or "").removeprefix(BARRIER)
+        if why.startswith("the shared folder"):
+            return name, finding_for(
+                "ranks-missing",
+                f"{name} could not meet the others: {why}",
+                _seen(waiting),
+                way="barrier-folder",
+                name=name,
+                folder=word(_parent(folder)),
+            )
+        if name in _met(member):
+            there = owner.place.node
+            return name, finding_for(
+                "ranks-missing",
+                f"{_parent(folder)} on {name} is not the folder of that name on {there}: the two nodes wait in it and "
+                "do not see each other's files. It is not shared",
+                _seen(waiting),
+                (there,),
+                way="barrier-not-shared",
+                folder=word(_parent(folder)),
+            )
+    missing = ", ".join(absent) or owner.place.node
+    return (absent or [owner.place.node])[0], finding_for(
+        "ranks-missing",
+        f"{missing} did not come to the barrier of files in time: {first.journal.get('why')}",
+        _seen(waiting),
+        way="barrier",
+        missing=missing,
+        barrier=word(_parent(str(first.journal.get("barrier")))),
+    )
+
+
+def _who_waits(kept: KeptProcesses, node: str) -> KeptProcess:
+    """The process of a node that puts down its name."""
+    return kept.on(node)[0]
+
+
+def _met(member: KeptProcess) -> list[str]:
+    return list(member.journal.get("met") or ())
+
+
+def _seen(waiting: dict[str, KeptProcess]) -> tuple[str, ...]:
+    lines = []
+    for name, member in list(waiting.items())[:8]:
+        place = f", {member.journal['met_on']}" if member.journal.get("met_on") else ""
+        lines.append(f"{name} saw there: {', '.join(_met(member)) or 'nobody'}{place}")
+    return tuple(lines)
+
+
+def _parent(folder: str) -> str:
+    """Where the folder of the attempt, which is gone by now, was made."""
+    return folder.rpartition("/")[0] or "/"
+
 
 WAITED = "CoordinationService/RegisterTask"
 """The call in which JAX waits for all processes, as it names it when it gives up."""
@@ -76,54 +142,3 @@ def _frozen(member: KeptProcess, frozen: Mapping[str, Facts]) -> Facts:
     """What was seen of it while it lived, after the first had failed."""
     ranks = (frozen.get(member.place.node) or {}).get("ranks", {})
     return dict(ranks.get(str(member.place.ranks[0])) or {})
-
-
-BEGINS = "Traceback (most recent call last):"
-EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,200}(?::|$)")
-NOISE = re.compile(
-    r"\s|$|-{20}|[IWEF]\d{4} |For simplicity, JAX has removed|The above exception|During handling of the above"
-)
-"""What stands in and around a traceback, and what JAX's own runtime logs while it waits."""
-
-MESSAGE_S = 1.0
-"""So long after its first line the message of an exception may have more."""
-
-
-class Raised:
-    def __init__(self, grace_s: float) -> None:
-        self._grace_s = grace_s
-        self._lock = threading.Lock()
-        self._open: set[str] = set()
-        self._said: dict[str, tuple[str, float]] = {}  # by the name of the process: the exception, and when it came
-        self._stdout = 0.0  # when any process wrote there
-
-    def heard(self, name: str, stream: str, lines: Sequence[str]) -> None:
-        """Whole lines of the process of this name."""
-        now = time.monotonic()
-        with self._lock:
-            if stream == "out":
-                self._stdout = now
-                self._said.pop(name, None)
-                return
-            for line in lines:
-                self._line(name, line, now)
-
-    def _line(self, name: str, line: str, now: float) -> None:
-        if line.startswith(BEGINS):
-            self._open.add(name)
-            self._said.pop(name, None)
-        elif NOISE.match(line):
-            return
-        elif name in self._open and EXCEPTION.match(line):
-            self._open.discard(name)
-            self._said[name] = (line, now)
-        elif name in self._said and now - self._said[name][1] > MESSAGE_S:
-            del self._said[name]  # it goes on
-
-    def who(self) -> tuple[str, str] | None:
-        """The process that has been silent for the grace since it raised, the first of several, and its exception."""
-        now = time.monotonic()
-        with self._lock:
-            lost = [(at, name, says) for name, (says, at) in self._said.items() if now - at > self._grace_s]
-            at, name, says = min(lost, default=(0.0, "", ""))
-            return (name, says) if name and self._stdout <= at + MESSAGE_S else None

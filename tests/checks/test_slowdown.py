@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from runbook.jobs.progress import Paces, Slower
-from runbook.jobs.slowdown import LOOKS, Late, Waits, Why, judge, late, reasons, waits
+from runbook.jobs.progress import Slowdown, StepTimes
+from runbook.jobs.slowdown import LOOKS, LateNode, Waits, Why, judge, late, reasons, waits
 from runbook.transport.answers import Counters
 
 HOUR = 3600.0
@@ -23,15 +23,15 @@ IN_REDUCE = (
 IN_QUEUE = 'Current thread 0x1 (most recent call first):\n  File "/usr/lib/python3.11/queue.py", line 171 in get\n'
 
 
-def trained(step: Step, *, seconds: float = 2 * HOUR, every: int = 1, baseline_s: float = 600.0) -> list[Slower]:
+def trained(step: Step, *, seconds: float = 2 * HOUR, every: int = 1, baseline_s: float = 600.0) -> list[Slowdown]:
     """What is told of a training, looked at every 30 s, whose every so many steps are printed."""
-    paces, now, number, looked, told = Paces(baseline_s), 1000.0, 0, 1000.0, []
+    times, now, number, looked, told = StepTimes(baseline_s), 1000.0, 0, 1000.0, []
     while now < 1000.0 + seconds:
         if number % every == 0:
-            paces.reached(now, number)
+            times.reached(now, number)
         while looked + 30.0 <= now:
             looked += 30.0
-            if slower := paces.slower(looked):
+            if slower := times.slower(looked):
                 told.append(slower)
         now += step(number, now - 1000.0)
         number += 1
@@ -97,14 +97,14 @@ def test_sequences_that_grow_come_by_and_by() -> None:
 def test_before_the_baseline_and_after_it_is_waited() -> None:
     assert trained(lambda n, at: 0.5 if at < 500 else 1.0, seconds=890.0) == []
     assert trained(lambda n, at: 0.5 if at < 30 else 1.0, seconds=100.0, baseline_s=30.0)
-    assert Paces().slower(1e9) is None
+    assert StepTimes().slower(1e9) is None
 
 
 def test_a_restart_from_a_checkpoint_is_no_step_back() -> None:
-    paces = Paces()
+    times = StepTimes()
     for number in range(3000):
-        paces.reached(float(number), number % 1000)
-    assert paces.slower(3000.0) is None
+        times.reached(float(number), number % 1000)
+    assert times.slower(3000.0) is None
 
 
 # Who is late.
@@ -191,7 +191,7 @@ def test_a_look_counts_by_state_and_stack() -> None:
 
 QUIET: dict[str, Why] = {"node-a": {}, "node-b": {}}
 CPU = {"cpu": "processes wait for a CPU 60% of the time"}
-LATE = Late("node-b", "the others wait for node-b: rank 1 on node-b waits for others 0% of the time")
+LATE = LateNode("node-b", "the others wait for node-b: rank 1 on node-b waits for others 0% of the time")
 
 
 def facts(clock: float, **machine: int) -> Counters:
@@ -201,7 +201,7 @@ def facts(clock: float, **machine: int) -> Counters:
 def test_the_late_node_is_named_with_its_reason() -> None:
     then, now = facts(0.0, quota_us=5), facts(30.0, quota_us=15_000_005)
     why = {"node-a": CPU, "node-b": {**reasons("node-b", then, now, ()), **CPU}}
-    (node, finding), *more = judge(Slower(0.5, 1.0, True), LATE, why).items()
+    (node, finding), *more = judge(Slowdown(0.5, 1.0, True), LATE, why).items()
     assert (node, more, finding.cause) == ("node-b", [], "training-slowed")
     assert "50% slower" in finding.says
     assert "held back by the CPU quota" in finding.says
@@ -216,19 +216,19 @@ def test_a_late_node_is_told_without_a_slower_training_and_nobody_otherwise() ->
 
 def test_without_a_late_node_nobody_is_accused() -> None:
     (finding,) = judge(
-        Slower(0.5, 1.0, True), None, QUIET, ["rank 0 on node-a waits for others 20% of the time"]
+        Slowdown(0.5, 1.0, True), None, QUIET, ["rank 0 on node-a waits for others 20% of the time"]
     ).values()
     assert "no node can be told from the others" in finding.says
     assert finding.evidence == ("rank 0 on node-a waits for others 20% of the time",)
-    (finding,) = judge(Slower(0.5, 1.0, False), None, {"node-a": CPU, "node-b": CPU}).values()
+    (finding,) = judge(Slowdown(0.5, 1.0, False), None, {"node-a": CPU, "node-b": CPU}).values()
     assert "no node can be told from the others: processes wait for a CPU" in finding.says
-    ((node, finding),) = judge(Slower(0.5, 1.0, False), None, {**QUIET, "node-b": CPU}).items()
+    ((node, finding),) = judge(Slowdown(0.5, 1.0, False), None, {**QUIET, "node-b": CPU}).items()
     assert node == "node-b"
     assert "no node is seen to be late" in finding.says
 
 
 def test_steps_that_grow_and_nothing_else_accuse_nobody() -> None:
-    assert judge(Slower(0.5, 1.0, False), None, QUIET) == {}
+    assert judge(Slowdown(0.5, 1.0, False), None, QUIET) == {}
 
 
 def test_reasons_are_rates_and_what_is_not_read_is_none() -> None:

@@ -54,7 +54,7 @@ class StackFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SeenProcess:
     """A process of a training as it was seen. `frames` are those of its main thread, the innermost first; none where it
     could not be asked."""
 
@@ -108,16 +108,16 @@ class Standing:
 
 def judge_stall(kept: KeptProcesses, progress: StepProgress, frozen: Mapping[str, Facts]) -> dict[str, list[Finding]]:
     """Findings by guilty node, from what all nodes told; by every node where nobody stands out."""
-    pace = progress.pace()
-    since = f"no step for {seconds_text(pace.age_s)}, after step {pace.step:,}" if pace else "no step so far"
-    standing = list(_standing(kept, frozen))
-    if found := accused(standing, since):
+    rate = progress.rate()
+    since = f"no step for {seconds_text(rate.age_s)}, after step {rate.step:,}" if rate else "no step so far"
+    ranks = list(_seen_processes(kept, frozen))
+    if found := accused(ranks, since):
         return found
     blind = sorted(set(kept.nodes) - frozen.keys())
-    evidence = [line for one in standing[:2] for line in one.shown()]
+    evidence = [line for one in ranks[:2] for line in one.shown()]
     evidence += [f"{name} could not be looked at" for name in blind[:4]]
-    asked = [one for one in standing if one.frames]
-    alike = len(asked) == len(standing) > 0 and not blind
+    asked = [one for one in ranks if one.frames]
+    alike = len(asked) == len(ranks) > 0 and not blind
     if alike and all(one.together for one in asked):
         finding = finding_for(
             "collective-stall-uniform",
@@ -129,16 +129,16 @@ def judge_stall(kept: KeptProcesses, progress: StepProgress, frozen: Mapping[str
         finding = finding_for(
             "training-stalled",
             f"{since}, and nothing tells one rank from the others",
-            (*_states(standing), *evidence),
+            (*_states(ranks), *evidence),
             way="live",
         )
     return {name: [finding] for name in kept.nodes}
 
 
-def accused(standing: Sequence[Standing], since: str) -> dict[str, list[Finding]]:
+def accused(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
     """Findings by guilty node; none where nothing tells one rank from the others. `since` says how long there was no
     step."""
-    return _asleep(standing, since) or _elsewhere(standing, since)
+    return _asleep(ranks, since) or _elsewhere(ranks, since)
 
 
 def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]], stalled_s: float) -> list[Outcome]:
@@ -160,7 +160,7 @@ def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]
     ]
 
 
-def _standing(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator[Standing]:
+def _seen_processes(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator[SeenProcess]:
     for member in kept.members:
         seen = frozen.get(member.place.node, {}).get("ranks", {}).get(str(member.place.ranks[0]))
         if seen is None:
@@ -168,7 +168,7 @@ def _standing(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator[Stan
         yield from _of_member(member, seen)
 
 
-def _of_member(member: KeptProcess, seen: Mapping[str, Any]) -> Iterator[Standing]:
+def _of_member(member: KeptProcess, seen: Mapping[str, Any]) -> Iterator[SeenProcess]:
     """The processes of a kept one that are ranks: those that told a stack, else the one that works most."""
     stacks = {int(pid): frames_of(text) for pid, text in seen["own_stacks"].items()}
     ranks = [process for process in seen["processes"] if process["rank"] is not None and _is_rank(process, member)]
@@ -179,7 +179,7 @@ def _of_member(member: KeptProcess, seen: Mapping[str, Any]) -> Iterator[Standin
     for process in _first_of_each(chosen):
         label = f"rank {process['rank']} on {member.place.node}" if member.place.each else member.label
         frames = stacks.get(process["pid"]) or spied
-        yield Standing(
+        yield SeenProcess(
             node=member.place.node,
             label=label,
             pid=process["pid"],
@@ -219,18 +219,18 @@ def frames_of(text: str) -> tuple[StackFrame, ...]:
     return tuple(found)
 
 
-def _asleep(standing: Sequence[Standing], since: str) -> dict[str, list[Finding]]:
+def _asleep(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
     found: dict[str, list[Finding]] = {}
-    for one in standing:
+    for one in ranks:
         if one.state in "Tt" or (one.state == "D" and not one.frames):
             told = rank_stopped(one.label, one.node, one.pid, one.state, one.wchan, since)
             found.setdefault(one.node, []).append(told)
     return found
 
 
-def _elsewhere(standing: Sequence[Standing], since: str) -> dict[str, list[Finding]]:
+def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
     """Ranks that are not in a call of all while others wait in one; else those that are in another one than most."""
-    asked = [one for one in standing if one.frames]
+    asked = [one for one in ranks if one.frames]
     waiting = [one for one in asked if one.together]
     outside = [one for one in asked if one.elsewhere]
     found: dict[str, list[Finding]] = {}
@@ -248,7 +248,7 @@ def _elsewhere(standing: Sequence[Standing], since: str) -> dict[str, list[Findi
             found.setdefault(one.node, []).append(Finding("rank-behind", says, remedy, evidence))
         return found
     places = Counter((one.own.file, one.own.line) for one in waiting)
-    if len(places) < 2 or len(waiting) < len(standing) or any(one.has_gpu and not one.called for one in waiting):
+    if len(places) < 2 or len(waiting) < len(ranks) or any(one.has_gpu and not one.called for one in waiting):
         return {}  # a GPU lets each rank run ahead: it shows in different lines what it waits for
     (usual, most), (_, next_most) = places.most_common(2)
     odd = [one for one in waiting if (one.own.file, one.own.line) != usual] if most > next_most else waiting
@@ -263,9 +263,9 @@ def _elsewhere(standing: Sequence[Standing], since: str) -> dict[str, list[Findi
     return found
 
 
-def _count(waiting: Sequence[Standing]) -> str:
+def _count(waiting: Sequence[SeenProcess]) -> str:
     return f"{waiting[0].label} waits" if len(waiting) == 1 else f"{len(waiting)} others wait"
 
 
-def _states(standing: Sequence[Standing]) -> list[str]:
-    return [f"{one.label}: pid {one.pid}, state {one.state}, {one.cpu:.0%} of a CPU" for one in standing[:8]]
+def _states(ranks: Sequence[SeenProcess]) -> list[str]:
+    return [f"{one.label}: pid {one.pid}, state {one.state}, {one.cpu:.0%} of a CPU" for one in ranks[:8]]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from runbook.jobs.progress import StepProgress
-from runbook.jobs.stalled import StackFrame, Standing, accused, frames_of
+from runbook.jobs.stall import SeenProcess, StackFrame, accused, frames_of
 from runbook.launch.job import Watch
 from runbook.node.steps import step_in
 
@@ -26,11 +26,11 @@ ITEM = (StackFrame("/srv/train.py", 50, "main"), MAIN)
 
 def standing(
     rank: int, frames: tuple[StackFrame, ...], state: str = "S", *, gpu: bool = False, cpu: float = 0.0
-) -> Standing:
-    return Standing(f"node-{rank}", f"rank {rank} on node-{rank}", 100 + rank, state, "futex", cpu, gpu, frames)
+) -> SeenProcess:
+    return SeenProcess(f"node-{rank}", f"rank {rank} on node-{rank}", 100 + rank, state, "futex", cpu, gpu, frames)
 
 
-def told(*ranks: Standing) -> dict[str, list[str]]:
+def told(*ranks: SeenProcess) -> dict[str, list[str]]:
     return {node: [finding.cause for finding in found] for node, found in accused(ranks, "no step for 1 min").items()}
 
 

@@ -1,4 +1,4 @@
-"""From an attempt that failed to its cause: how the first one ended, and what all of their logs say together."""
+"""Why an attempt failed: how the first process ended, and what the logs of all say together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
 from runbook.checks.ranks.ended import STOPPED, script_stopped
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.jax import never_met
+from runbook.jobs.missing_ranks import failed_to_meet, never_met, why_not_met
 from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.watch import WatchEnd
 from runbook.model.commands import word
@@ -51,77 +51,6 @@ def first_of_launchers(kept: KeptProcesses, first: KeptProcess, failed: Sequence
         if worker and worker[1] < 0 and worker[1] != -signal.SIGTERM:
             return member
     return first
-
-
-BARRIER = "barrier: "
-"""What a keeper says first where its process was not started because of it."""
-
-
-def failed_to_meet(member: KeptProcess) -> bool:
-    """Whether it waited in vain for the others."""
-    return member.code is None and str(member.journal.get("why") or "").startswith(BARRIER)
-
-
-def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
-    """The node that is to blame, and what is wrong with it. `first` waited in vain."""
-    waiting = {name: _who_waits(kept, name) for name in kept.nodes}
-    owner = next(member for member in kept.members if 0 in member.place.ranks)
-    met = _met(waiting[owner.place.node])
-    absent = [name for name in kept.nodes if name not in met]
-    for name in absent or [first.place.node]:
-        member = waiting[name]
-        folder, why = str(member.journal.get("barrier")), str(member.journal.get("why") or "").removeprefix(BARRIER)
-        if why.startswith("the shared folder"):
-            return name, finding_for(
-                "ranks-missing",
-                f"{name} could not meet the others: {why}",
-                _seen(waiting),
-                way="barrier-folder",
-                name=name,
-                folder=word(_parent(folder)),
-            )
-        if name in _met(member):
-            there = owner.place.node
-            return name, finding_for(
-                "ranks-missing",
-                f"{_parent(folder)} on {name} is not the folder of that name on {there}: the two nodes wait in it and "
-                "do not see each other's files. It is not shared",
-                _seen(waiting),
-                (there,),
-                way="barrier-not-shared",
-                folder=word(_parent(folder)),
-            )
-    missing = ", ".join(absent) or owner.place.node
-    return (absent or [owner.place.node])[0], finding_for(
-        "ranks-missing",
-        f"{missing} did not come to the barrier of files in time: {first.journal.get('why')}",
-        _seen(waiting),
-        way="barrier",
-        missing=missing,
-        barrier=word(_parent(str(first.journal.get("barrier")))),
-    )
-
-
-def _who_waits(kept: KeptProcesses, node: str) -> KeptProcess:
-    """The process of a node that puts down its name."""
-    return kept.on(node)[0]
-
-
-def _met(member: KeptProcess) -> list[str]:
-    return list(member.journal.get("met") or ())
-
-
-def _seen(waiting: dict[str, KeptProcess]) -> tuple[str, ...]:
-    lines = []
-    for name, member in list(waiting.items())[:8]:
-        place = f", {member.journal['met_on']}" if member.journal.get("met_on") else ""
-        lines.append(f"{name} saw there: {', '.join(_met(member)) or 'nobody'}{place}")
-    return tuple(lines)
-
-
-def _parent(folder: str) -> str:
-    """Where the folder of the attempt, which is gone by now, was made."""
-    return folder.rpartition("/")[0] or "/"
 
 
 TAIL = 8

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from runbook.jobs.jax import Raised
+from runbook.jobs.watch import Lingering
 
 TRACEBACK = ["Traceback (most recent call last):", '  File "train.py", line 3, in main', "    step()", "ValueError: no"]
 
@@ -20,7 +20,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def raised(clock: list[float], *later: tuple[float, str, str, str]) -> tuple[str, str] | None:
     """Rank 1 raises; later, each so long after: a line of this process and stream. Asked after twenty seconds."""
-    found = Raised(10.0)
+    found = Lingering(10.0)
     found.heard("r0", "out", ["step 1"])
     found.heard("r1", "err", TRACEBACK)
     for seconds, name, stream, line in later:
@@ -62,7 +62,7 @@ def test_a_training_that_goes_on_is_left_alone(clock: list[float], later: tuple[
 
 
 def test_of_several_the_first_is_named(clock: list[float]) -> None:
-    found = Raised(10.0)
+    found = Lingering(10.0)
     found.heard("r2", "err", ["Traceback (most recent call last):", "KeyError"])
     clock[0] += 3.0
     found.heard("r1", "err", TRACEBACK)
