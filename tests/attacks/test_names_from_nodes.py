@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checks.training_world import kept
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jobs.attempt_world import kept
 from profiles import examples, one_in
 
 from runbook.cli.main import main

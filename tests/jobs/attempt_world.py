@@ -8,6 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from checks.world import cluster, node
+
 from runbook.checks.context import Context, Run
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
 from runbook.jobs.logs import RankLogs
@@ -18,8 +20,6 @@ from runbook.model.playbook import Stage
 from runbook.model.redact import Redactor
 from runbook.model.secret import Secret
 from runbook.transport import Site
-
-from .world import cluster, node
 
 PAIR = cluster(node("node-a", processes=2), node("node-b", processes=2))
 
