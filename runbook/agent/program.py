@@ -23,8 +23,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 import runbook
-from runbook.agent.facts import facts
-from runbook.agent.home import Home, Identity, State, hostname, machine
+from runbook.agent.folder import AgentFolder, Identity, State, hostname, machine
+from runbook.agent.heartbeat import facts
 from runbook.agent.permissions import NotAllowed, OrderFilter, OwnerRules
 from runbook.agent.protocol import (
     BEAT_S,
@@ -87,8 +87,8 @@ def back_off(failures: int, chance: Callable[[float, float], float] = random.uni
 class Agent:
     """One incarnation of a node's agent. `tell` prints a line for whoever reads its log."""
 
-    def __init__(self, home: Home, identity: Identity, rules: OwnerRules, tell: Callable[[str], None]) -> None:
-        self.home = home
+    def __init__(self, folder: AgentFolder, identity: Identity, rules: OwnerRules, tell: Callable[[str], None]) -> None:
+        self.folder = folder
         self.identity = identity
         self.rules = rules
         self.tell = tell
@@ -207,7 +207,7 @@ class Agent:
     async def _beats(self, socket: ClientConnection) -> None:
         with contextlib.suppress(ConnectionClosed):
             for number in itertools.count(1):
-                beat = msgspec.structs.replace(self._beat, number=number, draining=self.home.drained)
+                beat = msgspec.structs.replace(self._beat, number=number, draining=self.folder.drained)
                 text = said(beat)
                 if len(text) > LONGEST_MESSAGE // 2:
                     text = said(msgspec.structs.replace(beat, jobs=beat.jobs[:16]))
@@ -257,7 +257,7 @@ class Agent:
 
     def _says(self, text: str, *, connected: bool) -> None:
         self.tell(text)
-        self.home.tell(State(os.getpid(), time.time(), connected, text))
+        self.folder.write_state(State(os.getpid(), time.time(), connected, text))
         self._notify.say(f"STATUS={text}")
 
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runbook.cli.inventory import inventory_source, only_one_here
-from runbook.cli.inventory_new import refuse_to_replace
+from runbook.cli.inventory import refuse_to_replace
+from runbook.cli.inventory_source import inventory_source, only_one_here
 from runbook.cli.run import terminated_like_interrupted
 from runbook.collect.archive import archive_files, counts, packed, write_archive
 from runbook.collect.entries import UNFIT, Absent

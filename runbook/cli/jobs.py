@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runbook.checks.context import Run
-from runbook.cli.inventory import load
+from runbook.cli.inventory_source import load
 from runbook.engine.runfolder import run_folder
 from runbook.files.node_sets import select
 from runbook.jobs.attempt import ProcessSpec

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TextIO
 
 from runbook.checks import CHECKS
-from runbook.cli.inventory import inventory_source
+from runbook.cli.inventory_source import inventory_source
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import RunSettings, execute
 from runbook.engine.runfolder import run_folder
-from runbook.engine.slurm import Verdicts, drain, text
+from runbook.engine.slurm_drain import Verdicts, drain, text
 from runbook.files.document import Document, read_document
 from runbook.files.extra_vars import parse_extra, unknown_names
 from runbook.files.inventory import load_inventory_with_origins

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runbook.cli.inventory import inventory_source
+from runbook.cli.inventory_source import inventory_source
 from runbook.files.document import parse_document
 from runbook.files.inventory import examine_inventory
 from runbook.files.inventory_draft import written
