@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from runbook.agent.folder import Identity
+from runbook.agent.folder import AgentFolder, Identity
 from runbook.agent.protocol import DIAL_S, NAME, Enrolment, ProtocolError
 from runbook.causes.findings import unreachable_for
 from runbook.model.commands import word

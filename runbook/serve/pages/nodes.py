@@ -17,7 +17,8 @@ from runbook.files.inventory import natural
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState
 from runbook.serve.guards import RequestRefused
-from runbook.serve.page import Page, html
+from runbook.serve.page import Page
+from runbook.serve.rendering import html
 from runbook.serve.run_folders import NoRun, RunFilter, RunRow
 from runbook.serve.workspace import GroupView, Workspace, fleet_of, workspace_of
 

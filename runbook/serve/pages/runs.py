@@ -25,7 +25,8 @@ from runbook.serve import group_actions as actions
 from runbook.serve import run_logs as logs
 from runbook.serve.group_files import NoGroup
 from runbook.serve.guards import RequestRefused, json_body
-from runbook.serve.page import Page, html
+from runbook.serve.page import Page
+from runbook.serve.rendering import html
 from runbook.serve.run_folders import NoRun, RunFilter, RunRow, Runs, started
 from runbook.serve.run_processes import NotRunning
 from runbook.serve.workspace import Workspace, workspace_of

@@ -14,7 +14,8 @@ import runbook
 from runbook.files.shipped import shipped
 from runbook.serve.changed import Changed, Subscriber, messages
 from runbook.serve.guards import RequestRefused
-from runbook.serve.page import Page, static_files
+from runbook.serve.page import Page
+from runbook.serve.rendering import static_files
 
 PING_S = 15.0
 MOST_TOPICS = 20
