@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from runbook.files.inventory_draft import Settings
 from runbook.model.errors import Span
+from runbook.model.secret_formats import PRIVATE_KEY, hints_at_secret, known_tokens
 
 HOSTFILE, ANSIBLE, HOST_LIST = "hostfile", "Ansible inventory", "host list"
 """What each kind is called."""
@@ -45,17 +46,17 @@ class ForeignInventory:
 LOGIN = re.compile(r"[^-\s]\S*")
 """A login name as our schema wants it."""
 
-_SECRET_NAME = re.compile(
-    r"(?i)(^|[_-])(pass|pw|pwd)([_-]|$)|passw(or)?d|passphrase|secret|(^|[_-])token$|credential"
-    r"|(api|private|access|auth)_?key$"
-)
-_SECRET_TEXT = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY|^\$ANSIBLE_VAULT;|sshpass", re.MULTILINE)
+_SECRET_TEXT = re.compile(r"^\$ANSIBLE_VAULT;|sshpass", re.MULTILINE)
 
 
-def is_secret(name: str, value: object) -> bool:
+def may_hold_secret(name: str, value: object) -> bool:
     """Whether a value must not be copied: by what it is called, or by what it looks like."""
     if isinstance(value, Mapping):
-        return any(is_secret(str(key), inner) for key, inner in value.items())
+        return any(may_hold_secret(str(key), inner) for key, inner in value.items())
     if isinstance(value, list):
-        return any(is_secret(name, inner) for inner in value)
-    return _SECRET_NAME.search(name) is not None or (isinstance(value, str) and _SECRET_TEXT.search(value) is not None)
+        return any(may_hold_secret(name, inner) for inner in value)
+    if hints_at_secret(name):
+        return True
+    return isinstance(value, str) and bool(
+        _SECRET_TEXT.search(value) or PRIVATE_KEY.search(value) or next(known_tokens(value), None)
+    )

@@ -60,6 +60,10 @@ _HINTS = (
     "apikey",
     *(f"{word}{joint}key" for word in _KEYS for joint in ("", "_", "-")),
 )
+_MORE_NAMES = re.compile(r"(?i)\A(?:.*[._-])?(?:jwt|cookies?|session_?id|authorization|auth)")
+_HINTING = re.compile(
+    r"(?i)(?:^|[_-])(?:pass|pw|pwd)(?:[_-]|$)|passw(?:or)?d|passphrase|secret|credential|private_?key$"
+)
 _STANDS_FOR_ONE = re.compile(
     r"<.*>|\[.*\]|\{.*\}|\$\{?\w+\}?|%\w+%|[*x.•…-]+|.*\{\{.*|(?:none|null|true|false|yes|no|prompt|ask)"
     r"|change[-_ ]?me|your[-_ ].*|redacted|todo",
@@ -99,6 +103,17 @@ def names_secret(name: str) -> str | None:
     if words[-1] == "key" and len(words) > 1 and words[-2] in _KEYS:
         return "token"
     return None
+
+
+def may_name_secret(name: str) -> str | None:
+    """The same by more names, for what strangers will read: better one value too many is hidden than one too few."""
+    return names_secret(name.replace(".", "_")) or ("token" if _MORE_NAMES.fullmatch(name) else None)
+
+
+def hints_at_secret(name: str) -> bool:
+    """Whether anything in a name speaks of a secret: for what another program's file may hold, of which nothing is
+    copied that could be one."""
+    return may_name_secret(name) is not None or _HINTING.search(name) is not None
 
 
 def holds_secret(name: str, text: str) -> bool:
