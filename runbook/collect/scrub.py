@@ -180,11 +180,10 @@ def _assigned(line: str) -> Iterator[Place]:
 def _value(match: re.Match[str], name: str, line: str) -> Iterator[Place]:
     for start, end in _inside(match):
         value = line[start:end]
-        if not is_secret(name, value) or (
-            match["bare"] and value.startswith(_OPENS[may_name_secret(name) == "password"])
-        ):
+        password = may_name_secret(name) == "password"
+        if not is_secret(name, value) or (match["bare"] and value.startswith(_OPENS[password])):
             continue
-        if match["bare"] and match.groupdict().get("sign") == ":" and may_name_secret(name) == "password":
+        if match["bare"] and match.groupdict().get("sign") == ":" and password:
             end = len(line.rstrip())  # `password: correct horse battery staple`
         yield start, end
 

@@ -62,7 +62,8 @@ _HINTS = (
 )
 _MORE_NAMES = re.compile(r"(?i)\A(?:.*[._-])?(?:jwt|cookies?|session_?id|authorization|auth)")
 _HINTING = re.compile(
-    r"(?i)(?:^|[_-])(?:pass|pw|pwd)(?:[_-]|$)|passw(?:or)?d|passphrase|secret|credential|private_?key$"
+    r"(?i)(?:^|[_-])(?:pass|pw|pwd)(?:[_-]|$)|passw(?:or)?d|passphrase|secret|credential"
+    r"|(?:api|private|access|auth)_?key$"
 )
 _STANDS_FOR_ONE = re.compile(
     r"<.*>|\[.*\]|\{.*\}|\$\{?\w+\}?|%\w+%|[*x.•…-]+|.*\{\{.*|(?:none|null|true|false|yes|no|prompt|ask)"
