@@ -33,7 +33,7 @@ def load(arguments: argparse.Namespace) -> tuple[Inventory, Origins]:
 
 def only_one_here() -> Path:
     """`inventory.yml` here, or the one file in `inventories/`. Raises FilesWrong where that is none or several."""
-    from runbook.lint.files import leads_out
+    from runbook.lint.find_files import leads_out
 
     here = [Path(f"inventory{suffix}") for suffix in SUFFIXES if Path(f"inventory{suffix}").is_file()]
     folder = Path("inventories")

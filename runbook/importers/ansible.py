@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from runbook.files.address import address_fault, strip_brackets
 from runbook.files.env import UNCARRIABLE
-from runbook.files.file_kinds import NumberedLines
 from runbook.files.inventory_draft import Setting, Settings
+from runbook.files.problems import NumberedLines
 from runbook.files.scalars import flow
 from runbook.importers.ansible_files import TOP, GivenVariable, Tree, read_ini, read_yaml
 from runbook.importers.foreign import ANSIBLE, LOGIN, ForeignHost, ForeignInventory, Remark, may_hold_secret

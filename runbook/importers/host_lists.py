@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 
 from runbook.files.address import address_fault, is_ip, strip_brackets
-from runbook.files.file_kinds import NumberedLines
 from runbook.files.inventory_draft import Setting
 from runbook.files.node_sets import LARGEST, expand
+from runbook.files.problems import NumberedLines
 from runbook.importers.foreign import HOST_LIST, HOSTFILE, LOGIN, ForeignHost, ForeignInventory, Remark, may_hold_secret
 
 MOST_SLOTS = 1024

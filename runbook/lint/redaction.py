@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from runbook.collect.scrub import secret_places
 from runbook.files.document import Document, parse_document, source_lines
-from runbook.lint.files import leads_out, roots_of
+from runbook.lint.find_files import leads_out, roots_of
 from runbook.lint.findings import LintFinding
 from runbook.lint.rules.security import known_formats, named_secrets, secrets_in_commands
 from runbook.model.errors import Problem, Span
