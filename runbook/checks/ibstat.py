@@ -19,6 +19,7 @@ from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.parsers.ibstat import STATES, Port, from_sysfs, parse, read
 from runbook.parsers.reading import some
+from runbook.transport.answers import IBSTAT
 
 PACKAGES = "install infiniband-diags (Debian, Ubuntu, Fedora, RHEL: the package has that name)"
 
@@ -40,7 +41,7 @@ class Ibstat(Check):
         promise = at.inventory.infiniband
         if promise is None:
             return [Outcome.skipped(node.name, "the inventory has no infiniband: block") for node in at.nodes]
-        said = at.ask("ibstat", lambda node: {}, timeout_s=15.0)
+        said = at.ask(IBSTAT, lambda node: {}, timeout_s=15.0)
         spare = spares({n: ports_of(answer)[0] for n, answer in said.items() if not isinstance(answer, Outcome)})
         outcomes = []
         for node in at.nodes:

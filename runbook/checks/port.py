@@ -16,6 +16,7 @@ from runbook.model.commands import word
 from runbook.model.inventory import Inventory, Node
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding, Outcome
+from runbook.transport.answers import PORT
 
 MOST_PORTS = 256
 
@@ -43,7 +44,7 @@ class PortCheck(Check):
                 return {"address": address, "speaks": address, "ports": ports}
             return {"address": None, "speaks": at.data_address(node), "ports": ports}
 
-        said = at.ask("port", arguments, timeout_s=15.0)
+        said = at.ask(PORT, arguments, timeout_s=15.0)
         outcomes = []
         for node in at.nodes:
             answer = said[node.name]

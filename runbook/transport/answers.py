@@ -619,24 +619,28 @@ class Asked(str, Generic[Told]):
         return asked
 
 
+ADAPTERS = Asked("adapters", Adapters)
 COLLECT = Asked("collect", Collected)
 COUNTERS = Asked("counters", Counters)
 EPHEMERAL = Asked("ephemeral", Ephemeral)
 FLOWS = Asked("flows", Flows)
+GPUS = Asked("gpus", GpusAnswer)
+IBSTAT = Asked("ibstat", IbstatAnswer)
+PING = Asked("ping", PingAnswer)
+PORT = Asked("port", PortAnswer)
+PYTHONS = Asked("pythons", Pythons)
 RANK_PROCESSES = Asked("rank_processes", RankProcesses)
+REACH = Asked("reach", ReachAnswer)
 ROUTE = Asked("route", Routes)
 STACK_SAMPLES = Asked("stack_samples", StackSamples)
+SURVEY = Asked("survey", SurveyAnswer)
 
+_ONE_ANSWER: tuple[Asked[Any], ...] = (
+    *(ADAPTERS, COLLECT, COUNTERS, EPHEMERAL, FLOWS, GPUS, IBSTAT, PING, PORT, PYTHONS),
+    *(RANK_PROCESSES, REACH, ROUTE, STACK_SAMPLES, SURVEY),
+)
 ANSWERS: Mapping[str, Any] = {
-    **{asked: asked.answer for asked in (COLLECT, COUNTERS, EPHEMERAL, FLOWS, RANK_PROCESSES, ROUTE, STACK_SAMPLES)},
-    "reach": ReachAnswer,
-    "ping": PingAnswer,
-    "port": PortAnswer,
-    "gpus": GpusAnswer,
-    "ibstat": IbstatAnswer,
-    "adapters": Adapters,
-    "survey": SurveyAnswer,
-    "pythons": Pythons,
+    **{asked: asked.answer for asked in _ONE_ANSWER},
     "job prepare": Prepared,
     "job watch": Watched,
     "job stop": KeptAnswer,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import pytest
 
@@ -22,6 +21,7 @@ from runbook.checks.bandwidth.isolation import (
 from runbook.checks.bandwidth.judge import Link
 from runbook.checks.bandwidth.search import uneven
 from runbook.parsers.ibstat import Port
+from runbook.transport.answers import AdapterFacts
 
 from .world import cluster, node, pool_of
 
@@ -169,8 +169,8 @@ def test_rates_of_tc() -> None:
     assert rate_after("rate", "ceil 1Gbit") is None
 
 
-def told(mbit: int | None = None, tc: Mapping[str, str] | None = None, duplex: str | None = "full") -> NodeAdapters:
-    facts: dict[str, Any] = {
+def told(mbit: int | None = None, tc: dict[str, str] | None = None, duplex: str | None = "full") -> NodeAdapters:
+    facts: AdapterFacts = {
         "hardware": ["eth0"] if mbit else [],
         "mbit": mbit,
         "duplex": [duplex],

@@ -21,6 +21,7 @@ from runbook.checks.links import Links, outcomes
 from runbook.checks.ranks.pool import Halt
 from runbook.model.errors import FilesWrong
 from runbook.model.verdict import Verdict
+from runbook.transport.answers import AdapterFacts
 
 from .world import cluster, context, node, pool_of
 
@@ -146,7 +147,7 @@ def test_a_node_that_is_slow_both_ways() -> None:
 
 def test_a_limit_that_explains_it_is_the_remedy_and_one_that_does_not_is_none() -> None:
     def limited(rate: str) -> NodeAdapters:
-        facts: dict[str, Any] = {
+        facts: AdapterFacts = {
             "hardware": [],
             "mbit": None,
             "duplex": [],

@@ -15,6 +15,7 @@ from runbook.checks.ping.observed import Observations
 from runbook.checks.ping.ping import Judge, before_packets, ssh_port, targets
 from runbook.model.inventory import Inventory, Network, Ssh
 from runbook.model.verdict import Finding, Outcome, Verdict
+from runbook.transport.answers import PingAnswer
 
 from .world import A, B, C, Ruled, cluster, context, dial, facts_of, interface, machine, node, verdicts
 
@@ -77,9 +78,9 @@ def card(*prefixes: str, **options: Any) -> Facts:
     }
 
 
-def answer(*found: Facts, **options: Any) -> Facts:
+def answer(*found: Facts, **options: Any) -> PingAnswer:
     given: Facts = {"names": {}, "hostname": "host", "own": None, "nameservers": [], "interfaces": {}}
-    return {
+    said: Any = {
         **given,
         "reverse_late": False,
         "rp_filtered": None,
@@ -87,6 +88,7 @@ def answer(*found: Facts, **options: Any) -> Facts:
         "targets": list(found),
         **options,
     }
+    return cast(PingAnswer, said)
 
 
 def judged(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial, seen_of
@@ -33,7 +34,7 @@ LOOK_S = 5.0
 WHO = "sudo ss -Htanp | grep -o 'users:.*' | sort | uniq -c | sort -rn | head"
 
 
-def port_range(facts: Facts) -> tuple[int, int] | None:
+def port_range(facts: Mapping[str, Any]) -> tuple[int, int] | None:
     """The ports that the kernel of a node hands out, both ends included, as `reach` learned them."""
     bounds = str(facts.get("port_range") or "").split()
     if len(bounds) != 2 or not all(bound.isdecimal() and len(bound) < 6 for bound in bounds):
@@ -42,7 +43,7 @@ def port_range(facts: Facts) -> tuple[int, int] | None:
     return (low, high) if low <= high else None
 
 
-def how_many(facts: Facts) -> int | None:
+def how_many(facts: Mapping[str, Any]) -> int | None:
     bounds = port_range(facts)
     return None if bounds is None else bounds[1] - bounds[0] + 1
 
@@ -53,7 +54,7 @@ def too_few(at: Context, node: Node) -> bool:
     return ports is not None and ports < PORTS_A_RANK * node.slots
 
 
-def few_ports_warning(facts: Facts) -> list[str]:
+def few_ports_warning(facts: Mapping[str, Any]) -> list[str]:
     bounds, ports = port_range(facts), how_many(facts)
     if bounds is None or ports is None or ports >= FEW_PORTS:
         return []

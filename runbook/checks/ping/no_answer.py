@@ -108,7 +108,8 @@ def _reverse_path(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     back = seen.pair(pair.peer, pair.source)
     if arrives is None or back is None:
         return None
-    strict = seen.interfaces(pair.peer).get(arrives, {}).get("rp_filter")
+    interface = seen.interface(pair.peer, arrives)
+    strict = interface["rp_filter"] if interface else None
     leaves = back.route.get("dev")
     if strict != 1 or leaves in (None, arrives):
         return None
@@ -135,7 +136,8 @@ def _reverse_path(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
 def _same_hardware(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     """Both ends show the switch one hardware address: machines made of one image. The later in order gets a new one."""
     places = {name: seen.data_interface(name) or "" for name in pair.ends}
-    macs = {name: seen.interfaces(name).get(place, {}).get("mac") for name, place in places.items()}
+    interfaces = {name: seen.interface(name, place) for name, place in places.items()}
+    macs = {name: one["mac"] if one else None for name, one in interfaces.items()}
     mac = macs[pair.peer]
     if pair.route.get("via") or not mac or len(set(macs.values())) > 1 or not mac.replace(":", "").strip("0"):
         return None

@@ -13,6 +13,7 @@ from runbook.checks.context import Context, Facts, select_interfaces
 from runbook.checks.network.dial import UNMEASURED, Dial
 from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
+from runbook.transport.answers import NetworkInterface, PingAnswer
 
 ANSWERS = ("open", "refused", "reset", "stranger", "silent", "lost")
 """Dials that prove that packets travel both ways, whatever came of them."""
@@ -105,7 +106,7 @@ class Observations:
     """`answers` are those of the nodes that answered, by name."""
 
     at: Context
-    answers: Mapping[str, Facts]
+    answers: Mapping[str, PingAnswer]
     dials: list[Dial]
 
     @cached_property
@@ -141,8 +142,11 @@ class Observations:
         """The nodes that answered, in the inventory's order."""
         return tuple(node for node in self.at.nodes if node.name in self.answers)
 
-    def interfaces(self, node: str) -> Mapping[str, Facts]:
-        return dict(self.answers.get(node, {}).get("interfaces", {}))
+    def interface(self, node: str, name: str) -> NetworkInterface | None:
+        return self.interfaces(node).get(name)
+
+    def interfaces(self, node: str) -> Mapping[str, NetworkInterface]:
+        return self.answers[node]["interfaces"] if node in self.answers else {}
 
     def data_address(self, node: str) -> str:
         return self.at.data_address(self.at.inventory.node(node))

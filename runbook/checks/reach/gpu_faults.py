@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from runbook.causes.findings import finding_for
-from runbook.checks.context import Facts, in_brief
+from runbook.checks.context import in_brief
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy
@@ -27,6 +28,7 @@ from runbook.parsers.nvidia import (
     waits_to_remap,
     without_spare_rows,
 )
+from runbook.transport.answers import GpuProcess
 
 SMI_DEADLINE_S = 12
 """Seconds that nvidia-smi may take: without persistence mode it wakes eight GPUs one by one, a second each."""
@@ -44,7 +46,7 @@ CODES = {
 """What the exit code alone tells, as nvidia-smi's manual has it, where the words are missing or of another language."""
 
 
-def refused(node: Node, smi: Facts, listing: Listing, facts: Facts) -> Finding | None:
+def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping[str, Any]) -> Finding | None:
     """Why nvidia-smi listed nothing that can be gone by; None when it did its work."""
     wanted = f"{len(node.gpus)} GPU" + ("s" if len(node.gpus) > 1 else "")
     if smi.get("missing"):
@@ -85,7 +87,7 @@ def refused(node: Node, smi: Facts, listing: Listing, facts: Facts) -> Finding |
     )
 
 
-def missing(node: Node, wanted: str, facts: Facts) -> Finding:
+def missing(node: Node, wanted: str, facts: Mapping[str, Any]) -> Finding:
     pci = facts.get("pci")
     seen = ["nvidia-smi is not on PATH"]
     if pci is not None:
@@ -124,7 +126,7 @@ def missing(node: Node, wanted: str, facts: Facts) -> Finding:
     )
 
 
-def evidence(smi: Facts) -> tuple[str, ...]:
+def evidence(smi: Mapping[str, Any]) -> tuple[str, ...]:
     text = f"{smi.get('out', '')}\n{smi.get('err', '')}".strip()
     return tuple(line.strip() for line in text.splitlines() if line.strip())[:6] or ("it printed nothing",)
 
@@ -246,7 +248,7 @@ def unreadable(node: Node, gpus: Sequence[Gpu]) -> Finding | None:
 
 
 def busy(
-    node: Node, gpus: Sequence[Gpu], apps: Sequence[App], processes: Mapping[str, Facts]
+    node: Node, gpus: Sequence[Gpu], apps: Sequence[App], processes: Mapping[str, GpuProcess]
 ) -> tuple[list[Finding], list[str]]:
     """Who else holds these GPUs: a finding where too little is left or nobody else is let in, else a warning."""
     taken: list[str] = []
@@ -292,7 +294,7 @@ def busy(
     return [finding], warnings
 
 
-def who(app: App, process: Facts, *, brief: bool = False) -> str:
+def who(app: App, process: GpuProcess, *, brief: bool = False) -> str:
     """One process for people: pid, user, command, memory."""
     memory = f"{app.mib:.0f} MiB" if app.mib is not None else "memory of unknown size"
     if not process:

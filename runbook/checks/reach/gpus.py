@@ -6,10 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runbook.causes.findings import finding_for
-from runbook.checks.context import Context, Facts
+from runbook.checks.context import Context
 from runbook.checks.reach.gpu_faults import (
     SMI_DEADLINE_S,
     busy,
@@ -38,6 +38,7 @@ from runbook.parsers.nvidia import (
     parse_gpus,
     parse_links,
 )
+from runbook.transport.answers import GPUS
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember, RankPool
@@ -63,12 +64,12 @@ class GpuJudgement:
     cuda: str | None = None
 
 
-def judge_gpus(node: Node, facts: Facts, device_order: object = None) -> GpuJudgement:
+def judge_gpus(node: Node, facts: Mapping[str, Any], device_order: object = None) -> GpuJudgement:
     """Whether the GPUs that the inventory names are there, sound and free. Pure.
 
     `device_order` is the job's CUDA_DEVICE_ORDER.
     """
-    smi: Facts = facts.get("gpu") or {"code": None, "err": "nothing was heard of nvidia-smi"}
+    smi: Mapping[str, Any] = facts.get("gpu") or {"code": None, "err": "nothing was heard of nvidia-smi"}
     listing = parse_gpus(str(smi.get("out") or ""), smi.get("fields") or (), str(smi.get("err") or ""))
     details = parse_details(out_of(facts, "all"))
     named = [gpu for gpu in listing.gpus if gpu.index in node.gpus]
@@ -113,7 +114,7 @@ def judge_gpus(node: Node, facts: Facts, device_order: object = None) -> GpuJudg
     )
 
 
-def out_of(facts: Facts, name: str) -> str:
+def out_of(facts: Mapping[str, Any], name: str) -> str:
     return str((facts.get(name) or {}).get("out") or "")
 
 
@@ -217,7 +218,7 @@ def told_by_kernel(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tup
     return found, list(warnings.values())[:6]
 
 
-def silent(facts: Facts) -> list[str]:
+def silent(facts: Mapping[str, Any]) -> list[str]:
     """Warnings about questions that nvidia-smi never answered, though it answered the first."""
     asked = {"apps": "--query-compute-apps", "links": "nvlink -s", "all": "-q"}
     mute = [f"`nvidia-smi {words}`" for name, words in asked.items() if (facts.get(name) or {}).get("timed_out")]
@@ -234,7 +235,7 @@ def look_at_gpus(at: Context) -> dict[str, GpuJudgement]:
     if not named:
         return {}
     question = {"run_id": at.run.run_id, "deadline_s": SMI_DEADLINE_S}
-    said = at.ask("gpus", lambda node: question, timeout_s=30.0, nodes=named)
+    said = at.ask(GPUS, lambda node: question, timeout_s=30.0, nodes=named)
     judged: dict[str, GpuJudgement] = {}
     for node in named:
         answer = said[node.name]

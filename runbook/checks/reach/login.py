@@ -207,7 +207,7 @@ SHM_SEGMENT, SHM_WARN = 10 << 20, 1 << 30
 where not even one for each fits, nothing starts. What Docker gives, 64 MiB, is enough for two and not for eight."""
 
 
-def limit_findings(inventory: Inventory, node: Node, facts: Facts, warnings: list[str]) -> list[Finding]:
+def limit_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any], warnings: list[str]) -> list[Finding]:
     """Limits under which the job cannot work; those under which it may not are added to `warnings`."""
     limits = facts["limits"]
     found = [
