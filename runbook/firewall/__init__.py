@@ -4,7 +4,7 @@
 direction of one `Flow` on one node as the kernel would; `explain_blocked` explains a failed connection from both its
 ends."""
 
-from runbook.firewall.blocked import Blocked, also_small, explain_blocked, sent_elsewhere
+from runbook.firewall.blocked import Blocked, Ends, also_small, explain_blocked, sent_elsewhere
 from runbook.firewall.evaluate import Flow
 from runbook.firewall.evidence import Evidence
 from runbook.firewall.explain import ArpStop, Explanation, arp_stop, explain
@@ -12,6 +12,7 @@ from runbook.firewall.explain import ArpStop, Explanation, arp_stop, explain
 __all__ = [
     "ArpStop",
     "Blocked",
+    "Ends",
     "Evidence",
     "Explanation",
     "Flow",

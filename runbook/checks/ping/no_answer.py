@@ -13,7 +13,7 @@ from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.pairs import culprits, listed
 from runbook.checks.ping.observed import Observations, Pair
 from runbook.files.address import is_ip
-from runbook.firewall import Evidence, Flow, arp_stop, explain_blocked
+from runbook.firewall import Ends, Evidence, Flow, arp_stop, explain_blocked
 from runbook.model.commands import word
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
@@ -200,14 +200,11 @@ def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]
 
 def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
     flow = Flow(seen.numeric(pair.source), pair.numeric, seen.at.inventory.rendezvous.port)
+    ends = Ends.of(evidence, pair.source, pair.peer)
     blocked = explain_blocked(
         "dropped",
         flow,
-        evidence.get(pair.source),
-        evidence.get(pair.peer),
-        pair.source,
-        pair.peer,
-        ports=[(1, 65535)],  # not even ICMP comes through: everything between the two is blocked
+        replace(ends, ports=[(1, 65535)]),  # not even ICMP comes through: everything between the two is blocked
     )
     if not blocked or not blocked.decided or blocked.between:
         return None
@@ -216,10 +213,7 @@ def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) 
         discovery = explain_blocked(
             "dropped",
             replace(flow, protocol="ipv6-icmp"),
-            evidence.get(pair.source),
-            evidence.get(pair.peer),
-            pair.source,
-            pair.peer,
+            ends,
         )
         if discovery and discovery.decided and discovery.node == blocked.node and not discovery.between:
             remedy, says = (

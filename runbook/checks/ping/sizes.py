@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.pairs import culprits, ends, listed
 from runbook.checks.ping.observed import Observations, Pair, version
-from runbook.firewall import Evidence, Flow, also_small, explain_blocked
+from runbook.firewall import Ends, Evidence, Flow, also_small, explain_blocked
 from runbook.model.commands import word
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
@@ -184,14 +184,16 @@ def _rule(seen: Observations, way: Way, found: list[Way], evidence: Mapping[str,
             state="established",
             packet_length=_mtu(seen.pair(way.source, way.destination)) or 1500,
         )
-        sides = evidence.get(source), evidence.get(destination), source, destination
+        ends = Ends.of(evidence, source, destination)
         blocked = explain_blocked(
             "dropped",
             flow,
-            *sides,
-            ports=[(1, 65535)],  # data flows on whatever ports the kernel picks
-            sources=sorted({seen.numeric(one.source) for one in found if one.destination == destination}),
-            destinations=sorted({seen.numeric(one.destination) for one in found if one.source == source}),
+            replace(
+                ends,
+                ports=[(1, 65535)],  # data flows on whatever ports the kernel picks
+                sources=sorted({seen.numeric(one.source) for one in found if one.destination == destination}),
+                destinations=sorted({seen.numeric(one.destination) for one in found if one.source == source}),
+            ),
         )
         if not blocked or not blocked.remedies or blocked.between or (node and blocked.node != node):
             continue
@@ -201,7 +203,7 @@ def _rule(seen: Observations, way: Way, found: list[Way], evidence: Mapping[str,
         culprit = next(reasons)
         likely = "" if blocked.decided else "most likely "
         node, why = node or blocked.node, why or f"{likely}{culprit.where} of {blocked.node}: `{culprit.rule}`"
-        any_size = any_size or (protocol == "tcp" and also_small(blocked, flow, *sides))
+        any_size = any_size or (protocol == "tcp" and also_small(blocked, flow, ends))
         lines += blocked.evidence
         commands.append(blocked.remedy)
     return SizeReason(node, why, tuple(commands), tuple(lines), any_size) if node else None
