@@ -146,7 +146,7 @@ def test_every_page_of_a_cause_is_of_bearable_width_and_speaks_of_what_there_is(
             assert part.endswith((".", "`", "?"))
         assert set(page.kinds) <= KINDS.keys()
         assert set(page.follows) <= causes().keys()
-        assert set(page.told) <= {*CHECKS, "launch"}
+        assert set(page.by_check) <= {*CHECKS, "launch"}
 
 
 def test_what_logs_are_told_to_show_is_in_the_catalogue() -> None:

@@ -115,7 +115,7 @@ def judge(
     if findings:
         return Outcome.failed(node.name, *findings, metrics=metrics)
     if why:
-        return Outcome.unknown(node.name, half_told(node, tool, why), metrics=metrics)
+        return Outcome.unknown(node.name, incomplete(node, tool, why), metrics=metrics)
     slowest = min((p.rate_gbps for p in chosen if p.rate_gbps is not None), default=None)
     speed = f" at {slowest:g} Gbit/s" if slowest is not None else ""
     promised = f" (promised {min_rate:g})" if min_rate else ""
@@ -176,7 +176,7 @@ def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], list
     return found
 
 
-def half_told(node: Node, tool: Mapping[str, Any], why: str) -> Finding:
+def incomplete(node: Node, tool: Mapping[str, Any], why: str) -> Finding:
     """What ibstat printed shows no fault, and is not all there is."""
     said = f"{tool.get('err') or ''}\n{tool.get('out') or ''}".strip().splitlines()
     return finding_for(

@@ -74,7 +74,7 @@ def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
                 outcomes = [_unknown(node, wrong) for node in stage.started.nodes]
             if outcomes is None:
                 return INTERRUPTED
-            finished = _told(emit, events, started, stage, outcomes)
+            finished = _emit_end(emit, events, started, stage, outcomes)
             write_below(run_dir, "result.json", data=result.text())
     stdout.line(f"{started.run_id}: {finished.verdict}; logs in {run_dir / 'logs'}")
     return finished.exit_code
@@ -158,7 +158,7 @@ def _is_end(event: Event, stage: StageRecord, *, of_attempt: bool) -> bool:
     return isinstance(event, OutcomeReached | StageFinished)
 
 
-def _told(
+def _emit_end(
     emit: Emit, events: Sequence[Event], started: RunStarted, stage: StageRecord, outcomes: list[Outcome]
 ) -> RunFinished:
     for outcome in outcomes:

@@ -147,11 +147,11 @@ def init_inventory(arguments: argparse.Namespace) -> int:
         stderr.tell(_why(name, failure))
     for name, first in heard.same.items():
         stderr.line(f"warning: {name} is the same machine as {first}: left out")
-    if not heard.told:
+    if not heard.answers:
         stderr.line("no host was reached; nothing was written")
         return UNKNOWN
     if heard.failures and arguments.out is None:
-        some = "the host that was" if len(heard.told) == 1 else f"the {len(heard.told)} hosts that were"
+        some = "the host that was" if len(heard.answers) == 1 else f"the {len(heard.answers)} hosts that were"
         stderr.line(f"nothing was written: mend that, or give --out FILE for an inventory of {some} reached")
         return UNKNOWN
     name = arguments.name or (Path(arguments.out).stem if arguments.out else "cluster")
@@ -171,7 +171,7 @@ def _why(name: str, failure: Unreachable) -> str:
 
 def _next(out: str | None, heard: SurveyResult) -> None:
     if out is not None:
-        count = f"{len(heard.told)} node{'s' * (len(heard.told) > 1)}"
+        count = f"{len(heard.answers)} node{'s' * (len(heard.answers) > 1)}"
         stderr.line(f"wrote {out}: {count}. Look it over, then: runbook run two_node_allreduce -i {word(out)}")
 
 

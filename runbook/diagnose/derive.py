@@ -35,7 +35,7 @@ def derive(hits: Hits) -> Iterator[Hit]:
     yield from _barriers(hits.get("store-barrier", ()), hits.get("barrier-completed", ()))
     yield from _unanswered(hits.get("no-route", ()))
     yield from _master_in_vain(hits)
-    yield from _told_sizes(hits.get("told-size", ()))
+    yield from _world_sizes(hits.get("told-size", ()))
     yield from _rank_twice(hits.get("global-rank", ()), hits.get("waits-for-rank-key", ()))
     yield from _ids(hits)
     yield from _all_clients(hits)
@@ -47,7 +47,7 @@ def derive(hits: Hits) -> Iterator[Hit]:
     if hits.get("step-cancelled") and not hits.get("task-exited"):
         yield Hit("cancelled-plainly", hits["step-cancelled"][0].line)
     yield from _inner_interfaces(hits)
-    yield from _told_more(hits)
+    yield from _master_wants_more(hits)
     yield from _large_pings(hits.get("ping-size", ()), hits.get("ping-loss", ()))
     yield from (Hit("pod-without-machine", hit.line) for hit in _not_placed("waits-for-machine", hits))
     yield from (Hit("container-without-image", hit.line) for hit in _not_placed("waits-for-image", hits))
@@ -150,7 +150,7 @@ def _master_in_vain(hits: Hits) -> Iterator[Hit]:
                 return
 
 
-def _told_sizes(told: Sequence[Hit]) -> Iterator[Hit]:
+def _world_sizes(told: Sequence[Hit]) -> Iterator[Hit]:
     by_name: dict[str, dict[str, Hit]] = defaultdict(dict)
     speakers: dict[str, set[str]] = defaultdict(set)
     for hit in told:
@@ -233,7 +233,7 @@ def _inner_interfaces(hits: Hits) -> Iterator[Hit]:
                 yield Hit("socket-through-inner-interface", listed.line, {"name": name})
 
 
-def _told_more(hits: Hits) -> Iterator[Hit]:
+def _master_wants_more(hits: Hits) -> Iterator[Hit]:
     """The master counts everybody whose log is here and wants more, while another waits for the master: told sizes
     differ."""
     waits = [hit for hit in hits.get("waits-for-rank-key", ()) if hit.groups["key"].endswith("/0")]

@@ -179,11 +179,11 @@ class Spares:
             leaving = dict(self._run.leaving)
             self._run.leaving.clear()
             if not leaving or self._run.stopping.is_set():
-                return self._told(outcomes)
+                return self._with_replacements(outcomes)
             taken = self._take_over(leaving)
             if taken is None:
                 why = "; ".join(f"the spare {name} could not take over: {says}" for name, says in self._useless.items())
-                return self._told([outcome.with_evidence(why) for outcome in outcomes])
+                return self._with_replacements([outcome.with_evidence(why) for outcome in outcomes])
             plan, stage = taken
 
     def _take_over(self, leaving: Mapping[str, str]) -> tuple[Plan, PlannedStage] | None:
@@ -231,7 +231,7 @@ class Spares:
         launch = plan.stages[at]
         return plan, replace(launch, check=launch.check.with_spares(rest))
 
-    def _told(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    def _with_replacements(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         last = {outcome.node: outcome for outcome in outcomes}
         found = []
         for name in self._stage.nodes:

@@ -68,7 +68,7 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
     if failed_to_meet(first):
         node, finding = why_not_met(kept, first)
     elif (told := _by_logs(kept, first)) and _says_more(told, finding, first):
-        node, finding = _told(kept, told, first, finding)
+        node, finding = _finding_of_logs(kept, told, first, finding)
     elif first.gave_up is None and (met := never_met(kept, first, frozen)):
         node, finding = met
     finding = replace(finding, evidence=(*finding.evidence, *_collateral(kept, first), f"logs: {kept.logs.folder}"))
@@ -235,7 +235,7 @@ def _says_more(told: Cause, finding: Finding, first: KeptProcess) -> bool:
     return finding.cause != told.cause
 
 
-def _told(kept: KeptProcesses, told: Cause, first: KeptProcess, finding: Finding) -> tuple[str, Finding]:
+def _finding_of_logs(kept: KeptProcesses, told: Cause, first: KeptProcess, finding: Finding) -> tuple[str, Finding]:
     node = told.node if told.node in kept.nodes else None
     if node is None and told.rank is not None:
         node = next((m.place.node for m in kept.members if told.rank in m.place.ranks), None)

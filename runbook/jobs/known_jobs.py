@@ -148,7 +148,7 @@ class Cluster:
         found: dict[str, KnownJob] = {}
         for name, answer in self.site.each(nodes, one, timeout_s=ASK_S + 5.0).items():
             try:
-                for seen in _told(answer, name):
+                for seen in _jobs_of(answer, name):
                     found.setdefault(seen.id, KnownJob(seen.id, seen.about)).join(seen)
             except _ASIDE as error:
                 self.site.failures[name] = why_not(name, error)
@@ -198,7 +198,7 @@ def why_not(node: str, error: BaseException) -> Unreachable:
     return Unreachable(finding.cause, finding.says, finding.remedy, finding.evidence)
 
 
-def _told(answer: Facts | BaseException, node: str) -> list[KnownJob]:
+def _jobs_of(answer: Facts | BaseException, node: str) -> list[KnownJob]:
     """The jobs of a node, each with what this node knows of it. Raises Odd, and what was raised instead of an answer.
 
     Only those of the node by its own name: nodes may be one machine, or share their homes.

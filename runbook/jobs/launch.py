@@ -149,7 +149,7 @@ class RunningAttempt:
         self._warned: dict[str, list[str]] = {}  # by node
         self._unread: dict[str, list[str]] = {}
         self.stalled = False
-        self._rate_told = time.monotonic()
+        self._rate_said_at = time.monotonic()
 
     def go_on_with(self, kept: KeptProcesses) -> None:
         """The processes of this attempt, as somebody who looked for them on the nodes found them."""
@@ -270,7 +270,7 @@ class RunningAttempt:
             if seconds is None:
                 continue  # it went on meanwhile
             found = judge_stall(self._kept, progress, frozen)
-            progress.stall_told()
+            progress.stall_reported()
             if job.watch.on_stall != "report":
                 return end, Stall(found, seconds)
             for node, findings in found.items():
@@ -313,8 +313,8 @@ class RunningAttempt:
     def _say_rate(self, progress: StepProgress) -> None:
         """Tell how far it is, now and then."""
         rate = progress.rate()
-        if rate is not None and time.monotonic() - self._rate_told > RATE_S:
-            self._rate_told = time.monotonic()
+        if rate is not None and time.monotonic() - self._rate_said_at > RATE_S:
+            self._rate_said_at = time.monotonic()
             facts = {"step": rate.step, "per_s": rate.per_s, "age_s": round(rate.age_s, 1)}
             self._at.say(f"{rate}, {seconds_text(rate.age_s)} ago", data={"pace": facts})
 

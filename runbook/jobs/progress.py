@@ -182,7 +182,7 @@ class StepProgress:
         self._lock = threading.Lock()
         self._last = math.inf  # when somebody came further; nobody can before all have been started
         self._longest_s = 0.0
-        self._told = False  # a stall is told once, until somebody comes further
+        self._reported = False  # a stall is told once, until somebody comes further
         self._steps: deque[tuple[float, int]] = deque(maxlen=REMEMBERED)  # of the whole job
         self.step_times = StepTimes(watch.baseline_s)
         self.by_rank: dict[int, int] = {}
@@ -222,7 +222,7 @@ class StepProgress:
                 self._steps.append((now, step))
                 self.step_times.reached(now, step)
             if newest or further:
-                self._last, self._told = now, False
+                self._last, self._reported = now, False
 
     def rate(self) -> StepRate | None:
         """None until a step is known."""
@@ -236,13 +236,13 @@ class StepProgress:
     def stalled_s(self) -> float | None:
         """How long nobody has come further, where that is longer than it may be."""
         with self._lock:
-            limit = None if self._told else self._limit_s()
+            limit = None if self._reported else self._limit_s()
             idle_s = time.monotonic() - self._last
         return idle_s if limit is not None and idle_s > limit else None
 
-    def stall_told(self) -> None:
+    def stall_reported(self) -> None:
         with self._lock:
-            self._told = True
+            self._reported = True
 
     def _limit_s(self) -> float | None:
         if self._watch.stall_s is not None:

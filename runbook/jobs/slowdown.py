@@ -221,14 +221,14 @@ class SlowdownSearch:
         self._tell = tell
         self._say = say
         self._early = False
-        self._told = False
+        self._reported = False
         self._busy: dict[str, list[answers.BusyProcess]] = {}
         self._seen: list[Waits] = []
 
     def look(self) -> None:
         now = time.monotonic()
-        slower = None if self._told else self._step_times.slower(now)
-        if self._told or (slower is None and not self._due(now)):
+        slower = None if self._reported else self._step_times.slower(now)
+        if self._reported or (slower is None and not self._due(now)):
             return
         found = self._late(by_stack=False)
         if found is not None or slower is not None:
@@ -245,7 +245,7 @@ class SlowdownSearch:
     def _say_what(self, slower: Slowdown | None, found: LateNode | None) -> None:
         why = {name: self._why(name) for name in self._kept.nodes}
         findings = judge(slower, found, why, [str(one) for one in self._seen[:MOST_SHOWN]])
-        self._told = bool(findings) or slower is not None
+        self._reported = bool(findings) or slower is not None
         for node, finding in findings.items():
             self._tell(node, finding)
         if slower is not None and not findings:

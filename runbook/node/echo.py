@@ -40,7 +40,7 @@ class Peer:
         self.sent: dict[str, dict[int, float]] = {"small": {}, "full": {}}  # by sequence number, when
         self.trips: dict[str, list[float]] = {"small": [], "full": []}  # seconds
 
-    def told(self) -> dict[str, Pinged] | None:
+    def result(self) -> dict[str, Pinged] | None:
         """As `ping` would have it, where every echo came back; else None."""
         found: dict[str, Pinged] = {}
         for size, sent in self.sent.items():
@@ -156,5 +156,5 @@ def echoes(loop: EventLoop, addresses: dict[str, int], count: int) -> dict[str, 
             over.append(None)  # we may not
     while len(over) < len({":" in peer.address for peer in peers}):
         loop.turn()
-    told = {peer.address: peer.told() for peer in peers}
+    told = {peer.address: peer.result() for peer in peers}
     return {address: found for address, found in told.items() if found}

@@ -90,7 +90,7 @@ class Lookup:
             self._thread.join(max(0.0, self.begun + LOOKUP_S - time.monotonic()))
         return None if self.took is None else self.addresses
 
-    def told(self) -> Looked:
+    def result(self) -> Looked:
         addresses = self.wait()
         seconds = LOOKUP_S if self.took is None else self.took
         return {"addresses": addresses, "seconds": round(seconds, 2), "in_hosts": hosts_lines(self.name)}
@@ -391,9 +391,9 @@ def look(arguments: dict[str, Any]) -> PingAnswer:
     seen = [at_once.get(target["peer"]) or looking[target["peer"]].result() for target in targets]
     after, since = rp_filtered(), neighbours_refused()
     return {
-        "names": {name: lookups[name].told() for name in arguments["names"]},
+        "names": {name: lookups[name].result() for name in arguments["names"]},
         "hostname": hostname,
-        "own": lookups[hostname].told() if arguments["hostname"] else None,
+        "own": lookups[hostname].result() if arguments["hostname"] else None,
         "nameservers": nameservers(),
         "name_sources": sources(),
         "hosts_unreadable": hosts_unreadable(),

@@ -110,8 +110,8 @@ def linted(file: Path, text: str) -> Linted:
         try:
             found = lint([str(path)]).findings
         except FilesWrong as wrong:
-            return Linted([_told("error", problem) for problem in wrong.problems], text, {})
-    told = [_told(one.rule.severity, one.problem) for one in found]
+            return Linted([_shown("error", problem) for problem in wrong.problems], text, {})
+    told = [_shown(one.rule.severity, one.problem) for one in found]
     if any(one.rule == "secret.private-key" for one in told):
         return Linted(told, "", {}, "the file holds a private key, so nothing of it is shown here: take it out by hand")
     lines = text.split("\n")  # what lint counts as lines is the same where YAML can be read
@@ -138,7 +138,7 @@ def revealed(text: str, hidden: Mapping[str, str]) -> str:
     return text
 
 
-def _told(severity: str, problem: Problem) -> ShownFinding:
+def _shown(severity: str, problem: Problem) -> ShownFinding:
     line, column = (problem.span.line, problem.span.column) if problem.span else (1, 1)
     return ShownFinding(severity, problem.id, line, column, problem.message, problem.help or "")
 

@@ -111,7 +111,7 @@ def test_a_limit_is_learned_and_begins_with_the_first_step(monkeypatch: pytest.M
     assert progress.stalled_s() is None
     clock[0] += 2.0
     assert progress.stalled_s() == pytest.approx(101.0)
-    progress.stall_told()
+    progress.stall_reported()
     assert progress.stalled_s() is None
     progress.heard(1, ["step 5"])
     clock[0] += 1111.0

@@ -46,10 +46,10 @@ def tell(
     done: Search, members: Sequence[RankMember], wires: Mapping[str, NodeAdapters], floor: float | None
 ) -> LinkFindings:
     """`floor`: Gbit/s that every node should have at least, where that is known."""
-    return _Teller(done, members, wires, floor).told()
+    return _FindingsOfLinks(done, members, wires, floor).findings()
 
 
-class _Teller:
+class _FindingsOfLinks:
     def __init__(
         self, done: Search, members: Sequence[RankMember], wires: Mapping[str, NodeAdapters], floor: float | None
     ) -> None:
@@ -60,7 +60,7 @@ class _Teller:
         self.rates = done.best
         self.found: dict[str, list[Finding]] = {}
 
-    def told(self) -> LinkFindings:
+    def findings(self) -> LinkFindings:
         if self.verdict.common:
             self._all(self._common())
         elif self.floor is not None and self.median * 8 < self.floor:

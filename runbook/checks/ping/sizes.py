@@ -22,13 +22,13 @@ UNABLE = ("nvalid option", "unrecognized")
 
 @dataclass(frozen=True)
 class Way:
-    """One direction in which full-size packets vanish; `told` are the proofs. An echo needs both directions, so what it
-    proves stands for either: `by_tcp` is what one-way TCP says. Where full-size echoes do pass, it is no matter of the
-    MTU."""
+    """One direction in which full-size packets vanish; `lines` are the proofs. An echo needs both directions, so what
+    it proves stands for either: `by_tcp` is what one-way TCP says. Where full-size echoes do pass, it is no matter of
+    the MTU."""
 
     source: str
     destination: str
-    told: tuple[str, ...]
+    lines: tuple[str, ...]
     by_tcp: bool
     by_icmp: bool
     echoes_pass: bool = False
@@ -130,7 +130,7 @@ def _explained(node: str, ways: list[Way], reasons: list[SizeReason]) -> Finding
     if not any(reason.any_size for reason in reasons):
         return _finding(node, ways, reasons[0].why, fix, lines)
     peers = dict.fromkeys(name for way in ways for name in (way.source, way.destination) if name != node)
-    told = [line for way in ways for line in way.told if line.startswith("TCP")]
+    told = [line for way in ways for line in way.lines if line.startswith("TCP")]
     return Finding(
         "firewall-drop",
         f"transfers {_directions(node, ways)} begin and break off: {reasons[0].why}; it stops small packets as well",
@@ -141,7 +141,7 @@ def _explained(node: str, ways: list[Way], reasons: list[SizeReason]) -> Finding
 
 
 def _finding(node: str, those: list[Way], why: str, fix: str, lines: list[str]) -> Finding:
-    told = [line for way in those for line in way.told]
+    told = [line for way in those for line in way.lines]
     peers = dict.fromkeys(name for way in those for name in (way.source, way.destination) if name != node)
     return Finding(
         "mtu-blackhole",

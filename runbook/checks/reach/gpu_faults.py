@@ -205,7 +205,7 @@ def _broken(gpu: Gpu, detail: Mapping[str, str]) -> tuple[str, str] | None:
         return "ecc", f"{errors:.0f} uncorrectable memory error{plural} since the driver was loaded"
     if waits_to_remap(detail):
         return "pending", "Remapped Rows: Pending: Yes"
-    if gpu.told("retired_pages.pending") == "Yes":
+    if gpu.value("retired_pages.pending") == "Yes":
         return "pending", "Retired pages: Pending: Yes"
     return None
 
@@ -219,9 +219,9 @@ def _fabric(detail: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def _settings(gpu: Gpu) -> Iterator[tuple[str, str]]:
-    if gpu.told("mig.mode.current") == "Enabled":
+    if gpu.value("mig.mode.current") == "Enabled":
         yield "mig", "MIG mode: Enabled"
-    if gpu.told("compute_mode") == "Prohibited":
+    if gpu.value("compute_mode") == "Prohibited":
         yield "prohibited", "Compute mode: Prohibited"
 
 
@@ -262,7 +262,7 @@ def busy(
         others = [app for app in here if not (processes.get(str(app.pid), {}).get("ours") or SHARER in app.program)]
         mine = sum(app.mib or 0 for app in here if app not in others)
         held = max(sum(app.mib or 0 for app in others), (used or 0) - mine)
-        alone = (gpu.told("compute_mode") or "").startswith("Exclusive")
+        alone = (gpu.value("compute_mode") or "").startswith("Exclusive")
         people = [(app, processes.get(str(app.pid), {})) for app in others]
         lines = [f"GPU {gpu.index}: {who(*one)}" for one in people]
         if (others and alone) or (total and held > BUSY_SHARE * total):
@@ -273,7 +273,7 @@ def busy(
                 f"GPU {gpu.index}: {held:.0f} of {total:.0f} MiB in use by a process that cannot be seen from here"
             ]
             if alone and others:
-                taken.append(f"GPU {gpu.index}: compute mode {gpu.told('compute_mode')}: one process at a time")
+                taken.append(f"GPU {gpu.index}: compute mode {gpu.value('compute_mode')}: one process at a time")
         else:
             present += [f"GPU {gpu.index}: {who(*one, brief=True)}" for one in people]
     warnings = [f"other processes are on its GPUs as well: {'; '.join(present[:4])}"] if present else []

@@ -74,7 +74,7 @@ def judge_gpus(node: Node, facts: Mapping[str, Any], device_order: object = None
     details = parse_details(out_of(facts, "all"))
     named = [gpu for gpu in listing.gpus if gpu.index in node.gpus]
     log = [*(facts.get("dmesg") or ()), *(facts.get("journal") or ())]
-    kernels, warnings = told_by_kernel(node, listing, events(log, float(facts.get("uptime_s") or 0)))
+    kernels, warnings = kernel_findings(node, listing, events(log, float(facts.get("uptime_s") or 0)))
     found: list[Finding] = []
     failed = refused(node, smi, listing, facts)
     if failed is None:
@@ -103,7 +103,7 @@ def judge_gpus(node: Node, facts: Mapping[str, Any], device_order: object = None
     unknown = [failed] if failed and failed.cause in COULD_NOT_TELL else []
     if failed and not unknown:
         found.insert(0, failed)
-    drivers = {version for gpu in named if (version := gpu.told("driver_version"))}
+    drivers = {version for gpu in named if (version := gpu.value("driver_version"))}
     return GpuJudgement(
         tuple(found),
         tuple(unknown),
@@ -144,7 +144,7 @@ def lost(node: Node, listing: Listing) -> list[Finding]:
 
 def seen(listing: Listing) -> tuple[str, ...]:
     """What nvidia-smi listed, a line a GPU, and what it said besides."""
-    gpus = [f"GPU {gpu.index}: {gpu.name}, {gpu.told('pci.bus_id') or gpu.fields['uuid']}" for gpu in listing.gpus]
+    gpus = [f"GPU {gpu.index}: {gpu.name}, {gpu.value('pci.bus_id') or gpu.fields['uuid']}" for gpu in listing.gpus]
     return tuple([*(line.strip() for line in listing.other if line.strip()), *gpus][:8]) or ("it printed nothing",)
 
 
@@ -174,7 +174,7 @@ def count(node: Node, listing: Listing, on_bus: int | None) -> Finding | None:
     )
 
 
-def told_by_kernel(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tuple[list[Finding], list[str]]:
+def kernel_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tuple[list[Finding], list[str]]:
     """Findings for faults of the last hour on a GPU of ours (or on one that is not listed any more), and warnings."""
     index = {bus_key(gpu.fields.get("pci.bus_id", "")): gpu.index for gpu in listing.gpus}
     ours = [event for event in log if index.get(event.bus) in node.gpus or event.bus not in index]

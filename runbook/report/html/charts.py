@@ -149,7 +149,7 @@ def sweep(recorded: Recorded, stage: StageRecord) -> Sweep | None:
 
 def rows_of(recorded: Recorded, stage: StageRecord) -> tuple[SizeRow, ...]:
     """As they were told while it ran, else as its outcomes have them."""
-    told: Sequence[object] = recorded.told(stage).rows
+    told: Sequence[object] = recorded.progress_of(stage).rows
     if not told:
         listed = (outcome.metrics.get("rows") for outcome in stage.outcomes)
         told = next((rows for rows in listed if isinstance(rows, list) and rows), [])

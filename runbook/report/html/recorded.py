@@ -58,7 +58,7 @@ class Recorded:
         self.folder = folder
         self.record = Record()
         self.flaws: list[str] = []
-        self._told: dict[int, StageProgress] = {}
+        self._progress: dict[int, StageProgress] = {}
         events = self._events()
         if not self.record.stages and not self.record.started:
             told = _from_result(self._result())
@@ -73,8 +73,8 @@ class Recorded:
                 "only result.json was read, which has no times"
             )
 
-    def told(self, stage: StageRecord) -> StageProgress:
-        return self._told.setdefault(id(stage), StageProgress())
+    def progress_of(self, stage: StageRecord) -> StageProgress:
+        return self._progress.setdefault(id(stage), StageProgress())
 
     @property
     def timed(self) -> bool:
@@ -168,7 +168,7 @@ class Recorded:
         self.record(event)
         if not isinstance(event, Progress):
             return
-        told = self.told(self.record.stage(event.stage, event.time))
+        told = self.progress_of(self.record.stage(event.stage, event.time))
         row, attempt, ends = (event.data.get(key) for key in ("row", "attempt", "ends"))
         if isinstance(row, Mapping):
             told.rows.append(row)

@@ -48,7 +48,7 @@ class Head:
 def render(run_dir: Path) -> str:
     """The report of the run in `run_dir` as one HTML document. Raises FilesWrong where no run is there."""
     recorded = Recorded(run_dir)
-    return _document("document.html", _told(recorded))
+    return _document("document.html", _template_values(recorded))
 
 
 def fragment(run_dir: Path, *, lives: bool = False) -> str:
@@ -56,7 +56,7 @@ def fragment(run_dir: Path, *, lives: bool = False) -> str:
     (`copy.js`). It has no inline style and no script, so a strict Content-Security-Policy bears it. `lives`: the caller
     knows that the run goes on."""
     recorded = Recorded(run_dir)
-    return _templates().get_template("report.html").render(**_told(recorded, lives=lives))
+    return _templates().get_template("report.html").render(**_template_values(recorded, lives=lives))
 
 
 def render_comparison(one: Path, other: Path) -> str:
@@ -92,7 +92,7 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _told(recorded: Recorded, *, lives: bool = False) -> dict[str, Any]:
+def _template_values(recorded: Recorded, *, lives: bool = False) -> dict[str, Any]:
     """Everything that the templates show."""
     record = recorded.record
     found = blocks(record.stages, record.causes)

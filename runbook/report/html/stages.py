@@ -107,7 +107,7 @@ def _marks(recorded: Recorded, stage: StageRecord, span: tuple[float, float]) ->
     """Moments, those that fall together as one."""
     began, whole = span
     found: list[tuple[float, list[str]]] = []
-    for progress in recorded.told(stage).marks:
+    for progress in recorded.progress_of(stage).marks:
         part = min(1.0, max(0.0, (progress.time - began) / whole))
         text = f"{seconds_text(max(0.0, progress.time - stage.started.time))}: {progress_text(progress)}"
         if found and abs(part - found[-1][0]) < CLOSEST:
@@ -136,14 +136,14 @@ class ProcessBar:
 
 @dataclass(frozen=True, slots=True)
 class AttemptLane:
-    """`told`: whether the run lived to tell how its processes ended."""
+    """`ended`: whether the run lived to tell how its processes ended."""
 
     number: str
     launcher: str
     logs: str
     seconds: float
     processes: tuple[ProcessBar, ...]
-    told: bool
+    ended: bool
     more: int = 0
 
 
@@ -156,7 +156,7 @@ class LaunchLanes:
 def launches(recorded: Recorded) -> list[LaunchLanes]:
     found = []
     for stage in recorded.record.stages:
-        told = recorded.told(stage)
+        told = recorded.progress_of(stage)
         if stage.started.check == "launch" and (told.attempts or told.ends):
             found.append(LaunchLanes(stage.name, tuple(_attempts(recorded, stage, told))))
     return found
@@ -182,7 +182,7 @@ def _attempts(recorded: Recorded, stage: StageRecord, told: StageProgress) -> li
                 logs=str(about.get("logs") or ""),
                 seconds=span[1] - span[0],
                 processes=tuple(lanes[:MOST_LANES]),
-                told=bool(processes),
+                ended=bool(processes),
                 more=sum(lane.count for lane in lanes[MOST_LANES:]),
             )
         )

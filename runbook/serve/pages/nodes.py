@@ -113,7 +113,7 @@ def _of_group(workspace: Workspace, look: GroupView, agents: Mapping[str, AgentS
     for node, own in cells.items():
         agent = agents.get(node)
         job = latest.job if latest else ""
-        found.append(_row(node, name, agent, _told(own, agent, job), latest.id if latest else ""))
+        found.append(_row(node, name, agent, _with_heartbeat(own, agent, job), latest.id if latest else ""))
     return found
 
 
@@ -134,7 +134,7 @@ def _row(name: str, group: str, agent: AgentState | None, ranks: tuple[RankCell,
     )
 
 
-def _told(cells: Iterable[RankCell], agent: AgentState | None, job: str) -> tuple[RankCell, ...]:
+def _with_heartbeat(cells: Iterable[RankCell], agent: AgentState | None, job: str) -> tuple[RankCell, ...]:
     """What the node's agent says of the job's ranks, in its latest attempt, is newer than what the run has written."""
     own = [one for one in (agent.jobs if agent else ()) if one.job == job]
     told = {
