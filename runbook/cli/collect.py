@@ -31,7 +31,7 @@ from runbook.model.exit_codes import DONE, UNKNOWN
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
 from runbook.model.redact import long_enough
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 from runbook.model.units import bytes_text, seconds_text
 from runbook.model.visible import visible
 from runbook.report.output import stderr, stdout

@@ -20,7 +20,7 @@ from runbook.files.document import Document, parse_document
 from runbook.files.schema import schema
 from runbook.model.decoded_text import views
 from runbook.model.redact import Forms, joined
-from runbook.model.secret_formats import (
+from runbook.model.secrets import (
     LOGIN_OF_CURL,
     TYPED_FOR_A_PROMPT,
     known_tokens,

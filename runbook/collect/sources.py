@@ -30,7 +30,7 @@ from runbook.files.playbook import has_launch, load_launch, load_playbook
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import EnvValue, Inventory, Node
 from runbook.model.playbook import Playbook
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 
 # --- this machine, from which runs are started -----------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from runbook.diagnose.sign import Hit, Rule, Sign, Tier
-from runbook.model.numbers import number, small_number
+from runbook.model.units import number, small_number
 
 # --- watchdog lines -------------------------------------------------------------------------------------------------
 

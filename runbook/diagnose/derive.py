@@ -12,7 +12,7 @@ from itertools import pairwise
 from runbook.diagnose.collectives import compare, read_report
 from runbook.diagnose.rules.unexplained import TELLS_FAILURE, WRAPPERS
 from runbook.diagnose.sign import Hit
-from runbook.model.numbers import number, small_number
+from runbook.model.units import number, small_number
 
 NEAR = 80  # lines of one traceback
 SUMMARY = 6  # lines of one process in torchrun's summary

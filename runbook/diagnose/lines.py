@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from runbook.diagnose.sign import Line
-from runbook.model.numbers import small_number
+from runbook.model.units import small_number
 
 # --- other languages ------------------------------------------------------------------------------------------------
 

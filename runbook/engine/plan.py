@@ -22,7 +22,7 @@ from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node
 from runbook.model.playbook import Playbook, Stage
 from runbook.model.redact import secrets_among, secrets_of
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 
 FEWEST = 2
 """Nodes that a run goes on with where nobody says how many: one alone proves nothing about a cluster."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from runbook.files.document import Keys
 from runbook.files.problems import PlacedProblems
 from runbook.model.inventory import EnvValue
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 
 UNCARRIABLE = re.compile("[\0\r\n\ud800-\udfff]")  # what no shell can carry on one line of a script
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from runbook.files.inventory_draft import Settings
 from runbook.model.errors import Span
-from runbook.model.secret_formats import PRIVATE_KEY, hints_at_secret, known_tokens
+from runbook.model.secrets import PRIVATE_KEY, hints_at_secret, known_tokens
 
 HOSTFILE, ANSIBLE, HOST_LIST = "hostfile", "Ansible inventory", "host list"
 """What each kind is called."""

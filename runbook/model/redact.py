@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 from runbook.model.decoded_text import JOINTS, View, plainest, unquoted, views
 from runbook.model.inventory import Inventory
 from runbook.model.remedy import Remedy
-from runbook.model.secret import Secret
-from runbook.model.secret_formats import holds_secret, known_tokens
+from runbook.model.secrets import Secret, holds_secret, known_tokens
 
 T = TypeVar("T")
 Place = tuple[int, int]

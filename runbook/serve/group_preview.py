@@ -27,8 +27,7 @@ from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import Playbook
 from runbook.model.redact import GONE, Redactor
-from runbook.model.secret import Secret
-from runbook.model.secret_formats import holds_secret, names_secret
+from runbook.model.secrets import Secret, holds_secret, names_secret
 
 SHELLS = ("sh", "bat", "ps1")
 DRAFT = ".lint-"

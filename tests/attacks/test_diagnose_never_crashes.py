@@ -22,7 +22,7 @@ from runbook.checks.ranks.calls import compare_all
 from runbook.cli.main import main
 from runbook.diagnose.all_rules import SIGNS
 from runbook.diagnose.tool_outputs import TABLE, read_paste
-from runbook.model.numbers import MOST, number, small_number
+from runbook.model.units import MOST, number, small_number
 
 EXAMPLES = examples(60, suppress_health_check=list(HealthCheck))
 DIGITS = "7" * 4400

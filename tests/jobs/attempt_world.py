@@ -18,7 +18,7 @@ from runbook.launch.job import Job, JobProgram
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import Stage
 from runbook.model.redact import Redactor
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 from runbook.transport import Site
 
 PAIR = cluster(node("node-a", processes=2), node("node-b", processes=2))

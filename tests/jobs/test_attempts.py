@@ -26,7 +26,7 @@ from runbook.jobs.start import AFTER_S, _in_the_way, _programs, _sources, runnin
 from runbook.jobs.watch import WatchEnd, earliest, take, watch
 from runbook.model.errors import Unreachable
 from runbook.model.redact import Redactor
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 from runbook.model.verdict import Finding, Outcome, Verdict
 
 from .attempt_world import PAIR, attempt, come, ended, job, journal, kept, place, wrote

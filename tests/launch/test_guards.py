@@ -18,7 +18,7 @@ from profiles import examples
 
 from runbook.launch.guards import CODES, Activation, Guards, read_activation
 from runbook.launch.script import write
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 
 from .needs import require
 from .specs import TEXT, ranks, spec, written

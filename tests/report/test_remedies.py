@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runbook.model.redact import Redactor
 from runbook.model.remedy import Remedy, RemedyStep
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.groups import FindingBlock, blocks
 from runbook.report.record import record

@@ -10,7 +10,7 @@ from functools import lru_cache
 from runbook.files.document import Document, Keys, split_lines
 from runbook.lint.rule_inputs import scalars
 from runbook.model.errors import Problem, Span
-from runbook.model.secret_formats import (
+from runbook.model.secrets import (
     AUTHORIZATION,
     LOGIN_OF_CURL,
     PRIVATE_KEY,

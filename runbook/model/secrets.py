@@ -1,10 +1,11 @@
-"""What a secret looks like: formats that issuers use, names that say so, places on command lines, and values that only
-stand for one."""
+"""Secrets: a value that must not be printed, and what one looks like: formats that issuers use, names that say so,
+places on command lines, and values that only stand for one."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -128,3 +129,20 @@ def holds_secret(name: str, text: str) -> bool:
 def stands_for_one(text: str) -> bool:
     """`***`, `$TOKEN`, `{{ token }}`, `<your token>`: whatever is put in its place is elsewhere."""
     return _STANDS_FOR_ONE.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """Prints as `***`; `reveal()` is called in one place, where the 0600 environment file is written."""
+
+    _value: str
+    source: str
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __str__(self) -> str:
+        return "***"
+
+    def __repr__(self) -> str:
+        return f"Secret(*** from {self.source})"
