@@ -22,7 +22,7 @@ from runbook.causes.catalogue import causes as known_causes
 from runbook.cli.arguments import parser
 from runbook.cli.explain import PAGES, stage_page, variable_page
 from runbook.files.schema import schema
-from runbook.files.shipped import shipped
+from runbook.files.shipped_files import shipped
 from runbook.lint.findings import read_page, rule_pages
 from runbook.lint.variables import Variable, known
 

@@ -20,18 +20,18 @@ import runbook
 from runbook.causes.catalogue import KINDS, causes, fields_of
 from runbook.checks import CHECKS
 from runbook.checks.base import Check
-from runbook.checks.ranks.ended import STOPPED
+from runbook.checks.ranks.own_failure import STOPPED
 from runbook.checks.reach.gpu_faults import FAULTS
 from runbook.checks.shell import Shell
 from runbook.cli.explain import explain, stage_page, where_found
 from runbook.diagnose.all_rules import RULES, SIGNS
 from runbook.engine.plan import Choice, make_plan
-from runbook.files.accepts import accepts
+from runbook.files.compiled_schema import accepts
 from runbook.files.document import parse_document
 from runbook.files.inventory import load_inventory
 from runbook.files.playbook import load_playbook
 from runbook.files.schema import schema
-from runbook.files.shipped import find_inventory, find_playbook, shipped_names
+from runbook.files.shipped_files import find_inventory, find_playbook, shipped_names
 from runbook.jobs.launch import Launch
 from runbook.lint.findings import rule_pages, rules
 from runbook.model.errors import FilesWrong

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from runbook.causes.findings import finding_for
 from runbook.checks.bandwidth.adapters import NodeAdapters, ask
 from runbook.checks.bandwidth.blame import Blame, blame
-from runbook.checks.bandwidth.isolation import isolate
-from runbook.checks.bandwidth.normal import AUTO, BandwidthComparison, Expectation, NotKnown, expect, setting_of
+from runbook.checks.bandwidth.bottleneck import isolate
+from runbook.checks.bandwidth.normal_busbw import AUTO, BandwidthComparison, Expectation, NotKnown, expect, setting_of
 from runbook.checks.base import Check, argument
 from runbook.checks.connection import join
 from runbook.checks.context import Context

@@ -12,7 +12,7 @@ from runbook.causes.findings import finding_for
 from runbook.checks.base import Check, argument
 from runbook.checks.context import Context
 from runbook.checks.network.live_traffic import Between
-from runbook.checks.ranks.calls import elsewhere
+from runbook.checks.ranks.collective_calls import elsewhere
 from runbook.checks.ranks.evidence import gather, log_name, stack_lines
 from runbook.checks.ranks.outcomes import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool, start_pool

@@ -12,7 +12,7 @@ from runbook.causes.findings import finding_for
 from runbook.checks.base import Check, argument, pairs_argument
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial
-from runbook.checks.network.ephemeral import NO_PORT, exhausted, how_many, too_few, without_ports
+from runbook.checks.network.ephemeral_ports import NO_PORT, exhausted, how_many, too_few, without_ports
 from runbook.checks.network.failed_dials import Trouble
 from runbook.checks.network.mesh import Mesh, Want, too_busy
 from runbook.checks.network.pairs import Pairs, around, chosen, groupings, listed

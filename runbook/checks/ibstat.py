@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from runbook.causes.findings import finding_for
 from runbook.checks.base import Check
 from runbook.checks.context import Context
-from runbook.files.hints import nearest
+from runbook.files.suggestions import nearest
 from runbook.launch.ranks import hca_expression, network_environment
 from runbook.model.commands import word
 from runbook.model.inventory import Node
@@ -18,7 +18,7 @@ from runbook.model.nccl_devices import Selection, selection
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.parsers.ibstat import STATES, Port, from_sysfs, parse, read
-from runbook.parsers.reading import some
+from runbook.parsers.tool_reading import some
 from runbook.transport.answers import IBSTAT
 
 PACKAGES = "install infiniband-diags (Debian, Ubuntu, Fedora, RHEL: the package has that name)"

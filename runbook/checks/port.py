@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from runbook.causes.findings import finding_for
 from runbook.checks.base import Check
 from runbook.checks.context import Context, in_brief
-from runbook.checks.network.ephemeral import few_ports_warning, port_range
+from runbook.checks.network.ephemeral_ports import few_ports_warning, port_range
 from runbook.files.address import is_loopback
 from runbook.launch.ranks import dialled_address
 from runbook.model.commands import word

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.exit_codes import DONE, FAILED
 from runbook.report.output import complain, stderr, stdout
-from runbook.report.text import one_line
+from runbook.report.safe_text import one_line
 
 if TYPE_CHECKING:
     from runbook.agent.folder import AgentFolder
@@ -60,7 +60,7 @@ def _run(folder: AgentFolder, arguments: argparse.Namespace) -> int:
         fix = "`runbook serve enrol` on the server prints a string; here: runbook agent enrol STRING"
         raise FilesWrong([Problem("agent.not-enrolled", "this host is not enrolled", None, fix)])
     try:
-        from runbook.agent.program import Agent
+        from runbook.agent.agent import Agent
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "websockets":
             raise

@@ -37,8 +37,8 @@ from runbook.model.redact import Redactor
 from runbook.model.safe_files import append_below, write_below
 from runbook.model.verdict import Outcome, Verdict, overall
 from runbook.report.output import stderr, stdout
-from runbook.report.record import StageRecord, record
 from runbook.report.run_json import Jsonl, Result, read, to_json
+from runbook.report.run_record import StageRecord, record
 
 
 def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:

@@ -8,7 +8,7 @@ from importlib import resources
 
 from runbook.causes.catalogue import causes, causes_told_by
 from runbook.checks import CHECKS, page
-from runbook.files.hints import nearest
+from runbook.files.suggestions import nearest
 from runbook.jobs.launch import Launch
 from runbook.lint.findings import LintRule, rules
 from runbook.lint.variables import Variable, known

@@ -19,10 +19,10 @@ from runbook.cli.inventory_source import asked, is_asked, load
 from runbook.files.document import read_document
 from runbook.files.inventory_draft import written
 from runbook.files.node_sets import select
-from runbook.files.origins import Origins
 from runbook.files.problems import render_all
+from runbook.files.value_origins import Origins
 from runbook.importers.convert import draft_of, read_foreign
-from runbook.importers.foreign import ANSIBLE, Remark
+from runbook.importers.foreign_inventory import ANSIBLE, Remark
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.exit_codes import DONE, UNKNOWN, WRONG

@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from runbook.files.document import Document, parse_document
-from runbook.files.env import Environment
+from runbook.files.environment_values import Environment
 from runbook.files.extra_vars import parse_extra
 from runbook.files.inventory import load_inventory_with_origins
 from runbook.files.inventory_draft import Draft, written
-from runbook.files.origins import Origins
-from runbook.files.shipped import find_inventory
+from runbook.files.shipped_files import find_inventory
+from runbook.files.value_origins import Origins
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.inventory import Inventory
 from runbook.report.output import stderr

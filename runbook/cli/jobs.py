@@ -34,8 +34,8 @@ from runbook.model.units import bytes_text, seconds_text
 from runbook.model.verdict import Outcome, Verdict
 from runbook.model.visible import visible
 from runbook.report.output import stderr, stdout
-from runbook.report.text import cells, one_line, pad
-from runbook.report.text import lines as safe_lines
+from runbook.report.safe_text import cells, one_line, pad
+from runbook.report.safe_text import lines as safe_lines
 
 
 def jobs(arguments: argparse.Namespace) -> int:

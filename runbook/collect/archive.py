@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import runbook
-from runbook.collect.entries import UNFIT, UsedPaths
+from runbook.collect.archive_entries import UNFIT, UsedPaths
+from runbook.collect.ask_nodes import NodeAnswer
 from runbook.collect.gather import Gathered
-from runbook.collect.nodes import NodeAnswer
 
 LAYOUT = """\
 What is in here

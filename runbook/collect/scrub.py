@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 
 import yaml
 
-from runbook.collect.addresses import Machines
-from runbook.collect.people import PeopleNames, Place
+from runbook.collect.machine_pseudonyms import Machines
+from runbook.collect.people_pseudonyms import PeopleNames, Place
 from runbook.files.document import Document, parse_document
 from runbook.files.schema import schema
 from runbook.model.decoded_text import views

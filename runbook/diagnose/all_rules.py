@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from runbook.diagnose import collectives, progress
-from runbook.diagnose.budget import LIMITS, ScanLimits
+from runbook.diagnose import collectives, progress_lines
 from runbook.diagnose.rules import (
     accelerators,
     addresses,
@@ -18,6 +17,7 @@ from runbook.diagnose.rules import (
     unexplained,
 )
 from runbook.diagnose.scan import Catalogue, Scanner
+from runbook.diagnose.scan_limits import LIMITS, ScanLimits
 from runbook.diagnose.sign import Rule, Sign
 
 RULES: tuple[Rule, ...] = (
@@ -32,7 +32,9 @@ SIGNS: tuple[Sign, ...] = (
     *(sign for rule in RULES for sign in rule.signs if isinstance(sign, Sign)),
 )
 
-CATALOGUE = Catalogue(SIGNS, progress.NOISE, progress.PROGRESS_KEYS, progress.GOES_ON, progress.reached)
+CATALOGUE = Catalogue(
+    SIGNS, progress_lines.NOISE, progress_lines.PROGRESS_KEYS, progress_lines.GOES_ON, progress_lines.reached
+)
 
 
 def scanner(limits: ScanLimits = LIMITS) -> Scanner:

@@ -12,8 +12,8 @@ from runbook.checks import CHECKS
 from runbook.checks.base import Check, configure
 from runbook.checks.reach.reach import Reach
 from runbook.checks.shell import Shell
-from runbook.files.hints import did_you_mean
 from runbook.files.node_sets import select
+from runbook.files.suggestions import did_you_mean
 from runbook.files.templating import fill, names_used, truth
 from runbook.launch.job import make_job, node_facts
 from runbook.launch.ranks import layout, narrow

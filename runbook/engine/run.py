@@ -34,8 +34,8 @@ from runbook.model.events import (
 )
 from runbook.model.exit_codes import INTERRUPTED, OF_VERDICT
 from runbook.model.inventory import Inventory
-from runbook.model.lacks import lack_behind
 from runbook.model.node_ranges import fold
+from runbook.model.own_limits import lack_behind
 from runbook.model.redact import Redactor
 from runbook.model.safe_files import write_below
 from runbook.model.verdict import Finding, Outcome, Verdict, overall

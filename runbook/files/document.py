@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from runbook.files.hints import unfinished
 from runbook.files.scalars import plain_scalar
+from runbook.files.suggestions import unfinished
 from runbook.model.errors import Problem, Span
 
 Keys = tuple[str | int, ...]  # the way from the top of a document to a value: mapping keys and list indices

@@ -8,9 +8,9 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from runbook.files.document import Document, parse_document
-from runbook.files.hints import nearest
 from runbook.files.problems import NumberedLines
 from runbook.files.schema import schema
+from runbook.files.suggestions import nearest
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem, Span
 

@@ -5,8 +5,8 @@ direction of one `Flow` on one node as the kernel would; `explain_blocked` expla
 ends."""
 
 from runbook.firewall.blocked import Blocked, Ends, also_small, explain_blocked, sent_elsewhere
+from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import Flow
-from runbook.firewall.evidence import Evidence
 from runbook.firewall.explain import ArpStop, Explanation, arp_stop, explain
 
 __all__ = [

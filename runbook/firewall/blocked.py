@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import EPHEMERAL, Flow, Leg
-from runbook.firewall.evidence import Evidence
 from runbook.firewall.explain import Explanation, explain, merge
 from runbook.model.commands import word
 from runbook.model.remedy import Remedy, RemedyStep

@@ -10,12 +10,12 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from runbook.files.address import address_fault, strip_brackets
-from runbook.files.env import UNCARRIABLE
+from runbook.files.environment_values import UNCARRIABLE
 from runbook.files.inventory_draft import Setting, Settings
 from runbook.files.problems import NumberedLines
 from runbook.files.scalars import flow
 from runbook.importers.ansible_files import TOP, GivenVariable, Tree, read_ini, read_yaml
-from runbook.importers.foreign import ANSIBLE, LOGIN, ForeignHost, ForeignInventory, Remark, may_hold_secret
+from runbook.importers.foreign_inventory import ANSIBLE, LOGIN, ForeignHost, ForeignInventory, Remark, may_hold_secret
 
 
 def read_ansible(text: str, file: str, *, yaml: bool) -> ForeignInventory:

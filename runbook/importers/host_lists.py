@@ -9,7 +9,15 @@ from runbook.files.address import address_fault, is_ip, strip_brackets
 from runbook.files.inventory_draft import Setting
 from runbook.files.node_sets import LARGEST, expand
 from runbook.files.problems import NumberedLines
-from runbook.importers.foreign import HOST_LIST, HOSTFILE, LOGIN, ForeignHost, ForeignInventory, Remark, may_hold_secret
+from runbook.importers.foreign_inventory import (
+    HOST_LIST,
+    HOSTFILE,
+    LOGIN,
+    ForeignHost,
+    ForeignInventory,
+    Remark,
+    may_hold_secret,
+)
 
 MOST_SLOTS = 1024
 SLOTS = ("slots", "count", "cpu")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from runbook.causes.catalogue import of_kind
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
-from runbook.checks.ranks.ended import STOPPED, script_stopped
+from runbook.checks.ranks.own_failure import STOPPED, script_stopped
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.missing_ranks import failed_to_meet, never_met, why_not_met
 from runbook.jobs.processes import KeptProcess, KeptProcesses

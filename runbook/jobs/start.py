@@ -14,7 +14,7 @@ from importlib import resources
 from runbook.causes.findings import finding_for, unreachable_for
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.ping.names import gloo_announces, own_name_finding
-from runbook.checks.ping.observed import Observations
+from runbook.checks.ping.observations import Observations
 from runbook.checks.port import holders
 from runbook.jobs.attempt import BY_LAUNCHER, Attempt, ProcessSpec, about
 from runbook.jobs.processes import KeptProcess, KeptProcesses, wait_for

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runbook.files.shipped import SUFFIXES
+from runbook.files.shipped_files import SUFFIXES
 from runbook.model.errors import FilesWrong, Problem
 
 

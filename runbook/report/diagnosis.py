@@ -10,7 +10,7 @@ from itertools import islice
 from runbook.causes.catalogue import CausePage
 from runbook.diagnose.judge import HANGS, Cause
 from runbook.model.visible import visible
-from runbook.report.text import one_line
+from runbook.report.safe_text import one_line
 
 VERSION = 1
 SET_UP = "nothing says that anything failed, and nothing after the setup shows that it went on or ended"

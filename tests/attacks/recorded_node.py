@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from runbook.transport.bootstrap import MARK
-from runbook.transport.remote import MARK as MESSAGE
+from runbook.transport.remote_program import MARK as MESSAGE
 
 FOLDER = Path(__file__).parent / "recorded"
 

@@ -24,12 +24,12 @@ from profiles import examples
 
 from runbook.cli.main import main
 from runbook.collect.archive import archive_files, packed
-from runbook.collect.entries import Absent, ArchiveFile, UsedPaths, refused
+from runbook.collect.archive_entries import Absent, ArchiveFile, UsedPaths, refused
+from runbook.collect.ask_nodes import MOST_OF_A_NODE, NodeAnswer, fail, take
 from runbook.collect.gather import scrubbed
-from runbook.collect.nodes import MOST_OF_A_NODE, NodeAnswer, fail, take
-from runbook.collect.people import GENERIC
+from runbook.collect.local_files import read_run, run_entries
+from runbook.collect.people_pseudonyms import GENERIC
 from runbook.collect.scrub import Scrubber
-from runbook.collect.sources import read_run, run_entries
 from runbook.model.errors import Unreachable
 from runbook.transport import ProgramNotStarted, UnexpectedAnswer
 from runbook.transport.answers import Collected, answer

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 from profiles import examples
 
-from runbook.checks.ranks.calls import compare_all
+from runbook.checks.ranks.collective_calls import compare_all
 from runbook.cli.main import main
 from runbook.diagnose.all_rules import SIGNS
 from runbook.diagnose.tool_outputs import TABLE, read_paste

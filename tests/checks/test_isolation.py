@@ -8,7 +8,7 @@ import pytest
 
 from runbook.checks.bandwidth.adapters import NodeAdapters, rate_after, reasons, shapers
 from runbook.checks.bandwidth.blame import blame
-from runbook.checks.bandwidth.isolation import (
+from runbook.checks.bandwidth.bottleneck import (
     Isolation,
     LinkLayer,
     RingVerdict,
@@ -19,7 +19,7 @@ from runbook.checks.bandwidth.isolation import (
     slow_links,
 )
 from runbook.checks.bandwidth.judge import Link
-from runbook.checks.bandwidth.search import uneven
+from runbook.checks.bandwidth.slow_link_search import uneven
 from runbook.parsers.ibstat import Port
 from runbook.transport.answers import AdapterFacts
 

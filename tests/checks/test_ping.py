@@ -11,7 +11,7 @@ from runbook.checks.network.dial import Dial
 from runbook.checks.network.pairs import Pairs, culprits, listed
 from runbook.checks.ping.loss import chance_findings, loses
 from runbook.checks.ping.names import name_findings
-from runbook.checks.ping.observed import Observations
+from runbook.checks.ping.observations import Observations
 from runbook.checks.ping.ping import Judge, before_packets, ssh_port, targets
 from runbook.model.inventory import Inventory, Network, Ssh
 from runbook.model.verdict import Finding, Outcome, Verdict

@@ -16,7 +16,7 @@ from hypothesis import Phase, given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.launch.guards import CODES, Activation, Guards, read_activation
+from runbook.launch.preconditions import CODES, Activation, Guards, read_activation
 from runbook.launch.script import write
 from runbook.model.secrets import Secret
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runbook.checks.bandwidth.adapters import NodeAdapters, SlowReason, inner_reasons, reasons, wire_text
-from runbook.checks.bandwidth.isolation import Isolation, LinkLayer
+from runbook.checks.bandwidth.bottleneck import Isolation, LinkLayer
 from runbook.checks.bandwidth.judge import Link
-from runbook.checks.bandwidth.normal import span_text
+from runbook.checks.bandwidth.normal_busbw import span_text
 from runbook.checks.ranks.pool import RankMember
 from runbook.model.commands import word
 from runbook.model.remedy import Remedy

@@ -20,7 +20,7 @@ from runbook.checks.network.dial import (
     seen_of,
     why_so_many,
 )
-from runbook.checks.network.ephemeral import exhausted
+from runbook.checks.network.ephemeral_ports import exhausted
 from runbook.checks.network.packet_filters import by_policy, peers_of, rules_of, unseen
 from runbook.checks.network.routing import Sent, gone, turned_away
 from runbook.firewall import Blocked, Ends, Evidence, Flow, also_small, explain_blocked, sent_elsewhere

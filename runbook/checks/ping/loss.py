@@ -12,7 +12,7 @@ from runbook.checks.context import Facts
 from runbook.checks.network.dial import Dial
 from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.pairs import culprits, ends
-from runbook.checks.ping.observed import Observations, Pair, version
+from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.firewall import Ends, Explanation, Flow, explain_blocked
 from runbook.model.commands import word
 from runbook.model.remedy import Remedy

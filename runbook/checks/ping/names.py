@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runbook.checks.network.pairs import listed
-from runbook.checks.ping.observed import Observations, is_link_local, version
+from runbook.checks.ping.observations import Observations, is_link_local, version
 from runbook.files.address import is_ip, is_loopback
 from runbook.launch.ranks import socket_interface
 from runbook.model.commands import word

@@ -11,7 +11,7 @@ from dataclasses import replace
 from runbook.causes.findings import finding_for
 from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.pairs import culprits, listed
-from runbook.checks.ping.observed import Observations, Pair
+from runbook.checks.ping.observations import Observations, Pair
 from runbook.files.address import is_ip
 from runbook.firewall import Ends, Evidence, Flow, arp_stop, explain_blocked
 from runbook.model.commands import word

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from runbook.causes.findings import finding_for
 from runbook.checks.network.pairs import culprits, listed
 from runbook.checks.network.routing import Sent, family, refusal
-from runbook.checks.ping.observed import Observations, Pair, version
+from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.files.address import is_ip
 from runbook.model.commands import word
 from runbook.model.remedy import Remedy

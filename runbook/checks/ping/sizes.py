@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.pairs import culprits, ends, listed
-from runbook.checks.ping.observed import Observations, Pair, version
+from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.firewall import Ends, Evidence, Flow, also_small, explain_blocked
 from runbook.model.commands import word
 from runbook.model.remedy import Remedy

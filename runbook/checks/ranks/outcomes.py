@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, no_answer
-from runbook.checks.network.ephemeral import NO_PORT, exhausted
-from runbook.checks.ranks.calls import mismatched
-from runbook.checks.ranks.ended import own_failure
+from runbook.checks.network.ephemeral_ports import NO_PORT, exhausted
+from runbook.checks.ranks.collective_calls import mismatched
 from runbook.checks.ranks.evidence import WATCH_S, busy_lines, gather
+from runbook.checks.ranks.own_failure import own_failure
 from runbook.checks.ranks.pool import Halt, RankPool
 from runbook.checks.ranks.stuck import LOOK_S, stuck
 from runbook.model.verdict import Finding, Outcome

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Context
 from runbook.checks.network.live_traffic import Between, between
-from runbook.checks.ranks.calls import absent, comparison, elsewhere, mismatched
+from runbook.checks.ranks.collective_calls import absent, comparison, elsewhere, mismatched
 from runbook.checks.ranks.evidence import gather, kept, progress, rank_stopped, stack_lines
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding

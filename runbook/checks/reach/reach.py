@@ -14,7 +14,7 @@ from runbook.checks.base import Check
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.reach.gpus import GpuJudgement, all_sound, look_at_gpus, shared_gpus, torch_beside_gpus
 from runbook.checks.reach.interfaces import apart_findings, interface_findings, of_pod
-from runbook.checks.reach.login import folder_findings, limit_findings, python_finding
+from runbook.checks.reach.workdir_and_limits import folder_findings, limit_findings, python_finding
 from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from runbook.files.address import is_loopback
-from runbook.files.hints import nearest
 from runbook.files.node_sets import expand, select
-from runbook.files.shipped import SUFFIXES
+from runbook.files.shipped_files import SUFFIXES
+from runbook.files.suggestions import nearest
 from runbook.lint.rule_inputs import InventoryFile, PlaybookFile, ReadFile, ReadFiles, inventory_named, said, trusted
 from runbook.model.errors import FilesWrong, Problem
 

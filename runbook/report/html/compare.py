@@ -9,8 +9,8 @@ from runbook.model.node_ranges import fold
 from runbook.model.verdict import Verdict
 from runbook.report.html import nodes as of_nodes
 from runbook.report.html.charts import Chart, SizeRow, links_of, overlay, rows_of
-from runbook.report.html.recorded import Recorded
-from runbook.report.record import StageRecord
+from runbook.report.html.recorded_run import Recorded
+from runbook.report.run_record import StageRecord
 
 NOTICED = 0.1
 """A time, a bandwidth or a link that changed by less of itself is not told as a difference."""

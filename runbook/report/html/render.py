@@ -23,14 +23,14 @@ from runbook.model.exit_codes import BUG, INTERRUPTED
 from runbook.model.node_ranges import fold
 from runbook.model.units import bandwidth_text, bytes_text, link_text, seconds_text, significant
 from runbook.model.verdict import Verdict
-from runbook.report.groups import FindingBlock, Said, blocks
+from runbook.report.folding import FindingBlock, Said, blocks
 from runbook.report.html.charts import LEVELS, heat_maps, sweeps
 from runbook.report.html.compare import RunComparison, compare
 from runbook.report.html.nodes import nodes
-from runbook.report.html.recorded import Recorded, dumps, tails
+from runbook.report.html.recorded_run import Recorded, dumps, tails
 from runbook.report.html.stages import launches, timeline
 from runbook.report.run_text import ENDS, WORDS
-from runbook.report.text import lines
+from runbook.report.safe_text import lines
 
 QUOTED = re.compile(r"`([^`]*)`")
 

@@ -10,10 +10,10 @@ from runbook.model.events import NodesDropped
 from runbook.model.process_end import ProcessEnd
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Verdict
-from runbook.report.groups import Gist, OutcomeGroup, dropped_groups, stage_groups, warning_groups
+from runbook.report.folding import Gist, OutcomeGroup, dropped_groups, stage_groups, warning_groups
 from runbook.report.html.charts import Tick, percent, time_ticks
-from runbook.report.html.recorded import Recorded, StageProgress
-from runbook.report.record import StageRecord, number
+from runbook.report.html.recorded_run import Recorded, StageProgress
+from runbook.report.run_record import StageRecord, number
 from runbook.report.run_text import progress_text
 
 THINNEST = 0.004

@@ -20,7 +20,7 @@ from runbook.model.errors import FilesWrong
 from runbook.model.units import significant
 from runbook.report.html.charts import HEIGHT, Chart, Scale, Series, Tick, around, decimal_ticks, percent, pixels
 from runbook.report.html.render import comparison_fragment, fragment
-from runbook.report.record import Pair, number
+from runbook.report.run_record import Pair, number
 from runbook.serve import group_actions as actions
 from runbook.serve import run_logs as logs
 from runbook.serve.group_files import NoGroup

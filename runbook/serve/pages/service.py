@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 import runbook
-from runbook.files.shipped import shipped
+from runbook.files.shipped_files import shipped
 from runbook.serve.changed import Changed, Subscriber, messages
 from runbook.serve.guards import RequestRefused
 from runbook.serve.page import Page

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from runbook.files.hints import nearest
+from runbook.files.suggestions import nearest
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.visible import visible
 

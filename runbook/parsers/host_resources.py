@@ -7,7 +7,7 @@ import re
 
 from runbook.causes.catalogue import Confidence
 from runbook.model.commands import word
-from runbook.parsers.reading import CUT, Fault, Reading, Support, Tool, numbered, some
+from runbook.parsers.tool_reading import CUT, Fault, Reading, Support, Tool, numbered, some
 
 # --- df and free ----------------------------------------------------------------------------------------------------
 

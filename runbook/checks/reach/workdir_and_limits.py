@@ -11,7 +11,7 @@ from runbook.model.commands import word
 from runbook.model.inventory import Inventory, Node
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
-from runbook.parsers.host import FILES, MEMLOCK_KIB
+from runbook.parsers.host_resources import FILES, MEMLOCK_KIB
 from runbook.transport import bootstrap
 
 ROOM_BYTES = 64 << 20

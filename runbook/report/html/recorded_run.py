@@ -15,8 +15,8 @@ from runbook.model.errors import FilesWrong, Problem
 from runbook.model.events import Event, Progress, RunFinished, StageFinished
 from runbook.model.safe_files import BadName, file_name, open_below
 from runbook.model.verdict import Verdict
-from runbook.report.record import Record, StageRecord, number
 from runbook.report.run_json import from_json
+from runbook.report.run_record import Record, StageRecord, number
 
 LONGEST_LINE = 32 << 20
 MOST_EVENTS = 256 << 20

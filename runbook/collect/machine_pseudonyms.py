@@ -11,7 +11,7 @@ import ipaddress
 import re
 from collections.abc import Iterator
 
-from runbook.collect.people import Place, is_common
+from runbook.collect.people_pseudonyms import Place, is_common
 from runbook.files.address import is_loopback
 from runbook.files.node_sets import expand
 

@@ -1,4 +1,4 @@
-"""Which bus bandwidth is normal for what a job runs on. Every number, with its source, stands in `normal.json`.
+"""Which bus bandwidth is normal for what a job runs on. Every number, with its source, stands in `normal_busbw.json`.
 
 Inside one node the measured numbers of that GPU hold. Between nodes a ring carries what a node's adapters carry, less
 the protocol, and never more than the GPUs exchange inside a node. GB/s are 10^9 bytes, link rates Gbit/s.
@@ -127,7 +127,7 @@ class BandwidthComparison:
 
 @functools.cache
 def table() -> Mapping[str, Any]:
-    data: Mapping[str, Any] = json.loads(resources.files(__package__).joinpath("normal.json").read_text("utf-8"))
+    data: Mapping[str, Any] = json.loads(resources.files(__package__).joinpath("normal_busbw.json").read_text("utf-8"))
     return data
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from runbook.files.document import Keys
-from runbook.files.hints import did_you_mean, nearest, spaced
+from runbook.files.suggestions import did_you_mean, nearest, spaced
 
 Path = tuple[str, ...]
 

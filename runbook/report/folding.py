@@ -14,7 +14,7 @@ from runbook.model.events import NodesDropped
 from runbook.model.node_ranges import fold
 from runbook.model.remedy import Remedy, RemedyStep
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.report.record import StageRecord
+from runbook.report.run_record import StageRecord
 
 T = TypeVar("T")
 
