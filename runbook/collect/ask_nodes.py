@@ -1,4 +1,4 @@
-"""Ask every node at once, and let go: what each said, or why it could not be asked. Every wait has a deadline."""
+"""All nodes asked at once for an archive: what each said, or why it could not be asked. Every wait has a deadline."""
 
 from __future__ import annotations
 

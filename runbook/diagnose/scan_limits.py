@@ -1,4 +1,4 @@
-"""What a scan may spend, and what it keeps of one source of logs: lines of a shape, and hits of a sign."""
+"""Limits of a scan: how many lines of one shape, and hits of one sign, it keeps of one source of logs."""
 
 from __future__ import annotations
 

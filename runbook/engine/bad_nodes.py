@@ -1,5 +1,5 @@
-"""A run goes on without its bad nodes: who is left out (`when_bad: drop`), what runs again for the others, and which
-spares take the places of nodes that a launch lost.
+"""How a run goes on without its bad nodes: who is left out (`when_bad: drop`), what runs again for the others, and
+which spares take the places of nodes that a launch lost.
 
 A `fail` proves a node bad by a finding of its own. Findings that two nodes have of each other are about what is between
 them: as few of their ends go as clear all of these. An `unknown` proves nothing. Such a node cannot take part either,

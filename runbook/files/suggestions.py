@@ -1,4 +1,4 @@
-"""What was probably meant: the nearest known word, and a colon or a space that was left out."""
+"""Suggestions for mistyped words: the nearest known word, and a colon or a space that was left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jobs that the nodes of an inventory know: find them and their processes, stop one, remove what is left of it.
+"""Jobs that are known on the nodes of an inventory: found with their processes, stopped, and removed.
 
 Only what was seen to be dead counts as ended.
 """

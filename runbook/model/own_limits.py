@@ -1,4 +1,5 @@
-"""What the machine does not give to the program itself: told as that, and not as a bug."""
+"""Limits of this machine that runbook itself meets (too many open files, a working folder that is gone): reported as
+such, and not as a bug of ours."""
 
 from __future__ import annotations
 

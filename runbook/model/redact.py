@@ -1,4 +1,4 @@
-"""Secrets out of everything that is shown or kept: one redactor, given every secret of the run.
+"""The redactor, which takes every secret of the run out of everything that is shown or kept.
 
 A secret is found however it is written: what `views` undoes (JSON, URLs, shells, Python, HTML, colours), and the forms
 below, which no reader would undo. Tokens of well-known formats are taken out as well, whoever's they are. The cost is

@@ -1,5 +1,5 @@
-"""Equal things said once: outcomes folded into lines, findings into blocks; and what many nodes say in the same words
-but for names and numbers. Pure, and nothing is lost: -v shows each as it was said."""
+"""Outcomes that are alike folded into lines, findings that are alike into blocks, and what many nodes say in the same
+words but for names and numbers into one sentence. Pure, and nothing is lost: -v shows each as it was said."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run as far as its events have told it."""
+"""The record of a run, built from its events so far: stages, outcomes, findings, measurements."""
 
 from __future__ import annotations
 

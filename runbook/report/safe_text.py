@@ -1,4 +1,5 @@
-"""Text from nodes made readable and measurable: on lines, without colours, what would act or hide escaped."""
+"""Text from nodes, safe to print: in lines, without colours, with everything escaped that would act on a terminal or
+hide; and how many columns it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All nodes of a run at once: open them in parallel, keep them awake, fan work out, let them go."""
+"""The sessions with all nodes of a run: opened in parallel, kept alive, used at once, and closed."""
 
 from __future__ import annotations
 
