@@ -35,6 +35,7 @@ from runbook.files.shipped_files import find_inventory, find_playbook, shipped_n
 from runbook.jobs.launch import Launch
 from runbook.lint.findings import rule_pages, rules
 from runbook.model.errors import FilesWrong
+from runbook.transport import answers
 
 PACKAGE = Path(runbook.__file__).parent
 TESTS = Path(__file__).parent
@@ -379,6 +380,7 @@ def test_every_program_a_check_runs_is_there() -> None:
                 and isinstance(node.args[0], ast.Constant)
             ):
                 names.add(str(node.args[0].value))
+    names |= {str(value) for value in vars(answers).values() if isinstance(value, answers.Asked)}
     assert names >= {"reach", "ping", "port", "mesh", "firewall_rules", "ibstat", "rank"}
     assert names <= {file.stem for file in NODE_PROGRAMS}
 
