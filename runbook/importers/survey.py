@@ -10,7 +10,7 @@ from typing import Any
 
 from runbook.files.address import address_fault, is_ip, is_loopback, strip_brackets
 from runbook.files.node_sets import expand
-from runbook.importers.survey_draft import Interfaces, addresses_of, interfaces_of, is_usable
+from runbook.importers.survey_facts import Interfaces, addresses_of, interfaces_of, is_usable
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.inventory import Node, Ssh
 from runbook.transport import ProgramNotStarted, Site

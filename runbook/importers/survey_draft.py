@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import runbook
 from runbook.checks.ibstat import rate
-from runbook.files.address import is_ip, is_loopback
+from runbook.files.address import is_ip
 from runbook.files.inventory_draft import Draft, NodeDraft, Setting
 from runbook.files.node_sets import folded
 from runbook.files.nodes import NAME
 from runbook.importers.survey import HostAnswers, SurveyHost, SurveyResult, candidates
-from runbook.parsers.ibstat import Port, from_sysfs, parse
+from runbook.importers.survey_facts import (
+    GpusFound,
+    HostAddress,
+    PythonFound,
+    active,
+    choose,
+    gpus_of,
+    places,
+    ports_of,
+    pythons_of,
+)
+from runbook.parsers.ibstat import Port
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,222 +293,3 @@ def _one_for_all(texts: Iterable[str]) -> str:
     """The text that all share; none where they differ."""
     distinct = set(texts)
     return distinct.pop() if len(distinct) == 1 else ""
-
-
-# What a host's answers mean: its address, its GPUs and InfiniBand ports, the Python that a job would use.
-
-REACHED = ("open", "refused")
-
-
-@dataclass(frozen=True, slots=True)
-class SurveyInterface:
-    name: str
-    mtu: int | None
-    addresses: tuple[str, ...]
-
-
-Interfaces = Mapping[str, SurveyInterface]
-
-
-@dataclass(frozen=True, slots=True)
-class HostAddress:
-    """Where a host stands on the network. `doubt` says what could not be found out, or is odd."""
-
-    address: str | None
-    interface: SurveyInterface | None
-    doubt: str | None = None
-
-
-def interfaces_of(reach: Mapping[str, Any]) -> dict[str, SurveyInterface]:
-    """The interfaces that may carry a job's traffic: up, and with an address of their own."""
-    found = {}
-    for name, entry in reach.get("interfaces", {}).items():
-        usable = tuple(address for address in entry["addresses"] if is_usable(address))
-        if usable and entry.get("state") != "DOWN":
-            found[name] = SurveyInterface(name, entry.get("mtu"), usable)
-    return found
-
-
-def addresses_of(interfaces: Interfaces) -> list[str]:
-    """IPv4 first: what most programs dial, and where names mostly lead."""
-    found = [address for interface in interfaces.values() for address in interface.addresses]
-    return sorted(found, key=lambda address: ":" in address)
-
-
-def places(
-    candidates: Mapping[str, Sequence[str]],
-    interfaces: Mapping[str, Interfaces],
-    routes: Mapping[str, Sequence[Mapping[str, Any]]],
-) -> dict[str, HostAddress]:
-    """Of every host its candidates (the likeliest first), its interfaces, and what it said of its way to others."""
-    chosen = {name: _address(name, listed, routes) for name, listed in candidates.items()}
-    return {
-        name: HostAddress(address, _interface(address, chosen, interfaces[name], routes.get(name, ())), doubt)
-        for name, (address, doubt) in chosen.items()
-    }
-
-
-def _address(
-    name: str, candidates: Sequence[str], routes: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> tuple[str | None, str | None]:
-    """The first candidate that all who tried could reach; else the one that most could."""
-    if not candidates:
-        return None, "no address on any interface but loopback"
-    tried: dict[str, list[tuple[str, str]]] = {}
-    for other, targets in routes.items():
-        for target in targets:
-            if target["peer"] == name:
-                tried.setdefault(target["address"], []).append((other, str(target["answer"])))
-    for address in candidates:
-        if address in tried and all(answer in REACHED for _, answer in tried[address]):
-            return address, None
-    if not tried:
-        return candidates[0], None
-    best = max(candidates, key=lambda address: sum(answer in REACHED for _, answer in tried.get(address, ())))
-    missed = [(other, answer) for other, answer in tried.get(best, ()) if answer not in REACHED]
-    if not missed:
-        return best, None
-    other, answer = missed[0]
-    more = f", nor could {len(missed) - 1} more" if len(missed) > 1 else ""
-    return best, f"{other} could not reach it ({answer}){more}: `runbook run` will say why"
-
-
-def _interface(
-    address: str | None,
-    chosen: Mapping[str, tuple[str | None, str | None]],
-    interfaces: Interfaces,
-    targets: Iterable[Mapping[str, Any]],
-) -> SurveyInterface | None:
-    """What carries the route to most of the others; alone, the interface that has the address."""
-    by_address = {one: interface for interface in interfaces.values() for one in interface.addresses}
-    used: Counter[str] = Counter()
-    for target in targets:
-        if target["address"] == chosen.get(target["peer"], (None, None))[0] and target["source"]:
-            known = by_address.get(target["source"])
-            name = known.name if known else target["interface"]
-            if name in interfaces:
-                used[name] += 1
-    if used:
-        return interfaces[used.most_common(1)[0][0]]
-    return by_address.get(address or "")
-
-
-def is_usable(address: str) -> bool:
-    """Whether another machine may dial it: not loopback, not of one link only."""
-    try:
-        ip = ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    return not (is_loopback(address) or ip.is_link_local or ip.is_multicast or ip.is_unspecified)
-
-
-# GPUs and InfiniBand ports, from what the host's own tools printed.
-
-
-@dataclass(frozen=True, slots=True)
-class GpusFound:
-    """`count` is None where nobody could look; `names` reads `8 x NVIDIA H100 80GB HBM3`.
-
-    `doubt` says why or what is odd, with `{}` where the hosts go of which that is true.
-    """
-
-    count: int | None
-    names: str = ""
-    doubt: str | None = None
-
-
-def gpus_of(nvidia_smi: Mapping[str, Any], devices: int | None) -> GpusFound:
-    """From `nvidia-smi`'s lines; where it is missing, from the driver's own list in /proc."""
-    if nvidia_smi.get("missing"):
-        if devices:
-            return GpusFound(devices, f"{devices} by the driver's list", "nvidia-smi is not on {}")
-        return GpusFound(None, doubt="nvidia-smi is not on {}")
-    if nvidia_smi.get("timed_out"):
-        return GpusFound(devices, doubt="nvidia-smi does not return on {}: look at `dmesg | grep -i nvrm` there")
-    rows = [line.split(", ") for line in str(nvidia_smi.get("out") or "").splitlines() if line.strip()]
-    sound = [row for row in rows if len(row) >= 3 and row[0].strip().isdigit()]
-    if nvidia_smi.get("code") != 0 or len(sound) != len(rows):
-        said = str(nvidia_smi.get("out") or "") + str(nvidia_smi.get("err") or "")
-        first = next((line.strip() for line in said.splitlines() if line.strip()), "it prints nothing")
-        if "no devices were found" in said.lower():
-            return GpusFound(0, doubt="nvidia-smi finds no devices on {}")
-        return GpusFound(None, doubt=f"nvidia-smi fails on {{}}: {first[:100]}")
-    kinds = Counter(row[2].strip() for row in sound)
-    return GpusFound(len(sound), ", ".join(f"{count} x {kind}" for kind, count in kinds.items()))
-
-
-def ports_of(ibstat: Mapping[str, Any]) -> list[Port]:
-    """Ports as ibstat prints them, or as the kernel shows them."""
-    ports = parse(str(ibstat.get("ibstat", {}).get("out") or ""))
-    return ports or from_sysfs(ibstat.get("sysfs") or {})
-
-
-def active(ports: Sequence[Port], link_layer: str) -> list[Port]:
-    return [port for port in ports if port.state == "active" and port.link_layer.lower() == link_layer.lower()]
-
-
-# The Python that a job would use: one with torch, of one version everywhere, at one path if there is one.
-
-
-@dataclass(frozen=True, slots=True)
-class PythonFound:
-    path: str
-    version: str
-    torch: str | None
-    cuda: str | None = None  # the CUDA that torch was built for; None: none
-    hip: str | None = None
-
-    @property
-    def about(self) -> str:
-        built = f", CUDA {self.cuda}" if self.cuda else f", ROCm {self.hip}" if self.hip else ", no CUDA in it"
-        return f"Python {self.version}, torch {self.torch}{built}"
-
-
-def pythons_of(answer: Mapping[str, Any]) -> list[PythonFound]:
-    """What a host said, its own order kept."""
-    return [
-        PythonFound(str(one["path"]), str(one["version"]), one.get("torch"), one.get("cuda"), one.get("hip"))
-        for one in answer.get("pythons", [])
-        if one.get("path")
-    ]
-
-
-def choose(found: Mapping[str, Sequence[PythonFound]], *, gpus: bool) -> dict[str, PythonFound]:
-    """A Python with torch for every host that has one; torch that can use the GPUs before torch that cannot.
-
-    torch must be of one version on all nodes, so that is looked for first, then one path for all.
-    """
-    with_torch = {name: [one for one in listed if one.torch] for name, listed in found.items()}
-    with_torch = {name: listed for name, listed in with_torch.items() if listed}
-    if not with_torch:
-        return {}
-
-    def merit(python: PythonFound) -> tuple[bool, tuple[int, ...]]:
-        return gpus and bool(python.cuda or python.hip), _numbers(python.torch or "")
-
-    hosts = list(with_torch.values())
-    paths = [one for one in hosts[0] if all(any(_alike(one, other, path=True) for other in rest) for rest in hosts[1:])]
-    versions = [
-        one for one in hosts[0] if all(any(_alike(one, other, path=False) for other in rest) for rest in hosts[1:])
-    ]
-    best_path = max(paths, key=merit, default=None)
-    best_version = max(versions, key=merit, default=None)
-    if best_path is not None and best_version is not None and merit(best_path)[0] >= merit(best_version)[0]:
-        return {
-            name: next(one for one in listed if _alike(best_path, one, path=True))
-            for name, listed in with_torch.items()
-        }
-    if best_version is not None:
-        return {
-            name: next(one for one in listed if _alike(best_version, one, path=False))
-            for name, listed in with_torch.items()
-        }
-    return {name: max(listed, key=merit) for name, listed in with_torch.items()}
-
-
-def _alike(one: PythonFound, other: PythonFound, *, path: bool) -> bool:
-    return one.torch == other.torch and one.cuda == other.cuda and (not path or one.path == other.path)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"[0-9]+", version.partition("+")[0])[:3]))

@@ -133,7 +133,7 @@ SENTENCES = re.compile(
     r"-M do -s \{\} from|neigh on|\{\} on \{\}: From)|runbook (?:\{\}|serves )"
 )
 """What only begins like a command."""
-SCRIPTS = ("launch/", "files/environment_values.py", "transport/bootstrap.py", "report/run_text.py", "cli/arguments.py", "collect/local_files.py", "importers/survey_draft.py")  # fmt: skip
+SCRIPTS = ("launch/", "files/environment_values.py", "transport/bootstrap.py", "report/run_text.py", "cli/arguments.py", "collect/local_files.py", "importers/survey_facts.py")  # fmt: skip
 FUNCTIONS = ("word(", "powershell_word(", "netsh_name(")
 
 
