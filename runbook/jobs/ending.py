@@ -22,9 +22,9 @@ DRAIN_S = 4.0
 DRAIN_MOST_S = 1800.0
 
 
-def freeze(kept: KeptProcesses) -> dict[str, Facts]:
-    """What the survivors do, from all nodes at once: states, stacks, traffic. Kept in RUN_DIR/hang; back after
-    LOOK_S."""
+def freeze(kept: KeptProcesses, *, seconds: float = 0.3) -> dict[str, Facts]:
+    """What the survivors do, from all nodes at once: states, stacks, and for so long their CPU time and traffic. Kept
+    in RUN_DIR/hang; back after LOOK_S and what it is looked at longer."""
     found: dict[str, Facts] = {}
 
     def look(name: str) -> None:
@@ -33,10 +33,10 @@ def freeze(kept: KeptProcesses) -> dict[str, Facts]:
         if session is None or not alive:
             return
         with contextlib.suppress(Unreachable, ProgramNotStarted, TimeoutError):
-            order = {"leaders": alive, "seconds": 0.3, "stacks": kept.stacks.get(name)}
-            found[name] = session.call("halt", order, timeout_s=LOOK_S)
+            order = {"leaders": alive, "seconds": seconds, "stacks": kept.stacks.get(name)}
+            found[name] = session.call("halt", order, timeout_s=LOOK_S + seconds)
 
-    _everywhere(kept, look, LOOK_S)
+    _everywhere(kept, look, LOOK_S + seconds)
     for name, facts in found.items():
         text = json.dumps(kept.logs.redactor_of(name).anything(facts), indent=1)
         with contextlib.suppress(OSError, BadName):

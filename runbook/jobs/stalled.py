@@ -103,7 +103,12 @@ class Standing:
         return f"it computes ({self.cpu:.0%} of a CPU)" if self.cpu >= COMPUTES or self.state == "R" else "it sleeps"
 
     def shown(self) -> list[str]:
-        return [f"{self.label} is in:", *(f"  {frame}" for frame in self.frames[:MOST_FRAMES])] if self.frames else []
+        return shown(self.label, self.frames)
+
+
+def shown(label: str, frames: Sequence[StackFrame]) -> list[str]:
+    """Lines of evidence of where it stands; none without frames."""
+    return [f"{label} is in:", *(f"  {frame}" for frame in frames[:MOST_FRAMES])] if frames else []
 
 
 def judge_stall(kept: KeptProcesses, progress: StepProgress, frozen: Mapping[str, Facts]) -> dict[str, list[Finding]]:

@@ -20,7 +20,7 @@ import signal
 import threading
 import time
 
-from runbook.node.proc import Stat, account, command, owner, pids, read, sockets, stat, variable
+from runbook.node.proc import Stat, account, command, own_rank, owner, pids, read, sockets, stat
 from runbook.node.proc import arguments as arguments_of
 from runbook.node.tools import find, run, tool
 
@@ -148,11 +148,6 @@ def family(entries: Processes, leader: int) -> list[Process]:
         if not more:
             return [entries[pid] for pid in sorted(found)]
         found |= more
-
-
-def own_rank(pid: int) -> int | None:
-    rank = variable(pid, "RANK") or ""
-    return int(rank) if rank.isdigit() and len(rank) < 8 else None
 
 
 def works(before: list[Process], after: list[Process], ticks: float) -> bool:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import threading
 import time
 
-from runbook.node.halt import busy, family, own_rank, own_stacks, processes, tell_cpu
-from runbook.node.proc import stat
+from runbook.node.halt import busy, family, own_stacks, processes, tell_cpu
+from runbook.node.proc import own_rank, stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

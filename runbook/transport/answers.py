@@ -442,14 +442,21 @@ class TcpConnection(TypedDict):
     remote: Address
     remote_port: Port
     pid: Pid
+    rank: Count | None
+    open: bool
     unacked: Count
     unread: Count
     resent: Count
 
 
+class Listener(TypedDict):
+    port: Port
+    rank: Count | None
+
+
 class Flows(TypedDict):
     connections: list[TcpConnection]
-    listening: list[Port]
+    listening: list[Listener]
 
 
 class ProcessFacts(TypedDict):
