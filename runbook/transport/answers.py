@@ -491,6 +491,7 @@ class HaltAnswer(TypedDict):
     cpus: Count | None
     kernel_kills: Count | None
     kernel_says: list[Line]
+    gpu_use: dict[Digits, Count] | None
     seconds: Seconds
 
 
@@ -500,9 +501,16 @@ class RankStanding(TypedDict):
     stacks: Annotated[list[Text], Meta(max_length=1000)]
 
 
+class SentTo(TypedDict):
+    bytes: Count
+    busy_s: Number
+
+
 class StandingAnswer(TypedDict):
     ranks: dict[Digits, RankStanding]
     busy: list[BusyProcess]
+    sent: dict[Line, SentTo] | None
+    seconds: Seconds
 
 
 class CollectedAnswer(TypedDict):
