@@ -262,6 +262,7 @@ class RunningAttempt:
                 return end, Stall()
             if self._rendezvous.due():
                 if found := self._rendezvous.look(self._kept):
+                    self._say_found("not met", found)
                     return WatchEnd("unmet"), Stall(found, self._rendezvous.seconds)
             elif self._progress and (stall := self._look_at_stall(self._progress)):
                 self.stalled = True
@@ -288,13 +289,17 @@ class RunningAttempt:
             return None  # it went on meanwhile
         found = judge_stall(self._kept, progress, frozen)
         progress.stall_told()
+        self._say_found("stalled", found)
         if self._job.watch.on_stall != "report":
             return Stall(found, seconds)
+        self._stalls += [finding.says for findings in found.values() for finding in findings]
+        return None
+
+    def _say_found(self, what: str, found: Mapping[str, Sequence[Finding]]) -> None:
+        """At once: to end the job takes its grace."""
         for node, findings in found.items():
             for finding in findings:
-                self._stalls.append(finding.says)
-                self._at.say(f"stalled: {finding.says}; {finding.remedy}", node=node, data={"stall": finding.cause})
-        return None
+                self._at.say(f"{what}: {finding.says}; {finding.remedy}", node=node, data={"stall": finding.cause})
 
     def _stopping(self, stopping: Callable[[], bool]) -> Callable[[], bool]:
         """The same, which is asked again and again while the ranks run: a good time to look for one that raised and

@@ -112,7 +112,8 @@ class RendezvousWatch:
         at = replace(kept.at, inventory=self._inventory, deadline=time.monotonic() + LOOK_S)
         told = flows(at)
         seats = seats_of(kept, told, at.inventory.rendezvous.port)
-        if len(seats) < 2 or (len(told) == len(kept.nodes) and all(one.connected and not one.dials for one in seats)):
+        heard = set(kept.nodes) <= told.keys()
+        if len(seats) < 2 or (heard and all(one.connected and not one.dials for one in seats)):
             self.met()
             return {}
         self._due = time.monotonic() + max(IDLE_S, self.seconds)

@@ -101,8 +101,8 @@ def test_a_stall_at_step_50_is_named_with_its_place(
         assert "in meddle" in finding["says"]
         assert "train.py:" in finding["says"]
     steps = [one for one in events(lab) if "step 49 " in json.dumps(one.get("data", {}).get("output", {}))]
-    ended = [one for one in events(lab) if "looking at every rank" in one.get("text", "")]
-    record_property("seconds from the last step to the look", ended[-1]["time"] - steps[-1]["time"])
+    named = [one for one in events(lab) if "stall" in one.get("data", {})]
+    record_property("seconds from the last step to the name", named[-1]["time"] - steps[-1]["time"])
     nothing_left(lab)
 
 
