@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.live_traffic import between, flows
 from runbook.checks.ranks.evidence import rank_stopped
+from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.ending import freeze
 from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.stalled import StackFrame, frames_of, shown
@@ -32,6 +33,9 @@ from runbook.transport.answers import Flows
 LOOK_S = 2.0
 """For so long the CPU time, the reading and the traffic of a rank are counted."""
 
+WORKS = 0.05
+"""So large a share of one CPU is work."""
+
 BETWEEN_S = 6.0
 
 IDLE_S = 15.0
@@ -39,18 +43,21 @@ IDLE_S = 15.0
 
 AT_RENDEZVOUS = re.compile(r"/torch/distributed/(?:elastic/)?rendezvous\b|/jax/_src/distributed\.py$")
 JOINS = "init_process_group"
+NOBODY: Flows = {"connections": [], "listening": []}
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A kept process, and how far it came. `connected` to the rendezvous port, or listens there; `dials`: endpoints
-    that have not answered it yet; `stacks` are those of its threads that told, the innermost frame first."""
+    """A rank, or a launcher that has not started any, and how far it came. `connected` to the rendezvous port, or
+    listening there; `dials`: endpoints that have not answered it yet; `processes` as halt.py tells them; `stacks` are
+    what these told, the innermost frame first."""
 
-    member: KeptProcess
+    place: ProcessSpec
     connected: bool
     dials: tuple[str, ...]
-    seen: Facts
-    stacks: tuple[tuple[StackFrame, ...], ...] = ()
+    processes: tuple[Facts, ...]
+    stacks: tuple[tuple[StackFrame, ...], ...]
+    works: bool
 
     @property
     def waits(self) -> bool:
@@ -58,20 +65,9 @@ class Seat:
         return bool(self.dials) or any(map(_joins, self.stacks))
 
     @property
-    def state(self) -> str:
-        """The states of its processes, a letter each."""
-        return "".join(str(one["state"]) for one in self.seen.get("processes", ()))
-
-    @property
-    def works(self) -> bool:
-        return bool(self.seen.get("works") or self.seen.get("moved")) or any(state in "RD" for state in self.state)
-
-    @property
     def does(self) -> str:
-        place = next((f" in {stack[0]}" for stack in self.stacks if stack), "")
-        if self.works:
-            return f"it still works{place}"
-        return f"it sleeps{place}"
+        place = next((f" in {stack[0]}" for stack in self.stacks), "")
+        return f"it still works{place}" if self.works else f"it sleeps{place}"
 
 
 def _joins(frames: Sequence[StackFrame]) -> bool:
@@ -110,57 +106,43 @@ class RendezvousWatch:
         """Findings by guilty node. None where all have met, or nobody waits, or nothing is proven: then it is due again
         after as long as has passed."""
         at = replace(kept.at, inventory=self._inventory, deadline=time.monotonic() + LOOK_S)
-        told = flows(at)
-        seats = seats_of(kept, told, at.inventory.rendezvous.port)
-        heard = set(kept.nodes) <= told.keys()
-        if len(seats) < 2 or (heard and all(one.connected and not one.dials for one in seats)):
+        rendezvous, told = at.inventory.rendezvous, flows(at)
+        if kept.ranks < 2 or all_connected(kept, told, rendezvous.port):
             self.met()
             return {}
         self._due = time.monotonic() + max(IDLE_S, self.seconds)
-        seats = [_seen(seat, frozen) for frozen in [freeze(kept, seconds=LOOK_S)] for seat in seats]
+        seats = list(seats_of(kept, told, freeze(kept, seconds=LOOK_S), rendezvous.port))
         if not any(one.waits for one in seats):
             return {}  # they do not meet at this port, or all of them are on their way
-        where = f"{dialled_address(at.inventory.rendezvous, len(at.nodes))}:{at.inventory.rendezvous.port}"
+        where = f"{dialled_address(rendezvous, len(at.nodes))}:{rendezvous.port}"
         since = f"not all ranks have met at {where} after {seconds_text(self.seconds)}"
         kept.at.say(f"{since}: looking at every rank")
-        opened = _opened(told, at)
+        opened = rendezvous.port in {one["port"] for one in told.get(rendezvous.master, NOBODY)["listening"]}
         return (
             _stopped(seats, since)
-            or self._kept_apart(at, seats)
+            or _kept_apart(at, seats)
             or self._absent(kept, seats, since, opened=opened, blind=sorted(set(kept.nodes) - told.keys()))
         )
-
-    def _kept_apart(self, at: Context, seats: Sequence[Seat]) -> dict[str, list[Finding]]:
-        """What lies between the nodes of those that are not connected, though they try to be, and all others."""
-        trying = [one for one in seats if (not one.connected or one.dials) and (one.waits or not one.stacks)]
-        if not trying or len(at.nodes) < 2 or at.inventory.one_machine:
-            return {}
-        seen = between(at, timeout_s=BETWEEN_S)
-        lines = tuple(f"{one.member.label} dials {', '.join(one.dials[:4])}" for one in trying if one.dials)[:4]
-        return {
-            node: [replace(one, evidence=(*one.evidence, *lines)) for one in listed]
-            for node, listed in seen.findings.items()
-        }
 
     def _absent(
         self, kept: KeptProcesses, seats: Sequence[Seat], since: str, *, opened: bool, blind: Sequence[str]
     ) -> dict[str, list[Finding]]:
         """Who has not come, where none of them works any more."""
-        host = next((one for one in seats if 0 in one.member.place.ranks), None)
         absent = [
             one
             for one in seats
-            if not one.connected and not one.waits and (opened or one.stacks or one is host)  # who is refused waits too
+            if not (one.connected or one.waits)
+            and (opened or one.stacks or 0 in one.place.ranks)  # who is refused waits too, and may not be able to tell
         ]
-        names = {one.member.label for one in absent}
-        idle = bool(absent) and not blind and all(one.seen and not one.works for one in absent)
+        names = frozenset(one.place.label for one in absent)
+        idle = bool(absent) and not blind and all(one.processes and not one.works for one in absent)
         if idle and names <= self._idle:
             return _missing(seats, absent, since)
-        self._idle = frozenset(names) if idle else frozenset()
+        self._idle = names if idle else frozenset()
         if idle:
             self._due = time.monotonic() + IDLE_S
         for one in absent[:4]:
-            kept.at.say(f"{one.member.label} has not come to the rendezvous yet: {one.does}", one.member.place.node)
+            kept.at.say(f"{one.place.label} has not come to the rendezvous yet: {one.does}", one.place.node)
         for name in blind[:4]:
             kept.at.say(f"{name} could not be looked at", name)
         if not absent and not blind:
@@ -168,63 +150,111 @@ class RendezvousWatch:
         return {}
 
 
-def seats_of(kept: KeptProcesses, told: Mapping[str, Flows], port: int) -> list[Seat]:
-    """Of the processes that live, by the sockets that their nodes told of."""
-    return [_seat(member, told.get(member.place.node), port) for member in kept.members if not member.over]
+def all_connected(kept: KeptProcesses, told: Mapping[str, Flows], port: int) -> bool:
+    """Whether every rank that lives is connected to this port, or listens there, and none dials without an answer."""
+    for member in [member for member in kept.members if not member.over]:
+        its = told.get(member.place.node)
+        if its is None or not set(member.place.ranks) <= _ranks_at(its, port):
+            return False
+        if any(not one["open"] for one in its["connections"] if one["rank"] in member.place.ranks):
+            return False
+    return True
 
 
-def _seat(member: KeptProcess, told: Flows | None, port: int) -> Seat:
+def _ranks_at(told: Flows, port: int) -> set[int | None]:
+    found = {one["rank"] for one in told["listening"] if one["port"] == port}
+    return found | {
+        one["rank"] for one in told["connections"] if one["open"] and port in (one["remote_port"], one["local_port"])
+    }
+
+
+def seats_of(kept: KeptProcesses, told: Mapping[str, Flows], frozen: Mapping[str, Facts], port: int) -> Iterator[Seat]:
+    """Of the ranks that live, by the sockets that their nodes told of, and by what they were seen to do."""
+    for member in [member for member in kept.members if not member.over]:
+        place, node = member.place, member.place.node
+        seen: Facts = frozen.get(node, {}).get("ranks", {}).get(str(place.ranks[0])) or {}
+        its = told.get(node, NOBODY)
+        if place.each and {one["rank"] for one in seen.get("processes", ())} & set(place.ranks):
+            yield from (_of_a_launcher(one, its, seen, port) for one in place.each)
+        else:
+            yield _of_member(member, its, seen, port)
+
+
+def _of_member(member: KeptProcess, told: Flows, seen: Facts, port: int) -> Seat:
+    """A kept process with all that it started: a rank, or a launcher, which has no number of its own."""
     place = member.place
-    ranks = {*place.ranks, None} if place.each else set(place.ranks)  # a launcher has no rank
-    mine = [one for one in told["connections"] if one["rank"] in ranks] if told else []
-    listens = [one["port"] for one in told["listening"] if one["rank"] in ranks] if told else []
-    return Seat(
-        member,
-        connected=port in listens
-        or any(one["open"] and port in (one["remote_port"], one["local_port"]) for one in mine),
-        dials=tuple(dict.fromkeys(f"{one['remote']}:{one['remote_port']}" for one in mine if not one["open"])),
-        seen={},
-    )
-
-
-def _seen(seat: Seat, frozen: Mapping[str, Facts]) -> Seat:
-    place = seat.member.place
-    seen = frozen.get(place.node, {}).get("ranks", {}).get(str(place.ranks[0])) or {}
+    processes = tuple(seen.get("processes", ()))
     texts = [*seen.get("own_stacks", {}).values(), seen.get("stack") or ""]
-    return replace(seat, seen=seen, stacks=tuple(frames for text in texts if (frames := frames_of(text))))
+    works = bool(seen.get("works") or seen.get("moved")) or any(one["state"] in "RD" for one in processes)
+    ranks: set[int | None] = {None} if place.each else {*place.ranks}
+    return _seat(place, ranks, told, port, processes, texts, works=works)
 
 
-def _opened(told: Mapping[str, Flows], at: Context) -> bool:
-    """Whether somebody listens where the ranks are to meet."""
-    rendezvous = at.inventory.rendezvous
-    master = told.get(rendezvous.master)
-    return master is not None and any(one["port"] == rendezvous.port for one in master["listening"])
+def _of_a_launcher(place: ProcessSpec, told: Flows, seen: Facts, port: int) -> Seat:
+    """A rank that a launcher started."""
+    processes = tuple(one for one in seen["processes"] if one["rank"] in place.ranks)
+    texts = [text for one in processes if (text := seen["own_stacks"].get(str(one["pid"])))]
+    works = any(one["state"] in "RD" or one["cpu"] >= WORKS for one in processes)
+    return _seat(place, {*place.ranks}, told, port, processes, texts, works=works)
+
+
+def _seat(
+    place: ProcessSpec,
+    ranks: set[int | None],
+    told: Flows,
+    port: int,
+    processes: tuple[Facts, ...],
+    texts: Sequence[str],
+    *,
+    works: bool,
+) -> Seat:
+    mine = [one for one in told["connections"] if one["rank"] in ranks]
+    return Seat(
+        place,
+        connected=bool(_ranks_at(told, port) & ranks),
+        dials=tuple(dict.fromkeys(f"{one['remote']}:{one['remote_port']}" for one in mine if not one["open"])),
+        processes=processes,
+        stacks=tuple(frames for text in texts if (frames := frames_of(text))),
+        works=works,
+    )
 
 
 def _stopped(seats: Sequence[Seat], since: str) -> dict[str, list[Finding]]:
     found: dict[str, list[Finding]] = {}
     for seat in seats:
-        node = seat.member.place.node
-        for one in [one for one in seat.seen.get("processes", ()) if one["state"] in "Tt"][:1]:
-            told = rank_stopped(seat.member.label, node, one["pid"], one["state"], one["wchan"], since)
+        node = seat.place.node
+        for one in [one for one in seat.processes if one["state"] in "Tt"][:1]:
+            told = rank_stopped(seat.place.label, node, one["pid"], one["state"], one["wchan"], since)
             found.setdefault(node, []).append(told)
     return found
+
+
+def _kept_apart(at: Context, seats: Sequence[Seat]) -> dict[str, list[Finding]]:
+    """What lies between the nodes, where some try in vain to be connected, or may."""
+    trying = [one for one in seats if one.dials or (not one.connected and (one.waits or not one.stacks))]
+    if not trying or len(at.nodes) < 2 or at.inventory.one_machine:
+        return {}
+    lines = tuple(f"{one.place.label} dials {', '.join(one.dials[:4])}" for one in trying if one.dials)[:4]
+    return {
+        node: [replace(one, evidence=(*one.evidence, *lines)) for one in listed]
+        for node, listed in between(at, timeout_s=BETWEEN_S).findings.items()
+    }
 
 
 def _missing(seats: Sequence[Seat], absent: Sequence[Seat], since: str) -> dict[str, list[Finding]]:
     found: dict[str, list[Finding]] = {}
     waiting = [one for one in seats if one.connected or one.waits]
     for seat in absent:
-        member = seat.member
-        node, pid = member.place.node, member.journal.get("pid")
+        node, label = seat.place.node, seat.place.label
         says = (
-            f"{member.label} has not come to the rendezvous: {seat.does}, in two looks {IDLE_S:.0f} s apart; "
+            f"{label} has not come to the rendezvous: {seat.does}, in two looks {IDLE_S:.0f} s apart; "
             f"{len(waiting)} of {len(seats)} wait for it; {since}"
         )
-        told = [line for frames in seat.stacks[:1] for line in shown(member.label, frames)]
-        states = f"{member.label}: process {pid}, states {seat.state or 'unknown'}"
-        peers = tuple(sorted({one.member.place.node for one in waiting} - {node}))
+        states = (f"{label}: process {one['pid']} ({one['comm']}), state {one['state']}" for one in seat.processes[:4])
+        stack = (line for frames in seat.stacks[:1] for line in shown(label, frames))
+        peers = tuple(sorted({one.place.node for one in waiting} - {node}))
+        pid = word(seat.processes[-1]["pid"])
         found.setdefault(node, []).append(
-            finding_for("ranks-missing", says, (states, *told), peers, way="hangs", node=node, pid=word(pid or "PID"))
+            finding_for("ranks-missing", says, (*states, *stack), peers, way="hangs", node=node, pid=pid)
         )
     return found

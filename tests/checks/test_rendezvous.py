@@ -45,8 +45,7 @@ class World:
 
     def flows(self, _: object) -> dict[str, Any]:
         told: dict[str, Any] = {}
-        for member in self.made.members:
-            node, rank = member.place.node, member.place.ranks[0]
+        for node, rank in [(one.place.node, rank) for one in self.made.members for rank in one.place.ranks]:
             if node in self.unheard:
                 continue
             its = told.setdefault(node, {"connections": [], "listening": []})
@@ -66,7 +65,9 @@ class World:
             rank = member.place.ranks[0]
             state = self.state.get(rank, "S")
             found.setdefault(member.place.node, {"ranks": {}})["ranks"][str(rank)] = {
-                "processes": [{"pid": 100 + rank, "state": state, "wchan": "", "rank": rank}],
+                "processes": [
+                    {"pid": 100 + rank, "state": state, "wchan": "", "rank": rank, "comm": "python", "cpu": 0.0}
+                ],
                 "works": rank in self.working,
                 "moved": 0,
                 "own_stacks": {"1": self.stacks[rank]} if rank in self.stacks else {},
@@ -214,3 +215,36 @@ def test_data_ports_are_looked_at_where_all_reached_the_store(world: World, cloc
     world.between = Between()
     assert looks(world, clock, times=4) == {}
     assert "nothing is seen between them" in world.said[-1]
+
+
+@pytest.mark.parametrize("working", [False, True])
+def test_of_the_ranks_that_torchrun_started_the_one_that_does_not_come_is_missing(
+    tmp_path: Path, world: World, working: bool, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = kept(tmp_path / "torchrun", attempt(launcher="torchrun"))
+    made.at = replace(made.at, say=lambda *_, **__: None)
+    for member in made.members:
+        made.learn(member, journal("running", pid=100, started=1.0))
+
+    def freeze(_: object, seconds: float) -> dict[str, Facts]:
+        found: dict[str, Facts] = {}
+        for node, ranks in (("node-a", (0, 1)), ("node-b", (2, 3))):
+            one = {"state": "S", "wchan": "", "comm": "python", "cpu": 0.0}
+            processes = [{**one, "pid": 100, "rank": None}, *({**one, "pid": 100 + r, "rank": r} for r in ranks)]
+            processes[-1]["cpu"] = 0.5 * working
+            stacks = {str(100 + rank): JOINING if rank != 3 else ASLEEP for rank in ranks}
+            seen = {"processes": processes, "works": True, "moved": 99, "own_stacks": stacks, "stack": None}
+            found[node] = {"ranks": {str(ranks[0]): seen}}
+        return found
+
+    monkeypatch.setattr(rendezvous, "freeze", freeze)
+    world.connected = {0, 1, 2}
+    world_of_torchrun = replace(world, made=made)
+    found = looks(world_of_torchrun, clock, times=3)
+    if working:
+        assert found == {}
+    else:
+        ((node, (finding,)),) = found.items()
+        assert (node, finding.cause) == ("node-b", "ranks-missing")
+        assert "rank 3 on node-b has not come" in finding.says
+        assert "3 of 4 wait for it" in finding.says
