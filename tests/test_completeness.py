@@ -20,6 +20,7 @@ import runbook
 from runbook.causes.catalogue import KINDS, causes, fields_of
 from runbook.checks import CHECKS
 from runbook.checks.base import Check
+from runbook.checks.connection import REASONS
 from runbook.checks.ranks.ended import STOPPED
 from runbook.checks.reach.gpu_faults import FAULTS
 from runbook.checks.shell import Shell
@@ -227,9 +228,35 @@ def test_every_cause_that_is_used_is_in_the_catalogue() -> None:
 RENDERERS = ("finding_for", "unreachable_for", "mend")
 """What fills in a template of a page."""
 NO_FIELDS = {"way", "evidence", "peers"}
-OF_MANY = {"rank": {"node", "python"}, "limit": {"node"}} | {kind: {"gpus", "indices"} for kind in FAULTS}
-OF_MANY |= {event: {"node"} for event in STOPPED}
+OF_MANY = {"rank": {"node", "python"}, "limit": {"node"}} | {kind: {"indices"} for kind in FAULTS}
+OF_MANY |= {"signal": {"node", "log"}, "bus-error": {"node", "log"}}
+OF_MANY |= {event: {"node"} for event in STOPPED} | {way: set() for way in REASONS}
 """Ways of which a program looks up the cause, and the fields that it gives."""
+
+
+def texts_chosen(places: list[ast.AST], value: ast.AST) -> set[str]:
+    """The texts that an expression may have as its value, and those of what is assigned to its names in these
+    places."""
+    names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+    assigned = [
+        node.value
+        for place in places
+        for node in ast.walk(place)
+        if isinstance(node, ast.Assign)
+        and names & {target.id for target in ast.walk(node) if isinstance(target, ast.Name)}
+    ]
+    constants = [node for one in assigned for node in ast.walk(one) if isinstance(node, ast.Constant)]
+    return {str(text.value) for text in (*texts_in(value), *constants)}
+
+
+def calls_of_renderers(file: Path) -> Iterator[tuple[list[ast.AST], ast.Call]]:
+    """Each with where its names may come from: the function that it stands in, and the module's constants."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    constants: list[ast.AST] = [node for node in tree.body if isinstance(node, ast.Assign)]
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") in RENDERERS:
+            yield [*constants, *(f for f in functions if f.lineno <= call.lineno <= (f.end_lineno or 0))], call
 
 
 def test_every_template_of_a_remedy_gets_the_fields_that_it_names_and_each_is_used() -> None:
@@ -237,17 +264,20 @@ def test_every_template_of_a_remedy_gets_the_fields_that_it_names_and_each_is_us
     for file in SOURCES:
         if file.parent.name == "causes":
             continue
-        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            name = getattr(call.func, "id", "") if isinstance(call, ast.Call) else ""
-            if not isinstance(call, ast.Call) or name not in RENDERERS:
-                continue
+        for places, call in calls_of_renderers(file):
             given = {str(keyword.arg): keyword.value for keyword in call.keywords}
-            asked = call.args[1] if name == "mend" and len(call.args) > 1 else given.get("way", ast.Constant(""))
-            for cause in texts_in(call.args[0]):
-                for named in texts_in(asked):
-                    used.add((str(cause.value), str(named.value)))
-                    template = causes()[str(cause.value)].remedies[str(named.value)]
-                    assert fields_of(template) == given.keys() - NO_FIELDS, f"{file}:{call.lineno}"
+            first = getattr(call.func, "id", "") == "mend" and len(call.args) > 1
+            asked = call.args[1] if first else given.get("way", ast.Constant(""))
+            wanted: list[set[str]] = []
+            for cause in texts_chosen(places, call.args[0]) & causes().keys():
+                templates = causes()[cause].remedies
+                for way in texts_chosen(places, asked) & templates.keys():
+                    used.add((cause, way))
+                    wanted.append(fields_of(templates[way]))
+            whose = f"{file}:{call.lineno}"
+            assert not isinstance(call.args[0], ast.Constant) or not isinstance(asked, ast.Constant) or wanted, whose
+            assert all(fields <= given.keys() for fields in wanted), whose
+            assert not wanted or set().union(*wanted) == given.keys() - NO_FIELDS, whose
     for page in causes().values():
         for way, template in page.remedies.items():
             if (page.id, way) in used:
