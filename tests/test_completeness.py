@@ -260,7 +260,8 @@ def calls_of_renderers(file: Path) -> Iterator[tuple[list[ast.AST], ast.Call]]:
 
 
 def test_every_template_of_a_remedy_gets_the_fields_that_it_names_and_each_is_used() -> None:
-    used: set[tuple[str, str]] = set()
+    used = {(rule.cause, rule.way) for rule in RULES if rule.way}
+    assert [(cause, way) for cause, way in used if fields_of(causes()[cause].remedies[way])] == []
     for file in SOURCES:
         if file.parent.name == "causes":
             continue

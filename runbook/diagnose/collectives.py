@@ -149,8 +149,7 @@ RULES = (
         ("ras-behind",),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        remedy="`ncclras -v` twice, ten seconds apart; then `py-spy dump --pid PID` on the process named, to see "
-        "where it waits",
+        way="ncclras",
     ),
     Rule(
         "rank-behind",
@@ -162,8 +161,7 @@ RULES = (
         unless=("ras-dead", "ras-behind"),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        remedy="look at that process: `ps -o pid,stat,wchan:30,cmd -p PID` (T: stopped, D: waits in the kernel), its "
-        "log, and `dmesg -T`",
+        way="ncclras-process",
     ),
     Rule(
         "peer-died",

@@ -9,12 +9,6 @@ from __future__ import annotations
 from runbook.diagnose.sign import Rule, Sign, Tier
 from runbook.parsers.nvidia import CAUSE_OF
 
-VENDOR_LOGS = (
-    "run again with the vendor's own log and give it: AMD AMD_LOG_LEVEL=3 and `dmesg`; Ascend "
-    "ASCEND_GLOBAL_LOG_LEVEL=1 and ~/ascend/log; Intel XPU "
-    "ZE_DEBUG=1 and CCL_LOG_LEVEL=info; Gaudi LOG_LEVEL_ALL=3 and ENABLE_CONSOLE=true; Neuron NEURON_RT_LOG_LEVEL=INFO"
-)
-
 
 def xid(*numbers: int) -> str:
     """A pattern of these Xid numbers in a kernel line."""
@@ -95,8 +89,6 @@ RULES = (
                 r"|NVML library version|kernel module.{0,60}(?:does not match|but this NVIDIA|mismatch)",
             ),
         ),
-        remedy="reboot, or unload and load the nvidia modules again (`cat /proc/driver/nvidia/version` against "
-        "`nvidia-smi`)",
     ),
     Rule(
         "fabricmanager-down",
@@ -240,8 +232,6 @@ RULES = (
                 r"|both on CUDA device",
             ),
         ),
-        remedy="torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before anything else, and one rank a GPU in "
-        "CUDA_VISIBLE_DEVICES",
     ),
     Rule(
         "gpu-out-of-memory",
@@ -258,8 +248,7 @@ RULES = (
                 r"|nrt_tensor_allocate status=4\b|Ran out of memory in memory space hbm|Exceeded hbm capacity",
             ),
         ),
-        remedy="a smaller batch, sharding or checkpointing of activations; see who else holds the device: `rocm-smi "
-        "--showpids`, `npu-smi info`, `xpu-smi ps`, `hl-smi`, `neuron-ls`",
+        way="accelerator",
     ),
     Rule(
         "gpu-ecc-uncorrectable",
@@ -271,8 +260,7 @@ RULES = (
                 r"NRT_EXEC_HW_ERR\w*HBM_UE|\bHBM uncorrectable|\bMULTI[ _-]BIT[ _-]ECC",
             ),
         ),
-        remedy="take the node out; `rocm-smi --showrasinfo`, `npu-smi info -t ecc -i ID` or `neuron-monitor` tells "
-        "which device; then the vendor's reset, or an exchange",
+        way="accelerator",
     ),
     Rule(
         "gpu-reset-required",
@@ -287,16 +275,14 @@ RULES = (
                 r"|\bVRAM is lost|NRT_EXEC_UNIT_UNRECOVERABLE|NRT_HW_ERROR|NRT_EXEC_HW_ERR_(?:NC_UE|DMA_ABORT)",
             ),
         ),
-        remedy="`dmesg -T` around that time tells which device; end the job, reset it (`rocm-smi --gpureset -d N`, "
-        "`xpu-smi`, or reboot), and take the node out if it comes again",
+        way="accelerator",
     ),
     Rule(
         "gpu-reset-required",
         "the runtime lost its accelerator: the driver reset it, or it hangs",
         (Sign("accelerator-lost", "_error_device_lost", r"\b(?:UR_RESULT|ZE_RESULT|PI)_ERROR_DEVICE_LOST\b"),),
         confidence="medium",
-        remedy="`dmesg -T | grep -i -E 'xe|i915|reset|hang'` tells what the driver saw at that time; a new driver "
-        "and firmware, and less memory if it was full",
+        way="amd-intel",
     ),
     Rule(
         "gpu-illegal-access",
@@ -312,8 +298,7 @@ RULES = (
                 r"|vector core)\b.{0,20}\b(?:error exception|execution is abnormal|exception)",
             ),
         ),
-        remedy="start it with AMD_SERIALIZE_KERNEL=3 (Ascend: ASCEND_LAUNCH_BLOCKING=1), so that the traceback names "
-        "the kernel; then the same on another device",
+        way="accelerator",
     ),
     Rule(
         "gpu-busy",
@@ -331,8 +316,7 @@ RULES = (
             ),
         ),
         confidence="medium",
-        remedy="find the holder (`rocm-smi --showpids`, `npu-smi info`, `hl-smi`, `neuron-ls`, `lsof /dev/accel* "
-        "/dev/vfio/*`), end a left-over and wait until it is gone; one process a device",
+        way="accelerator",
     ),
     Rule(
         "no-gpu-visible",
@@ -349,9 +333,7 @@ RULES = (
             ),
         ),
         confidence="medium",
-        remedy="look as the job's user and inside its container: `rocminfo`, `npu-smi info`, `xpu-smi discovery`, "
-        "`hl-smi`, `neuron-ls`; give it the device files (/dev/kfd and /dev/dri and the groups render and "
-        "video; /dev/davinci*; /dev/neuron*) and load the driver",
+        way="accelerator",
     ),
     Rule(
         "mismatched-collectives",
@@ -371,15 +353,13 @@ RULES = (
         (Sign("hccl-cqe", "roce cqe|error cqe", r"Error ROCE CQE|\bEI0013\b|hns_roce\S* : error cqe status"),),
         tier=Tier.NETWORK,
         confidence="medium",
-        remedy="`hccn_tool -i N -link -g`, `-net_health -g` and `-ping -g address PEER` on both nodes; see also "
-        "whether the peer's process ended first",
+        way="ascend",
     ),
     Rule(
         "port-in-use",
         "a port that HCCL wants on this host is taken: an earlier run is not gone, or two jobs use one range",
         (Sign("hccl-port-taken", "ip address and port have been bound"),),
-        remedy="end the earlier run's processes (`npu-smi info`, `ss -ltnp`); HCCL_IF_BASE_PORT=N gives a second job "
-        "a range of its own",
+        way="ascend",
     ),
     Rule(
         "ranks-missing",
@@ -401,8 +381,7 @@ RULES = (
         ),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        remedy="the rank that printed another error, or printed it first, is the one: collect ~/ascend/log of all "
-        "nodes; where all are only slow, a larger HCCL_CONNECT_TIMEOUT or HCCL_EXEC_TIMEOUT",
+        way="ascend",
     ),
     Rule(
         "collective-stall-uniform",
@@ -425,7 +404,7 @@ RULES = (
         ("accelerator-failed",),
         tier=Tier.WRAPPER,
         confidence="medium",
-        remedy=VENDOR_LOGS,
+        way="accelerator",
     ),
 )
 

@@ -197,8 +197,6 @@ RULES = (
                 r"|Connection timed out|Network is unreachable)",
             ),
         ),
-        remedy="on every node: `getent ahosts $(hostname)`; where that says 127.x, give the name the node's address "
-        "in /etc/hosts, or set GLOO_SOCKET_IFNAME on every node (torch reads it, JAX's gloo does not)",
     ),
     Rule(
         "gloo-loopback-advertised",
@@ -324,8 +322,7 @@ INTERFACE_RULES = (
         ),
         tier=Tier.NETWORK,
         confidence="medium",
-        remedy="give every machine the network that all share: `mpirun --mca btl_tcp_if_include 10.0.0.0/24 --mca "
-        "oob_tcp_if_include 10.0.0.0/24 …`",
+        way="mpi",
     ),
     Rule(
         "interface-wrong",
@@ -383,8 +380,6 @@ INTERFACE_RULES = (
                 r"'?(?P<name3>[^'\s]+)'? is not available",
             ),
         ),
-        remedy="`ip -br address` on that node shows what there is; set or unset NCCL_SOCKET_IFNAME / "
-        "GLOO_SOCKET_IFNAME to one that has an address there",
     ),
     Rule(
         "interface-missing",

@@ -21,7 +21,6 @@ RULES = (
             ),
             Sign("cpu-build", "not compiled with cuda", r"Torch not compiled with CUDA enabled"),
         ),
-        remedy="backend gloo there, or a CUDA build of torch on Linux",
     ),
     Rule(
         "torch-distributed-not-built",
@@ -50,7 +49,6 @@ RULES = (
                 r"libuv was requested but|without libuv support|libuv is not (?:available|supported)",
             ),
         ),
-        remedy="set USE_LIBUV=0, or append ?use_libuv=0 to the init URL",
     ),
     Rule(
         "gloo-windows-device",
@@ -81,8 +79,6 @@ RULES = (
                 r"|No space left.*(?:/dev/shm|torch_\d+_)",
             ),
         ),
-        remedy="docker run --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir of medium Memory at /dev/shm; "
-        "else `mount -o remount,size=…G /dev/shm`",
     ),
     Rule(
         "open-files-limit",
@@ -195,8 +191,7 @@ RULES = (
         ),
         confidence="medium",
         tier=Tier.NETWORK,
-        remedy="NCCL 2.26 or newer; until then NCCL_IB_GID_INDEX=N, the index that `show_gids` (or `ibv_devinfo -v`) "
-        "gives for the routable RoCE v2 address",
+        way="gid-index",
     ),
     Rule(
         "nccl-version-bug",

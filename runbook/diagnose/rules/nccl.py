@@ -7,11 +7,6 @@ from runbook.diagnose.sign import Rule, Sign, Tier
 MEASURED = r"\d[\d.]*\s+\d+\.\d\d\s+\d+\.\d\d"
 """Time, algbw and busbw of a row of nccl-tests."""
 
-ISOLATE = (
-    "run it again with each GPU and each HCA alone (CUDA_VISIBLE_DEVICES, NCCL_IB_HCA), and look for `nvidia-smi "
-    "-q -d ECC` and Xid lines: the one that is always in it is the broken one"
-)
-
 RULES = (
     Rule(
         "p2p-not-supported",
@@ -96,8 +91,6 @@ RULES = (
                 r"|cuMulticast\w+.*(?:fail|error|invalid|not)|multicast.*(?:fail|bind)",
             ),
         ),
-        remedy="NCCL_NVLS_ENABLE=0 tells whether it is this; then bring nvidia-fabricmanager and the driver to one "
-        "version and reset the GPUs",
     ),
     Rule(
         "imex-channel-missing",
@@ -151,13 +144,13 @@ RULES = (
                 rf"(?P<wrong>[1-9]\d*)(?:\s|$)|(?:0|N/A)\s+{MEASURED}\s+(?P<wrong2>[1-9]\d*)(?:\s|$))",
             ),
         ),
-        remedy=ISOLATE,
+        way="logs",
     ),
     Rule(
         "allreduce-wrong-data",
         "the collective's results are wrong: {wrong} elements",
         (Sign("out-of-bounds", "out of bounds values", r"Out of bounds values\s*:\s*(?!0\b)(?P<wrong>\d+) FAILED"),),
-        remedy=ISOLATE,
+        way="logs",
     ),
     Rule(
         "collective-stall-uniform",

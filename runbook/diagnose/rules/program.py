@@ -96,8 +96,7 @@ RULES = (
         ),
         tier=Tier.ABORT,
         confidence="medium",
-        remedy="fetch it once where there is a way out, give its path, and set HF_HUB_OFFLINE=1 (or the proxy: "
-        "HTTPS_PROXY=…)",
+        way="offline",
     ),
     Rule(
         "program-error",
@@ -121,8 +120,6 @@ RULES = (
                 r"|Unknown (?:command line )?flag 'local[-_]rank",
             ),
         ),
-        remedy="start with torchrun and read os.environ['LOCAL_RANK'], or accept both spellings: "
-        "add_argument('--local-rank', '--local_rank', type=int)",
     ),
     Rule(
         "local-rank-arg-mismatch",
@@ -196,8 +193,7 @@ RULES = (
         ),
         tier=Tier.PROGRAM,
         confidence="medium",
-        remedy="start workers with spawn or through a launcher, and touch torch.cuda only inside of them (a "
-        "notebook: restart its kernel first)",
+        way="fork",
     ),
     Rule(
         "environment-not-activated",
@@ -230,8 +226,6 @@ RULES = (
                 r"|(?:Failed|unable) to (?:load|find) module ",
             ),
         ),
-        remedy="name the interpreter by its full path (/opt/venv/bin/python -m torch.distributed.run …) or activate "
-        "the environment in the command that the remote, sudo or batch shell runs",
     ),
     Rule(
         "environment-not-activated",
@@ -261,8 +255,6 @@ RULES = (
             ),
         ),
         needs=("through-remote-shell",),
-        remedy="name the interpreter by its full path (/opt/venv/bin/python -m torch.distributed.run …) or activate "
-        "the environment in the command that the remote, sudo or batch shell runs",
     ),
     Rule(
         "torch-missing",

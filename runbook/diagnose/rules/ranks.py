@@ -26,8 +26,7 @@ RULES = (
         ),
         tier=Tier.DEATH,
         unless=("killed-by-agent",),
-        remedy="`dmesg -T | grep -i -E 'oom|killed process'` on that node (Slurm: `sacct -j ID -o State,MaxRSS`); "
-        "then less memory a process, fewer loader workers, or a larger limit",
+        way="logs",
     ),
     Rule(
         "rank-crashed",
@@ -177,7 +176,7 @@ RULES = (
         ),
         tier=Tier.SYMPTOM,
         confidence="medium",
-        remedy="read the log of the task that is `The first task at the barrier`: what it raised stands above its wait",
+        way="jax-barrier",
     ),
     Rule(
         "peer-died",

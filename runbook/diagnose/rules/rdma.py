@@ -264,7 +264,7 @@ RULES = (
         unless=("nccl-warn", "joined"),
         tier=Tier.ABORT,
         confidence="low",
-        remedy="run again with NCCL_DEBUG=WARN for the reason, and NCCL_TOPO_DUMP_FILE=/tmp/topo.xml for what it read",
+        way="logs",
     ),
 )
 

@@ -236,9 +236,7 @@ CONTAINER_RULES = (
         ("pod-without-machine",),
         tier=Tier.NETWORK,
         confidence="medium",
-        remedy="`kubectl describe pod POD` and `kubectl describe nodes | grep -A8 Allocated` against what it asks "
-        "for (GPUs, memory, nodeSelector, tolerations, the queue's quota); a gang starts only when all its "
-        "pods fit",
+        way="pod-pending",
     ),
     Rule(
         "ranks-missing",
@@ -246,9 +244,7 @@ CONTAINER_RULES = (
         ("container-without-image",),
         tier=Tier.NETWORK,
         confidence="medium",
-        remedy="pull it by hand on that node (`crictl pull IMAGE`, `docker pull IMAGE`): the image's name and tag, "
-        "the registry's login (imagePullSecrets, `docker login`, ~/.config/enroot/.credentials), the way to "
-        "the registry",
+        way="image-not-pulled",
     ),
     Rule(
         "ranks-missing",
@@ -256,9 +252,7 @@ CONTAINER_RULES = (
         ("container-not-started",),
         tier=Tier.NETWORK,
         confidence="medium",
-        remedy="`kubectl describe pod POD` (or the engine's own log) names the part that is missing: mount the "
-        "volume on that node by hand, create the secret or config map, run `nvidia-smi` and "
-        "`nvidia-container-cli info` there",
+        way="container-not-made",
     ),
     Rule(
         "terminated-from-outside",
@@ -287,7 +281,7 @@ CONTAINER_RULES = (
         ),
         tier=Tier.WRAPPER,
         confidence="medium",
-        remedy="`kubectl logs POD --previous`, and `Last State` in `kubectl describe pod POD`; give both",
+        way="pod-restarts",
     ),
 )
 

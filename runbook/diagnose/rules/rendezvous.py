@@ -67,8 +67,7 @@ RULES = (
         "the cluster has fewer GPUs than the job asks for: nodes of it never joined, or others hold them",
         (Sign("cluster-too-small", "required gpus exceeds", r"number of required GPUs exceeds"),),
         confidence="medium",
-        remedy="`ray status` on the head node tells which nodes and GPUs joined; start the workers that are missing, "
-        "or ask for less",
+        way="ray",
     ),
     Rule(
         "ranks-missing",
@@ -158,8 +157,7 @@ RULES = (
         ),
         tier=Tier.SYMPTOM,
         confidence="low",
-        remedy="on the endpoint's machine start torchrun with `--rdzv-conf is_host=1` (the others: is_host=0), then "
-        "`nc -vz HOST PORT` from the others",
+        way="is-host",
     ),
     Rule(
         "rdzv-flags-wrong",

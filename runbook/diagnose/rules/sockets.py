@@ -39,8 +39,7 @@ RULES = (
                 r"|.*another process is utilizing it)",
             ),
         ),
-        remedy="find the holder with `ss -ltnp` (Windows: `netstat -ano`) on that machine and end it if it is a "
-        "left-over, or choose another port",
+        way="logs",
     ),
     Rule(
         "port-privileged-or-reserved",

@@ -67,11 +67,6 @@ TELLS_FAILURE = ("nccl-warn", "network-exception", "other-exception", "glog-erro
 """Signs of lines that tell a failure in words that no rule may know."""
 WRAPPERS = ("launcher-failed", "nccl-failed", "traceback")
 """Signs of lines that are known to tell only that something failed."""
-MORE = (
-    "run again with NCCL_DEBUG=WARN TORCH_DISTRIBUTED_DEBUG=DETAIL TORCH_SHOW_CPP_STACKTRACES=1 and `torchrun "
-    "--log-dir logs --tee 3`, and give the logs of all nodes"
-)
-
 RULES = (
     Rule(
         "insufficient-evidence",
@@ -79,7 +74,6 @@ RULES = (
         ("nccl-failed", "launcher-failed"),
         unless=("unfamiliar-error", "ends-again-and-again"),
         tier=Tier.WRAPPER,
-        remedy=MORE,
     ),
     Rule(
         "insufficient-evidence",
@@ -87,7 +81,6 @@ RULES = (
         ("unfamiliar-error", "nccl-failed", "launcher-failed"),
         tier=Tier.WRAPPER,
         confidence="medium",
-        remedy=MORE,
     ),
     Rule(
         "insufficient-evidence",
@@ -95,7 +88,6 @@ RULES = (
         (Sign("nccl-gave-up", "nccl info", r"NCCL INFO (?P<where>\S+):\d+ -> [1-6](?= |$)"),),
         unless=("joined", "progress-seen", "unfamiliar-error"),
         tier=Tier.WRAPPER,
-        remedy="run again with NCCL_DEBUG=WARN (or INFO), and give the logs of all nodes",
     ),
     Rule(
         "insufficient-evidence",
