@@ -50,8 +50,8 @@ def netsh_profiles(text: str) -> Reading | None:
             where[found["name"].lower()] = at
         elif state := re.match(r"State\s+(ON|OFF)\s*\Z", line):
             here["state"] = state[1]
-        elif policy := re.match(r"Firewall Policy\s+(\w+),(\w+)\s*\Z", line):
-            here["inbound"], here["outbound"] = policy[1], policy[2]
+        elif policy := re.match(r"Firewall Policy\s+(\w+),\w+\s*\Z", line):
+            here["inbound"] = policy[1]
     if not profiles:
         return None
     whole = all(profile.get("state") and profile.get("inbound") for profile in profiles.values())
@@ -60,27 +60,20 @@ def netsh_profiles(text: str) -> Reading | None:
         for name, one in profiles.items()
         if one.get("state") == "ON" and one.get("inbound", "").startswith("Block")
     ]
-    facts = {
-        "profiles": {
-            name: {"on": one.get("state") == "ON", "inbound": one.get("inbound"), "outbound": one.get("outbound")}
-            for name, one in profiles.items()
-        }
-    }
     supports: tuple[Support, ...] = ()
     if closed:
         says = f"Windows' firewall is on ({', '.join(closed)}) and blocks every incoming connection that no rule allows"
         supports = (Support(BLOCKED, says, tuple(where[name] for name in closed), ALLOW),)
-    return Reading("netsh advfirewall", facts, (), supports, "" if whole else CUT)
+    return Reading("netsh advfirewall", (), supports, "" if whole else CUT)
 
 
 def netsh_rules(text: str) -> Reading | None:
     rules = [record for record in records(text) if "Rule Name" in record]
     if not rules:
         return None
-    listed = [{name: value for name, (value, _) in rule.items()} for rule in rules]
     whole = all(
-        one.get("Enabled") in ("Yes", "No") and one.get("Direction") in ("In", "Out") and one.get("Action")
-        for one in listed
+        _value(one, "Enabled") in ("Yes", "No") and _value(one, "Direction") in ("In", "Out") and _value(one, "Action")
+        for one in rules
     )
     supports = [
         support
@@ -91,13 +84,7 @@ def netsh_rules(text: str) -> Reading | None:
             )
         )
     ]
-    facts = {
-        "rules": len(rules),
-        "blocking": [
-            one["Rule Name"] for one in listed if one.get("Action") == "Block" and one.get("Enabled") == "Yes"
-        ],
-    }
-    return Reading("netsh advfirewall", facts, (), tuple(supports), "" if whole else CUT)
+    return Reading("netsh advfirewall", (), tuple(supports), "" if whole else CUT)
 
 
 def _value(rule: Mapping[str, tuple[str, int]], name: str) -> str:
@@ -119,14 +106,6 @@ def firewall_profiles(text: str) -> Reading | None:
     profiles = [one for one in records(text) if "DefaultInboundAction" in one]
     if not profiles:
         return None
-    told = {
-        _value(one, "Name"): {
-            "on": _value(one, "Enabled") == "True",
-            "inbound": _value(one, "DefaultInboundAction"),
-            "outbound": _value(one, "DefaultOutboundAction"),
-        }
-        for one in profiles
-    }
     # NotConfigured means Windows' own default, which is to block.
     closed = [
         one
@@ -139,7 +118,7 @@ def firewall_profiles(text: str) -> Reading | None:
         says = f"Windows' firewall is on ({names}) and blocks every incoming connection that no rule allows"
         supports = (Support(BLOCKED, says, tuple(one["DefaultInboundAction"][1] for one in closed), ALLOW),)
     whole = all(_value(one, "Enabled") in ("True", "False") and _value(one, "Name") for one in profiles)
-    return Reading("Get-NetFirewallProfile", {"profiles": told}, (), supports, "" if whole else CUT)
+    return Reading("Get-NetFirewallProfile", (), supports, "" if whole else CUT)
 
 
 def firewall_rules(text: str) -> Reading | None:
@@ -166,11 +145,7 @@ def firewall_rules(text: str) -> Reading | None:
         and _value(one, "Action")
         for one in rules
     )
-    facts = {
-        "rules": len(rules),
-        "blocking": [_value(one, "DisplayName") for one in rules if _value(one, "Action") == "Block"],
-    }
-    return Reading("Get-NetFirewallRule", facts, (), tuple(supports), "" if whole else CUT)
+    return Reading("Get-NetFirewallRule", (), tuple(supports), "" if whole else CUT)
 
 
 def test_connection(text: str) -> Reading | None:
@@ -180,30 +155,15 @@ def test_connection(text: str) -> Reading | None:
             found.setdefault(name, told)
     if "ComputerName" not in found:
         return None
-    trip = re.match(r"(\d+) ms", _value(found, "PingReplyDetails (RTT)"))
     ping, tcp = _truth(_value(found, "PingSucceeded")), _truth(_value(found, "TcpTestSucceeded"))
     port = _value(found, "RemotePort")
     computer = _value(found, "ComputerName")
-    facts: dict[str, object] = {
-        "computer": computer,
-        "remote": _value(found, "RemoteAddress") or None,
-        "remote_port": int(port) if port.isdecimal() else None,
-        "interface": _value(found, "InterfaceAlias") or None,
-        "source": _value(found, "SourceAddress") or None,
-        "next_hop": _value(found, "NetRoute (NextHop)") or None,
-        "names": _value(found, "NameResolutionResults").split(),
-        "ping_succeeded": ping,
-        "rtt_ms": int(trip[1]) if trip else None,
-        "tcp_tested": bool(port) or tcp is not None,
-        "tcp_succeeded": tcp,
-        "is_admin": _truth(_value(found, "IsAdmin")),
-    }
     lines = tuple(
         at for at, line in numbered(text) if re.match(r"(?:TcpTestSucceeded|PingSucceeded)\s*:|WARNING: ", line)
     )
     faults = _unconnected(computer, port, ping, tcp, lines)
-    whole = (tcp is not None if port else ping is not None) and bool(facts["remote"])
-    return Reading("Test-NetConnection", facts, faults, (), "" if whole else CUT)
+    whole = (tcp is not None if port else ping is not None) and bool(_value(found, "RemoteAddress"))
+    return Reading("Test-NetConnection", faults, (), "" if whole else CUT)
 
 
 def _unconnected(
