@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from runbook.model.commands import netsh_name, powershell_word
 from runbook.parsers.reading import CUT, Fault, Reading, Support, Tool, numbered
@@ -75,31 +75,26 @@ def netsh_rules(text: str) -> Reading | None:
         _value(one, "Enabled") in ("Yes", "No") and _value(one, "Direction") in ("In", "Out") and _value(one, "Action")
         for one in rules
     )
-    supports = [
-        support
-        for rule in rules
-        if (
-            support := _blocking(
-                rule, "Rule Name", "LocalPort", _value(rule, "Enabled") == "Yes", _value(rule, "Direction") == "In"
-            )
-        )
-    ]
-    return Reading("netsh advfirewall", (), tuple(supports), "" if whole else CUT)
+    return Reading("netsh advfirewall", (), _blocking(rules, "Rule Name", "Yes", "In"), "" if whole else CUT)
 
 
 def _value(rule: Mapping[str, tuple[str, int]], name: str) -> str:
     return rule.get(name, ("", 0))[0]
 
 
-def _blocking(rule: Block, name: str, ports: str, enabled: bool, inbound: bool) -> Support | None:
-    if _value(rule, "Action") != "Block" or not enabled:
-        return None
-    called, at = rule[name]
-    what = _value(rule, ports) or "all ports"
-    way = "incoming" if inbound else "outgoing"
-    says = f"Windows' firewall rule `{called}` blocks {way} {_value(rule, 'Protocol') or 'any'} traffic to {what}"
-    remedy = f"netsh advfirewall firewall set rule name={netsh_name(called)} new enable=no   # if nothing else needs it"
-    return Support(BLOCKED, says, (at,), remedy)
+def _blocking(rules: Sequence[Block], name: str, on: str, inbound: str) -> tuple[Support, ...]:
+    """The rules that block. `name` is the field with a rule's name, `on` and `inbound` are words of the tool's."""
+    found = []
+    for rule in rules:
+        if name not in rule or _value(rule, "Action") != "Block" or _value(rule, "Enabled") != on:
+            continue
+        called, at = rule[name]
+        what = _value(rule, "LocalPort") or "all ports"
+        way = "incoming" if _value(rule, "Direction") == inbound else "outgoing"
+        says = f"Windows' firewall rule `{called}` blocks {way} {_value(rule, 'Protocol') or 'any'} traffic to {what}"
+        remedy = f"netsh advfirewall firewall set rule name={netsh_name(called)} new enable=no"
+        found.append(Support(BLOCKED, says, (at,), f"{remedy}   # if nothing else needs it"))
+    return tuple(found)
 
 
 def firewall_profiles(text: str) -> Reading | None:
@@ -125,27 +120,14 @@ def firewall_rules(text: str) -> Reading | None:
     rules = [one for one in records(text) if "DisplayName" in one or "Direction" in one]
     if not rules:
         return None
-    supports = [
-        support
-        for rule in rules
-        if "DisplayName" in rule
-        and (
-            support := _blocking(
-                rule,
-                "DisplayName",
-                "LocalPort",
-                _value(rule, "Enabled") == "True",
-                _value(rule, "Direction") == "Inbound",
-            )
-        )
-    ]
     whole = all(
         _value(one, "Enabled") in ("True", "False")
         and _value(one, "Direction") in ("Inbound", "Outbound")
         and _value(one, "Action")
         for one in rules
     )
-    return Reading("Get-NetFirewallRule", (), tuple(supports), "" if whole else CUT)
+    supports = _blocking(rules, "DisplayName", "True", "Inbound")
+    return Reading("Get-NetFirewallRule", (), supports, "" if whole else CUT)
 
 
 def test_connection(text: str) -> Reading | None:

@@ -518,9 +518,9 @@ def nodes_of(names: Sequence[str]) -> Mapping[str, SlurmNode]:
     return nodes_in(ask("scontrol", "show", "node", ",".join(names)))
 
 
-def on_node(job: str, node: str, *argv: str, timeout_s: float = 15.0) -> str:
+def on_node(job: str, node: str, *argv: str) -> str:
     """What a program prints that is run on a node of a job. Raises Unreachable."""
-    return ask("srun", f"--jobid={job}", f"--nodelist={node}", *STEP, *argv, about=job, timeout_s=timeout_s)
+    return ask("srun", f"--jobid={job}", f"--nodelist={node}", *STEP, *argv, about=job, timeout_s=15.0)
 
 
 def no_allocation() -> Unreachable:
