@@ -208,8 +208,7 @@ def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 
         says = f"Slurm knows no job {job}: it never was, or ended longer ago than Slurm remembers"
     elif _NOT_YOURS.search(complaint):
         says = f"job {job} is not yours: Slurm starts nothing of yours in it"
-    remedy = "`squeue --me` lists your jobs; name one of them: `-i slurm:JOBID`"
-    return Unreachable("slurm-job-unknown", says, remedy, seen) if says else None
+    return unreachable_for("slurm-job-unknown", says, seen, way="not-known") if says else None
 
 
 def silent(node: str, says: str, seen: tuple[str, ...]) -> Unreachable:
