@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from renderers import rendered, texts_in
 
 import runbook
 from runbook.causes.catalogue import KINDS, causes, fields_of
@@ -181,18 +182,6 @@ MAKERS = {
 """What is made with a cause, and which argument it is."""
 
 
-def texts_in(node: ast.AST) -> Iterator[ast.Constant]:
-    """The texts an expression may have as its value: `"a" if x else "b"` has two."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node
-    elif isinstance(node, ast.IfExp):
-        yield from texts_in(node.body)
-        yield from texts_in(node.orelse)
-    elif isinstance(node, ast.BoolOp):
-        for value in node.values:
-            yield from texts_in(value)
-
-
 def uses(file: Path) -> Iterator[Use]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         found: list[ast.AST] = []
@@ -225,38 +214,10 @@ def test_every_cause_that_is_used_is_in_the_catalogue() -> None:
     assert [use for use in all_uses() if use.cause not in causes()] == []
 
 
-RENDERERS = ("finding_for", "unreachable_for", "mend")
-"""What fills in a template of a page."""
-NO_FIELDS = {"way", "evidence", "peers"}
 OF_MANY = {"rank": {"node", "python"}, "limit": {"node"}} | {kind: {"indices"} for kind in FAULTS}
 OF_MANY |= {"signal": {"node", "log"}, "bus-error": {"node", "log"}}
 OF_MANY |= {event: {"node"} for event in STOPPED} | {way: set() for way in REASONS}
 """Ways of which a program looks up the cause, and the fields that it gives."""
-
-
-def texts_chosen(places: list[ast.AST], value: ast.AST) -> set[str]:
-    """The texts that an expression may have as its value, and those of what is assigned to its names in these
-    places."""
-    names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
-    assigned = [
-        node.value
-        for place in places
-        for node in ast.walk(place)
-        if isinstance(node, ast.Assign)
-        and names & {target.id for target in ast.walk(node) if isinstance(target, ast.Name)}
-    ]
-    constants = [node for one in assigned for node in ast.walk(one) if isinstance(node, ast.Constant)]
-    return {str(text.value) for text in (*texts_in(value), *constants)}
-
-
-def calls_of_renderers(file: Path) -> Iterator[tuple[list[ast.AST], ast.Call]]:
-    """Each with where its names may come from: the function that it stands in, and the module's constants."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    constants: list[ast.AST] = [node for node in tree.body if isinstance(node, ast.Assign)]
-    for call in ast.walk(tree):
-        if isinstance(call, ast.Call) and getattr(call.func, "id", "") in RENDERERS:
-            yield [*constants, *(f for f in functions if f.lineno <= call.lineno <= (f.end_lineno or 0))], call
 
 
 def test_every_template_of_a_remedy_gets_the_fields_that_it_names_and_each_is_used() -> None:
@@ -265,20 +226,13 @@ def test_every_template_of_a_remedy_gets_the_fields_that_it_names_and_each_is_us
     for file in SOURCES:
         if file.parent.name == "causes":
             continue
-        for places, call in calls_of_renderers(file):
-            given = {str(keyword.arg): keyword.value for keyword in call.keywords}
-            first = getattr(call.func, "id", "") == "mend" and len(call.args) > 1
-            asked = call.args[1] if first else given.get("way", ast.Constant(""))
-            wanted: list[set[str]] = []
-            for cause in texts_chosen(places, call.args[0]) & causes().keys():
-                templates = causes()[cause].remedies
-                for way in texts_chosen(places, asked) & templates.keys():
-                    used.add((cause, way))
-                    wanted.append(fields_of(templates[way]))
-            whose = f"{file}:{call.lineno}"
-            assert not isinstance(call.args[0], ast.Constant) or not isinstance(asked, ast.Constant) or wanted, whose
-            assert all(fields <= given.keys() for fields in wanted), whose
-            assert not wanted or set().union(*wanted) == given.keys() - NO_FIELDS, whose
+        for call in rendered(file):
+            used |= call.ways
+            wanted = [fields_of(causes()[cause].remedies[way]) for cause, way in call.ways]
+            whose = f"{file}:{call.line}"
+            assert wanted or not call.named, whose
+            assert all(fields <= call.fields.keys() for fields in wanted), whose
+            assert not wanted or set().union(*wanted) == call.fields.keys(), whose
     for page in causes().values():
         for way, template in page.remedies.items():
             if (page.id, way) in used:
