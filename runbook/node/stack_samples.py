@@ -5,7 +5,7 @@ Argument: {"leaders": {rank: pid of the first process of its session}, "looks": 
 Gives {"ranks": {rank: {"pid", "states": a letter a look, as proc(5) has them, "stacks": [text of its main thread, a
 look]}}, "busy": as rank_processes.py tells it, "sent": {address: {"bytes" that the ranks sent there meanwhile,
 "busy_s": seconds for which some of that was on its way, of the busiest connection}} or null, "seconds": how long it
-looked}. """
+looked}."""
 
 from __future__ import annotations
 

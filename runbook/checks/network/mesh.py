@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.network.dial import OPENED_AT_ONCE, UNMEASURED, Dial
 from runbook.checks.network.pairs import ALL_UP_TO, Pairs
@@ -281,12 +282,7 @@ def too_busy(node: str, awake: AwakeFacts | None, what: str) -> Finding:
 
 def too_busy_finding(node: str, seen: str, evidence: Iterable[str]) -> Finding:
     """`seen`: what could not be measured, and how late the node ran."""
-    return Finding(
-        TOO_BUSY,
-        f"{node} was too busy to be measured: {seen}",
-        f"see what runs on {node} (`top -b -n 1 | head -15`), end it or wait for it, and run again",
-        tuple(evidence),
-    )
+    return finding_for(TOO_BUSY, f"{node} was too busy to be measured: {seen}", tuple(evidence), way="live", node=node)
 
 
 def busiest(one: AwakeFacts | None, other: AwakeFacts) -> AwakeFacts:
