@@ -15,7 +15,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.safe_files import BadName, write_below
 from runbook.transport import ProgramNotStarted
 
-LOOK_S = 4.0
+LOOK_S = 6.0
 DRAIN_S = 4.0
 """How long a node may answer, and send too little of the logs that it says it has, before the rest is left there."""
 LEAST = 4096
@@ -25,9 +25,9 @@ it says."""
 DRAIN_MOST_S = 1800.0
 
 
-def freeze(kept: KeptProcesses) -> dict[str, Facts]:
-    """What the survivors do, from all nodes at once: states, stacks, traffic. Kept in RUN_DIR/hang; back after
-    LOOK_S."""
+def freeze(kept: KeptProcesses, *, seconds: float = 0.3) -> dict[str, Facts]:
+    """What the survivors do, from all nodes at once: states, stacks, and for so long their CPU time and traffic. Kept
+    in RUN_DIR/hang; back after LOOK_S and what it is looked at longer."""
     found: dict[str, Facts] = {}
 
     def look(name: str) -> None:
@@ -36,10 +36,11 @@ def freeze(kept: KeptProcesses) -> dict[str, Facts]:
         if session is None or not alive:
             return
         with contextlib.suppress(Unreachable, ProgramNotStarted, TimeoutError):
-            order = {"leaders": alive, "seconds": 0.3, "stacks": kept.stacks.get(name)}
-            found[name] = session.call("halt", order, timeout_s=LOOK_S)
+            gpus = sorted({gpu for m in kept.on(name) if not m.over for gpu in m.place.gpus})
+            order = {"leaders": alive, "seconds": seconds, "stacks": kept.stacks.get(name), "gpus": gpus}
+            found[name] = session.call("halt", order, timeout_s=LOOK_S + seconds)
 
-    _everywhere(kept, look, LOOK_S)
+    _everywhere(kept, look, LOOK_S + seconds)
     for name, facts in found.items():
         text = json.dumps(kept.logs.redactor_of(name).anything(facts), indent=1)
         with contextlib.suppress(OSError, BadName):

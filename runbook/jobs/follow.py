@@ -27,7 +27,7 @@ from runbook.jobs.retry import judge_retry
 from runbook.jobs.stalled import outcomes_of_stall
 from runbook.jobs.start import STACKS
 from runbook.jobs.verdict import judge_attempt
-from runbook.jobs.watch import Fetching, WatchEnd, watch
+from runbook.jobs.watch import HELD_UP, Fetching, WatchEnd, watch
 from runbook.launch.job import Job
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory
@@ -87,17 +87,17 @@ def supervise(
     watched: Callable[[], tuple[WatchEnd, Stall]],
     hurry: Callable[[], bool] = lambda: False,
 ) -> tuple[WatchEnd, list[Outcome], list[str]]:
-    """For as long as `watched` takes. The first failure, or a stall that it tells, ends the others; the outcomes say
-    why it failed, none where it did not."""
+    """For as long as `watched` takes. The first failure, or what `watched` tells that holds the ranks up, ends the
+    others; the outcomes say why it failed, none where it did not."""
     with Fetching(kept):
         end, stall = watched()
-        if end.kind not in ("failed", "stalled"):
+        if end.kind not in ("failed", *HELD_UP):
             return end, [], ending.drain(kept) if end.kind == "finished" else []
         frozen = ending.freeze(kept) if end.kind == "failed" else {}
-        why = "another rank failed" if end.kind == "failed" else "the training made no steps any more"
+        why = "another rank failed" if end.kind == "failed" else f"the ranks of {', '.join(stall.findings)} hold it up"
         ending.end(kept, grace_s=grace_s, why=why, hurry=hurry)
     left = ending.drain(kept)
-    if end.kind == "stalled":
+    if end.kind in HELD_UP:
         return end, outcomes_of_stall(kept, stall.findings, stall.seconds), left
     return end, judge_attempt(kept, end, frozen), left
 
@@ -159,7 +159,7 @@ class Follower:
         self._try: RunningAttempt | None = None
         self._attempt = ""
         self._serial = 0
-        self._stalled: list[Outcome] = []
+        self._held_up: list[Outcome] = []
         self._silent: set[str] = set()
         self._since: float | None = None  # when all ranks that are heard had ended
         self._heard = time.monotonic()
@@ -221,10 +221,10 @@ class Follower:
         end, outcomes, left = supervise(kept, grace_s=grace_s, watched=watched, hurry=self._leaving.is_set)
         if end.kind == "stopped" or self._leaving.is_set():
             return None
-        if end.kind == "stalled":
-            self._stalled = outcomes  # once they are ended they look as if somebody had stopped them
-        outcomes = self._stalled or outcomes
-        stopped = end.kind == "failed" and not self._stalled and _stopped(kept)
+        if end.kind in HELD_UP:
+            self._held_up = outcomes  # once they are ended they look as if somebody had stopped them
+        outcomes = self._held_up or outcomes
+        stopped = end.kind == "failed" and not self._held_up and _stopped(kept)
         if (left or lost) and not self._waited_enough(well=end.kind == "finished"):
             return None
         if not outcomes or stopped:
@@ -242,7 +242,7 @@ class Follower:
         """The job's latest attempt. Its logs are those of the look before, which are here already."""
         if job.attempt != self._attempt:
             self._attempt, self._serial, self._logs, self._try = job.attempt, serial_of(job.attempt), None, None
-            self._stalled, self._since = [], None
+            self._held_up, self._since = [], None
 
         def tell(place: ProcessSpec, stream: str, lines: list[str]) -> None:
             if self._try is not None:
@@ -256,7 +256,7 @@ class Follower:
         kept.at = replace(kept.at, say=self._say)
         if self._try is None:
             self._try = RunningAttempt(kept.at, self._attempt_of(launched))
-        if launched.job.watch is not None and launched.job.watch.stacks:
+        if launched.job.stacks:
             kept.stacks = {name: f"{folder}/{STACKS}" for name, folder in kept.folders.items()}
         self._try.go_on_with(kept)
         return kept, self._try
@@ -273,7 +273,11 @@ class Follower:
         earlier = sorted((folder for folder in launched.causes if folder != job.attempt), key=serial_of)
         causes = [launched.causes[folder] for folder in earlier]
         outcomes[:], after_s = judge_retry(
-            replace(kept.at, say=self._say), self._attempt_of(launched), outcomes, causes, stalled=bool(self._stalled)
+            replace(kept.at, say=self._say),
+            self._attempt_of(launched),
+            outcomes,
+            causes,
+            stalled=self._try is not None and self._try.stalled,
         )
         if after_s is not None:
             launched.causes[job.attempt] = causes[-1]
