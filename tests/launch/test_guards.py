@@ -309,7 +309,7 @@ def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
         {"unset": ("RANK", "WORLD_SIZE"), "unset_prefixes": ("PET_",), "processes": ranks(2)},
         {"unset": ("RANK",), "workdir": "beside"},
         {
-            "environment": dict(zip(map("V{}".format, range(99)), sorted(KEYWORDS))),
+            "environment": {f"V{number}": word for number, word in enumerate(sorted(KEYWORDS))},
             "command": ("echo", *sorted(KEYWORDS)),
         },
         {"guards": guards(several_nodes=True)},
