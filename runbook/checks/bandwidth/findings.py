@@ -280,6 +280,10 @@ class _FindingsOfLinks:
                         "nothing confirms it"
                     )
                     found.setdefault(link.source, []).append(text)
+        for link in self.done.never_counted[:SHOWN]:
+            if not self.found.keys() & {link.source, link.destination}:
+                text = f"{link} is not known: it was slow each time, and each time one of the two had no CPU"
+                found.setdefault(link.source, []).append(text)
         normal = self.verdict.normal
         if len(self.done.nodes) > 2 and 1 - normal.suspect > VAGUE:
             text = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -323,14 +323,12 @@ def version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in head.split(".") if part.isdigit())
 
 
-def shared_gpus(at: Context, node: Node) -> list[Finding]:
+def shared_gpus(at: Context, node: Node, of_its_machine: Iterable[Node]) -> list[Finding]:
     """GPUs of this node that another node of the inventory, which is the same machine, has as well."""
     found: list[Finding] = []
-    for other in at.nodes:
-        if _own_gpus(at, node) and _own_gpus(at, other):
-            continue
-        twice = sorted(set(node.gpus) & set(other.gpus))
-        if other.name != node.name and twice and at.machine(other.name) == at.machine(node.name):
+    for other in of_its_machine:
+        twice = sorted(set(node.gpus) & set(other.gpus)) if other.name != node.name else []
+        if twice and not (_own_gpus(at, node) and _own_gpus(at, other)):
             found.append(
                 finding_for(
                     "duplicate-gpu",
