@@ -17,7 +17,10 @@ from runbook.transport import ProgramNotStarted
 
 LOOK_S = 6.0
 DRAIN_S = 4.0
-"""How long a node may answer, and send nothing of the logs that it says it has, before the rest is left there."""
+"""How long a node may answer, and send too little of the logs that it says it has, before the rest is left there."""
+LEAST = 4096
+"""Bytes that `node/job.py` sends at least of a log that goes on behind them. A node that sends fewer does not have what
+it says."""
 
 DRAIN_MOST_S = 1800.0
 
@@ -92,11 +95,10 @@ def drain(kept: KeptProcesses) -> list[str]:
             if kept.fetched(name) >= wanted:
                 kept.unread[name] = 0
                 return
-            if kept.fetched(name) > here:
-                deadline, here = time.monotonic() + DRAIN_S, kept.fetched(name)
-                time.sleep(NEXT_S)
-            else:
-                time.sleep(0.05)
+            enough = kept.fetched(name) - here >= LEAST
+            here = kept.fetched(name)
+            deadline = time.monotonic() + DRAIN_S if enough else deadline
+            time.sleep(NEXT_S if enough else 0.05)
 
     for name in kept.nodes:
         kept.unread[name] = 1  # until the node has said that there is nothing

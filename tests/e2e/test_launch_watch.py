@@ -179,6 +179,8 @@ def compute(seconds):
 def main() -> None:"""
 
 
+@pytest.mark.xdist_group("one at a time")
+@pytest.mark.slow
 @pytest.mark.thorough
 def test_a_node_whose_cpu_is_cut_is_named(lab: Lab) -> None:
     text = EXAMPLE.read_text().replace("\ndef main() -> None:", COMPUTES, 1)
