@@ -329,6 +329,7 @@ def as_json(look: GroupView, latest: RunRow | None, *, whole: bool = False) -> d
         "name": look.file.name,
         "hash": look.file.hash,
         "nodes": list(means.nodes),
+        "spares": list(means.spares),
         "world_size": means.world_size,
         "rendezvous": means.where,
         "backend": means.backend,

@@ -4,8 +4,8 @@ JSON."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -65,7 +65,8 @@ class RankCell:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """`state` is the agent's, or `no agent`; `beat_age_s` since its last heartbeat. `run` is the group's latest."""
+    """`state` is the agent's, or `no agent`; `beat_age_s` since its last heartbeat. `run` is the group's latest.
+    `spare`: it has no ranks of its group, and comes for a node that fails."""
 
     name: str
     group: str
@@ -77,6 +78,7 @@ class NodeRow:
     version: str = ""
     ranks: tuple[RankCell, ...] = ()
     run: str = ""
+    spare: bool = False
 
     @property
     def glyph(self) -> str:
@@ -102,18 +104,21 @@ def rows(workspace: Workspace, fleet: Fleet) -> list[NodeRow]:
 
 
 def _of_group(workspace: Workspace, look: GroupView, agents: Mapping[str, AgentState]) -> list[NodeRow]:
-    name = look.file.name
+    name, means = look.file.name, look.meaning
     latest = workspace.latest_run(name)
     states = rank_states(workspace, latest) if latest else {}
-    cells: dict[str, list[RankCell]] = {node: [] for node in look.meaning.nodes}
-    for rank in look.meaning.ranks:
-        cells[rank.node].append(RankCell(rank.rank, states.get(rank.node, "none")))
-    found = []
-    for node, own in cells.items():
-        agent = agents.get(node)
-        job = latest.job if latest else ""
-        found.append(_row(node, name, agent, _told(own, agent, job), latest.id if latest else ""))
-    return found
+    nodes = (*means.nodes, *means.spares)
+    planned: dict[str, dict[int, RankCell]] = {node: {} for node in nodes}
+    for rank in means.ranks:
+        planned[rank.node][rank.rank] = RankCell(rank.rank, states.get(rank.node, "none"))
+    told = {node: _told(agents.get(node), latest.job if latest else "") for node in nodes}
+    cells = _cells(planned, told)
+    return [
+        replace(
+            _row(node, name, agents.get(node), cells[node], latest.id if latest else ""), spare=node in means.spares
+        )
+        for node in nodes
+    ]
 
 
 def _row(name: str, group: str, agent: AgentState | None, ranks: tuple[RankCell, ...], run: str) -> NodeRow:
@@ -133,14 +138,31 @@ def _row(name: str, group: str, agent: AgentState | None, ranks: tuple[RankCell,
     )
 
 
-def _told(cells: Iterable[RankCell], agent: AgentState | None, job: str) -> tuple[RankCell, ...]:
-    """What the node's agent says of the job's ranks, in its latest attempt, is newer than what the run has written."""
+def _told(agent: AgentState | None, job: str) -> dict[int, RankCell]:
+    """What a node's agent says of the job's ranks, in the latest attempt that the node knows."""
     own = [one for one in (agent.jobs if agent else ()) if one.job == job]
-    told = {
+    return {
         one.rank: RankCell(one.rank, _WORDS.get(one.state, "unknown"), one.step, one.step_age_s, one.pid, one.attempt)
         for one in sorted(own, key=lambda one: one.attempt)
     }
-    return tuple(told.get(cell.rank, cell) for cell in cells)
+
+
+def _cells(
+    planned: Mapping[str, Mapping[int, RankCell]], told: Mapping[str, Mapping[int, RankCell]]
+) -> dict[str, tuple[RankCell, ...]]:
+    """By node, its ranks. What agents say is newer than what the run has written. A rank that several nodes tell of has
+    moved to a spare: it is where its latest attempt is."""
+    latest: dict[int, int] = {}
+    for cell in (cell for cells in told.values() for cell in cells.values()):
+        latest[cell.rank] = max(latest.get(cell.rank, 0), cell.attempt or 0)
+    return {
+        node: tuple(
+            cell
+            for _, cell in sorted({**cells, **told[node]}.items())
+            if (cell.attempt or 0) >= latest.get(cell.rank, 0)
+        )
+        for node, cells in planned.items()
+    }
 
 
 def rank_states(workspace: Workspace, run: RunRow) -> dict[str, str]:
@@ -162,7 +184,8 @@ RUNS_OF_A_NODE = 50
 
 
 def _wanted(row: NodeRow, words: list[str]) -> bool:
-    told = f"{row.name} {row.group} {row.state} {' '.join(cell.state for cell in row.ranks)}".lower()
+    states = " ".join(cell.state for cell in row.ranks)
+    told = f"{row.name} {row.group} {row.state} {states}{' spare' * row.spare}".lower()
     return all(word in told for word in words)
 
 
@@ -178,7 +201,7 @@ async def fleet(request: Request) -> Response:
         query=query,
         states=Counter(row.state for row in every),
         ranks=Counter(cell.state for row in every for cell in row.ranks),
-        width=max((len(row.ranks) for row in found), default=0),
+        width=max((len(row.ranks) or int(row.spare) for row in found), default=0),
         glyphs=GLYPHS,
         node_glyphs=NODE_GLYPHS,
     )
