@@ -119,12 +119,13 @@ def static_files() -> dict[str, tuple[bytes, str, str]]:
 
 def html(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """A page. Templates are given `person`, `csrf` (for `<input name="csrf">` of every form) and `nav` beside
-    `values`."""
+    `values`. `address` is where a page that answers a form is found afterwards."""
     given = {
         "person": request.state.person,
         "csrf": request.state.csrf,
         "nav": request.app.state.nav(request.state.person),
         "here": request.url.path,
+        "address": "",
         **values,
     }
     return HTMLResponse(environment().get_template(template).render(given), status)

@@ -145,6 +145,7 @@ async def _page(
         "group.html",
         status=status,
         group=name,
+        address=f"/groups/{quote(name)}" if request.method == "POST" else "",
         look=look,
         seen=given_hash(request) or look.file.hash,
         fields={**fields, **given},

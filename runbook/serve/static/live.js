@@ -1,7 +1,8 @@
 // What moves on a page. Everything works without this but for two things:
 //
 // data-live="TOPIC TOPIC" on an element with an id: when one of these topics changes, the page is fetched again and the
-//   element is put in the place of the old one. What is being typed into, or is open, stays.
+//   element is put in the place of the old one. What is being typed into, or is open, stays. A page that answers a form
+//   names its address in data-address on the root.
 // data-preview="URL" data-into="ID" on a form: while somebody types, the form is posted there and the answer, which is
 //   HTML of ours, becomes what the element with that id holds.
 //
@@ -48,7 +49,7 @@
     const topics = new Set(stale);
     stale.clear();
     try {
-      const answer = await fetch(location.href, { headers: { "X-Live": "1" }, redirect: "error" });
+      const answer = await fetch(document.documentElement.dataset.address || location.href, { headers: { "X-Live": "1" }, redirect: "error" });
       if (!answer.ok) return;
       const page = parse(await answer.text());
       for (const part of parts()) {
