@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 from urllib.parse import quote
 
@@ -65,8 +66,8 @@ class RankCell:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """`state` is the agent's, or `no agent`; `beat_age_s` since its last heartbeat. `run` is the group's latest.
-    `spare`: it has no ranks of its group, and comes for a node that fails."""
+    """`state` is the agent's, or `no agent`; `beat_age_s` since its last heartbeat. `gpu_use` of its GPUs' time, in per
+    cent. `run` is the group's latest. `spare`: it has no ranks of its group, and comes for a node that fails."""
 
     name: str
     group: str
@@ -74,6 +75,7 @@ class NodeRow:
     address: str = ""
     beat_age_s: float | None = None
     gpus: str = ""
+    gpu_use: float | None = None
     load: float | None = None
     version: str = ""
     ranks: tuple[RankCell, ...] = ()
@@ -131,6 +133,7 @@ def _row(name: str, group: str, agent: AgentState | None, ranks: tuple[RankCell,
         address=agent.address,
         beat_age_s=agent.beat_age_s,
         gpus=str(len(agent.gpus)),
+        gpu_use=fmean(used) if (used := [gpu.used for gpu in agent.gpus if gpu.used is not None]) else None,
         load=agent.load,
         version=agent.version,
         ranks=ranks,
