@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 from urllib.parse import quote
 
+from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -18,7 +20,7 @@ from runbook.files.inventory import natural
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState
 from runbook.serve.guards import RequestRefused
-from runbook.serve.page import Page, html
+from runbook.serve.page import Page, environment, html
 from runbook.serve.run_folders import NoRun, RunFilter, RunRow
 from runbook.serve.workspace import GroupView, Workspace, fleet_of, workspace_of
 
@@ -184,6 +186,8 @@ def rank_states(workspace: Workspace, run: RunRow) -> dict[str, str]:
 
 
 RUNS_OF_A_NODE = 50
+OLD_STEP_S = 60.0
+"""A step older than this has its age beside it."""
 
 
 def _wanted(row: NodeRow, words: list[str]) -> bool:
@@ -193,21 +197,33 @@ def _wanted(row: NodeRow, words: list[str]) -> bool:
 
 
 async def fleet(request: Request) -> Response:
-    every = await run_in_threadpool(rows, workspace_of(request), fleet_of(request))
     query = request.query_params.get("q", "")[:200]
+    app = request.app.state
+    key = (query, app.changed.latest("fleet", "groups", "runs"))
+    grid = await run_in_threadpool(app.grids.get, key, partial(_grid, app.workspace, app.fleet, query))
+    return html(request, "fleet.html", query=query, grid=grid)
+
+
+def _grid(workspace: Workspace, fleet: Fleet, query: str) -> Markup:
+    """The part of the page that everybody sees alike, which a thousand nodes make long."""
+    every = rows(workspace, fleet)
     found = [row for row in every if _wanted(row, query.lower().split())]
-    return html(
-        request,
-        "fleet.html",
-        rows=found,
-        total=len(every),
-        query=query,
-        states=Counter(row.state for row in every),
-        ranks=Counter(cell.state for row in every for cell in row.ranks),
-        width=max((len(row.ranks) or int(row.spare) for row in found), default=0),
-        glyphs=GLYPHS,
-        node_glyphs=NODE_GLYPHS,
+    told = (
+        environment()
+        .get_template("fleet_grid.html")
+        .render(
+            rows=found,
+            total=len(every),
+            query=query,
+            states=Counter(row.state for row in every),
+            ranks=Counter(cell.state for row in every for cell in row.ranks),
+            width=max((len(row.ranks) or int(row.spare) for row in found), default=0),
+            glyphs=GLYPHS,
+            node_glyphs=NODE_GLYPHS,
+            old_s=OLD_STEP_S,
+        )
     )
+    return Markup(told)  # every value in it is escaped where the template shows it
 
 
 async def node(request: Request) -> Response:
