@@ -116,7 +116,7 @@ def _of_group(workspace: Workspace, look: GroupView, agents: Mapping[str, AgentS
     for rank in means.ranks:
         planned[rank.node][rank.rank] = RankCell(rank.rank, states.get(rank.node, "none"))
     told = {node: _told(agents.get(node), latest.job if latest else "") for node in nodes}
-    cells = _cells(planned, told)
+    cells = rank_cells(planned, told)
     return [
         replace(
             _row(node, name, agents.get(node), cells[node], latest.id if latest else ""), spare=node in means.spares
@@ -152,7 +152,7 @@ def _told(agent: AgentState | None, job: str) -> dict[int, RankCell]:
     }
 
 
-def _cells(
+def rank_cells(
     planned: Mapping[str, Mapping[int, RankCell]], told: Mapping[str, Mapping[int, RankCell]]
 ) -> dict[str, tuple[RankCell, ...]]:
     """By node, its ranks. What agents say is newer than what the run has written. A rank that several nodes tell of has
