@@ -173,7 +173,7 @@ def test_retries_hold_also_for_the_next_server(tmp_path: Path) -> None:
 BREAKS = (
     "echo $$ >{work}/$RANK.pid; n=0; until [ -e {work}/enough ]; do "
     "n=$((n+1)); echo line $n; sleep 0.05; if [ $RANK = 1 ] && [ -e {work}/break ]; then rm {work}/break; "
-    "echo 'RuntimeError: CUDA error: uncorrectable ECC error encountered' >&2; exit 1; fi; done"
+    "echo RuntimeError: CUDA error: uncorrectable ECC error encountered >&2; exit 1; fi; done"
 )
 
 
