@@ -190,7 +190,7 @@ def page() -> None:
             "watch": {"stall": "10m"},
         }
         made = up.inventory("train.yml", name="train", defaults={"processes": 4}, launch=launch)
-        (up.data / "groups").mkdir(mode=0o700)
+        (up.data / "groups").mkdir(mode=0o700, exist_ok=True)
         shutil.copy(made, up.data / "groups" / "train.yml")
         person = Page(up)
         run = person.press("/groups/train/start")

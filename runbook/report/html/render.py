@@ -143,7 +143,7 @@ def _head(recorded: Recorded) -> Head:
         failed = any(outcome.verdict is Verdict.FAIL for stage in record.stages for outcome in stage.outcomes)
         kind = "fail" if failed else "running" if recorded.lives else "unknown"
         if recorded.lives:
-            return Head("RUNNING", kind, f"{at}{after}", "The run goes on; this is what happened so far.")
+            return Head("RUNNING", kind, f"{at}{after}")
         return Head("UNFINISHED", kind, f"{at}{after}", note)
     word, kind = ENDS[ended.verdict]
     if ended.exit_code == INTERRUPTED:
