@@ -55,6 +55,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if wanted(item)]
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from renderers import rendered, texts_in
 
 import runbook
 from runbook.causes.catalogue import KINDS, causes, fields_of
 from runbook.checks import CHECKS
 from runbook.checks.base import Check
+from runbook.checks.connection import REASONS
 from runbook.checks.ranks.ended import STOPPED
 from runbook.checks.reach.gpu_faults import FAULTS
 from runbook.checks.shell import Shell
@@ -180,18 +182,6 @@ MAKERS = {
 """What is made with a cause, and which argument it is."""
 
 
-def texts_in(node: ast.AST) -> Iterator[ast.Constant]:
-    """The texts an expression may have as its value: `"a" if x else "b"` has two."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node
-    elif isinstance(node, ast.IfExp):
-        yield from texts_in(node.body)
-        yield from texts_in(node.orelse)
-    elif isinstance(node, ast.BoolOp):
-        for value in node.values:
-            yield from texts_in(value)
-
-
 def uses(file: Path) -> Iterator[Use]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         found: list[ast.AST] = []
@@ -224,30 +214,25 @@ def test_every_cause_that_is_used_is_in_the_catalogue() -> None:
     assert [use for use in all_uses() if use.cause not in causes()] == []
 
 
-RENDERERS = ("finding_for", "unreachable_for", "mend")
-"""What fills in a template of a page."""
-NO_FIELDS = {"way", "evidence", "peers"}
-OF_MANY = {"rank": {"node", "python"}, "limit": {"node"}} | {kind: {"gpus", "indices"} for kind in FAULTS}
-OF_MANY |= {event: {"node"} for event in STOPPED}
+OF_MANY = {"rank": {"node", "python"}, "limit": {"node"}} | {kind: {"indices"} for kind in FAULTS}
+OF_MANY |= {"signal": {"node", "log"}, "bus-error": {"node", "log"}}
+OF_MANY |= {event: {"node"} for event in STOPPED} | {way: set() for way in REASONS}
 """Ways of which a program looks up the cause, and the fields that it gives."""
 
 
 def test_every_template_of_a_remedy_gets_the_fields_that_it_names_and_each_is_used() -> None:
-    used: set[tuple[str, str]] = set()
+    used = {(rule.cause, rule.way) for rule in RULES if rule.way}
+    assert [(cause, way) for cause, way in used if fields_of(causes()[cause].remedies[way])] == []
     for file in SOURCES:
         if file.parent.name == "causes":
             continue
-        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            name = getattr(call.func, "id", "") if isinstance(call, ast.Call) else ""
-            if not isinstance(call, ast.Call) or name not in RENDERERS:
-                continue
-            given = {str(keyword.arg): keyword.value for keyword in call.keywords}
-            asked = call.args[1] if name == "mend" and len(call.args) > 1 else given.get("way", ast.Constant(""))
-            for cause in texts_in(call.args[0]):
-                for named in texts_in(asked):
-                    used.add((str(cause.value), str(named.value)))
-                    template = causes()[str(cause.value)].remedies[str(named.value)]
-                    assert fields_of(template) == given.keys() - NO_FIELDS, f"{file}:{call.lineno}"
+        for call in rendered(file):
+            used |= call.ways
+            wanted = [fields_of(causes()[cause].remedies[way]) for cause, way in call.ways]
+            whose = f"{file}:{call.line}"
+            assert wanted or not call.named, whose
+            assert all(fields <= call.fields.keys() for fields in wanted), whose
+            assert not wanted or set().union(*wanted) == call.fields.keys(), whose
     for page in causes().values():
         for way, template in page.remedies.items():
             if (page.id, way) in used:

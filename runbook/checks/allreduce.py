@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.bandwidth.adapters import NodeAdapters, ask
 from runbook.checks.bandwidth.blame import Blame, blame
@@ -252,9 +253,7 @@ def slow(
         finding = Finding(
             "allreduce-slow",
             "; ".join(filter(None, (reached, blame.common))),
-            blame.remedy
-            or "compare with the link's rate: `ethtool IFACE | grep Speed`, `ibstat | grep Rate`; look at the "
-            "transport NCCL chose (NCCL_DEBUG=INFO), and for other traffic",
+            blame.remedy or mend("allreduce-slow", "transport"),
             (*blame.measured, *normal, *sizes),
         )
         return [Outcome.failed(node.name, finding, metrics=metrics) for node in at.nodes]

@@ -22,7 +22,6 @@ from runbook.launch.ranks import dialled_address
 from runbook.model.bounded_regex import bounded
 from runbook.model.commands import word
 from runbook.model.machine import this_machine
-from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding, Outcome
 
 IMPORT_TIMEOUT_S = 90.0
@@ -188,12 +187,12 @@ def misnumbered(pool: RankPool) -> list[Outcome] | None:
             else ("WORLD_SIZE", started_as["world_size"], world, "world-size-mismatch")
         )
         found.setdefault(node, []).append(
-            Finding(
+            finding_for(
                 cause,
                 f"{member.label} was told {name}={told}, and it is {right}: something on {node} sets {name}",
-                f"take {name} out of `env:` and of what `activate:` runs on {node}; `grep -rn {word(name)} ~/.bashrc "
-                "~/.profile` and the Python's sitecustomize may set it as well",
                 (f"{member.label} started with RANK={started_as['rank']} WORLD_SIZE={started_as['world_size']}",),
+                way="set-there",
+                node=node,
             )
         )
     return with_bystanders(pool, found) if found else None
@@ -289,12 +288,13 @@ def closed_to_each_other(pool: RankPool, where: str) -> dict[str, Finding]:
 
 
 def misdirected(member: RankMember, verb: str, used: str, where: str) -> Finding:
-    return Finding(
+    return finding_for(
         "master-addr-loopback" if is_loopback(used.rpartition(":")[0]) else "master-addr-wrong-host",
         f"{member.label} {verb} {used}, although the rendezvous is at {where}: something sets MASTER_ADDR or "
         "MASTER_PORT",
-        f"take MASTER_ADDR and MASTER_PORT out of `env:` and of what `activate:` runs on {member.rank.node}",
         (f"{member.label} {verb} {used}",),
+        way="set-there",
+        node=member.rank.node,
     )
 
 
@@ -401,31 +401,16 @@ def wrong_hosts(pool: RankPool, at: Context) -> list[Outcome] | None:
 
 OVER_TCP = bounded(r"NCCL INFO .*(?:\bvia NET/Socket/\d|Using network Socket\b)")
 OVER_RDMA = bounded(r"NCCL INFO .*(?:\bvia NET/(?!Socket)\w+/\d|Using network (?!Socket\b)\w)")
-REASONS = (
-    (
-        re.compile(r"NCCL_IB_DISABLE set by environment to 1"),
-        "NCCL_IB_DISABLE=1 forbids it",
-        "take NCCL_IB_DISABLE out of `env:` in the inventory, and out of the node's profile and /etc/nccl.conf",
-    ),
-    (
-        re.compile(r"NCCL_NET set by environment to Socket", re.I),
-        "NCCL_NET=Socket asks for TCP",
-        "take NCCL_NET out of `env:` in the inventory, and out of the node's profile and /etc/nccl.conf",
-    ),
-    (
+REASONS = {
+    "disabled": (re.compile(r"NCCL_IB_DISABLE set by environment to 1"), "NCCL_IB_DISABLE=1 forbids it"),
+    "socket": (re.compile(r"NCCL_NET set by environment to Socket", re.I), "NCCL_NET=Socket asks for TCP"),
+    "library": (
         bounded(r"Failed to open libibverbs|libibverbs\.so.*cannot open|Unable to load libibverbs", re.I),
         "the library libibverbs is not installed there",
-        Remedy.run("sudo apt-get install -y libibverbs1 ibverbs-providers"),
     ),
-    (
-        re.compile(r"NET/IB : No device found"),
-        "NCCL finds no device that it may use",
-        (
-            "compare NCCL_IB_HCA with `ibstat -l`; in a container pass the devices on: `--device=/dev/infiniband "
-            "--cap-add=IPC_LOCK --ulimit memlock=-1`"
-        ),
-    ),
-)
+    "device": (re.compile(r"NET/IB : No device found"), "NCCL finds no device that it may use"),
+}
+"""By the way of the remedy. The first that is told is the reason: what is forbidden is not found either."""
 
 
 def socket_fallback(node: str, lines: Iterable[str]) -> Finding | None:
@@ -434,28 +419,23 @@ def socket_fallback(node: str, lines: Iterable[str]) -> Finding | None:
     For a job whose inventory has an `infiniband:` block. Lines that tell neither way prove neither way: None.
     """
     over_tcp: list[str] = []
-    why = None
+    said: dict[str, str] = {}
     for raw in lines:
         line = raw.strip()
         if OVER_RDMA.search(line):
             return None
         if OVER_TCP.search(line) and len(over_tcp) < 3:
             over_tcp.append(line)
-        for pattern, reason, remedy in REASONS:
-            # The first of the list that is told is the reason: what is forbidden is not found either.
-            if pattern.search(line) and (why is None or REASONS.index((pattern, reason, remedy)) < why[0]):
-                why = (REASONS.index((pattern, reason, remedy)), reason, remedy, line)
+        for way, (pattern, _) in REASONS.items():
+            if pattern.search(line):
+                said.setdefault(way, line)
     if not over_tcp:
         return None
-    told = f": {why[1]}" if why else ", and does not say why"
-    remedy = (
-        why[2]
-        if why
-        else "run again with NCCL_DEBUG: INFO and NCCL_DEBUG_SUBSYS: INIT,NET in `env:`, and look for NET/IB"
-    )
-    return Finding(
+    way = next((way for way in REASONS if way in said), "untold")
+    told = f": {REASONS[way][1]}" if way in said else ", and does not say why"
+    return finding_for(
         "ib-not-used-socket-fallback",
         f"NCCL on {node} moves its data over TCP instead of InfiniBand{told}",
-        remedy,
-        tuple(dict.fromkeys([*([why[3]] if why else []), *over_tcp])),
+        tuple(dict.fromkeys([*([said[way]] if way in said else []), *over_tcp])),
+        way=way,
     )

@@ -218,16 +218,14 @@ def no_answer(node: str, program: str, got: object) -> Outcome:
         return Outcome.failed(node, folder_finding(node, got.error))
     if isinstance(got, ProgramNotStarted):
         kind, path, no_memory = got.error.get("type"), got.error.get("path"), got.error.get("type") == "MemoryError"
-        remedy = "this is likely a bug of runbook: please report it with the versions of the node's system"
-        if no_memory or got.error.get("errno") == "ENOMEM":
-            remedy = f"look at the memory of {node} and at what its logins may have of it: `free -m`, `ulimit -v`"
-        elif got.error.get("errno") and path:
-            remedy = f"see what is wrong with that file on {node}: `ls -ld {word(path)}`"
-        finding = Finding(
+        way = "file" if got.error.get("errno") and path else "bug"
+        finding = finding_for(
             "tool-output-unknown",
             f"the {program} program failed on {node}: {kind}: {got.error.get('text')}{f' ({path})' if path else ''}",
-            remedy,
             (str(got.error),),
+            way="memory" if no_memory or got.error.get("errno") == "ENOMEM" else way,
+            node=node,
+            path=word(path),
         )
         return Outcome.unknown(node, finding)
     if isinstance(got, TimeoutError) or (isinstance(got, Answer) and got.timed_out):

@@ -15,13 +15,9 @@ from runbook.launch.ranks import hca_expression, network_environment
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.nccl_devices import Selection, selection
-from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.parsers.ibstat import STATES, Port, from_sysfs, parse, read
 from runbook.parsers.reading import some
-
-PACKAGES = "install infiniband-diags (Debian, Ubuntu, Fedora, RHEL: the package has that name)"
-
 
 PHYSICAL = {
     "linkup": "LinkUp",
@@ -147,12 +143,11 @@ def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], list
     wanted = selection(expression or "")
     hcas = sorted({port.hca for port in ports})
     there = f"it has {some(hcas)}"
-    where = f"`infiniband: {{hca: …}}` in the inventory (or NCCL_IB_HCA in the env of {node.name})"
     if wanted.excludes:
         if select(expression, ports):
             return []
         says = f"`{expression}` leaves {node.name} no HCA: {there}"
-        return [finding_for("ib-hca-missing", says, listed, way="inventory", where=where)]
+        return [finding_for("ib-hca-missing", says, listed, way="inventory", node=node.name)]
     found = []
     for chosen in wanted.names:
         if any(matches(chosen, port, wanted) for port in ports):
@@ -161,17 +156,14 @@ def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], list
         near = nearest(name, hcas)
         if number and any(wanted.fits(name, hca) for hca in hcas):
             says = f"no HCA that `{name}` means has a port {number} on {node.name}"
-            remedy = f"correct {where}"
+            way = "inventory"
         elif wanted.exact and any(hca.startswith(name) for hca in hcas):
             says = f"{node.name} has no HCA with the exact name {name}: {there}"
-            remedy = f"write `{name}` without `=` for all whose names begin so: correct {where}"
+            way = "exact"
         else:
             says = f"{node.name} has no HCA {name}: {there}"
-            remedy = (f"did you mean `{near}`? " if near else "") + (
-                f"correct {where}; if the card should be there: `lspci -d 15b3:` and `sudo dmesg -T | grep -i mlx` on "
-                "that node"
-            )
-        found.append(Finding("ib-hca-missing", says, remedy, listed))
+            way = "near" if near else "unknown"
+        found.append(finding_for("ib-hca-missing", says, listed, way=way, node=node.name, name=name, near=near))
     return found
 
 
@@ -201,15 +193,12 @@ def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
     if (sysfs == {} or silent or no_driver) and not tool.get("timed_out"):
         return Outcome.failed(
             node.name,
-            Finding(
+            finding_for(
                 "ib-no-device",
                 f"{node.name} has no InfiniBand device"
                 + (": its card is there, and no driver has taken it" if cards else ""),
-                Remedy.run("sudo modprobe mlx5_ib")
-                if cards
-                else "`lspci -d 15b3:` shows whether there is a card; `sudo modprobe mlx5_ib` loads its driver; "
-                "without a card take the `infiniband:` block out of the inventory",
                 (*(said or ("ibstat lists no adapter",)), *on_bus),
+                way="driver" if cards else "card",
             ),
         )
     if tool.get("missing"):
@@ -220,7 +209,6 @@ def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
                 f"{node.name} has no ibstat, and its kernel shows no /sys/class/infiniband to read instead",
                 ("ibstat is neither on PATH nor in /usr/sbin", *on_bus),
                 way="ibstat",
-                packages=PACKAGES,
             ),
         )
     if tool.get("timed_out"):
@@ -262,11 +250,15 @@ def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
             way="live",
         )
     if port.cause == "ib-port-not-active":
-        return Finding(
+        way = {"disabled": "disabled", "linkerrorrecovery": "unsteady"}.get(port.physical, "cable")
+        return finding_for(
             "ib-port-not-active",
             f"{where} is {state or 'in an unknown state'} (physical state {physical or 'unknown'})",
-            how_to_raise(node, port),
             seen,
+            way="ethernet" if port.ethernet else way,
+            node=node.name,
+            hca=word(port.hca),
+            number=port.number,
         )
     if min_rate and port.rate_gbps is not None and port.rate_gbps < min_rate:
         narrow = " over one lane instead of four" if "(1X" in port.detail else ""
@@ -279,28 +271,6 @@ def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
     if min_rate and port.rate_gbps is None:
         return finding_for("ib-rate-low", f"{where} shows no rate", seen, way="no-rate", hca=word(port.hca))
     return None
-
-
-def how_to_raise(node: Node, port: Port) -> str:
-    if port.ethernet:
-        return Remedy.note(
-            f"`rdma link show {word(port.hca)}/{port.number}` names its interface; `sudo ip link set "
-            "INTERFACE up`, then the cable and the switch port",
-            node=node.name,
-        )
-    if port.physical == "disabled":
-        return Remedy.run(
-            f"sudo ibportstate -C {word(port.hca)} -P {port.number} -D 0 {port.number} enable", node=node.name
-        )
-    if port.physical == "linkerrorrecovery":
-        return (
-            f"the link breaks and comes back: on {node.name} `sudo perfquery -x -C {word(port.hca)} -P {port.number}` "
-            "shows its error counters; reseat or replace the cable"
-        )
-    return (
-        "check the cable and the switch port (`sudo iblinkinfo`), which may be disabled there; reseat or replace the "
-        "cable if it stays in Polling"
-    )
 
 
 def rate(port: Port) -> str:

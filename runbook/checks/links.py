@@ -9,6 +9,7 @@ from typing import ClassVar
 from runbook.causes.findings import finding_for
 from runbook.checks.bandwidth.adapters import NodeAdapters, ask
 from runbook.checks.bandwidth.findings import LinkFindings, as_csv, as_metrics, gbps, tell
+from runbook.checks.bandwidth.judge import Link
 from runbook.checks.bandwidth.normal import link_floor, setting_of
 from runbook.checks.bandwidth.search import Halted, MeasuringRanks, Search, leaves, look
 from runbook.checks.base import Check, argument, pairs_argument
@@ -118,7 +119,8 @@ def outcomes(at: Context, done: Search, told: LinkFindings) -> list[Outcome]:
 
 def proof(done: Search) -> str:
     """The same words for every node, so that a thousand of them are one line, where there is nothing to say of one."""
-    verdict, pairs = done.verdict, {frozenset((link.source, link.destination)) for link in done.best}
+    verdict, best = done.verdict, done.best
+    pairs = {frozenset((link.source, link.destination)) for link in best if Link(link.destination, link.source) in best}
     every = len(done.nodes) * (len(done.nodes) - 1) // 2
     among = "every pair" if len(pairs) == every else f"{len(pairs):,} of {every:,} pairs"
     delays = [each.moved.us for each in done.found if each.moved.us is not None]

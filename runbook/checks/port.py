@@ -14,7 +14,6 @@ from runbook.files.address import is_loopback
 from runbook.launch.ranks import dialled_address
 from runbook.model.commands import word
 from runbook.model.inventory import Inventory, Node
-from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding, Outcome
 
 MOST_PORTS = 256
@@ -131,19 +130,18 @@ def not_local(at: Context, node: Node, where: Mapping[str, Any], address: str) -
     ]
     belongs = f"it belongs to {', '.join(others)}" if others else "it is on no interface there"
     usable = next((a for a in own if not is_loopback(a) and ":" not in a), own[0] if own else None)
-    fix = f"write one of its own addresses: `rendezvous: {{address: {usable or '…'}}}`"
-    if others:
-        fix = f"make {others[0]} the master (`rendezvous: {{master: {others[0]}}}`), or {fix}"
     resolved = ", ".join(where["resolved"])
-    return Finding(
+    return finding_for(
         "master-address-not-local",
         f"the rendezvous address {address} is not an address of the master {node.name}: {belongs}",
-        fix,
         (
             *((f"{address} resolves to {resolved} on {node.name}",) if resolved != address else ()),
             f"addresses of {node.name}: {', '.join(own) or 'none'}",
         ),
         tuple(others),
+        way="owner" if others else "own",
+        owner=next(iter(others), ""),
+        usable=usable or "…",
     )
 
 
@@ -172,6 +170,7 @@ def taken(
             first=first,
         )
     holder = found.get("holder") or {}
+    kill = f"{'' if holder.get('ours', True) else 'sudo '}kill {word(holder.get('pid'))}"
     user = holder.get("user") or (f"uid {holder['uid']}" if holder.get("uid") is not None else "an unknown user")
     if holder.get("listens"):
         evidence += (f"it listens on {holder['listens']}",)
@@ -180,24 +179,21 @@ def taken(
     elif holder.get("peer"):
         evidence += (f"it is the near end of a connection to {holder['peer']}",)
     if holder.get("pid"):
-        kill = f"kill {word(holder['pid'])}" if holder.get("ours", True) else f"sudo kill {word(holder['pid'])}"
         who = f"process {holder['pid']} of {user}: {in_brief(holder['command'] or '?')}"
         if who.endswith("…"):
             evidence += (f"process {holder['pid']}: {holder['command']}",)
-        fix = f"end it if nobody needs it (on {node.name}: `{kill}`), or choose {other}"
+        way = "process"
         if holder.get("run_id") and holder.get("left_behind"):
             who += f" (left behind by runbook's run {holder['run_id']}, which nobody minds any more)"
-            fix = Remedy.run(f"{kill}", node=node.name)
+            way = "left-behind"
         elif holder.get("run_id"):
             who += f" (it belongs to runbook's run {holder['run_id']}, which still goes on)"
-            fix = f"wait until that run is over, or end it (on {node.name}: `{kill}`), or choose {other}"
+            way = "other-run"
     elif found["errno"] == "EADDRINUSE" and not (holder.get("listens") or holder.get("peer")):
         who = "a process that has bound it and neither listens nor connects, which no table of the kernel shows"
-        fix = (
-            f"choose {other}; on {node.name}, `sudo ss -Htanp --bound-inactive 'sport = :{port}'` names it "
-            "(iproute2 6.8)"
-        )
+        way = "only-bound"
     else:
         who = f"a process of {user} that only root can see"
-        fix = f"see who it is: `sudo ss -Htanp 'sport = :{port}'` on {node.name}; end it there, or choose {other}"
-    return Finding("port-in-use", f"{what} {port}{others} of {node.name} is taken by {who}", fix, evidence)
+        way = "hidden"
+    says = f"{what} {port}{others} of {node.name} is taken by {who}"
+    return finding_for("port-in-use", says, evidence, way=way, node=node.name, port=port, other=other, kill=kill)

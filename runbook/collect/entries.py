@@ -49,9 +49,7 @@ class Absent:
     command: str | None = None
 
 
-def read_entry(
-    path: Path, place: str, form: Form = "text", node: str | None = None, *, below: Path | None = None
-) -> ArchiveFile | Absent:
+def read_entry(path: Path, place: str, form: Form = "text", *, below: Path | None = None) -> ArchiveFile | Absent:
     """A file of this machine: whole, or its head and its tail, cut where lines end, since half a secret is one too.
 
     `below`: no symlink may lead to it from there on, nor be it.
@@ -61,19 +59,19 @@ def read_entry(
             size = os.fstat(stream.fileno()).st_size
             head = stream.read(MOST_OF_A_FILE)
             if _is_packed(head):
-                return Absent(place, "packed or binary: what it holds cannot be looked through", "left out", node)
+                return Absent(place, "packed or binary: what it holds cannot be looked through", "left out")
             if size <= MOST_OF_A_FILE:
-                return ArchiveFile(place, decoded(head), form, node)
+                return ArchiveFile(place, decoded(head), form)
             head = head[: MOST_OF_A_FILE // 2]
             stream.seek(max(MOST_OF_A_FILE // 2, size - MOST_OF_A_FILE // 2))
             tail = stream.read(MOST_OF_A_FILE // 2)
     except OSError as error:
-        return Absent(place, error.strerror or str(error), "missing", node)
+        return Absent(place, error.strerror or str(error), "missing")
     head = head[: head.rfind(b"\n") + 1]
     tail = tail.partition(b"\n")[2]
     left_out = size - len(head) - len(tail)
     note = "" if form == "json lines" else f"[... {left_out} bytes left out here ...]\n"
-    return ArchiveFile(place, decoded(head) + note + decoded(tail), form, node, left_out=left_out)
+    return ArchiveFile(place, decoded(head) + note + decoded(tail), form, left_out=left_out)
 
 
 def open_regular(path: Path, below: Path | None = None) -> BinaryIO:

@@ -1,34 +1,84 @@
-"""The catalogue of signs and rules, all families together."""
+"""The signs and rules of all families, read from `rules/FAMILY.toml`.
+
+A family's file has `[[rules]]`, fields of a Rule, each with its signs: their names (`signs = [...]`), or the signs
+themselves (`[[rules.signs]]`, fields of a Sign; one without `keys` stands elsewhere). `[[signs]]` are those of no
+single rule. `keys`, `pattern` and the texts below may be lists: alternatives, joined by `|` whatever they are cut at.
+
+In a pattern, `{{name}}` is a text of `[texts]`, of whatever family, and `{{xid 63 gpu-fell-off-bus}}` a line of the
+kernel with one of these Xid numbers: those given, and those that prove these causes."""
 
 from __future__ import annotations
 
-from runbook.diagnose import collectives, progress
-from runbook.diagnose.budget import LIMITS, ScanLimits
-from runbook.diagnose.rules import (
-    accelerators,
-    addresses,
-    builds,
-    nccl,
-    program,
-    ranks,
-    rdma,
-    reaching,
-    rendezvous,
-    sockets,
-    unexplained,
-)
-from runbook.diagnose.scan import Catalogue, Scanner
-from runbook.diagnose.sign import Rule, Sign
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import resources
+from typing import Any
 
-RULES: tuple[Rule, ...] = (
-    *(*reaching.RULES, *addresses.RULES, *sockets.RULES, *addresses.INTERFACE_RULES, *rendezvous.RULES, *ranks.RULES),
-    *(*program.RULES, *builds.RULES, *accelerators.RULES, *reaching.CONTAINER_RULES, *rdma.RULES, *nccl.RULES),
-    *(*collectives.RULES, *unexplained.RULES),
+from runbook.diagnose import progress
+from runbook.diagnose.budget import LIMITS, ScanLimits
+from runbook.diagnose.scan import Catalogue, Scanner
+from runbook.diagnose.sign import Rule, Sign, Tier
+from runbook.parsers.nvidia import CAUSE_OF
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FAMILIES = (
+    *("reaching", "addresses", "sockets", "interfaces", "rendezvous", "ranks", "program", "builds", "accelerators"),
+    *("containers", "rdma", "nccl", "ncclras", "unexplained"),
 )
+_NAMED = re.compile(r"\{\{(\w+)((?: [\w-]+)*)\}\}")
+
+Table = Mapping[str, Any]
+
+
+def _read(family: str) -> Table:
+    return tomllib.loads(resources.files("runbook.diagnose").joinpath("rules", f"{family}.toml").read_text("utf-8"))
+
+
+TABLES = [_read(family) for family in FAMILIES]
+_TEXTS: Table = {name: text for table in TABLES for name, text in table.get("texts", {}).items()}
+
+
+def _joined(told: str | list[str]) -> str:
+    return told if isinstance(told, str) else "|".join(told)
+
+
+def _filled(told: str | list[str]) -> str:
+    """The pattern with what its names stand for."""
+    return _NAMED.sub(
+        lambda named: _xid(named[2].split()) if named[1] == "xid" else _filled(_TEXTS[named[1]]), _joined(told)
+    )
+
+
+def _xid(which: Iterable[str]) -> str:
+    given = {int(one) for one in which if one.isdecimal()}
+    numbers = given | {number for number, cause in CAUSE_OF.items() if cause in which}
+    return rf"\bXid\b(?: \([^)]*\))?:? *(?P<xid>{'|'.join(map(str, sorted(numbers)))})\b"
+
+
+def _sign(told: Table) -> Sign:
+    pattern = _filled(told["pattern"]) if "pattern" in told else None
+    return Sign(**{**told, "keys": _joined(told["keys"]), "pattern": pattern})
+
+
+def _rule(told: Table) -> Rule:
+    signs = tuple(_sign(one) if "keys" in one else one["name"] for one in _listed(told["signs"]))
+    others = {name: tuple(told.get(name, ())) for name in ("needs", "unless")}
+    return Rule(**{**told, **others, "signs": signs, "tier": Tier[told.get("tier", "FAULT")]})
+
+
+def _listed(signs: Iterable[str | Table]) -> Iterator[Table]:
+    for sign in signs:
+        yield {"name": sign} if isinstance(sign, str) else sign
+
+
+RULES: tuple[Rule, ...] = tuple(_rule(rule) for table in TABLES for rule in table["rules"])
 SIGNS: tuple[Sign, ...] = (
-    *(*reaching.SIGNS, *addresses.SIGNS, *sockets.SIGNS, *addresses.INTERFACE_SIGNS, *rendezvous.SIGNS, *ranks.SIGNS),
-    *(*program.SIGNS, *builds.SIGNS, *accelerators.SIGNS, *reaching.CONTAINER_SIGNS, *rdma.SIGNS, *nccl.SIGNS),
-    *(*collectives.SIGNS, *unexplained.SIGNS),
+    *(_sign(sign) for table in TABLES for sign in table.get("signs", ())),
     *(sign for rule in RULES for sign in rule.signs if isinstance(sign, Sign)),
 )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from runbook.diagnose.sign import Hit, Rule, Sign, Tier
+from runbook.diagnose.sign import Hit
 from runbook.model.numbers import number, small_number
 
 # --- watchdog lines -------------------------------------------------------------------------------------------------
@@ -141,67 +141,6 @@ def spans(numbers: Sequence[int]) -> str:
 
 
 # --- NCCL's own report ----------------------------------------------------------------------------------------------
-
-RULES = (
-    Rule(
-        "rank-behind",
-        "{late} launched fewer {op} operations than the others ({how}); ask again: the one whose number stays is stuck",
-        ("ras-behind",),
-        tier=Tier.SYMPTOM,
-        confidence="medium",
-        remedy="`ncclras -v` twice, ten seconds apart; then `py-spy dump --pid PID` on the process named, to see "
-        "where it waits",
-    ),
-    Rule(
-        "rank-behind",
-        "{late} does not answer NCCL's status query: stopped, stuck in the kernel, or gone",
-        (
-            "ras-silent",
-            Sign("ras-unresponsive", "unresponsive", r"\"unresponsive\": true"),
-        ),
-        unless=("ras-dead", "ras-behind"),
-        tier=Tier.SYMPTOM,
-        confidence="medium",
-        remedy="look at that process: `ps -o pid,stat,wchan:30,cmd -p PID` (T: stopped, D: waits in the kernel), its "
-        "log, and `dmesg -T`",
-    ),
-    Rule(
-        "peer-died",
-        "{peer} is dead: NCCL could not reach it for a minute",
-        (
-            Sign(
-                "ras-dead",
-                "considered dead|peer_dead|considered_dead",
-                r"considered dead \(unreachable via the RAS|PEER_DEAD(?:: (?P<peer>Process \d+ on node \S+(?: "
-                r"managing GPUs? [\d,-]+)?))?|\"considered_dead\": true",
-            ),
-        ),
-        tier=Tier.SYMPTOM,
-    ),
-)
-
-SIGNS = (
-    Sign("ras-differs", "operation counts", r"ranks have different (?P<op>\w+) operation counts", keep=1000),
-    Sign(
-        "ras-count",
-        "have launched up to|has launched up to|not launched any",
-        r"^\s*(?:(?P<ranks>\d+) ranks|Rank (?P<rank>\d+)) ha(?:ve"
-        r"|s) (?:launched up to operation (?P<count>\d+)|not launched any)(?:.* on node (?P<node>\S+))?",
-        keep=8000,
-    ),
-    Sign(
-        "ras-rank",
-        "managed by process|process information not found",
-        r"^\s*Rank (?P<rank>\d+) -- (?:GPU .* on node (?P<node>\S+))?",
-        keep=8000,
-    ),
-    Sign(
-        "ras-missing",
-        "missing communicator data|missing rank",
-        r"Missing communicator data from \d+ (?:job )?(?:rank|process)|The missing ranks?: (?P<named>[\d, -]+)",
-        keep=1000,
-    ),
-)
 
 
 def read_report(hits: Mapping[str, Sequence[Hit]]) -> Iterator[Hit]:

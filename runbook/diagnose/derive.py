@@ -10,7 +10,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 from runbook.diagnose.collectives import compare, read_report
-from runbook.diagnose.rules.unexplained import TELLS_FAILURE, WRAPPERS
 from runbook.diagnose.sign import Hit
 from runbook.model.numbers import number, small_number
 
@@ -22,6 +21,12 @@ ASKING_S = 0.9  # the kernel asks that long who has an address before it gives u
 
 LISTED = re.compile(r"\[(\d+)\]([\w.-]+):(\S+)")
 INNER = re.compile(r"(?:lo|docker\d*|virbr\d*|veth\w*|br-\w+|cni\d*|cali\w*|flannel[\w.]*|vmnet\d*|tun\d*)$")
+
+TELLS_FAILURE = ("nccl-warn", "network-exception", "other-exception", "glog-error", "says-failed", "trouble")
+"""Signs of lines that tell a failure in words that no rule may know."""
+
+WRAPPERS = ("launcher-failed", "nccl-failed", "traceback")
+"""Signs of lines that are known to tell only that something failed."""
 
 Hits = Mapping[str, Sequence[Hit]]
 Place = tuple[str, str, int]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from runbook.causes.catalogue import Confidence, of_kind, origins
+from runbook.causes.catalogue import Confidence, causes, mend, of_kind, origins
 from runbook.diagnose.derive import derive, with_summaries, without_ignored
 from runbook.diagnose.progress import Reached
 from runbook.diagnose.scan import Scanner
@@ -32,16 +32,7 @@ ENDINGS = (
     "hung-up",
 )
 """Signs after which a run does not go on by itself."""
-EMPTY = (
-    "look where the job's output went: torchrun writes it with --log-dir and --tee 3, Slurm to slurm-JOB.out, "
-    "Kubernetes to `kubectl logs`"
-)
 SO_FAR = "nothing failed so far, and nothing shows that it finished or went on: no step, no connection, no end"
-HANGS = (
-    "give the logs of all nodes, up to their end; if it hangs: `runbook run two_node_allreduce -i INVENTORY` "
-    "tests these "
-    "machines stage by stage, `py-spy dump --pid PID` shows where a rank waits, NCCL_DEBUG=INFO lets NCCL tell"
-)
 MISTAKES = frozenset(
     {
         "KeyError",
@@ -128,9 +119,11 @@ def judge(scanner: Scanner) -> list[Cause]:
     if len(found) > 1:
         found = [cause for cause in found if cause.tier is not Tier.WRAPPER]
     if not found and not scanner.told:
-        return [Cause("insufficient-evidence", "high", "there is nothing in these logs", EMPTY, (), Tier.WRAPPER)]
+        remedy = mend("insufficient-evidence", "empty")
+        return [Cause("insufficient-evidence", "high", "there is nothing in these logs", remedy, (), Tier.WRAPPER)]
     if not found and scanner.reached is Reached.NOTHING:
-        return [Cause("insufficient-evidence", "low", SO_FAR, HANGS, (), Tier.WRAPPER)]
+        remedy = mend("insufficient-evidence", "so-far")
+        return [Cause("insufficient-evidence", "low", SO_FAR, remedy, (), Tier.WRAPPER)]
     return [*found[:1], *(_folded(cause, found[0]) for cause in found[1:] if _beside(cause, found[0]))]
 
 
@@ -160,7 +153,7 @@ def _cause(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> tuple[Rule, Cause]:
         rule.cause,
         rule.confidence,
         rule.says.format_map(groups).strip(),
-        rule.remedy,
+        causes()[rule.cause].remedies[rule.way] if rule.way else "",
         tuple(_distinct(lines)),
         rule.tier,
         rank=_only([first, *proof], "rank"),

@@ -53,7 +53,7 @@ class Rule:
     unless: tuple[str, ...] = ()
     tier: Tier = Tier.FAULT
     confidence: Confidence = "high"
-    remedy: str = ""  # empty: the one on the cause's page
+    way: str = ""  # of the remedies on the cause's page
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.playbook import Expect, Place, Playbook, Stage
 
 GRACE_S = 30.0
+RENDEZVOUS_S = 120.0
 """From TERM to KILL, where a launch says nothing else."""
 MAX_STAGES = 1000
 WHEN_BAD = frozenset({"when_bad", "min_nodes"})
@@ -203,6 +204,9 @@ class _PlaybookReader:
             "workdir": given.get("workdir"),
             "retries": int(given.get("retries", 0)),
             "start_timeout_s": self._seconds(given.get("start_timeout"), (*keys, "start_timeout")),
+            "rendezvous_timeout_s": RENDEZVOUS_S
+            if given.get("rendezvous_timeout") is None
+            else self._seconds(given["rendezvous_timeout"], (*keys, "rendezvous_timeout")) or 0.0,
             "spares": tuple(given.get("spares") or ()),
             "detach": bool(given.get("detach", False)),
             "barrier": given.get("barrier", "controller"),

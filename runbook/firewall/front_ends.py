@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from runbook.model.commands import word
 
@@ -136,27 +136,20 @@ class FirewalldZone:
     interfaces: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     ports: tuple[str, ...] = ()
-    rich_rules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FirewalldStatus:
     zones: tuple[FirewalldZone, ...] = ()
     default: str = "public"
-    active: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
 
     def zone_for(self, peer: str, interface: str | None) -> str:
         """The zone that decides about packets from `peer` through `interface`."""
         address = ipaddress.ip_address(peer)
-        holders = [(zone.name, zone.interfaces, zone.sources) for zone in self.zones]
-        holders += [(name, *parts) for name, parts in self.active.items()]
-        for name, _, sources in holders:
-            if any(_covers(source, address) for source in sources):
-                return name
-        for name, interfaces, _ in holders:
-            if interface is not None and interface in interfaces:
-                return name
-        return self.default
+        for zone in self.zones:
+            if any(_covers(source, address) for source in zone.sources):
+                return zone.name
+        return next((zone.name for zone in self.zones if interface in zone.interfaces), self.default)
 
 
 def _covers(source: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
@@ -171,8 +164,8 @@ def firewalld_runs(state: str) -> bool:
     return state.strip() == "running"
 
 
-def parse_zones(all_zones: str, active: str = "", default: str = "") -> FirewalldStatus:
-    """`--list-all-zones`, `--get-active-zones` and `--get-default-zone`."""
+def parse_zones(all_zones: str, default: str = "") -> FirewalldStatus:
+    """`--list-all-zones` and `--get-default-zone`."""
     zones: list[FirewalldZone] = []
     chosen = default.strip().split("\n")[0]
     for block in re.split(r"\n(?=\S)", all_zones.strip("\n")):
@@ -189,24 +182,14 @@ def parse_zones(all_zones: str, active: str = "", default: str = "") -> Firewall
                 interfaces=tuple(_line(block, "interfaces").split()),
                 sources=tuple(_line(block, "sources").split()),
                 ports=tuple(_line(block, "ports").split()),
-                rich_rules=tuple(line.strip() for line in block.splitlines() if re.match(r"\s+rule ", line)),
             )
         )
-    return FirewalldStatus(tuple(zones), chosen or "public", _active(active))
+    return FirewalldStatus(tuple(zones), chosen or "public")
 
 
 def _line(block: str, key: str) -> str:
     found = re.search(rf"^ +{key}:[ \t]*(.*)$", block, re.MULTILINE)
     return found[1] if found else ""
-
-
-def _active(text: str) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    found: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-    for block in re.split(r"\n(?=\S)", text.strip("\n")):
-        name = block.split("\n")[0].split(" ")[0]
-        if name and "\n" in block:
-            found[name] = (tuple(_line(block, "interfaces").split()), tuple(_line(block, "sources").split()))
-    return found
 
 
 def firewalld_allow(

@@ -15,16 +15,19 @@ from runbook.model.errors import Unreachable
 from runbook.model.safe_files import BadName, write_below
 from runbook.transport import ProgramNotStarted
 
-LOOK_S = 4.0
+LOOK_S = 6.0
 DRAIN_S = 4.0
-"""How long a node may answer, and send nothing of the logs that it says it has, before the rest is left there."""
+"""How long a node may answer, and send too little of the logs that it says it has, before the rest is left there."""
+LEAST = 4096
+"""Bytes that `node/job.py` sends at least of a log that goes on behind them. A node that sends fewer does not have what
+it says."""
 
 DRAIN_MOST_S = 1800.0
 
 
-def freeze(kept: KeptProcesses) -> dict[str, Facts]:
-    """What the survivors do, from all nodes at once: states, stacks, traffic. Kept in RUN_DIR/hang; back after
-    LOOK_S."""
+def freeze(kept: KeptProcesses, *, seconds: float = 0.3) -> dict[str, Facts]:
+    """What the survivors do, from all nodes at once: states, stacks, and for so long their CPU time and traffic. Kept
+    in RUN_DIR/hang; back after LOOK_S and what it is looked at longer."""
     found: dict[str, Facts] = {}
 
     def look(name: str) -> None:
@@ -33,10 +36,11 @@ def freeze(kept: KeptProcesses) -> dict[str, Facts]:
         if session is None or not alive:
             return
         with contextlib.suppress(Unreachable, ProgramNotStarted, TimeoutError):
-            order = {"leaders": alive, "seconds": 0.3, "stacks": kept.stacks.get(name)}
-            found[name] = session.call("halt", order, timeout_s=LOOK_S)
+            gpus = sorted({gpu for m in kept.on(name) if not m.over for gpu in m.place.gpus})
+            order = {"leaders": alive, "seconds": seconds, "stacks": kept.stacks.get(name), "gpus": gpus}
+            found[name] = session.call("halt", order, timeout_s=LOOK_S + seconds)
 
-    _everywhere(kept, look, LOOK_S)
+    _everywhere(kept, look, LOOK_S + seconds)
     for name, facts in found.items():
         text = json.dumps(kept.logs.redactor_of(name).anything(facts), indent=1)
         with contextlib.suppress(OSError, BadName):
@@ -91,11 +95,10 @@ def drain(kept: KeptProcesses) -> list[str]:
             if kept.fetched(name) >= wanted:
                 kept.unread[name] = 0
                 return
-            if kept.fetched(name) > here:
-                deadline, here = time.monotonic() + DRAIN_S, kept.fetched(name)
-                time.sleep(NEXT_S)
-            else:
-                time.sleep(0.05)
+            enough = kept.fetched(name) - here >= LEAST
+            here = kept.fetched(name)
+            deadline = time.monotonic() + DRAIN_S if enough else deadline
+            time.sleep(NEXT_S if enough else 0.05)
 
     for name in kept.nodes:
         kept.unread[name] = 1  # until the node has said that there is nothing

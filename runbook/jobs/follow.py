@@ -16,7 +16,7 @@ from runbook.jobs.logs import JobSecrets, RankLogs
 from runbook.jobs.processes import KeptProcesses
 from runbook.jobs.stalled import outcomes_of_stall
 from runbook.jobs.verdict import judge_attempt
-from runbook.jobs.watch import Fetching, WatchEnd, watch
+from runbook.jobs.watch import HELD_UP, Fetching, WatchEnd, watch
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Outcome
 
@@ -69,16 +69,16 @@ def supervise(
     watched: Callable[[], tuple[WatchEnd, Stall]],
     hurry: Callable[[], bool] = lambda: False,
 ) -> tuple[WatchEnd, list[Outcome], list[str]]:
-    """For as long as `watched` takes. The first failure, or a stall that it tells, ends the others; the outcomes say
-    why it failed, none where it did not."""
+    """For as long as `watched` takes. The first failure, or what `watched` tells that holds the ranks up, ends the
+    others; the outcomes say why it failed, none where it did not."""
     with Fetching(kept):
         end, stall = watched()
-        if end.kind not in ("failed", "stalled"):
+        if end.kind not in ("failed", *HELD_UP):
             return end, [], ending.drain(kept) if end.kind == "finished" else []
         frozen = ending.freeze(kept) if end.kind == "failed" else {}
-        why = "another rank failed" if end.kind == "failed" else "the training made no steps any more"
+        why = "another rank failed" if end.kind == "failed" else f"the ranks of {', '.join(stall.findings)} hold it up"
         ending.end(kept, grace_s=grace_s, why=why, hurry=hurry)
     left = ending.drain(kept)
-    if end.kind == "stalled":
+    if end.kind in HELD_UP:
         return end, outcomes_of_stall(kept, stall.findings, stall.seconds), left
     return end, judge_attempt(kept, end, frozen), left

@@ -27,7 +27,7 @@ from runbook.jobs.processes import KeptProcesses, stopped_by_user
 from runbook.jobs.replaced import ReplacedNodes
 from runbook.jobs.retry import judge_retry
 from runbook.jobs.start import STACKS
-from runbook.jobs.watch import WatchEnd, watch
+from runbook.jobs.watch import HELD_UP, WatchEnd, watch
 from runbook.launch.job import Job
 from runbook.launch.ranks import narrow
 from runbook.model.errors import FilesWrong, Unreachable
@@ -112,7 +112,7 @@ class Follower:
         self._try: RunningAttempt | None = None
         self._attempt = ""
         self._serial = 0
-        self._stalled: list[Outcome] = []
+        self._held_up: list[Outcome] = []
         self._silent: dict[str, str] = {}  # nodes that are not heard, and why
         self._leave_out: dict[str, str] = {}  # nodes for which spares come in the next attempt, and why
         self._replaced = ReplacedNodes(inventory, id, run_dir, say, forks)
@@ -192,10 +192,10 @@ class Follower:
         end, outcomes, left = supervise(kept, grace_s=grace_s, watched=watched, hurry=self._leaving.is_set)
         if end.kind == "stopped" or self._leaving.is_set():
             return None
-        if end.kind == "stalled":
-            self._stalled = outcomes  # once they are ended they look as if somebody had stopped them
-        outcomes = self._stalled or outcomes
-        stopped = end.kind == "failed" and not self._stalled and _stopped(kept)
+        if end.kind in HELD_UP:
+            self._held_up = outcomes  # once they are ended they look as if somebody had stopped them
+        outcomes = self._held_up or outcomes
+        stopped = end.kind == "failed" and not self._held_up and _stopped(kept)
         if (left or lost) and not self._waited_enough(well=end.kind == "finished"):
             return None
         if not outcomes or stopped:
@@ -214,7 +214,7 @@ class Follower:
         """The job's latest attempt. Its logs are those of the look before, which are here already."""
         if job.attempt != self._attempt:
             self._attempt, self._serial, self._logs, self._try = job.attempt, serial_of(job.attempt), None, None
-            self._stalled, self._since = [], None
+            self._held_up, self._since = [], None
 
         def tell(place: ProcessSpec, stream: str, lines: list[str]) -> None:
             if self._try is not None:
@@ -228,7 +228,7 @@ class Follower:
         kept.at = replace(kept.at, say=self._say)
         if self._try is None:
             self._try = RunningAttempt(kept.at, self._attempt_of(launched))
-        if launched.job.watch is not None and launched.job.watch.stacks:
+        if launched.job.stacks:
             kept.stacks = {name: f"{folder}/{STACKS}" for name, folder in kept.folders.items()}
         self._try.go_on_with(kept)
         return kept, self._try
@@ -259,7 +259,7 @@ class Follower:
             self._attempt_of(launched),
             outcomes,
             causes,
-            stalled=bool(self._stalled),
+            stalled=self._try is not None and self._try.stalled,
             replaced=replaced,
         )
         self._leave_out = dict(gone) if replaced else {}

@@ -23,12 +23,13 @@ from runbook.jobs.jax import Raised
 from runbook.jobs.logs import RankLogs
 from runbook.jobs.processes import KeptProcesses, stopped_by_user
 from runbook.jobs.progress import StepProgress
+from runbook.jobs.rendezvous import RendezvousWatch
 from runbook.jobs.retry import judge_retry
 from runbook.jobs.slowdown import Slowness
 from runbook.jobs.stalled import judge_stall, outcomes_of_stall
 from runbook.jobs.start import AFTER_S, READY_S, Skew, commit, measure_clocks, prepare, running
 from runbook.jobs.verdict import judge_attempt
-from runbook.jobs.watch import Fetching, WatchEnd, watch
+from runbook.jobs.watch import HELD_UP, Fetching, WatchEnd, watch
 from runbook.launch.job import Job
 from runbook.model.commands import word
 from runbook.model.errors import Problem, Unreachable
@@ -127,7 +128,7 @@ def _find_again(at: Context) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """What held a job up, by guilty node, and how long it had made no step."""
+    """What held a job up, by guilty node, and how long it had made no step, or its ranks had not met."""
 
     findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
     seconds: float = 0.0
@@ -145,6 +146,7 @@ class RunningAttempt:
         logs = RankLogs(at.run.run_dir, attempt.folder, at.run.redactor, self._line, self._script_stopped)
         self._raised = Raised(self._job.grace_s) if self._job.launcher == "jax" else None
         self._progress = StepProgress(self._job.watch) if self._job.watch else None
+        self._rendezvous = RendezvousWatch(attempt.inventory, self._job.rendezvous_timeout_s)
         self.go_on_with(KeptProcesses(at, attempt.folder, attempt.places, logs))
         self._stalls: list[str] = []
         self._warned: dict[str, list[str]] = {}  # by node
@@ -214,8 +216,7 @@ class RunningAttempt:
             at.say(f"a part of the logs is still on {name}: {kept.folders[name]}", name)
         if end.kind == "failed":
             return judge_attempt(kept, end, frozen)
-        if end.kind == "stalled":
-            self.stalled = True
+        if end.kind in HELD_UP:
             return outcomes_of_stall(kept, stall.findings, stall.seconds)
         return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in kept.nodes]
 
@@ -248,36 +249,57 @@ class RunningAttempt:
         stopping: Callable[[], bool] | None = None,
         on_loss: Callable[[str, Unreachable], None] | None = None,
     ) -> tuple[WatchEnd, Stall]:
-        """How the attempt ended; where a stall ended it, with its findings by guilty node. With `on_loss` a lost node
-        is told there, once, and the others are watched on; while one is lost nobody knows its steps, and no stall is
-        told."""
-        progress, job = self._progress, self._job
+        """How the attempt ended; where a stall ended it, or its ranks did not meet, with the findings by guilty node.
+        With `on_loss` a lost node is told there, once, and the others are watched on; while one is lost nobody knows
+        its steps, and no stall is told."""
         stopping = self._stopping(stopping or self._at.stopping.is_set)
-        if progress is None or job.watch is None:
-            return watch(self._kept, stopping=stopping, deadline=deadline, on_loss=on_loss), Stall()
-        progress.begin()
-
-        def stalled() -> bool:
-            self._say_pace(progress)
-            return progress.stalled_s() is not None and not any(member.lost for member in self._kept.members)
-
+        self._rendezvous.begin()
+        if self._progress:
+            self._progress.begin()
         while True:
-            end = watch(self._kept, stopping=stopping, deadline=deadline, on_loss=on_loss, stalled=stalled)
-            if end.kind != "stalled":
+            end = watch(self._kept, stopping=stopping, deadline=deadline, on_loss=on_loss, held_up=self._held_up)
+            if end.kind not in HELD_UP:
                 return end, Stall()
-            self._at.say("no step for too long: looking at every rank")
-            frozen = ending.freeze(self._kept)
-            seconds = progress.stalled_s()
-            if seconds is None:
-                continue  # it went on meanwhile
-            found = judge_stall(self._kept, progress, frozen)
-            progress.stall_told()
-            if job.watch.on_stall != "report":
-                return end, Stall(found, seconds)
-            for node, findings in found.items():
-                for finding in findings:
-                    self._stalls.append(finding.says)
-                    self._at.say(f"stalled: {finding.says}; {finding.remedy}", node=node, data={"stall": finding.cause})
+            if self._rendezvous.due():
+                if found := self._rendezvous.look(self._kept):
+                    self._say_found("not met", found)
+                    return WatchEnd("unmet"), Stall(found, self._rendezvous.seconds)
+            elif self._progress and (stall := self._look_at_stall(self._progress)):
+                self.stalled = True
+                return end, stall
+
+    def _held_up(self) -> bool:
+        """Whether it is time to look at every rank."""
+        progress = self._progress
+        if progress:
+            self._say_pace(progress)
+            if progress.pace() is not None:
+                self._rendezvous.met()
+        if any(member.lost for member in self._kept.members):
+            return False
+        return self._rendezvous.due() or (progress is not None and progress.stalled_s() is not None)
+
+    def _look_at_stall(self, progress: StepProgress) -> Stall | None:
+        """What is to end the job; None where it goes on."""
+        assert self._job.watch is not None
+        self._at.say("no step for too long: looking at every rank")
+        frozen = ending.freeze(self._kept)
+        seconds = progress.stalled_s()
+        if seconds is None:
+            return None  # it went on meanwhile
+        found = judge_stall(self._kept, progress, frozen)
+        progress.stall_told()
+        self._say_found("stalled", found)
+        if self._job.watch.on_stall != "report":
+            return Stall(found, seconds)
+        self._stalls += [finding.says for findings in found.values() for finding in findings]
+        return None
+
+    def _say_found(self, what: str, found: Mapping[str, Sequence[Finding]]) -> None:
+        """At once: to end the job takes its grace."""
+        for node, findings in found.items():
+            for finding in findings:
+                self._at.say(f"{what}: {finding.says}; {finding.remedy}", node=node, data={"stall": finding.cause})
 
     def _stopping(self, stopping: Callable[[], bool]) -> Callable[[], bool]:
         """The same, which is asked again and again while the ranks run: a good time to look for one that raised and
@@ -415,6 +437,7 @@ def _why(end: WatchEnd) -> str:
     return {
         "stopped": "stopped by the user",
         "stalled": "the training made no steps any more",
+        "unmet": "its ranks do not meet",
         "finished": "its rank has ended",
     }.get(end.kind, "the time is up")
 

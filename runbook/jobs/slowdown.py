@@ -4,23 +4,28 @@ In synchronous training all ranks make a step together, so the late one does not
 does not wait. After readings of the counters, main threads are looked at again and again, by their state, and by their
 stack where they can be asked. Whoever sleeps in a call that all have to make waits for another rank. A node is accused
 only where one of its ranks hardly ever waits and all ranks of all other nodes do, most clearly. Ranks with GPUs accuse
-nobody: their main threads wait for their own GPU as well.
+nobody by that: their main threads wait for their own GPU as well. Where all wait alike it may be the network of one
+node (slow_network.py).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from runbook.checks.bandwidth import adapters
+from runbook.checks.context import Context
+from runbook.checks.network.live_traffic import names_by_address
 from runbook.jobs.counters import Readings, clocks, gpus_of, held_back, rise
 from runbook.jobs.processes import KeptProcesses
 from runbook.jobs.progress import Paces, Slower
+from runbook.jobs.slow_network import SlowNetwork, Way, judge_network, suspects
 from runbook.jobs.stalled import TOGETHER, frames_of
 from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy
 from runbook.model.units import seconds_text
-from runbook.model.verdict import Finding
+from runbook.model.verdict import Finding, Outcome
 from runbook.transport import answers
 
 LOOKS = 24
@@ -63,10 +68,12 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """The node that the others wait for."""
+    """The node that the others wait for. `remedy` is empty where its counters are to tell."""
 
     node: str
     says: str
+    remedy: str = ""
+    evidence: tuple[str, ...] = ()
 
 
 def waits(node: str, label: str, states: str, stacks: Sequence[str], *, by_stack: bool) -> Waits:
@@ -143,17 +150,28 @@ def own(why: Mapping[str, Why], node: str) -> Why:
 
 
 def judge(
-    slower: Slower | None, found: Late | None, why: Mapping[str, Why], seen: Sequence[str] = ()
+    slower: Slower | None,
+    found: Late | None,
+    why: Mapping[str, Why],
+    seen: Sequence[str] = (),
+    network: SlowNetwork | None = None,
 ) -> dict[str, Finding]:
     """A finding by node; none where nothing is to be said. `why`: of every node of the job. `slower` is None where the
-    training was looked at for late nodes alone. `seen`: what the ranks were seen to do, in words."""
+    training was looked at for late nodes alone. `seen`: what the ranks were seen to do, in words. `network`: what is
+    slow of it."""
     pace = pace_text(slower) if slower else ""
+    if found is None and network is not None and network.node is not None:
+        found = Late(network.node, network.says, network.remedy, network.evidence)
     if found is not None:
         known = own(why, found.node)
         says = "; ".join([*([pace] if pace else []), found.says, *list(known.values())[:2]])
-        return {found.node: Finding("training-slowed", says, _remedy(found.node, known), (*known.values(), *seen))}
+        evidence = (*found.evidence, *known.values(), *seen)
+        return {found.node: Finding("training-slowed", says, found.remedy or _remedy(found.node, known), evidence)}
     if slower is None:
         return {}
+    if network is not None:
+        says = f"{pace}; {network.says}"
+        return {node: Finding("training-slowed", says, network.remedy, network.evidence) for node in list(why)[:1]}
     suspects = [node for node in why if own(why, node)]
     if len(suspects) == 1:
         node, known = suspects[0], own(why, suspects[0])
@@ -224,6 +242,7 @@ class Slowness:
         self._told = False
         self._busy: dict[str, list[answers.BusyProcess]] = {}
         self._seen: list[Waits] = []
+        self._ways: list[Way] = []
 
     def look(self) -> None:
         now = time.monotonic()
@@ -231,25 +250,29 @@ class Slowness:
         if self._told or (slower is None and not self._due(now)):
             return
         found = self._late(by_stack=False)
-        if found is not None or slower is not None:
+        looks = [self._ways]
+        if found is not None or slower is not None or suspects(self._ways):
             found = self._late(by_stack=True)
+            looks.append(self._ways)
         if any(member.over for member in self._kept.members):
             return  # the others do not wait for it any more, or for nothing else
-        self._say_what(slower, found)
+        self._say_what(slower, found, self._network(looks) if found is None else None)
 
     def _due(self, now: float) -> bool:
         due = not self._early and self._paces.age_s(now) >= EARLY * self._paces.baseline_s
         self._early = self._early or due
         return due
 
-    def _say_what(self, slower: Slower | None, found: Late | None) -> None:
+    def _say_what(self, slower: Slower | None, found: Late | None, network: SlowNetwork | None) -> None:
         why = {name: self._why(name) for name in self._kept.nodes}
-        findings = judge(slower, found, why, [str(one) for one in self._seen[:MOST_SHOWN]])
+        findings = judge(slower, found, why, [str(one) for one in self._seen[:MOST_SHOWN]], network)
         self._told = bool(findings) or slower is not None
         for node, finding in findings.items():
             self._tell(node, finding)
         if slower is not None and not findings:
             self._say(f"{pace_text(slower)}, on all nodes alike: the steps themselves may have grown")
+        elif network is not None and not findings:
+            self._say(network.says)
 
     def _why(self, name: str) -> Why:
         then, now = self._readings.before.get(name), self._readings.last.get(name)
@@ -259,8 +282,7 @@ class Slowness:
     def _late(self, *, by_stack: bool) -> Late | None:
         """None also where a rank has a GPU, for which it waits as for another rank."""
         kept = self._kept
-        if any(member.place.gpus for member in kept.members):
-            return None
+        gpus = any(member.place.gpus for member in kept.members)
         nodes = [kept.at.inventory.node(name) for name in kept.live_nodes()]
 
         def ask(node: Node) -> answers.StandingAnswer:
@@ -269,16 +291,52 @@ class Slowness:
                 "leaders": leaders,
                 "looks": LOOKS,
                 "every_s": EVERY_S,
-                "stacks": kept.stacks.get(node.name) if by_stack else None,
+                "stacks": kept.stacks.get(node.name) if by_stack and not gpus else None,
             }
             return kept.at.session(node).call(answers.STANDING, order, timeout_s=ANSWER_S)
 
-        self._seen = seen = []
-        for name, answer in kept.at.run.site.each(nodes, ask, timeout_s=ANSWER_S).items():
-            told = {} if isinstance(answer, BaseException) else answer["ranks"]
-            self._busy[name] = [] if isinstance(answer, BaseException) else answer["busy"]
-            for rank in (rank for member in kept.on(name) for rank in member.place.ranks):
-                one = told.get(str(rank))
-                states, stacks = (one["states"], one["stacks"]) if one else ("", [])
-                seen.append(waits(name, f"rank {rank} on {name}", states, stacks, by_stack=by_stack))
-        return late(seen) if len(nodes) == len(kept.nodes) else None
+        said = kept.at.run.site.each(nodes, ask, timeout_s=ANSWER_S)
+        told = {name: answer for name, answer in said.items() if not isinstance(answer, BaseException)}
+        self._busy = {name: answer["busy"] for name, answer in told.items()}
+        self._seen = [
+            waits(name, f"rank {rank} on {name}", states, stacks, by_stack=by_stack)
+            for name, ranks in ((name, told[name]["ranks"] if name in told else {}) for name in said)
+            for rank in (rank for member in kept.on(name) for rank in member.place.ranks)
+            for states, stacks in [_looks(ranks.get(str(rank)))]
+        ]
+        whole = len(told) == len(kept.nodes)  # else whoever is not heard may be the one
+        self._ways = ways_of(kept.at, told) if whole else []
+        return late(self._seen) if whole and not gpus else None
+
+    def _network(self, looks: Sequence[Sequence[Way]]) -> SlowNetwork | None:
+        """What of the network is slow, where all ranks wait alike."""
+        if len(looks) < 2 or not all(map(suspects, looks)):
+            return None
+        told = adapters.ask(replace(self._kept.at, deadline=time.monotonic() + ANSWER_S))
+        wires = {name: one for name, one in told.items() if not isinstance(one, Outcome)}
+        why = {name: adapters.reasons(one, [w for w in wires.values() if w is not one]) for name, one in wires.items()}
+        return judge_network(looks, why)
+
+
+def _looks(told: answers.RankStanding | None) -> tuple[str, list[str]]:
+    return (told["states"], told["stacks"]) if told else ("", [])
+
+
+def ways_of(at: Context, told: Mapping[str, answers.StandingAnswer]) -> list[Way]:
+    """What the ranks of each node sent to those of each other one meanwhile."""
+    names = names_by_address(at)
+    found: dict[tuple[str, str], Way] = {}
+    for source, answer in told.items():
+        for address, sent in (answer["sent"] or {}).items():
+            destination = names.get(address, source)
+            if destination == source:
+                continue
+            other = found.get((source, destination))
+            found[source, destination] = Way(
+                source,
+                destination,
+                sent["bytes"] + (other.bytes if other else 0),
+                max(min(1.0, sent["busy_s"] / answer["seconds"]), other.busy if other else 0.0),
+                answer["seconds"],
+            )
+    return list(found.values())

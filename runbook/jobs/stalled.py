@@ -2,6 +2,10 @@
 
 A rank is accused only by what tells it from the others: it is stopped, it stands somewhere else than in a call that all
 have to make, or it makes another one than most. Where the ranks do not differ nobody is accused.
+
+A rank with a GPU may wait for it in any line of its own. But then something runs on that GPU, and be it the kernel of a
+collective, which keeps it busy for as long as it waits for other ranks: an idle GPU is not waited for, and belongs to a
+rank that has not come as far as those with busy ones.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from typing import Any
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
 from runbook.checks.ranks.evidence import rank_stopped
+from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.progress import StepProgress
 from runbook.model.commands import word
@@ -23,6 +28,9 @@ from runbook.model.verdict import Finding, Outcome
 
 COMPUTES = 0.2
 """So large a share of one CPU, which others may want as well, is computing, or waiting actively."""
+
+IDLE, IN_USE = 0, 50
+"""Percent of the last second in which something ran on a GPU, as nvidia-smi tells: none, and a waiting collective."""
 
 MOST_FRAMES = 6
 
@@ -56,7 +64,7 @@ class StackFrame:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """A process of a training as it was seen. `frames` are those of its main thread, the innermost first; none where it
-    could not be asked."""
+    could not be asked. `gpu_use` is in percent; None: not told."""
 
     node: str
     label: str
@@ -66,6 +74,7 @@ class Standing:
     cpu: float
     has_gpu: bool
     frames: tuple[StackFrame, ...]
+    gpu_use: int | None = None
 
     @property
     def together(self) -> bool:
@@ -76,8 +85,13 @@ class Standing:
     def elsewhere(self) -> bool:
         """Whether it surely is in no such call. A line of its own may be one that waits for a GPU: `loss.item()` is no
         Python function, and has no frame."""
-        waits = self.has_gpu and not OF_PYTHON.search(self.frames[0].file)
-        return not self.together and not waits
+        may_wait = self.has_gpu and self.gpu_use != IDLE and not OF_PYTHON.search(self.frames[0].file)
+        return not self.together and not may_wait
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is in such a call, or its GPU is."""
+        return self.together or (not self.elsewhere and self.gpu_use is not None and self.gpu_use >= IN_USE)
 
     @property
     def called(self) -> str:
@@ -100,10 +114,21 @@ class Standing:
 
     @property
     def does(self) -> str:
+        if self.gpu_use == IDLE:
+            return f"its GPU is idle, and {self._runs}"
+        return self._runs
+
+    @property
+    def _runs(self) -> str:
         return f"it computes ({self.cpu:.0%} of a CPU)" if self.cpu >= COMPUTES or self.state == "R" else "it sleeps"
 
     def shown(self) -> list[str]:
-        return [f"{self.label} is in:", *(f"  {frame}" for frame in self.frames[:MOST_FRAMES])] if self.frames else []
+        return shown(self.label, self.frames)
+
+
+def shown(label: str, frames: Sequence[StackFrame]) -> list[str]:
+    """Lines of evidence of where it stands; none without frames."""
+    return [f"{label} is in:", *(f"  {frame}" for frame in frames[:MOST_FRAMES])] if frames else []
 
 
 def judge_stall(kept: KeptProcesses, progress: StepProgress, frozen: Mapping[str, Facts]) -> dict[str, list[Finding]]:
@@ -111,11 +136,12 @@ def judge_stall(kept: KeptProcesses, progress: StepProgress, frozen: Mapping[str
     pace = progress.pace()
     since = f"no step for {seconds_text(pace.age_s)}, after step {pace.step:,}" if pace else "no step so far"
     standing = list(_standing(kept, frozen))
+    steps = _steps(progress.by_rank)
     if found := accused(standing, since):
-        return found
+        return {node: [replace(one, evidence=(*one.evidence, *steps)) for one in told] for node, told in found.items()}
     blind = sorted(set(kept.nodes) - frozen.keys())
     evidence = [line for one in standing[:2] for line in one.shown()]
-    evidence += [f"{name} could not be looked at" for name in blind[:4]]
+    evidence += [*steps, *(f"{name} could not be looked at" for name in blind[:4])]
     asked = [one for one in standing if one.frames]
     alike = len(asked) == len(standing) > 0 and not blind
     if alike and all(one.together for one in asked):
@@ -165,10 +191,10 @@ def _standing(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator[Stan
         seen = frozen.get(member.place.node, {}).get("ranks", {}).get(str(member.place.ranks[0]))
         if seen is None:
             continue
-        yield from _of_member(member, seen)
+        yield from _of_member(member, seen, frozen[member.place.node].get("gpu_use") or {})
 
 
-def _of_member(member: KeptProcess, seen: Mapping[str, Any]) -> Iterator[Standing]:
+def _of_member(member: KeptProcess, seen: Mapping[str, Any], gpu_use: Mapping[str, int]) -> Iterator[Standing]:
     """The processes of a kept one that are ranks: those that told a stack, else the one that works most."""
     stacks = {int(pid): frames_of(text) for pid, text in seen["own_stacks"].items()}
     ranks = [process for process in seen["processes"] if process["rank"] is not None and _is_rank(process, member)]
@@ -188,7 +214,14 @@ def _of_member(member: KeptProcess, seen: Mapping[str, Any]) -> Iterator[Standin
             cpu=process["cpu"],
             has_gpu=bool(member.place.gpus),
             frames=frames,
+            gpu_use=gpu_use.get(str(_gpu(member.place, process["rank"]))),
         )
+
+
+def _gpu(place: ProcessSpec, rank: int) -> int | None:
+    """The one that a rank uses; None where it has none, or several."""
+    of_rank = dict(zip(place.ranks, place.gpus, strict=False)) if len(place.gpus) == len(place.ranks) else {}
+    return of_rank.get(rank)
 
 
 def _is_rank(process: Mapping[str, Any], member: KeptProcess) -> bool:
@@ -231,7 +264,7 @@ def _asleep(standing: Sequence[Standing], since: str) -> dict[str, list[Finding]
 def _elsewhere(standing: Sequence[Standing], since: str) -> dict[str, list[Finding]]:
     """Ranks that are not in a call of all while others wait in one; else those that are in another one than most."""
     asked = [one for one in standing if one.frames]
-    waiting = [one for one in asked if one.together]
+    waiting = [one for one in asked if one.waits]
     outside = [one for one in asked if one.elsewhere]
     found: dict[str, list[Finding]] = {}
     if waiting and outside:
@@ -247,6 +280,7 @@ def _elsewhere(standing: Sequence[Standing], since: str) -> dict[str, list[Findi
             evidence = tuple(line for shown in (one, waiting[0]) for line in shown.shown())
             found.setdefault(one.node, []).append(Finding("rank-behind", says, remedy, evidence))
         return found
+    waiting = [one for one in asked if one.together]
     places = Counter((one.own.file, one.own.line) for one in waiting)
     if len(places) < 2 or len(waiting) < len(standing) or any(one.has_gpu and not one.called for one in waiting):
         return {}  # a GPU lets each rank run ahead: it shows in different lines what it waits for
@@ -267,5 +301,16 @@ def _count(waiting: Sequence[Standing]) -> str:
     return f"{waiting[0].label} waits" if len(waiting) == 1 else f"{len(waiting)} others wait"
 
 
+def _steps(by_rank: Mapping[int, int]) -> list[str]:
+    """What ranks told of themselves, where that differs. No proof: a rank may hold its lines back."""
+    least, most = min(by_rank.values(), default=0), max(by_rank.values(), default=0)
+    late = [rank for rank, step in sorted(by_rank.items()) if step < most]
+    return [f"the last step of rank {', '.join(map(str, late[:8]))} is {least:,}, of others {most:,}"] if late else []
+
+
 def _states(standing: Sequence[Standing]) -> list[str]:
-    return [f"{one.label}: pid {one.pid}, state {one.state}, {one.cpu:.0%} of a CPU" for one in standing[:8]]
+    return [
+        f"{one.label}: pid {one.pid}, state {one.state}, {one.cpu:.0%} of a CPU"
+        + ("" if one.gpu_use is None else f", {one.gpu_use} % of its GPU")
+        for one in standing[:8]
+    ]

@@ -96,7 +96,7 @@ def _node(kept: KeptProcesses, attempt: Attempt, node: Node, facts: Facts) -> Fa
     script = attempt.script(node.name, folder, kept.at.run.made_from)
     for name, data in script.files.items():
         session.push(f"{attempt.folder}/{name}", data, mode=0o700 if name == script.name else 0o600)
-    if attempt.job.watch is not None and attempt.job.watch.stacks:
+    if attempt.job.stacks:
         session.push(f"{attempt.folder}/{STACKS}/sitecustomize.py", STACK_ON_SIGNAL.read_bytes())
         kept.stacks[node.name] = f"{folder}/{STACKS}"
     session.push_program("keeper")

@@ -32,9 +32,13 @@ LOOK_S = 2.0
 MOST = 512 * 1024
 
 
+HELD_UP = ("stalled", "unmet")
+"""Nothing has ended: the ranks make no steps any more, or have not met."""
+
+
 @dataclass(frozen=True, slots=True)
 class WatchEnd:
-    """How watching ended. `kind`: finished, failed, stopped (somebody wants it), stalled, or late."""
+    """How watching ended. `kind`: finished, failed, stopped (somebody wants it), late, or one of HELD_UP."""
 
     kind: str
     first: KeptProcess | None = None
@@ -144,9 +148,9 @@ def watch(
     stopping: Callable[[], bool],
     deadline: float,
     on_loss: Callable[[str, Unreachable], None] | None = None,
-    stalled: Callable[[], bool] = lambda: False,
+    held_up: Callable[[], bool] = lambda: False,
 ) -> WatchEnd:
-    """Until all have ended well, the first failure has settled, somebody wants it to stop, it has stalled, or the time
+    """Until all have ended well, the first failure has settled, somebody wants it to stop, it is held up, or the time
     is up.
 
     A node that is lost is a failure; with `on_loss` it is told there, once, and the others are watched on.
@@ -174,7 +178,7 @@ def watch(
             continue
         if stopping():
             return WatchEnd("stopped")
-        if stalled():
+        if held_up():
             return WatchEnd("stalled")
         if now > deadline:
             return WatchEnd("late")

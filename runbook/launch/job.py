@@ -47,6 +47,7 @@ class Job:
     programs: Mapping[str, JobProgram]
     retries: int = 0
     start_timeout_s: float | None = None
+    rendezvous_timeout_s: float = 120.0  # so long after the start ranks that have not met are looked at
     grace_s: float = 30.0  # from TERM to KILL: what a program may need to write its checkpoint
     detach: bool = False  # it outlives the controller
     barrier: str = "controller"  # or `file`: the nodes meet by themselves, in a folder that they share
@@ -58,6 +59,11 @@ class Job:
     def starts_each(self) -> bool:
         """Whether each rank is a process of the launch script, and none of a launcher's."""
         return self.launcher not in STARTS_ITS_RANKS
+
+    @property
+    def stacks(self) -> bool:
+        """Whether its ranks are prepared to be asked for their stacks."""
+        return self.watch is None or self.watch.stacks
 
     def span(self, *place: str | int) -> Span | None:
         """Where in the playbook the value at `place` stands, or at least its stage."""
@@ -98,6 +104,7 @@ def make_job(
         programs=programs,
         retries=given["retries"],
         start_timeout_s=given["start_timeout_s"],
+        rendezvous_timeout_s=given["rendezvous_timeout_s"],
         grace_s=given["grace_s"],
         detach=given["detach"],
         barrier=given["barrier"],

@@ -1,13 +1,16 @@
-"""The TCP connections of a run's ranks, as this node's kernel sees them: which stand still, and where each one listens.
+"""The TCP connections of a run's ranks, as this node's kernel sees them: which stand still, which have had no answer to
+their dial yet, and where each rank listens.
 
-Argument: {"run_id": str}. Gives {"connections": [{"local", "local_port", "remote", "remote_port", "pid", "unacked"
-(bytes sent and not acknowledged), "unread" (bytes that arrived and were not read), "resent" (how often in a row the
-oldest of them was sent again)}], "listening": [ports]}. Only established connections, none on loopback.
+Argument: {"run_id": str}. Gives {"connections": [{"local", "local_port", "remote", "remote_port", "pid", "rank" (null:
+it has none), "open" (false: no answer to the dial yet), "unacked" (bytes sent and not acknowledged), "unread" (bytes
+that arrived and were not read), "resent" (how often in a row the oldest of them was sent again)}], "listening":
+[{"port", "rank"}]}.
 """
 
 from __future__ import annotations
 
 from runbook.node.proc import (
+    DIALLING,
     ESTABLISHED,
     INODE,
     LISTEN,
@@ -19,6 +22,7 @@ from runbook.node.proc import (
     STATE,
     TIMER,
     endpoint,
+    own_rank,
     sockets,
     tagged,
     tcp,
@@ -28,25 +32,26 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import Flows, TcpConnection
+    from runbook.transport.answers import Flows, Listener, TcpConnection
 
 RETRANSMITTING = "01"
 
 
 def look(arguments: dict[str, Any]) -> Flows:
     inodes = sockets_of(arguments["run_id"])
+    ranks = {pid: own_rank(pid) for pid in set(inodes.values())}
     connections: list[TcpConnection] = []
-    listening = set()
+    listening: list[Listener] = []
     for row in tcp():
         pid = inodes.get(row[INODE])
         if pid is None:
             continue
         local, local_port = endpoint(row[LOCAL])
         if row[STATE] == LISTEN:
-            listening.add(local_port)
-        remote, remote_port = endpoint(row[REMOTE])
-        if row[STATE] != ESTABLISHED or remote.startswith("127.") or remote == "::1":
+            listening.append({"port": local_port, "rank": ranks[pid]})
+        if row[STATE] not in (ESTABLISHED, DIALLING):
             continue
+        remote, remote_port = endpoint(row[REMOTE])
         unacked, _, unread = row[QUEUES].partition(":")
         connections.append(
             {
@@ -55,14 +60,18 @@ def look(arguments: dict[str, Any]) -> Flows:
                 "remote": remote,
                 "remote_port": remote_port,
                 "pid": pid,
+                "rank": ranks[pid],
+                "open": row[STATE] == ESTABLISHED,
                 "unacked": int(unacked, 16),
                 "unread": int(unread, 16),
                 "resent": int(row[RESENT], 16) if row[TIMER].partition(":")[0] == RETRANSMITTING else 0,
             }
         )
-    return {"connections": connections, "listening": sorted(listening)}
+    return {"connections": connections, "listening": listening}
 
 
 def sockets_of(run_id: str) -> dict[str, int]:
-    """inode -> pid of every socket that a process of this run holds."""
-    return {inode: pid for pid in tagged({RUN_ID_VARIABLE: run_id}) for inode in sockets(pid)}
+    """inode -> pid of every socket that a process of this run holds; a child that inherited one comes after whoever
+    opened it."""
+    held = sorted(tagged({RUN_ID_VARIABLE: run_id}), reverse=True)
+    return {inode: pid for pid in held for inode in sockets(pid)}

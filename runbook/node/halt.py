@@ -1,7 +1,8 @@
 """What this node's kernel knows of ranks that died or do not get on. Linux; elsewhere it tells nothing.
 
 Argument: {"leaders": {rank: pid of the first process of its session}, "seconds": how long to watch, "stacks": the
-folder where processes of these sessions write theirs when asked (stack_on_signal.py), or null}. Gives
+folder where processes of these sessions write theirs when asked (stack_on_signal.py), or null, "gpus": indices of those
+whose use is asked for, or null}. Gives
 {"ranks": {rank: {"processes": [{"pid", "state", "comm", "wchan", "rank" (RANK in its environment, or None), "cpu"
 (share of one CPU meanwhile)}] of its session and their descendants,
 "works": whether these used a CPU or read from a disk meanwhile, "moved": bytes that its TCP connections carried
@@ -9,7 +10,8 @@ meanwhile, or None, "queued": bytes they wait to send or to be
 acknowledged, "stack": what py-spy says, or None, "own_stacks": {pid: what processes say themselves}}},
 "busy": [{"pid", "user", "command", "cpu"}] the other processes that use most of the CPU, "carried": bytes that all
 interfaces but lo carried, "cpus": int, "kernel_kills": how many processes the kernel killed for want of memory since
-boot, "kernel_says": [its lines about that], "seconds": how long it watched}.
+boot, "kernel_says": [its lines about that], "gpu_use": {index: percent of the time in which something ran on it, as
+nvidia-smi tells} or null, "seconds": how long it watched}.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ import signal
 import threading
 import time
 
-from runbook.node.proc import Stat, account, command, owner, pids, read, sockets, stat, variable
+from runbook.node.gpus import find_smi, query_gpus
+from runbook.node.proc import Stat, account, command, own_rank, owner, pids, read, sockets, stat
 from runbook.node.proc import arguments as arguments_of
+from runbook.node.tcp_info import tcp_info
 from runbook.node.tools import find, run, tool
 
 TYPE_CHECKING = False
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from runbook.node.tcp_info import TcpInfo
     from runbook.transport.answers import BusyProcess, HaltAnswer, ProcessFacts, RankSeen
 
     Processes = dict[int, "Process"]
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
 BUSY = 0.2
 WORKS = 0.05
 PY_SPY_S = 4.0
+GPU_S = 2.0
 ABOVE_RTMIN = 7  # as in stack_on_signal.py, which runs inside the training and can be imported by nobody else
 STACK_S = 1.0
 LONGEST_STACK = 64 * 1024
@@ -46,19 +52,19 @@ def look(arguments: dict[str, Any]) -> HaltAnswer:
     leaders = {rank: int(pid) for rank, pid in arguments["leaders"].items() if pid}
     begun = time.monotonic()
     ours = set(leaders.values())
-    before, bytes_before, carried_before = processes(ours), tcp_bytes(), carried()
+    before, tcp_before, carried_before = processes(ours), tcp_info(), carried()
     stacks = py_spy(leaders)
     threading.Event().wait(max(0.0, arguments["seconds"] - (time.monotonic() - begun)))
-    after, bytes_after, carried_after = processes(ours), tcp_bytes(), carried()
+    after, tcp_after, carried_after = processes(ours), tcp_info(), carried()
     seconds = time.monotonic() - begun
     hertz = tell_cpu(before, after, seconds)
     ranks: dict[str, RankSeen] = {}
     for rank, leader in leaders.items():
         mine = family(after, leader)
-        now, past = bytes_after or {}, bytes_before or {}
+        now, past = tcp_after or {}, tcp_before or {}
         known = {inode for entry in mine for inode in sockets(entry.pid)} & set(now)
-        moved = sum(now[one][0] - past.get(one, (0, 0))[0] for one in known) if known else None
-        queued = sum(min(now[one][1], past.get(one, (0, 0))[1]) for one in known)
+        moved = sum(carried_by(now[one]) - carried_by(past.get(one)) for one in known) if known else None
+        queued = sum(min(now[one].queued, past[one].queued) for one in known if one in past)
         report: list[ProcessFacts] = [
             {
                 "pid": entry.pid,
@@ -90,6 +96,7 @@ def look(arguments: dict[str, Any]) -> HaltAnswer:
         "cpus": os.cpu_count(),
         "kernel_kills": kernel_kills(),
         "kernel_says": kernel_says(),
+        "gpu_use": gpu_use(arguments["gpus"]) if arguments.get("gpus") else None,
         "seconds": seconds,
     }
 
@@ -150,11 +157,6 @@ def family(entries: Processes, leader: int) -> list[Process]:
         found |= more
 
 
-def own_rank(pid: int) -> int | None:
-    rank = variable(pid, "RANK") or ""
-    return int(rank) if rank.isdigit() and len(rank) < 8 else None
-
-
 def works(before: list[Process], after: list[Process], ticks: float) -> bool:
     """Whether a session makes progress of its own: its CPU time, with that of children that have ended, and its
     reading."""
@@ -171,19 +173,8 @@ def fetched(pid: int) -> int:
     return int(match.group(1)) if match else 0
 
 
-def tcp_bytes() -> dict[str, tuple[int, int]] | None:
-    """inode -> bytes that a TCP connection has carried both ways, and bytes in its send queue; None without `ss`."""
-    answer = tool("ss", ["-tineH"], 2)
-    if answer.get("code") != 0:
-        return None
-    found = {}
-    for block in re.split(r"\n(?=\S)", answer["out"]):
-        inode = re.search(r"\bino:(\d+)", block)
-        if inode:
-            counts = re.findall(r"\bbytes_(?:acked|received):(\d+)", block)
-            queue = re.match(r"\S+\s+\d+\s+(\d+)\s", block)
-            found[inode.group(1)] = (sum(int(count) for count in counts), int(queue.group(1)) if queue else 0)
-    return found
+def carried_by(connection: TcpInfo | None) -> int:
+    return connection.acked + connection.received if connection else 0
 
 
 def carried() -> int | None:
@@ -249,6 +240,16 @@ def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]]) -> dict[str, st
         if all("Current thread" in said.get(pid, "") for pid in asked):
             break
     return {str(pid): text for pid, text in said.items() if text}
+
+
+def gpu_use(indices: Iterable[int]) -> dict[str, int] | None:
+    smi = find_smi()
+    if smi is None:
+        return None
+    which = ["-i", ",".join(map(str, indices))]
+    said = query_gpus([smi] + which, ("index", "utilization.gpu"), time.monotonic() + GPU_S)
+    rows = re.findall(r"^(\d+), *(\d+)(?: %)?$", said.get("out", ""), re.MULTILINE)
+    return {index: int(percent) for index, percent in rows} or None
 
 
 def kernel_kills() -> int | None:

@@ -15,7 +15,7 @@ RUN_ID_VARIABLE = "RUNBOOK_RUN_ID"
 LOCAL, REMOTE, STATE, QUEUES, TIMER, RESENT, UID, INODE = 1, 2, 3, 4, 5, 6, 7, 9
 """The columns of /proc/net/tcp."""
 
-ESTABLISHED, TIME_WAIT, LISTEN = "01", "06", "0A"
+ESTABLISHED, DIALLING, TIME_WAIT, LISTEN = "01", "02", "06", "0A"
 LONGEST_COMMAND = 200
 
 
@@ -82,6 +82,12 @@ def variable(pid: int, name: str) -> str | None:
     except OSError:
         return None
     return values[0].decode("utf-8", "replace").partition("=")[2] if values else None
+
+
+def own_rank(pid: int) -> int | None:
+    """The rank that a process was started as."""
+    rank = variable(pid, "RANK") or ""
+    return int(rank) if rank.isdigit() and len(rank) < 8 else None
 
 
 def run_of(pid: int) -> str | None:

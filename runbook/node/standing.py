@@ -3,7 +3,8 @@
 Argument: {"leaders": {rank: pid of the first process of its session}, "looks": int, "every_s": seconds between them,
 "stacks": the folder where its processes write theirs when asked (stack_on_signal.py), or null: then nobody is asked}.
 Gives {"ranks": {rank: {"pid", "states": a letter a look, as proc(5) has them, "stacks": [text of its main thread, a
-look]}}, "busy": as halt.py tells it}.
+look]}}, "busy": as halt.py tells it, "sent": {address: {"bytes" that the ranks sent there meanwhile, "busy_s": seconds
+for which some of that was on its way, of the busiest connection}} or null, "seconds": how long it looked}.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import threading
 import time
 
-from runbook.node.halt import busy, family, own_rank, own_stacks, processes, tell_cpu
-from runbook.node.proc import stat
+from runbook.node.halt import busy, family, own_stacks, processes, tell_cpu
+from runbook.node.proc import own_rank, sockets, stat
+from runbook.node.tcp_info import sent, tcp_info
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ LONGEST = 8192
 
 def look(arguments: dict[str, Any]) -> StandingAnswer:
     leaders = [int(pid) for pid in arguments["leaders"].values() if pid]
-    before, begun = processes(set(leaders)), time.monotonic()
+    before, tcp_before, begun = processes(set(leaders)), tcp_info(), time.monotonic()
     chosen: dict[int, int] = {}
     for leader in leaders:
         for entry in family(before, leader):
@@ -42,9 +44,15 @@ def look(arguments: dict[str, Any]) -> StandingAnswer:
         for rank, pid in chosen.items():
             found[rank]["states"] += states[rank]
             found[rank]["stacks"].append(current(said.get(str(pid), "")))
-    after = processes(set(leaders))
-    tell_cpu(before, after, time.monotonic() - begun)
-    return {"ranks": {str(rank): told for rank, told in found.items()}, "busy": busy(after, leaders)}
+    after, tcp_after, seconds = processes(set(leaders)), tcp_info(), time.monotonic() - begun
+    tell_cpu(before, after, seconds)
+    ours = {inode for leader in leaders for entry in family(after, leader) for inode in sockets(entry.pid)}
+    return {
+        "ranks": {str(rank): told for rank, told in found.items()},
+        "busy": busy(after, leaders),
+        "sent": sent(tcp_before, tcp_after, ours),
+        "seconds": seconds,
+    }
 
 
 def state(pid: int) -> str:

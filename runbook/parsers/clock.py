@@ -35,21 +35,13 @@ def tracking(text: str) -> Reading | None:
     stratum = number(found.get("Stratum", ("", 0))[0])
     offset = re.match(r"([\d.]+) seconds (slow|fast) of NTP time\Z", time)
     seconds = None if not offset else float(offset[1]) * (-1 if offset[2] == "slow" else 1)
-    source = re.match(r"[^(]*\((.*)\)", found.get("Reference ID", ("", 0))[0])
     known = leap in ("Normal", "Insert second", "Delete second")
     synchronized = True if known and stratum else False if leap == "Not synchronised" else None
     faults, supports = _loose("Leap status: Not synchronised", (leap_at,)) if synchronized is False else ((), ())
     if seconds is not None and synchronized:
         faults = _off(seconds, time_at)
-    facts = {
-        "synchronized": synchronized,
-        "leap": leap or None,
-        "stratum": int(stratum) if stratum is not None else None,
-        "system_time_offset_s": seconds,
-        "source": source[1] if source else None,
-    }
-    whole = synchronized is not None and (seconds is not None)
-    return Reading("chronyc tracking", facts, faults, supports, "" if whole else CUT)
+    whole = synchronized is not None and seconds is not None
+    return Reading("chronyc tracking", faults, supports, "" if whole else CUT)
 
 
 SOURCE = re.compile(
@@ -63,22 +55,13 @@ def sources(text: str) -> Reading | None:
     parsed = [(at, found) for at, line in rows if (found := SOURCE.match(line))]
     if not parsed and not re.search(r"Name/IP address\s+Stratum", text):
         return None
-    # Copied out of a page, a column may have moved: the mark is one of the first two signs, whichever comes first.
-    marks = {found["name"]: found["state"] for _, found in parsed}
-    selected = next((name for name, mark in marks.items() if mark == "*"), None)
     promised = re.search(r"Number of sources = (\d+)", text)
     whole = bool(rows) and len(parsed) == len(rows) and (not promised or int(promised[1]) == len(rows))
-    facts = {
-        "sources": len(parsed),
-        "selected": selected,
-        "unreachable_or_unselected": [name for name, mark in marks.items() if mark in "?x~ "],
-        "synchronized": selected is not None if whole or selected else None,
-    }
-    if whole and selected is None:
+    if whole and all(found["state"] != "*" for _, found in parsed):
         faults, supports = _loose("chronyc has selected none of its sources", tuple(at for at, _ in rows[:4]))
-        return Reading("chronyc sources", facts, faults, supports)
+        return Reading("chronyc sources", faults, supports)
     none = promised is not None and promised[1] == "0"
-    return Reading("chronyc sources", facts, (), (), "" if whole else "chronyc has no source" if none else CUT)
+    return Reading("chronyc sources", unknown="" if whole else "chronyc has no source" if none else CUT)
 
 
 SYNCHRONIZED = ("System clock synchronized", "NTP synchronized")
@@ -92,23 +75,15 @@ def timedatectl(text: str) -> Reading | None:
         return None
     told, at = next((found[name] for name in SYNCHRONIZED if name in found), ("", 0))
     synchronized = yes(told)
-    service, service_at = next((found[name] for name in SERVICE if name in found), ("", 0))
-    facts = {
-        "synchronized": synchronized,
-        "ntp_service": service or None,
-        "ntp_service_active": yes(service),
-        "ntp_enabled": yes(service),
-        "rtc_local": yes(found.get("RTC in local TZ", ("", 0))[0]),
-        "warning_text_present": bool(re.search(r"^Warning: ", text, re.MULTILINE)),
-    }
+    service_at = next((found[name][1] for name in SERVICE if name in found), 0)
     faults: tuple[Fault, ...] = ()
     supports: tuple[Support, ...] = ()
     if synchronized is False:
         faults, supports = _loose(
             "the system clock is not synchronized", tuple(line for line in (at, service_at) if line)
         )
-    whole = synchronized is not None and "RTC in local TZ" in found and facts["rtc_local"] is not None
-    return Reading("timedatectl", facts, faults, supports, "" if whole else CUT)
+    whole = synchronized is not None and yes(found.get("RTC in local TZ", ("", 0))[0]) is not None
+    return Reading("timedatectl", faults, supports, "" if whole else CUT)
 
 
 UNITS = {
@@ -130,24 +105,16 @@ def timesync(text: str) -> Reading | None:
         return None
     offset, at = found.get("Offset", ("", 0))
     milliseconds = _milliseconds(offset)
-    leap = found.get("Leap", ("", 0))[0] or None
-    stratum = number(found.get("Stratum", ("", 0))[0])
+    leap = found.get("Leap", ("", 0))[0]
     packets = number(found.get("Packet count", ("", 0))[0])
-    synchronized = True if leap in ("normal",) and milliseconds is not None else False if packets == 0 else None
+    synchronized = True if leap == "normal" and milliseconds is not None else False if packets == 0 else None
     faults: tuple[Fault, ...] = ()
     supports: tuple[Support, ...] = ()
     if synchronized is False:
         faults, supports = _loose("no time server has answered yet", (found["Packet count"][1],))
     elif milliseconds is not None and synchronized:
         faults = _off(-milliseconds / 1000, at)
-    facts = {
-        "server": found["Server"][0].split(" ")[0],
-        "stratum": int(stratum) if stratum is not None else None,
-        "leap": leap,
-        "offset_ms": milliseconds,
-        "synchronized": synchronized,
-    }
-    return Reading("timedatectl timesync-status", facts, faults, supports, "" if synchronized is not None else CUT)
+    return Reading("timedatectl timesync-status", faults, supports, "" if synchronized is not None else CUT)
 
 
 def _milliseconds(text: str) -> float | None:
@@ -178,23 +145,14 @@ def ntpq(text: str) -> Reading | None:
     peers = [(at, found) for at, line in rows if (found := PEER.match(line))]
     chosen = next((found for _, found in peers if found["tally"] in "*o"), None)
     whole = bool(rows) and len(peers) == len(rows)
-    facts: dict[str, object] = {
-        "peers": len(peers),
-        "selected_peer": chosen["remote"] if chosen else None,
-        "offset_ms": number(chosen["offset"]) if chosen else None,
-        "reach_octal": [found["reach"] for _, found in peers],
-        "refid": [found["refid"] for _, found in peers],
-        "stratum": [int(found["stratum"]) for _, found in peers],
-        "synchronized": chosen is not None if whole or chosen else None,
-    }
     if whole and chosen is None:
         silent = all(found["reach"] == "0" for _, found in peers)
         why = "no time server answers on UDP port 123" if silent else "ntpd has chosen none of its servers yet"
         faults, supports = _loose(why, tuple(at for at, _ in peers[:4]))
-        return Reading("ntpq", facts, faults, supports)
+        return Reading("ntpq", faults, supports)
     at = next((at for at, found in peers if found is chosen), 0)
     offset = number(chosen["offset"]) if chosen else None
-    return Reading("ntpq", facts, _off(-offset / 1000, at) if offset is not None else (), (), "" if whole else CUT)
+    return Reading("ntpq", _off(-offset / 1000, at) if offset is not None else (), (), "" if whole else CUT)
 
 
 TOOLS = (

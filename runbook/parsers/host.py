@@ -28,7 +28,7 @@ def disks(text: str) -> Reading | None:
     if not head:
         return None
     inodes = head["kind"] == "Inodes"
-    faults, mounts, bad = [], {}, 0
+    faults, mounts, bad = [], 0, 0
     for at, line in numbered(text):
         if line.startswith(("Filesystem", "total ", "df: ")) or not line.strip():
             continue
@@ -36,7 +36,7 @@ def disks(text: str) -> Reading | None:
         if row is None:
             bad += 1
             continue
-        mounts[row["mount"]] = {"size": row["size"], "available": row["free"], "used_pct": row["share"].rstrip("%")}
+        mounts += 1
         if (
             READ_ONLY.search(row["mount"])
             or row["device"].startswith("/dev/loop")
@@ -66,7 +66,7 @@ def disks(text: str) -> Reading | None:
                     sure,
                 )
             )
-    return Reading("df", {"mounts": mounts, "inodes": inodes}, tuple(faults), (), CUT if bad or not mounts else "")
+    return Reading("df", tuple(faults), (), CUT if bad or not mounts else "")
 
 
 def _shared(row: re.Match[str], full: bool, at: int) -> list[Fault]:
@@ -112,15 +112,13 @@ def memory(text: str) -> Reading | None:
     names = head[0].split()
     row = next(((at, line) for at, line in numbered(text) if line.startswith("Mem:")), None)
     values = row[1].split()[1:] if row else []
-    facts = dict(zip(names, values, strict=False))
-    total, left = _bytes(facts.get("total", "")), _bytes(facts.get("available", facts.get("free", "")))
+    told = dict(zip(names, values, strict=False))
+    available = told.get("available", told.get("free", ""))
+    total, left = _bytes(told.get("total", "")), _bytes(available)
     whole = row is not None and len(values) == len(names) and total is not None and left is not None
     supports: tuple[Support, ...] = ()
     if row and total and left is not None and left < 0.05 * total:
-        says = (
-            f"{facts.get('available', facts.get('free'))} of {facts['total']} memory are left: the kernel ends "
-            "processes then"
-        )
+        says = f"{available} of {told['total']} memory are left: the kernel ends processes then"
         supports = (
             Support(
                 ("rank-killed",),
@@ -129,7 +127,7 @@ def memory(text: str) -> Reading | None:
                 "sudo dmesg -T | grep -i 'out of memory'   # fewer workers or a smaller batch",
             ),
         )
-    return Reading("free", facts, (), supports, "" if whole else CUT)
+    return Reading("free", (), supports, "" if whole else CUT)
 
 
 _ROOM = (
@@ -206,20 +204,11 @@ def limits(text: str) -> Reading | None:
         faults.append(
             Fault("open-files-limit", f"only {files[0]:.0f} files may be open at once", remedy, (files[1],), "medium")
         )
-    facts = {
-        "memlock_kb": _plain(memlock),
-        "nofile": _plain(files),
-        "memlock_too_low_for_rdma": memlock[0] < MEMLOCK_KIB if memlock else None,
-    }
-    return Reading("ulimit", facts, tuple(faults), (), "" if memlock and files else CUT)
+    return Reading("ulimit", tuple(faults), (), "" if memlock and files else CUT)
 
 
 def _amount(text: str) -> float:
     return float("inf") if text == "unlimited" or text.startswith("-") else float(text)
-
-
-def _plain(limit: tuple[float, int] | None) -> int | str | None:
-    return None if limit is None else "unlimited" if limit[0] == float("inf") else int(limit[0])
 
 
 def locked(text: str) -> Reading | None:
@@ -228,7 +217,7 @@ def locked(text: str) -> Reading | None:
     if len(words) != 1 or not re.fullmatch(LIMIT, words[0]):
         return None
     told = limits(f"max locked memory (kbytes, -l) {words[0]}")
-    return told and Reading("ulimit", told.facts, told.faults)
+    return told and Reading("ulimit", told.faults)
 
 
 _LIMITS = (
@@ -290,8 +279,7 @@ def lspci(text: str) -> Reading | None:
     if narrow:
         says = f"a PCIe link is narrower than it could be: {some([what for _, what in narrow], 3)}"
         supports.append(Support(("allreduce-slow", "rank-behind"), says, tuple(at for at, _ in narrow[:4])))
-    facts = {"bridges": bridges, "acs_enabled": len(on), "narrow": [what for _, what in narrow]}
-    return Reading("lspci", facts, tuple(faults), tuple(supports), CUT if bad else "")
+    return Reading("lspci", tuple(faults), tuple(supports), CUT if bad else "")
 
 
 MODULE = re.compile(
@@ -302,27 +290,19 @@ MODULE = re.compile(
 
 def lsmod(text: str) -> Reading | None:
     rows = [(at, line) for at, line in numbered(text) if line.strip() and not line.startswith("Module ")]
-    modules = {
-        found["name"]: (found["by"] or "").strip(",").split(",") for _, line in rows if (found := MODULE.match(line))
-    }
+    modules = [found["name"] for _, line in rows if (found := MODULE.match(line))]
     if not modules:
         return None
-    peer = next((name for name in ("nvidia_peermem", "nv_peer_mem") if name in modules), None)
     supports: tuple[Support, ...] = ()
-    if "Module " in text and peer is None and "nvidia" in modules and "ib_core" in modules:
+    missing = not {"nvidia_peermem", "nv_peer_mem"} & set(modules)
+    if "Module " in text and missing and {"nvidia", "ib_core"} <= set(modules):
         head = next(at for at, line in numbered(text) if line.startswith("Module "))
         says = (
             "nvidia_peermem is not loaded: without it (or dma-buf, from Linux 5.12 and CUDA 11.7 on) there is no "
             "GPUDirect RDMA"
         )
         supports = (Support(("gdr-disabled",), says, (head,), "sudo modprobe nvidia-peermem"),)
-    facts = {
-        "modules": sorted(modules),
-        "nvidia_peermem_loaded": peer is not None,
-        "linked_to_ib_core": peer is not None and peer in modules.get("ib_core", []),
-    }
-    whole = len(rows) == sum(bool(MODULE.match(line)) for _, line in rows)
-    return Reading("lsmod", facts, (), supports, "" if whole else CUT)
+    return Reading("lsmod", (), supports, "" if len(rows) == len(modules) else CUT)
 
 
 _PCI = (

@@ -165,60 +165,13 @@ def read(text: str) -> Reading | None:
         )
     known = [block for block in seen if _whole(block) or _plainly_down(block)]
     up = [block for block in known if block.port.sound]
-    facts: dict[str, object] = {
-        "cas": len({block.hca for block in seen}),
-        "active": len(up),
-        "all_active": bool(up) and len(up) == len(seen),
-        "down": {b.hca: b.fields.get("physical state", b.fields.get("phys state", "")) for b in known if b not in up},
-        "rates_active": _rates(up),
-        "ports": [f"{b.port.name}: {b.port.state}, {b.port.physical}" for b in seen],
-        "error": f"ibpanic: {panic[1]}" if panic else None,
-    }
-    if up:
-        first = up[0]
-        facts |= {
-            "rate": first.port.rate_gbps,
-            "sm_lid": _lid(first.fields.get("sm lid", "")),
-            "link_layer": first.port.link_layer,
-        }
-    if seen and _of_ibstatus(seen[0]):
-        facts |= _of_first(seen[0])
-    faults = _faults(known, up)
     unknown = ""
     odd = any(line.strip() and not re.match(LINE, line) for line in text.splitlines())
     if odd or len(known) < len(seen) or not _all_listed(text, seen):
         unknown = f"the list of ports is not whole: {CUT}"
     elif panic:
         unknown = f"ibstat stopped: {panic[1]}"
-    return Reading("ibstat", facts, faults, (), unknown)
-
-
-def _of_first(block: PortBlock) -> dict[str, object]:
-    """What ibstatus says of its first port: `4: ACTIVE`, `200 Gb/sec (4X HDR)`."""
-    lanes = re.search(r"\((.*)\)", block.fields.get("rate", ""))
-    return {
-        "first_device": block.hca,
-        "state": block.fields.get("state", "").partition(": ")[2],
-        "phys": block.fields.get("phys state", "").partition(": ")[2],
-        "rate_gbps": block.port.rate_gbps,
-        "lanes": lanes[1] if lanes else None,
-        "base_lid": block.fields.get("base lid"),
-    }
-
-
-def _rates(up: Sequence[PortBlock]) -> dict[str, list[str]]:
-    """HCAs by the rate of their active ports, in Gbit/s."""
-    rates: dict[str, list[str]] = {}
-    for block in up:
-        rates.setdefault(f"{block.port.rate_gbps:g}", []).append(block.hca)
-    return rates
-
-
-def _lid(text: str) -> int | None:
-    try:
-        return int(text, 0)
-    except ValueError:
-        return None
+    return Reading("ibstat", _faults(known, up), (), unknown)
 
 
 def _whole(block: PortBlock) -> bool:

@@ -36,34 +36,27 @@ ADDRESS = re.compile(
 
 
 def interfaces(text: str) -> Reading | None:
-    facts: dict[str, dict[str, object]] = {}
     addresses: dict[str, list[str]] = {}
     first: dict[str, int] = {}
     here = ""
     unread = 0
     for at, line in numbered(text):
-        if link := LINK.match(line):
-            here, flags = link["name"], link["flags"].split(",")
-            facts[here] = {"state": link["state"], "mtu": int(link["mtu"]), "up": {"UP", "LOWER_UP"} <= set(flags)}
+        if found := LINK.match(line) or CONFIG.match(line):
+            here = found["name"]
+            first.setdefault(here, at)
         elif brief := BRIEF.match(line):
             here = brief["name"]
-            facts[here] = {"state": brief["state"], "up": brief["state"] != "DOWN"}
+            first.setdefault(here, at)
             addresses[here] = [word for word in brief["addresses"].split() if "/" in word]
-        elif config := CONFIG.match(line):
-            here = config["name"]
-            mtu = int(config["mtu"]) if config["mtu"] else None
-            facts[here] = {"up": "RUNNING" in (config["flags"] or "").split(","), "mtu": mtu}
         elif address := ADDRESS.match(line):
             addresses.setdefault(here, []).append(_with_prefix(address))
         elif line.strip() and not line.startswith((" ", "\t")):
             unread += 1
-        first.setdefault(here, at)
-    if not facts:
+    if not first:
         return None
-    found = {name: {**fact, "addresses": addresses.get(name, [])} for name, fact in facts.items()}
-    listed = "; ".join(f"{name} {', '.join(addresses.get(name, []))}".strip() for name in list(facts)[:8])
-    support = Support(ON_INTERFACE, f"the node's interfaces are: {listed}", tuple(first[name] for name in facts)[:6])
-    return Reading("interfaces", {"interfaces": found}, (), (support,), CUT if unread else "")
+    listed = "; ".join(f"{name} {', '.join(addresses.get(name, []))}".strip() for name in list(first)[:8])
+    support = Support(ON_INTERFACE, f"the node's interfaces are: {listed}", tuple(first.values())[:6])
+    return Reading("interfaces", (), (support,), CUT if unread else "")
 
 
 def _with_prefix(address: re.Match[str]) -> str:
@@ -85,7 +78,7 @@ ROUTE = re.compile(
 
 
 def routes(text: str) -> Reading | None:
-    found, default, unread = [], None, 0
+    found, default, unread = 0, False, 0
     lines = [(at, line) for at, line in numbered(text) if line.strip()]
     if refused := re.search(
         r"^RTNETLINK answers: (Network is unreachable|No route to host|Permission denied|Invalid argument)",
@@ -99,19 +92,18 @@ def routes(text: str) -> Reading | None:
             "ip route; ip rule   # add one: sudo ip route add NETWORK via GATEWAY dev INTERFACE",
             (at,),
         )
-        return Reading("ip route", {"routes": []}, (fault,))
-    for at, line in lines:
+        return Reading("ip route", (fault,))
+    for _, line in lines:
         route = ROUTE.match(line.rstrip())
         if route is None or not (route["dev"] or route["via"] or route["kind"] or "nexthop" in route["rest"]):
             unread += not (line.startswith((" ", "\t")))
             continue
-        found.append({"to": route["to"], "via": route["via"], "dev": route["dev"], "kind": route["kind"] or "unicast"})
-        if route["to"] == "default" and route["kind"] in (None, "unicast"):
-            default = default or at
+        found += 1
+        default = default or (route["to"] == "default" and route["kind"] in (None, "unicast"))
     if not found:
         return None
     supports: tuple[Support, ...] = ()
-    if default is None and not any(line.startswith(("local", "broadcast")) for _, line in lines[:1]) and len(found) > 1:
+    if not default and not lines[0][1].startswith(("local", "broadcast")) and found > 1:
         supports = (
             Support(
                 ("no-route", "no-route-or-reject"),
@@ -119,8 +111,7 @@ def routes(text: str) -> Reading | None:
                 tuple(at for at, _ in lines[:4]),
             ),
         )
-    gateway = next((route["via"] for route in found if route["to"] == "default"), None)
-    return Reading("ip route", {"routes": found, "default": gateway}, (), supports, CUT if unread else "")
+    return Reading("ip route", (), supports, CUT if unread else "")
 
 
 ANSWER = re.compile(
@@ -163,7 +154,7 @@ def lookup(text: str) -> Reading | None:
     whole = (
         len(answers) == len(lines) and "" not in names and all(_is_address(answer["address"]) for _, answer in answers)
     )
-    return Reading("getent", {"names": names}, tuple(faults), tuple(supports), "" if whole else CUT)
+    return Reading("getent", tuple(faults), tuple(supports), "" if whole else CUT)
 
 
 def _is_address(text: str) -> bool:
@@ -186,13 +177,11 @@ def sysctl(text: str) -> Reading | None:
     found = {match["key"]: (match["value"].strip(), at) for at, line in lines if (match := SYSCTL.match(line.strip()))}
     if not found:
         return None
-    facts: dict[str, object] = {key: value for key, (value, _) in found.items()}
     supports: tuple[Support, ...] = ()
     span, at = found.get("net.ipv4.ip_local_port_range", ("", 0))
     ends = [int(word) for word in span.split() if word.isdecimal()]
     bad = span != "" and len(ends) != 2
     if len(ends) == 2:
-        facts["ip_local_port_range"] = ends
         says = (
             f"the port lies in {ends[0]}-{ends[1]}, where the kernel takes ports for outgoing connections: any of "
             "them may have it"
@@ -202,7 +191,7 @@ def sysctl(text: str) -> Reading | None:
             "net.ipv4.ip_local_reserved_ports=PORT"
         )
         supports = (Support(("port-in-use",), says, (at,), remedy, ports=(ends[0], ends[1])),)
-    return Reading("sysctl", facts, (), supports, "" if len(found) == len(lines) and not bad else CUT)
+    return Reading("sysctl", (), supports, "" if len(found) == len(lines) and not bad else CUT)
 
 
 _ADDRESSES = (
@@ -301,14 +290,7 @@ def sockets(text: str) -> Reading | None:
     )
     if not head and (not rows or other):
         return None
-    supports = tuple(_support(one) for one in found)
-    facts = {
-        "listeners": [
-            {"address": one.address, "port": one.port, "program": one.program, "pid": one.pid, "user": one.user}
-            for one in found
-        ]
-    }
-    return Reading("listening sockets", facts, (), supports, CUT if other else "")
+    return Reading("listening sockets", (), tuple(map(_support, found)), CUT if other else "")
 
 
 def _listener(row: re.Match[str], at: int) -> Listener:

@@ -28,27 +28,10 @@ def read(text: str) -> Reading | None:
     gpus = dict(details.gpus) or {"": details.head}
     if not any("/" in name for entries in gpus.values() for name in entries) and "Attached GPUs" not in details.head:
         return None
-    first = next(iter(gpus.values()))
     faults = [*failures(text), *(fault for name, entries in gpus.items() for fault in _faults(text, name, entries))]
     attached = number(details.head.get("Attached GPUs", ""))
-    facts: dict[str, object] = {
-        "driver": details.head.get("Driver Version"),
-        "cuda": details.head.get("CUDA Version"),
-        "gpus": int(attached) if attached is not None else len(details.gpus) or None,
-        "gen_current": _whole(first, "PCIe Generation/Current"),
-        "gen_max": _whole(first, "PCIe Generation/Max"),
-        "width_current": _whole(first, "Link Width/Current"),
-        "width_max": _whole(first, "Link Width/Max"),
-        "pcie_replays": _whole(first, "Replays Since Reset"),
-        "downgraded": downgraded(first),
-        "dram_correctable": _whole(first, "Volatile/DRAM Correctable"),
-        "dram_uncorrectable": _whole(first, "Volatile/DRAM Uncorrectable"),
-        "remap_pending": yes_or_no(first, "Remapped Rows/Pending"),
-        "remap_failure": yes_or_no(first, "Remapped Rows/Remapping Failure Occurred"),
-    }
-    return Reading(
-        "nvidia-smi -q", facts, tuple(faults), tuple(_supports(text, gpus)), _unknown(text, attached, details.gpus)
-    )
+    supports = tuple(_supports(text, gpus))
+    return Reading("nvidia-smi -q", tuple(faults), supports, _unknown(text, attached, details.gpus))
 
 
 def _unknown(text: str, attached: float | None, gpus: Mapping[str, Entries]) -> str:

@@ -24,12 +24,11 @@ def listing(text: str) -> Reading | None:
         return None
     slices = sum(bool(MIG.match(line)) for _, line in rows)
     numbers = [int(gpu["index"]) for gpu in gpus]
-    facts = {"gpu_count": len(gpus), "model": gpus[0]["name"] if gpus else None, "mig_devices": slices}
     whole = len(gpus) + slices == len(rows) and numbers == list(range(len(gpus)))
-    return Reading("nvidia-smi -L", facts, wrong, (), "" if whole or wrong else CUT)
+    return Reading("nvidia-smi -L", wrong, (), "" if whole or wrong else CUT)
 
 
-LINK = re.compile(r"\A\s+Link (?P<link>\d+): (?:(?P<rate>[\d.]+) GB/s|<?inactive>?)\s*\Z", re.IGNORECASE)
+LINK = re.compile(r"\A\s+Link \d+: (?:[\d.]+ GB/s|<?inactive>?)\s*\Z", re.IGNORECASE)
 
 
 def nvlink(text: str) -> Reading | None:
@@ -43,13 +42,6 @@ def nvlink(text: str) -> Reading | None:
     active = {gpu: sum(up.values()) for gpu, up in links.items()}
     most = max(active.values())
     silent = sum(not up for gpu in links.values() for up in gpu.values())
-    rates = [float(found["rate"]) for _, line in rows if (found := LINK.match(line)) and found["rate"]]
-    facts = {
-        "links_per_gpu": most,
-        "gb_s_per_link": rates[0] if rates else None,
-        "inactive_links": silent,
-        "active": active,
-    }
     behind = [gpu for gpu, count in active.items() if count < most]
     faults: tuple[Fault, ...] = ()
     if behind:
@@ -66,7 +58,7 @@ def nvlink(text: str) -> Reading | None:
         and len({len(up) for up in links.values() if up}) <= 1
         and (bool(behind) or not silent)
     )
-    return Reading("nvidia-smi nvlink", facts, faults, (), "" if whole else CUT)
+    return Reading("nvidia-smi nvlink", faults, (), "" if whole else CUT)
 
 
 def _inactive(text: str, gpus: list[int]) -> Iterator[int]:
@@ -88,48 +80,22 @@ def topology(text: str) -> Reading | None:
         return None
     columns = re.findall(r"\b(?:GPU|NIC)\d+\b|\b(?:mlx|bnxt|irdma|efa)\w*_\d+\b", head[0])
     rows: dict[str, list[str]] = {}
-    numa: list[str] = []
     for line in text[head.end() :].splitlines():
         words = line.split()
         if words and words[0] in columns:
             rows[words[0]] = words[1 : len(columns) + 1]
-            if words[0].startswith("GPU") and len(words) > len(columns) + 2:
-                numa.append(words[len(columns) + 2])
-    gpus = [name for name in columns if name.startswith("GPU")]
     whole = set(rows) == set(columns) and all(
         len(row) == len(columns) and all(re.fullmatch(CELL, cell) for cell in row) for row in rows.values()
     )
-    pairs = {
-        (a, b): rows[a][at]
-        for a in gpus
-        if a in rows
-        for at, b in enumerate(columns)
-        if b in gpus and a != b and at < len(rows[a])
-    }
-    kinds = set(pairs.values())
-    facts = {
-        "gpus": len(gpus),
-        "all_pairs": kinds.pop() if len(kinds) == 1 else None,
-        "gpu0_gpu1": pairs.get(("GPU0", "GPU1")),
-        "nvlink": any(kind.startswith("NV") for kind in pairs.values()),
-        "numa_nodes": len({node for node in numa if node.isdecimal()}) or None,
-        "nics": len(columns) - len(gpus),
-    }
-    return Reading("nvidia-smi topo", facts, (), (), "" if whole else CUT)
+    return Reading("nvidia-smi topo", unknown="" if whole else CUT)
 
 
-REASONS = {
-    0x1: "gpu_idle",
-    0x2: "applications_clocks_setting",
-    0x4: "sw_power_cap",
+HARMFUL = {
     0x8: "hw_slowdown",
-    0x10: "sync_boost",
     0x20: "sw_thermal_slowdown",
     0x40: "hw_thermal_slowdown",
     0x80: "hw_power_brake_slowdown",
-    0x100: "display_clock_setting",
 }
-HARMFUL = 0x8 | 0x20 | 0x40 | 0x80
 MASK = re.compile(r"0x[0-9a-fA-F]{16}\Z")
 COUNT = re.compile(r"\A(?:\d+|Yes|No|\[?(?:N/A|Not Supported)\]?)\Z")
 ERRORS = re.compile(r"ecc\.errors\.uncorrected|remapped_rows\.(?:uncorrectable|pending|failure)|retired_pages\.pending")
@@ -150,7 +116,7 @@ def query(text: str) -> Reading | None:
             "sudo reboot",
             (1,),
         )
-        return Reading("nvidia-smi --query-gpu", {"ok": False, "reason": "gpu-lost"}, (fault,))
+        return Reading("nvidia-smi --query-gpu", (fault,))
     if not rows:
         return None
     names = (
@@ -162,11 +128,8 @@ def query(text: str) -> Reading | None:
     masks = [(at, row[0], int(row[-1], 16)) for at, row in body if MASK.match(row[-1])]
     if not names and len(masks) != len(body):
         return None
-    facts: dict[str, object] = {
-        "gpus": [{"name": name, "mask": hex(mask), "reasons": _reasons(mask)} for _, name, mask in masks]
-    }
     faults = list(_of_fields(names, body))
-    slow = [(at, f"{name}: {', '.join(_reasons(mask & HARMFUL))}") for at, name, mask in masks if mask & HARMFUL]
+    slow = [(at, f"{name}: {', '.join(reasons)}") for at, name, mask in masks if (reasons := _reasons(mask))]
     says = f"slowed down: {'; '.join(what for _, what in slow[:4])}"
     supports = (
         (
@@ -190,11 +153,12 @@ def query(text: str) -> Reading | None:
         unknown = f"not understood: {odd[0]}"
     if not unknown and any(mask & ~0x1FF for _, _, mask in masks):
         unknown = "a bit of the mask is not known here"
-    return Reading("nvidia-smi --query-gpu", facts, tuple(faults), supports, unknown)
+    return Reading("nvidia-smi --query-gpu", tuple(faults), supports, unknown)
 
 
 def _reasons(mask: int) -> list[str]:
-    return [name for bit, name in REASONS.items() if mask & bit]
+    """Those for which the clocks should not be lower."""
+    return [name for bit, name in HARMFUL.items() if mask & bit]
 
 
 def _of_fields(names: list[str], body: list[tuple[int, list[str]]]) -> Iterator[Fault]:

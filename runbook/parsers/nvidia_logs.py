@@ -26,7 +26,8 @@ def fabric_manager(text: str) -> Reading | None:
         if word in ("active", "inactive", "failed", "unknown", "activating"):
             return _one_word(word)
         return None
-    running = configured = None
+    running: bool | None = None
+    configured = True
     failed: list[int] = []
     for at, line in numbered(text):
         if FAILED.search(line):
@@ -44,25 +45,17 @@ def fabric_manager(text: str) -> Reading | None:
             "--version"
         )
         faults = (Fault("fabricmanager-down", says, remedy, tuple(failed[:4])),)
-    unknown = "" if running and configured is not False else "it does not tell that the fabric manager runs"
-    return Reading(
-        "fabric manager", {"running": running, "configured": configured}, faults, (), "" if faults else unknown
-    )
+    unknown = "" if running and configured else "it does not tell that the fabric manager runs"
+    return Reading("fabric manager", faults, (), "" if faults else unknown)
 
 
 def _one_word(word: str) -> Reading:
-    running = word == "active"
-    supports: tuple[Support, ...] = ()
-    if not running:
-        says = f"the NVSwitch fabric manager is {word}"
-        supports = (Support(("fabricmanager-down",), says, (1,), "sudo systemctl restart nvidia-fabricmanager"),)
-    return Reading(
-        "fabric manager",
-        {"running": running},
-        (),
-        supports,
-        "" if running else f"it is {word}, which is right where there is no NVSwitch",
-    )
+    if word == "active":
+        return Reading("fabric manager")
+    says = f"the NVSwitch fabric manager is {word}"
+    support = Support(("fabricmanager-down",), says, (1,), "sudo systemctl restart nvidia-fabricmanager")
+    unknown = f"it is {word}, which is right where there is no NVSwitch"
+    return Reading("fabric manager", (), (support,), unknown)
 
 
 SAYS = {
@@ -89,7 +82,6 @@ def kernel_log(text: str) -> Reading | None:
         told.add((event.cause, event.bus))
         says, remedy = (part.format(bus=event.bus) for part in SAYS[event.cause])
         faults.append(Fault(event.cause, f"{says} (Xid {event.number})", remedy, (_line(lines, event),)))
-    facts = {"xids": [event.number for event in found], "gpus": sorted({event.bus for event in found})}
     of_programs = [event for event in found if event.number in APPLICATION]
     supports = tuple(
         Support(
@@ -100,9 +92,8 @@ def kernel_log(text: str) -> Reading | None:
         for event in of_programs[:2]
     )
     unread = [event for event in found if event.cause is None and event.number not in APPLICATION]
-    return Reading(
-        "kernel log", facts, tuple(faults), supports, f"Xid {unread[0].number} is not known here" if unread else ""
-    )
+    unknown = f"Xid {unread[0].number} is not known here" if unread else ""
+    return Reading("kernel log", tuple(faults), supports, unknown)
 
 
 def _line(lines: list[str], event: XidEvent) -> int:

@@ -23,7 +23,6 @@ SECOND = re.compile(
     r"(?P<used>\d+)\s*MiB\s*/\s*(?P<total>\d+)\s*MiB\s*\|\s*(?P<load>\d+%|N/A"
     r"|ERR!)\s+(?P<compute>[\w.]+(?: Process)?|N/A|ERR!)\s*\|"
 )
-THIRD = re.compile(r"\A\|[\s|]*\|\s*(?P<mig>Disabled|Enabled\*?|N/A)\s*\|\s*\Z")
 PROCESS = re.compile(
     r"\|\s*(?P<gpu>\d+)\s+(?:\S+\s+\S+\s+)?(?P<pid>\d+)\s+(?P<kind>C\+G|C|G|M\+C"
     r"|M)\s+(?P<program>\S.*?)\s+(?P<mib>\d+MiB|N/A)\s*\|"
@@ -65,44 +64,20 @@ def read(text: str) -> Reading | None:
     wrong = list(failures(text))
     head = HEAD.search(text)
     if head is None:
-        if not wrong:
-            return None
-        lost = LOST.search(flat(text))
-        facts = {
-            "ok": False,
-            "reason": "gpu-lost" if lost else wrong[0].cause,
-            "bus_id": lost["gpu"].strip() if lost else None,
-        }
-        return Reading("nvidia-smi", facts, tuple(wrong))
+        return Reading("nvidia-smi", tuple(wrong)) if wrong else None
     gpus: list[dict[str, str]] = []
     lines: list[int] = []
     processes: list[tuple[int, re.Match[str]]] = []
-    none_run = "No running processes found" in text
     for at, line in numbered(text):
         if first := FIRST.match(line.strip()):
             gpus.append(first.groupdict())
             lines.append(at)
         elif gpus and (second := SECOND.match(line.strip())):
             gpus[-1] |= second.groupdict()
-        elif gpus and (third := THIRD.match(line.strip())):
-            gpus[-1]["mig"] = third["mig"]
         elif process := PROCESS.match(line.strip()):
             processes.append((at, process))
     faults = [*wrong, *_faults(gpus, lines)]
-    memory = [int(gpu["ecc"]) for gpu in gpus if gpu["ecc"].isdecimal()]
-    facts = {
-        "ok": True,
-        "driver": head["driver"],
-        "cuda": head["cuda"],
-        "gpus": len(gpus),
-        "model": gpus[0]["name"] if gpus else None,
-        "ecc_uncorrected": sum(memory) if memory else None,
-        "mig": gpus[0].get("mig") if gpus else None,
-        "fan": gpus[0].get("fan") if gpus else None,
-        "compute_mode": gpus[0].get("compute") if gpus else None,
-        "processes": len(processes) if processes or none_run else None,
-    }
-    return Reading("nvidia-smi", facts, tuple(faults), tuple(_supports(gpus, lines, processes)), _unknown(text, gpus))
+    return Reading("nvidia-smi", tuple(faults), tuple(_supports(gpus, lines, processes)), _unknown(text, gpus))
 
 
 def _unknown(text: str, gpus: list[dict[str, str]]) -> str:

@@ -62,8 +62,7 @@ def iptables_list(text: str) -> Reading | None:
     policies: dict[str, str] = {}
     chain = ""
     verbose = bool(re.search(r"^[ \t]*(?:num\s+)?pkts\s+bytes\s+target", text, re.MULTILINE))
-    accepts, rejects, refuses, ipset, unread = 0, "", 0, False, 0
-    jumps = False
+    refuses = unread = 0
     where: dict[str, int] = {}
     for at, line in numbered(text):
         if found := CHAIN.match(line):
@@ -78,68 +77,41 @@ def iptables_list(text: str) -> Reading | None:
         if rule is None:
             unread += 1
             continue
-        ipset = ipset or "match-set" in rule["more"]
-        if chain != "INPUT":
-            continue
-        anyone = rule["protocol"] in ("all", "0") and rule["source"] in ANYWHERE and rule["to"] in ANYWHERE
-        if rule["target"] == "ACCEPT" and rule["source"] not in ANYWHERE and not rule["more"]:
-            accepts += 1
-        elif rule["target"] in ("REJECT", "DROP"):
-            free = anyone and (not verbose or rule["in"] in ("*", "any"))
-            if free and verbose and (not rule["more"] or rule["more"].startswith("reject-with ")):
-                rejects = rejects or rule["more"].removeprefix("reject-with ").strip() or rule["target"].lower()
-                refuses = refuses or at
-        elif rule["target"] not in ("ACCEPT", "LOG", "RETURN"):
-            jumps = True
+        if (
+            verbose  # only that shows the interface
+            and chain == "INPUT"
+            and rule["target"] in ("REJECT", "DROP")
+            and rule["protocol"] in ("all", "0")
+            and rule["source"] in ANYWHERE
+            and rule["to"] in ANYWHERE
+            and rule["in"] in ("*", "any")
+            and (not rule["more"] or rule["more"].startswith("reject-with "))
+        ):
+            refuses = refuses or at
     if not policies:
         return None
-    closed = policies.get("INPUT") == "DROP" or bool(refuses)
-    open_ = verbose and not closed and not jumps and "DROP" not in text and "REJECT" not in text
-    filtered = policies.get("INPUT") == "DROP" or (closed and verbose)
-    facts: dict[str, object] = {
-        "input_policy": policies.get("INPUT"),
-        "forward_policy": policies.get("FORWARD"),
-        "docker_present": "DOCKER" in text,
-        "input_has_unconditional_reject": bool(refuses),
-        "reject_with": rejects or None,
-        "accepts_from": accepts,
-        "uses_ipset": ipset,
-        "conclusion": "filtered" if filtered else "open" if open_ else "undetermined",
-    }
     supports: tuple[Support, ...] = ()
-    if closed:
+    if policies.get("INPUT") == "DROP" or refuses:
         at = refuses or where["INPUT"]
         supports = _blocks("iptables", text.splitlines()[at - 1].strip(), (at,), ALLOW_IPTABLES)
-    return Reading("iptables -L", facts, (), supports, CUT if unread or "INPUT" not in policies else "")
+    return Reading("iptables -L", (), supports, CUT if unread or "INPUT" not in policies else "")
 
 
 def iptables_save(text: str) -> Reading | None:
     try:
         bases = iptables.parse(text, "iptables-legacy")
     except (ValueError, IndexError):
-        return Reading("iptables-save", {}, (), (), CUT)
+        return Reading("iptables-save", unknown=CUT)
     base = next((base for base in bases if base.hook == "input" and base.table == "filter"), None)
     if base is None:
         if not bases and not re.search(r"^\*\w+|^-P ", text, re.MULTILINE):
             return None
-        return Reading("iptables-save", {"input_policy": None}, (), (), "" if "COMMIT" in text else CUT)
+        return Reading("iptables-save", unknown="" if "COMMIT" in text else CUT)
     rules = [rule.text for rule in base.chains[base.chain]]
-    last = re.fullmatch(
-        r"-A INPUT -j (?P<target>REJECT|DROP)(?: --reject-with (?P<how>\S+))?", rules[-1] if rules else ""
-    )
-    ports = [int(found[1]) for rule in rules if (found := re.search(r"--dport (\d+) .{0,300}-j ACCEPT", rule))]
-    sources = [found[1] for rule in rules if (found := re.fullmatch(r"-A INPUT -s (\S+) -j ACCEPT", rule))]
+    last = re.fullmatch(r"-A INPUT -j (?:REJECT|DROP)(?: --reject-with \S+)?", rules[-1] if rules else "")
     policy = re.search(r"^(?::|-P )INPUT (\w+)", text, re.MULTILINE)
-    ephemeral = _ephemeral(bases)
-    facts: dict[str, object] = {
-        "input_policy": policy[1] if policy else None,
-        "terminal_rule": f"{last['target']} {last['how'] or ''}".strip() if last else None,
-        "open_tcp_ports": ports,
-        "trusted_sources": sources,
-        "ephemeral_tcp_allowed": ephemeral,
-    }
     supports: tuple[Support, ...] = ()
-    if ephemeral is False:
+    if _ephemeral(bases) is False:
         why = rules[-1] if last else f"policy {policy[1] if policy else 'DROP'}"
         lines = tuple(
             at
@@ -148,7 +120,7 @@ def iptables_save(text: str) -> Reading | None:
         )
         supports = _blocks("iptables", why, lines[:2], ALLOW_IPTABLES)
     whole = text.count("COMMIT") == len(re.findall(r"^\*", text, re.MULTILINE))
-    return Reading("iptables-save", facts, (), supports, "" if whole else CUT)
+    return Reading("iptables-save", (), supports, "" if whole else CUT)
 
 
 def nft_json(text: str) -> Reading | None:
@@ -157,28 +129,14 @@ def nft_json(text: str) -> Reading | None:
     try:
         bases = nft.parse(text)
     except nft.UnreadableRulesetError:
-        return Reading("nft", {"format": "json"}, (), (), CUT)
-    inputs = [base for base in bases if base.hook == "input"]
-    rules = [rule.text for base in inputs for rule in base.chains[base.chain]]
-    last = [base.chains[base.chain][-1].text for base in inputs if base.chains[base.chain]]
-    ports = re.findall(r'"field":"dport"\}\},"right":(\d+)\}\},\{"accept"', " ".join(rules))
-    ephemeral = _ephemeral(bases)
-    drops = any(base.policy == "drop" for base in inputs)
-    tables = re.findall(r'"table":\s*\{"family":\s*"\w+",\s*"name":\s*"([^"]+)"', text)
-    facts: dict[str, object] = {
-        "format": "json",
-        "tables": list(dict.fromkeys(tables)),
-        "input_policy": ("drop" if drops else "accept") if inputs else None,
-        "open_tcp_ports": [int(port) for port in ports],
-        "terminal_rule": "reject" if any(re.fullmatch(r'\[\{"reject":.*\}\]', rule) for rule in last) else None,
-        "ephemeral_tcp_allowed": ephemeral,
-        "blocks": None if ephemeral is None else not ephemeral,
-    }
-    where = " ".join((inputs[0].family, inputs[0].table, inputs[0].chain)) if inputs else ""
-    words = nft_words(inputs[0].family, inputs[0].table, inputs[0].chain) if inputs else ""
+        return Reading("nft", unknown=CUT)
+    first = next((base for base in bases if base.hook == "input"), None)
+    if first is None or _ephemeral(bases) is not False:
+        return Reading("nft")
+    place = (first.family, first.table, first.chain)
+    words = nft_words(*place)
     remedy = NFT_BY_HAND if words is None else ALLOW_NFT.format(where=words)
-    supports = _blocks("nft", f"chain {where}", (1,), remedy) if ephemeral is False else ()
-    return Reading("nft", facts, (), supports)
+    return Reading("nft", (), _blocks("nft", f"chain {' '.join(place)}", (1,), remedy))
 
 
 BASE = re.compile(r"\s*type (?P<kind>\w+) hook (?P<hook>\w+) .*?policy (?P<policy>\w+);")
@@ -203,12 +161,6 @@ def nft_text(text: str) -> Reading | None:
                 policy, at_policy, where = base["policy"], at, f"{table} {chain}"
         elif hook == "input" and line.strip() not in ("", "}"):
             rules.append((at, re.sub(r'(?:(?<!\s)\s+)?comment ".{0,300}"', "", line.strip())))
-    ports = [
-        int(found[1])
-        for _, rule in rules
-        if (found := re.fullmatch(r"(?:\w+ saddr \S+ )?tcp dport (\d+)(?: .*)? accept", rule))
-    ]
-
     wide = [
         rule
         for _, rule in rules
@@ -216,62 +168,29 @@ def nft_text(text: str) -> Reading | None:
         and not re.match(r"tcp dport \d+ |udp |ip6? protocol icmp|icmp|iif\w* \"?lo\"?|ct state \{? ?established", rule)
     ]
     rejecting = [(at, rule) for at, rule in rules if re.match(r"(?:counter [\w ]*?)?(?:drop|reject\b.*)$", rule)]
-    ephemeral: bool | None = None
-    if (policy == "drop" or rejecting) and not wide:
-        ephemeral = False
-    elif not rules and policy in ("", "accept"):
-        ephemeral = True
-    facts: dict[str, object] = {
-        "input_policy": policy or None,
-        "open_tcp_ports": ports,
-        "established_accept": any(
-            re.match(r"ct state \{? ?(?:established|related)", rule) and "accept" in rule for _, rule in rules
-        ),
-        "rate_limited_reject": any("limit rate" in rule and ("reject" in rule or "drop" in rule) for _, rule in rules),
-        "ephemeral_tcp_allowed": ephemeral,
-    }
     supports: tuple[Support, ...] = ()
-    if ephemeral is False:
+    if (policy == "drop" or rejecting) and not wide:
         at, why = rejecting[0] if rejecting else (at_policy, "policy drop")
         supports = _blocks("nft", why, (at,), ALLOW_NFT.format(where=where))
     whole = text.count("{") == text.count("}")
-    return Reading("nft", facts, (), supports, "" if whole else CUT)
+    return Reading("nft", (), supports, "" if whole else CUT)
 
 
 def ufw_status(text: str) -> Reading | None:
     status = parse_ufw(text)
     if status is None:
         return None
-    routed = re.search(r"\b(\w+) \(routed\)", text)
     v4 = [rule for rule in status.rules if "(v6)" not in rule.to + rule.origin]
-    incoming = [rule for rule in v4 if rule.direction == "IN"]
     open_ = [
         rule.to
-        for rule in incoming
-        if rule.action == "ALLOW" and rule.origin == "Anywhere" and not re.match(r"\d+\.\d+", rule.to)
-    ]
-    networks = [
-        f"{rule.origin} -> {rule.to}"
-        for rule in incoming
-        if rule.action == "ALLOW" and re.fullmatch(r"[\d.]+/\d+", rule.origin) and not re.search(r" on |/udp", rule.to)
+        for rule in v4
+        if (rule.direction, rule.action, rule.origin) == ("IN", "ALLOW", "Anywhere")
+        and not re.match(r"\d+\.\d+", rule.to)
     ]
     wide = [
         to for to in open_ if to == "Anywhere" or any(_wide(part) for part in re.findall(r"[\d:]+", to.split("/")[0]))
     ]
     allowed = not status.active or status.incoming == "allow" or bool(wide)
-    facts: dict[str, object] = {
-        "active": status.active,
-        "blocks": not allowed,
-        "default_incoming": status.incoming,
-        "default_outgoing": status.outgoing,
-        "default_routed": routed[1] if routed else None,
-        "rules": len(status.rules),
-        "open": open_,
-        "has_limit_rule": any(rule.action == "LIMIT" for rule in status.rules),
-        "has_reject_rule": any(rule.action == "REJECT" for rule in status.rules),
-        "allow_from_subnet": networks,
-        "ephemeral_tcp_allowed": allowed,
-    }
     supports: tuple[Support, ...] = ()
     if not allowed:
         lines = tuple(at for at, line in numbered(text) if line.startswith(("Status:", "Default:")))
@@ -279,7 +198,7 @@ def ufw_status(text: str) -> Reading | None:
         supports = _blocks("ufw", f"{status.incoming or 'deny'} (incoming)", lines, remedy)
     rows = [line for line in text.splitlines() if re.search(r"\b(?:ALLOW|DENY|REJECT|LIMIT)\b", line)]
     whole = len(rows) == len(status.rules) and (not status.active or status.incoming is not None or bool(rows))
-    return Reading("ufw", facts, (), supports, "" if whole else CUT)
+    return Reading("ufw", (), supports, "" if whole else CUT)
 
 
 def _wide(ports: str) -> bool:
@@ -289,32 +208,13 @@ def _wide(ports: str) -> bool:
 
 def firewall_cmd(text: str) -> Reading | None:
     if re.search(r"firewall-cmd: (?:command )?not found", text):
-        return Reading(
-            "firewalld", {"running": None, "installed": False, "blocks": None}, (), (), "firewall-cmd is not installed"
-        )
-    if re.search(r"^(?:FirewallD is not running|not running)\s*$", text.strip()):
-        return Reading("firewalld", {"running": False, "installed": True, "blocks": False})
-    if firewalld_runs(text):
-        return Reading("firewalld", {"running": True, "installed": True, "blocks": None})
+        return Reading("firewalld", unknown="firewall-cmd is not installed")
+    if re.search(r"^(?:FirewallD is not running|not running)\s*$", text.strip()) or firewalld_runs(text):
+        return Reading("firewalld")
     zones = parse_zones(text).zones
     if not zones:
         return None
     active = [zone for zone in zones if zone.active]
-    facts: dict[str, object] = {
-        "running": True,
-        "installed": True,
-        "active_zones": [zone.name for zone in active],
-        "zones": {
-            zone.name: {
-                "interfaces": list(zone.interfaces),
-                "services": _services(text, zone.name),
-                "ports": list(zone.ports),
-                "target": zone.target,
-            }
-            for zone in zones
-        },
-        "ephemeral_tcp_allowed": {name: _lets_in(zone) for zone in active for name in zone.interfaces},
-    }
     closed = [zone for zone in active if zone.interfaces and not _lets_in(zone)]
     supports: tuple[Support, ...] = ()
     if closed:
@@ -330,13 +230,7 @@ def firewall_cmd(text: str) -> Reading | None:
     whole = bool(active) and all(
         "rich rules" in block for block in re.split(r"\n(?=\S)", text.strip("\n")) if "target:" in block
     )
-    return Reading("firewalld", facts, (), supports, "" if whole else CUT)
-
-
-def _services(text: str, zone: str) -> list[str]:
-    block = re.search(rf"^{re.escape(zone)}(?: \([^)]*\))?\s*\n(?P<body>(?:[ \t]+.*\n?|\s*\n)*)", text, re.MULTILINE)
-    line = re.search(r"^[ \t]+services:[ \t]*(.*)$", block["body"], re.MULTILINE) if block else None
-    return line[1].split() if line else []
+    return Reading("firewalld", (), supports, "" if whole else CUT)
 
 
 def _lets_in(zone: FirewalldZone) -> bool:

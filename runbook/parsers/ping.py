@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 from runbook.causes.catalogue import Confidence
@@ -12,18 +13,17 @@ from runbook.model.commands import powershell_word, word
 from runbook.parsers.reading import CUT, Fault, Reading, Tool
 
 HEAD = re.compile(
-    r"^PING (?P<target>\S*?) ?\((?P<ip>[^)]*)\)(?: from (?P<source>\S+) (?P<interface>[^\s:]+)?:?)?(?:.*? "
+    r"^PING (?P<target>\S*?) ?\((?P<ip>[^)]*)\)(?: from \S+ (?:[^\s:]+)?:?)?(?:.*? "
     r"(?P<size>\d+)(?:\(\d+\))? (?:data )?bytes(?: of data)?)?",
     re.MULTILINE,
 )
 SUMMARY = re.compile(
-    r"^(?P<sent>\d+) packets transmitted, (?P<received>\d+) (?:packets )?received(?:, \+(?P<dup>\d+) duplicates)?"
-    r"(?:, \+(?P<errors>\d+) errors)?(?:, (?P<duplicates>\+?\d+) duplicates)?, (?P<loss>[\d.]+)% packet loss",
+    r"^(?P<sent>\d+) packets transmitted, (?P<received>\d+) (?:packets )?received(?:, \+\d+ duplicates)?"
+    r"(?:, \+\d+ errors)?(?:, \+?\d+ duplicates)?, (?P<loss>[\d.]+)% packet loss",
     re.MULTILINE,
 )
-ROUND_TRIP = re.compile(r"^(?:rtt|round-trip) min/avg/max(?:/\w+)? = [\d.]+/(?P<avg>[\d.]+)/", re.MULTILINE)
 REASON = re.compile(
-    r"(?:^From (?P<by>\S+?):? .*?|: )(?P<reason>Destination (?:Host|Net|Port) Unreachable|Time to live exceeded"
+    r"(?:^From \S+?:? .*?|: )(?P<reason>Destination (?:Host|Net|Port) Unreachable|Time to live exceeded"
     r"|Packet filtered|Destination Host Prohibited|Destination Net Prohibited|Communication prohibited by filter"
     r"|Frag(?:mentation)? needed.*)",
     re.MULTILINE | re.IGNORECASE,
@@ -45,83 +45,65 @@ def read(text: str) -> Reading | None:
     starts = [match.start() for match in HEAD.finditer(text)]
     if len(starts) < 2:
         return _read_one(text)
-    ends = [*starts[1:], len(text)]
-    told = [
-        (_line(text, at) - 1, one) for at, end in zip(starts, ends, strict=True) if (one := _read_one(text[at:end]))
-    ]
-    faults = [_below(fault, above) for above, one in told for fault in one.faults]
-    if (large := _only_large_vanish([one for _, one in told])) is not None:
-        above, one = told[large]
-        says = f"{one.facts['target']} answers small packets, and none of {one.facts['size']} bytes"
+    told = [_one_of_several(text, at, end) for at, end in pairwise([*starts, len(text)])]
+    faults = [fault for one in told for fault in one.faults]
+    if (large := _only_large_vanish(told)) is not None:
+        says = f"{large.target} answers small packets, and none of {large.size} bytes"
         remedy = (
-            f"tracepath -n {word(one.facts['target'])}   # where the MTU shrinks; then one MTU on every interface "
-            "of the way"
+            f"tracepath -n {word(large.target)}   # where the MTU shrinks; then one MTU on every interface of the way"
         )
-        faults = [Fault("mtu-blackhole", says, remedy, _below(one.faults[0], above).lines, "medium")]
-    unknown = next((one.unknown for _, one in told if one.unknown), "")
-    return Reading("ping", told[0][1].facts, tuple(faults), (), unknown)
+        faults = [Fault("mtu-blackhole", says, remedy, large.faults[0].lines, "medium")]
+    return Reading("ping", tuple(faults), (), next((one.unknown for one in told if one.unknown), ""))
 
 
-def _below(fault: Fault, above: int) -> Fault:
-    return replace(fault, lines=tuple(at + above for at in fault.lines))
+@dataclass(frozen=True, slots=True)
+class _Ping:
+    """One of several: whom it asked, with how many bytes, whether anything came back, and what it shows."""
+
+    target: str
+    size: int
+    answered: bool
+    faults: tuple[Fault, ...]
+    unknown: str
 
 
-def _only_large_vanish(pings: Sequence[Reading]) -> int | None:
+def _one_of_several(text: str, start: int, end: int) -> _Ping:
+    above, own = _line(text, start) - 1, text[start:end]
+    head, summary, reading = HEAD.search(own), SUMMARY.search(own), _read_one(own)
+    return _Ping(
+        head["target"] if head else "",
+        int(head["size"] or 0) if head else 0,
+        summary is not None and int(summary["received"]) > 0 and not REFUSED.search(own),
+        tuple(replace(fault, lines=tuple(at + above for at in fault.lines)) for fault in reading.faults)
+        if reading
+        else (),
+        reading.unknown if reading else "",
+    )
+
+
+def _only_large_vanish(pings: Sequence[_Ping]) -> _Ping | None:
     """The ping of full-size packets that nobody answered, where the same target answers small ones."""
-    answered = {one.facts.get("target") for one in pings if one.facts.get("received") and _size(one) < LARGE}
-    silent = [
-        n for n, one in enumerate(pings) if one.facts.get("reachable") is False and one.faults and _size(one) >= LARGE
-    ]
-    return next((n for n in silent if pings[n].facts.get("target") in answered), None)
-
-
-def _size(ping: Reading) -> int:
-    size = ping.facts.get("size")
-    return size if isinstance(size, int) else 0
+    answered = {one.target for one in pings if one.answered and one.size < LARGE}
+    silent = (one for one in pings if one.faults and not one.answered and one.size >= LARGE)
+    return next((one for one in silent if one.target in answered), None)
 
 
 def _read_one(text: str) -> Reading | None:
     head, summary, refused = HEAD.search(text), SUMMARY.search(text), REFUSED.search(text)
     if not head and not summary and not refused:
         return windows(text)
-    facts: dict[str, object] = {
-        "target": (head["target"] or None) if head else None,
-        "target_ip": head["ip"] if head else None,
-        "size": int(head["size"]) if head and head["size"] else None,
-        "source_ip": head["source"] if head else None,
-        "source_if": head["interface"] if head else None,
-    }
     target = (head["target"] or head["ip"]) if head else "the peer"
     if refused:
-        return Reading("ping", {**facts, "reachable": False}, (_refusal(text, refused, target),))
+        return Reading("ping", (_refusal(text, refused, target),))
     if not summary:
-        return Reading("ping", facts, (), (), f"it has no summary: {CUT}")
+        return Reading("ping", unknown=f"it has no summary: {CUT}")
     sent, received, loss = int(summary["sent"]), int(summary["received"]), float(summary["loss"])
-    trip = ROUND_TRIP.search(text)
     why = REASON.search(text)
-    errors = summary["errors"]
-    duplicates = summary["dup"] or summary["duplicates"]
-    facts |= {
-        "transmitted": sent,
-        "received": received,
-        "loss_pct": loss,
-        "duplicates": int(duplicates) if duplicates else 0,
-        "errors": int(errors) if errors else 0,
-        "rtt_avg_ms": float(trip["avg"]) if trip else None,
-        "reachable": received > 0,
-        "reason": why["reason"] if why else None,
-        "reported_by": why["by"] if why else None,
-    }
     told = abs(loss - (100 * (1 - received / sent) if sent else 100)) < 1.5
     whole = sent > 0 and received <= sent and told
     lines = (_line(text, summary.start()), *((_line(text, why.start("reason")),) if why else ()))
-    return Reading(
-        "ping",
-        facts,
-        _verdict(target, sent, received, loss, why["reason"] if why else "", lines),
-        (),
-        "" if whole else CUT,
-    )
+    faults = _verdict(target, sent, received, loss, why["reason"] if why else "", lines)
+    return Reading("ping", faults, (), "" if whole else CUT)
 
 
 def _verdict(
@@ -204,10 +186,7 @@ def _line(text: str, at: int) -> int:
     return text.count("\n", 0, at) + 1
 
 
-PACKETS = re.compile(
-    r"Packets: Sent = (?P<sent>\d+), Received = (?P<received>\d+), Lost = (?P<lost>\d+) ?\((?P<loss>\d+)% ?loss\)"
-)
-AVERAGE = re.compile(r"Average = (?P<avg>\d+)ms")
+PACKETS = re.compile(r"Packets: Sent = (?P<sent>\d+), Received = (?P<received>\d+), Lost = \d+ ?\(\d+% ?loss\)")
 REPLY = re.compile(r"Reply from \S+: bytes=\d+ ")
 FAILED = re.compile(
     r"Destination (?:host|net) unreachable|Request timed out|General failure|PING: transmit failed"
@@ -224,31 +203,19 @@ def windows(text: str) -> Reading | None:
     if missing:
         at = (_line(text, missing.start()),)
         says = f"{missing['name']} does not resolve on this Windows machine"
-        return Reading(
-            "ping", {"reachable": False}, (Fault("name-unresolvable", says, f"Resolve-DnsName {missing['name']}", at),)
-        )
+        return Reading("ping", (Fault("name-unresolvable", says, f"Resolve-DnsName {missing['name']}", at),))
     if not head:
         return None
     target = head["target"]
     replies, failed = len(REPLY.findall(text)), list(FAILED.finditer(text))
-    total, average = PACKETS.search(text), AVERAGE.search(text)
-    facts: dict[str, object] = {
-        "target": target,
-        "target_ip": head["ip"] or target,
-        "transmitted": int(total["sent"]) if total else None,
-        "received": replies,
-        "loss_pct": float(total["loss"]) if total else None,
-        "rtt_avg_ms": float(average["avg"]) if average else None,
-        "reachable": replies > 0 if replies or failed else None,
-        "reason": failed[0][0] if failed else None,
-    }
+    total = PACKETS.search(text)
     lines = tuple(dict.fromkeys(_line(text, match.start()) for match in failed[:4]))
     if failed and "fragmented" in failed[0][0]:
         remedy = "netsh interface ipv4 show subinterfaces   # the MTU of the interface"
         fault = Fault(
             "mtu-blackhole", f"packets of {head['size']} bytes do not fit the way to {target}", remedy, lines, "medium"
         )
-        return Reading("ping", facts, (fault,))
+        return Reading("ping", (fault,))
     if failed and not replies:
         reason = failed[0][0]
         cause = "no-route" if "net unreachable" in reason or "General failure" in reason else "host-unreachable"
@@ -257,13 +224,13 @@ def windows(text: str) -> Reading | None:
             f"{powershell_word(target)} on, and in this network?"
         )
         sure: Confidence = "medium" if "timed out" in reason else "high"
-        return Reading("ping", facts, (Fault(cause, f"{target} answers no echo: {reason}", remedy, lines, sure),))
+        return Reading("ping", (Fault(cause, f"{target} answers no echo: {reason}", remedy, lines, sure),))
     if failed:
         sent = int(total["sent"]) if total else replies + len(failed)
         says = f"{target} answers {replies} of {sent} echoes"
-        return Reading("ping", facts, (Fault("packet-loss", says, f"ping -n 100 {word(target)}", lines, "medium"),))
+        return Reading("ping", (Fault("packet-loss", says, f"ping -n 100 {word(target)}", lines, "medium"),))
     whole = total is not None and replies == int(total["sent"]) == int(total["received"]) > 0
-    return Reading("ping", facts, (), (), "" if whole else CUT)
+    return Reading("ping", unknown="" if whole else CUT)
 
 
 TOOLS = (

@@ -6,7 +6,6 @@ The counters count since somebody last reset them, and stop at their largest val
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from runbook.model.commands import word
 from runbook.parsers.ibstat import START_SUBNET_MANAGER, Port, PortCause, as_state
@@ -27,13 +26,6 @@ def port_info(text: str) -> Reading | None:
     physical, physical_at = found.get("PhysLinkState", ("", 0))
     port = re.search(r"Port info: .{0,300}?Lid (\d+) port (\d+)", text)
     where = f"port {port[2]} of LID {port[1]}" if port else "the port"
-    facts: dict[str, Any] = {
-        "link_state": state,
-        "phys": physical,
-        "sm_lid": int(found["SMLid"][0]) if "SMLid" in found and found["SMLid"][0].isdecimal() else None,
-        "width": found.get("LinkWidthActive", ("", 0))[0],
-        "speed": found.get("LinkSpeedActive", ("", 0))[0],
-    }
     faults = []
     lines = tuple(line for line in (at, physical_at) if line)
     cause = Port("", 0, LINK_STATES.get(state, ""), as_state(physical), None, "InfiniBand").cause
@@ -60,13 +52,13 @@ def port_info(text: str) -> Reading | None:
     elif state == "Active" and (narrow := _narrow(found)):
         remedy = "a bad cable or transceiver trains narrower: `sudo iblinkinfo` shows both ends; reseat or replace it"
         faults.append(Fault("ib-rate-low", f"{where} {narrow}", remedy, (found["LinkWidthActive"][1],), "medium"))
-    widths = re.fullmatch(r"\d+X", facts["width"] or "") and re.search(
+    widths = re.fullmatch(r"\d+X", found.get("LinkWidthActive", ("", 0))[0]) and re.search(
         r"(?<!\d)\d+X", found.get("LinkWidthSupported", ("", 0))[0]
     )
     whole = state in LINK_STATES and bool(physical) and bool(widths) and "LinkSpeedActive" in found
     if state == "Active" and physical != "LinkUp":
         whole = False
-    return Reading("ibportstate", facts, tuple(faults), (), "" if whole else CUT)
+    return Reading("ibportstate", tuple(faults), (), "" if whole else CUT)
 
 
 def _narrow(found: dict[str, tuple[str, int]]) -> str:
@@ -118,17 +110,8 @@ def links(text: str) -> Reading | None:
         names = [f"{link['hca']}/{link['port']}" for _, link in waiting]
         says = f"{some(names)}: the link is up, and no subnet manager has set it up"
         faults.append(Fault("ib-port-initializing", says, START_SUBNET_MANAGER, tuple(at for at, _ in waiting)))
-    facts = {
-        "links": {f"{link['hca']}/{link['port']}": link["state"] for _, link in found},
-        "active": len(up),
-        "netdevs": {
-            f"{link['hca']}/{link['port']}": name[1]
-            for _, link in found
-            if (name := re.search(r"netdev (\S+)", link["more"]))
-        },
-    }
     whole = len(found) == len(lines) and len(up) + len(down) + len(waiting) == len(found)
-    return Reading("rdma link", facts, tuple(faults), (), "" if whole else CUT)
+    return Reading("rdma link", tuple(faults), (), "" if whole else CUT)
 
 
 def _cause(link: re.Match[str]) -> PortCause | None:
@@ -191,16 +174,6 @@ def counters_of_port(text: str) -> Reading | None:
         return None
     wrong = {name: counters[name] for name in ERRORS if counters.get(name, (0, 0))[0]}
     whole = set(ERRORS) <= set(counters) and any(name in counters for name in OTHER_COUNTERS)
-    facts: dict[str, object] = {
-        "lid": int(head[1]) if head else None,
-        "port": int(head[2]) if head else None,
-        "symbol_errors": _value(counters, "SymbolErrorCounter"),
-        "link_downed": _value(counters, "LinkDownedCounter"),
-        "xmit_discards": _value(counters, "PortXmitDiscards"),
-        "rcv_errors": _value(counters, "PortRcvErrors"),
-        "healthy": not wrong if whole or wrong else None,
-        "saturated": [name for name, (count, _) in wrong.items() if _full(name, count)],
-    }
     faults: tuple[Fault, ...] = ()
     if wrong:
         where = f"port {head[2]} of LID {head[1]}" if head else "the port"
@@ -219,11 +192,7 @@ def counters_of_port(text: str) -> Reading | None:
                 "low",
             ),
         )
-    return Reading("perfquery", facts, faults, (), "" if whole else CUT)
-
-
-def _value(counters: dict[str, tuple[int, int]], name: str) -> int | None:
-    return counters[name][0] if name in counters else None
+    return Reading("perfquery", faults, (), "" if whole else CUT)
 
 
 def _full(name: str, count: int) -> bool:

@@ -1,10 +1,10 @@
-"""What one output of a tool says: facts, faults that they prove, and what they explain of other causes."""
+"""What one output of a tool says: the faults that it proves, and what it explains of other causes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from runbook.causes.catalogue import Confidence
 
@@ -40,7 +40,6 @@ class Reading:
     """`unknown` says why this proves no health: it is cut, in another language, of a version that nobody here knows."""
 
     tool: str
-    facts: Mapping[str, object] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
     supports: tuple[Support, ...] = ()
     unknown: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from runbook.model.commands import netsh_name, powershell_word
 from runbook.parsers.reading import CUT, Fault, Reading, Support, Tool, numbered
@@ -50,8 +50,8 @@ def netsh_profiles(text: str) -> Reading | None:
             where[found["name"].lower()] = at
         elif state := re.match(r"State\s+(ON|OFF)\s*\Z", line):
             here["state"] = state[1]
-        elif policy := re.match(r"Firewall Policy\s+(\w+),(\w+)\s*\Z", line):
-            here["inbound"], here["outbound"] = policy[1], policy[2]
+        elif policy := re.match(r"Firewall Policy\s+(\w+),\w+\s*\Z", line):
+            here["inbound"] = policy[1]
     if not profiles:
         return None
     whole = all(profile.get("state") and profile.get("inbound") for profile in profiles.values())
@@ -60,73 +60,47 @@ def netsh_profiles(text: str) -> Reading | None:
         for name, one in profiles.items()
         if one.get("state") == "ON" and one.get("inbound", "").startswith("Block")
     ]
-    facts = {
-        "profiles": {
-            name: {"on": one.get("state") == "ON", "inbound": one.get("inbound"), "outbound": one.get("outbound")}
-            for name, one in profiles.items()
-        }
-    }
     supports: tuple[Support, ...] = ()
     if closed:
         says = f"Windows' firewall is on ({', '.join(closed)}) and blocks every incoming connection that no rule allows"
         supports = (Support(BLOCKED, says, tuple(where[name] for name in closed), ALLOW),)
-    return Reading("netsh advfirewall", facts, (), supports, "" if whole else CUT)
+    return Reading("netsh advfirewall", (), supports, "" if whole else CUT)
 
 
 def netsh_rules(text: str) -> Reading | None:
     rules = [record for record in records(text) if "Rule Name" in record]
     if not rules:
         return None
-    listed = [{name: value for name, (value, _) in rule.items()} for rule in rules]
     whole = all(
-        one.get("Enabled") in ("Yes", "No") and one.get("Direction") in ("In", "Out") and one.get("Action")
-        for one in listed
+        _value(one, "Enabled") in ("Yes", "No") and _value(one, "Direction") in ("In", "Out") and _value(one, "Action")
+        for one in rules
     )
-    supports = [
-        support
-        for rule in rules
-        if (
-            support := _blocking(
-                rule, "Rule Name", "LocalPort", _value(rule, "Enabled") == "Yes", _value(rule, "Direction") == "In"
-            )
-        )
-    ]
-    facts = {
-        "rules": len(rules),
-        "blocking": [
-            one["Rule Name"] for one in listed if one.get("Action") == "Block" and one.get("Enabled") == "Yes"
-        ],
-    }
-    return Reading("netsh advfirewall", facts, (), tuple(supports), "" if whole else CUT)
+    return Reading("netsh advfirewall", (), _blocking(rules, "Rule Name", "Yes", "In"), "" if whole else CUT)
 
 
 def _value(rule: Mapping[str, tuple[str, int]], name: str) -> str:
     return rule.get(name, ("", 0))[0]
 
 
-def _blocking(rule: Block, name: str, ports: str, enabled: bool, inbound: bool) -> Support | None:
-    if _value(rule, "Action") != "Block" or not enabled:
-        return None
-    called, at = rule[name]
-    what = _value(rule, ports) or "all ports"
-    way = "incoming" if inbound else "outgoing"
-    says = f"Windows' firewall rule `{called}` blocks {way} {_value(rule, 'Protocol') or 'any'} traffic to {what}"
-    remedy = f"netsh advfirewall firewall set rule name={netsh_name(called)} new enable=no   # if nothing else needs it"
-    return Support(BLOCKED, says, (at,), remedy)
+def _blocking(rules: Sequence[Block], name: str, on: str, inbound: str) -> tuple[Support, ...]:
+    """The rules that block. `name` is the field with a rule's name, `on` and `inbound` are words of the tool's."""
+    found = []
+    for rule in rules:
+        if name not in rule or _value(rule, "Action") != "Block" or _value(rule, "Enabled") != on:
+            continue
+        called, at = rule[name]
+        what = _value(rule, "LocalPort") or "all ports"
+        way = "incoming" if _value(rule, "Direction") == inbound else "outgoing"
+        says = f"Windows' firewall rule `{called}` blocks {way} {_value(rule, 'Protocol') or 'any'} traffic to {what}"
+        remedy = f"netsh advfirewall firewall set rule name={netsh_name(called)} new enable=no"
+        found.append(Support(BLOCKED, says, (at,), f"{remedy}   # if nothing else needs it"))
+    return tuple(found)
 
 
 def firewall_profiles(text: str) -> Reading | None:
     profiles = [one for one in records(text) if "DefaultInboundAction" in one]
     if not profiles:
         return None
-    told = {
-        _value(one, "Name"): {
-            "on": _value(one, "Enabled") == "True",
-            "inbound": _value(one, "DefaultInboundAction"),
-            "outbound": _value(one, "DefaultOutboundAction"),
-        }
-        for one in profiles
-    }
     # NotConfigured means Windows' own default, which is to block.
     closed = [
         one
@@ -139,38 +113,21 @@ def firewall_profiles(text: str) -> Reading | None:
         says = f"Windows' firewall is on ({names}) and blocks every incoming connection that no rule allows"
         supports = (Support(BLOCKED, says, tuple(one["DefaultInboundAction"][1] for one in closed), ALLOW),)
     whole = all(_value(one, "Enabled") in ("True", "False") and _value(one, "Name") for one in profiles)
-    return Reading("Get-NetFirewallProfile", {"profiles": told}, (), supports, "" if whole else CUT)
+    return Reading("Get-NetFirewallProfile", (), supports, "" if whole else CUT)
 
 
 def firewall_rules(text: str) -> Reading | None:
     rules = [one for one in records(text) if "DisplayName" in one or "Direction" in one]
     if not rules:
         return None
-    supports = [
-        support
-        for rule in rules
-        if "DisplayName" in rule
-        and (
-            support := _blocking(
-                rule,
-                "DisplayName",
-                "LocalPort",
-                _value(rule, "Enabled") == "True",
-                _value(rule, "Direction") == "Inbound",
-            )
-        )
-    ]
     whole = all(
         _value(one, "Enabled") in ("True", "False")
         and _value(one, "Direction") in ("Inbound", "Outbound")
         and _value(one, "Action")
         for one in rules
     )
-    facts = {
-        "rules": len(rules),
-        "blocking": [_value(one, "DisplayName") for one in rules if _value(one, "Action") == "Block"],
-    }
-    return Reading("Get-NetFirewallRule", facts, (), tuple(supports), "" if whole else CUT)
+    supports = _blocking(rules, "DisplayName", "True", "Inbound")
+    return Reading("Get-NetFirewallRule", (), supports, "" if whole else CUT)
 
 
 def test_connection(text: str) -> Reading | None:
@@ -180,30 +137,15 @@ def test_connection(text: str) -> Reading | None:
             found.setdefault(name, told)
     if "ComputerName" not in found:
         return None
-    trip = re.match(r"(\d+) ms", _value(found, "PingReplyDetails (RTT)"))
     ping, tcp = _truth(_value(found, "PingSucceeded")), _truth(_value(found, "TcpTestSucceeded"))
     port = _value(found, "RemotePort")
     computer = _value(found, "ComputerName")
-    facts: dict[str, object] = {
-        "computer": computer,
-        "remote": _value(found, "RemoteAddress") or None,
-        "remote_port": int(port) if port.isdecimal() else None,
-        "interface": _value(found, "InterfaceAlias") or None,
-        "source": _value(found, "SourceAddress") or None,
-        "next_hop": _value(found, "NetRoute (NextHop)") or None,
-        "names": _value(found, "NameResolutionResults").split(),
-        "ping_succeeded": ping,
-        "rtt_ms": int(trip[1]) if trip else None,
-        "tcp_tested": bool(port) or tcp is not None,
-        "tcp_succeeded": tcp,
-        "is_admin": _truth(_value(found, "IsAdmin")),
-    }
     lines = tuple(
         at for at, line in numbered(text) if re.match(r"(?:TcpTestSucceeded|PingSucceeded)\s*:|WARNING: ", line)
     )
     faults = _unconnected(computer, port, ping, tcp, lines)
-    whole = (tcp is not None if port else ping is not None) and bool(facts["remote"])
-    return Reading("Test-NetConnection", facts, faults, (), "" if whole else CUT)
+    whole = (tcp is not None if port else ping is not None) and bool(_value(found, "RemoteAddress"))
+    return Reading("Test-NetConnection", faults, (), "" if whole else CUT)
 
 
 def _unconnected(

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from runbook.causes.catalogue import CausePage
-from runbook.diagnose.judge import HANGS, Cause
+from runbook.causes.catalogue import CausePage, mend
+from runbook.diagnose.judge import Cause
 from runbook.model.visible import visible
 from runbook.report.text import one_line
 
@@ -94,7 +94,8 @@ def as_text(
     if not causes:
         if went_on:
             return f"healthy: nothing in these logs says that anything failed ({read})\n{also}"
-        return f"no failure so far: {SET_UP} ({read})\n  next       {HANGS}\n{also}"
+        more = mend("insufficient-evidence", "so-far")
+        return f"no failure so far: {SET_UP} ({read})\n  next       {more}\n{also}"
     root, *rest = causes
     out = list(_block(root, pages))
     out += [line for cause in rest if cause.follows for line in _folded(cause)]

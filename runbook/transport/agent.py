@@ -19,6 +19,7 @@ from typing import ClassVar
 
 import msgspec
 
+from runbook.causes.findings import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy
@@ -165,8 +166,8 @@ class AgentStream:
         except Unreachable as error:
             return Unreachable(error.cause, f"{says}; {error.says}", error.remedy, error.evidence)
         if told is None and not self._heard:
-            fix = Remedy.note("`runbook agent status`, and what the agent printed", node=self._node.name)
-            return Unreachable("agent-lost", f"{says}, though its agent is online", fix, tuple(self._lines()))
+            says = f"{says}, though its agent is online"
+            return unreachable_for("agent-lost", says, tuple(self._lines()), way="online", node=self._node.name)
         return told
 
     def _lines(self) -> list[str]:
@@ -239,11 +240,7 @@ def reachable(path: Path) -> Iterator[str]:
 
 
 def gone(says: str) -> Unreachable:
-    fix = (
-        "start it on this machine, `runbook serve`, or name its data folder: `RUNBOOK_DATA=DIR runbook …`; then run "
-        "again"
-    )
-    return Unreachable(SERVER_GONE, says, fix)
+    return unreachable_for(SERVER_GONE, says, way="here")
 
 
 def _no_answer(node: str, path: Path, says: str) -> Unreachable:

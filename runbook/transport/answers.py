@@ -442,14 +442,21 @@ class TcpConnection(TypedDict):
     remote: Address
     remote_port: Port
     pid: Pid
+    rank: Count | None
+    open: bool
     unacked: Count
     unread: Count
     resent: Count
 
 
+class Listener(TypedDict):
+    port: Port
+    rank: Count | None
+
+
 class Flows(TypedDict):
     connections: list[TcpConnection]
-    listening: list[Port]
+    listening: list[Listener]
 
 
 class ProcessFacts(TypedDict):
@@ -484,6 +491,7 @@ class HaltAnswer(TypedDict):
     cpus: Count | None
     kernel_kills: Count | None
     kernel_says: list[Line]
+    gpu_use: dict[Digits, Count] | None
     seconds: Seconds
 
 
@@ -493,9 +501,16 @@ class RankStanding(TypedDict):
     stacks: Annotated[list[Text], Meta(max_length=1000)]
 
 
+class SentTo(TypedDict):
+    bytes: Count
+    busy_s: Number
+
+
 class StandingAnswer(TypedDict):
     ranks: dict[Digits, RankStanding]
     busy: list[BusyProcess]
+    sent: dict[Line, SentTo] | None
+    seconds: Seconds
 
 
 class CollectedAnswer(TypedDict):

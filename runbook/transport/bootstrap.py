@@ -16,10 +16,10 @@ import functools
 import re
 import zlib
 
+from runbook.causes.catalogue import mend
 from runbook.causes.findings import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import typed
-from runbook.model.remedy import Remedy
 from runbook.transport import programs
 
 MARK = b"\x1erunbook-supervisor "
@@ -181,22 +181,20 @@ def _no_python(node: str, place: str, codes: tuple[int, ...], complaint: str) ->
         return NoPython(
             "python-too-old",
             f"every Python on {place} is older than 3.8",
-            f"install Python 3.8 or newer on {place} and name it: `python: /path/to/python3` in the inventory",
+            mend("python-too-old", "every", place=place),
             last_lines(complaint),
         )
     if place != node:
         return NoPython(
             "python-missing",
             f"{place} has no Python that starts: neither the inventory's `python:` nor python3 or python on PATH there",
-            "take an image with Python 3.8 or newer, or install one in it (Debian, Ubuntu: `apt-get install python3`); "
-            "`python:` in the inventory is a path in the container",
+            mend("python-missing", "container"),
             last_lines(complaint),
         )
     return NoPython(
         "python-missing",
         f"{node} has no Python that starts: neither the inventory's `python:` nor python3 or python on PATH",
-        f"install one on {node} (Debian, Ubuntu: `sudo apt-get install python3`), or name it in the inventory: "
-        "`python: /path/to/python3`",
+        mend("python-missing", "none", node=node),
         last_lines(complaint),
     )
 
@@ -206,16 +204,10 @@ def nothing_started(
 ) -> Unreachable:
     """Why no supervisor has spoken in time. `reason` is what the way there knows of it."""
     if STARTED in noise:
-        quoted = typed(python)
         return SilentPython(
             "python-missing",
             f"{python} on {place} does not start: it was called, and nothing came of it within {timeout_s:g} s",
-            Remedy.note(
-                f"`time {quoted} -S -c pass`; a wrapper that waits, or a file server that does not answer "
-                f"(`df $(command -v {quoted})`), may hold it; or name another `python:` for {node} in the "
-                "inventory",
-                node=node,
-            ),
+            mend("python-missing", "silent", node=node, python=typed(python)),
             last_lines(noise, complaint),
         )
     return reason or unreachable_for(

@@ -24,7 +24,6 @@ from runbook.files.scalars import flow
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
-from runbook.model.remedy import Remedy
 from runbook.transport.bootstrap import command
 from runbook.transport.frames import Failure, Frame
 
@@ -102,11 +101,14 @@ def refusal(node: Node, complaint: str) -> Unreachable | None:
     if missing := _MISSING.search(text):
         return runtime_missing(node, missing["tool"], seen)
     if _DENIED.search(text):
-        return Unreachable(
+        words = ["sudo", "-n", *("-i" if one == "--interactive" else one for one in node.entry)]
+        return unreachable_for(
             "container-runtime-denied",
             f"the login on {at} may not enter {node.place}: `{node.entry[0]}` is refused",
-            _with_rights(node, text),
             seen,
+            way="sudo-asks" if "sudo" in text else "docker-group" if node.entry[0] == "docker" else "by-sudo",
+            node=at,
+            inside=flow(words),
         )
     if _DOWN.search(text):
         daemon = "podman" if node.entry[0] == "podman" else "docker"
@@ -134,14 +136,20 @@ def refusal(node: Node, complaint: str) -> Unreachable | None:
 
 def stopped(node: Node, how: str, evidence: tuple[str, ...]) -> Unreachable:
     """For a container that is there and runs nothing; `how` ends the sentence."""
-    remedy = f"see on {node.name} what ended it, and start it again with a command that stays"
-    if node.container is not None:
-        start = STARTS[node.container.runtime].format(name=word(node.container.name))
-        logs = f"`{node.container.runtime} logs --tail 20 {word(node.container.name)}` tells why it ended; "
-        remedy = Remedy.note(
-            f"{logs if node.container.runtime in ('docker', 'podman') else ''}start it: `{start}`", node=node.name
-        )
-    return Unreachable("container-not-running", f"{node.place} {how}", remedy, evidence)
+    cause, says = "container-not-running", f"{node.place} {how}"
+    if node.container is None:
+        return unreachable_for(cause, says, evidence, way="inside", node=node.name)
+    runtime, name = node.container.runtime, word(node.container.name)
+    return unreachable_for(
+        cause,
+        says,
+        evidence,
+        way="logs" if runtime in ("docker", "podman") else "start",
+        node=node.name,
+        runtime=runtime,
+        name=name,
+        start=STARTS[runtime].format(name=name),
+    )
 
 
 def _unknown(node: Node, evidence: tuple[str, ...]) -> Unreachable:
@@ -154,32 +162,15 @@ def _unknown(node: Node, evidence: tuple[str, ...]) -> Unreachable:
             node=node.name,
         )
     runtime, name = node.container.runtime, node.container.name
-    more = ""
-    if runtime == "podman":
-        more = (
-            "; each user has containers of their own: one of root's is entered by "
-            f"`inside: [sudo, -n, podman, exec, -i, {name}]`"
-        )
-    remedy = Remedy.note(f"`{LISTS[runtime]}` lists them; start it, or correct `name:`{more}", node=node.name)
-    return Unreachable(
-        "container-unknown", f"{runtime} on {node.name} knows no container {name}, as this user", remedy, evidence
+    return unreachable_for(
+        "container-unknown",
+        f"{runtime} on {node.name} knows no container {name}, as this user",
+        evidence,
+        way="podman" if runtime == "podman" else "not-listed",
+        node=node.name,
+        lists=LISTS[runtime],
+        name=name,
     )
-
-
-def _with_rights(node: Node, text: str) -> str:
-    if "sudo" in text:
-        return (
-            f"allow it without a password on {node.name} (`sudo visudo -f /etc/sudoers.d/runbook`), or log in as a "
-            "user who may"
-        )
-    words = ["-i" if one == "--interactive" else one for one in node.entry]
-    remedy = f"go through sudo: `inside: {flow(['sudo', '-n', *words])}`"
-    if node.entry[0] == "docker":
-        remedy = Remedy.note(
-            f"`sudo usermod -aG docker $USER` and a new login (which is as good as root there); or {remedy}",
-            node=node.name,
-        )
-    return remedy
 
 
 def unreachable(node: Node, says: str, evidence: tuple[str, ...]) -> Unreachable:

@@ -175,14 +175,11 @@ class Session:
             raise ProgramNotStarted(self.hello["folder_error"])
         return str(self.hello["folder"])
 
-    def push(self, path: str, data: bytes, *, mode: int = 0o600, timeout_s: float = 30.0) -> None:
+    def push(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
         """Write one file below the run's folder: verified, atomic, private."""
         _ = self.folder
-        self.ask(
-            {"do": "put", "path": path, "mode": mode, "sha256": hashlib.sha256(data).hexdigest()},
-            data,
-            timeout_s=timeout_s,
-        )
+        digest = hashlib.sha256(data).hexdigest()
+        self.ask({"do": "put", "path": path, "mode": mode, "sha256": digest}, data, timeout_s=30.0)
 
     def start(
         self,

@@ -208,8 +208,7 @@ def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 
         says = f"Slurm knows no job {job}: it never was, or ended longer ago than Slurm remembers"
     elif _NOT_YOURS.search(complaint):
         says = f"job {job} is not yours: Slurm starts nothing of yours in it"
-    remedy = "`squeue --me` lists your jobs; name one of them: `-i slurm:JOBID`"
-    return Unreachable("slurm-job-unknown", says, remedy, seen) if says else None
+    return unreachable_for("slurm-job-unknown", says, seen, way="not-known") if says else None
 
 
 def silent(node: str, says: str, seen: tuple[str, ...]) -> Unreachable:
@@ -518,9 +517,9 @@ def nodes_of(names: Sequence[str]) -> Mapping[str, SlurmNode]:
     return nodes_in(ask("scontrol", "show", "node", ",".join(names)))
 
 
-def on_node(job: str, node: str, *argv: str, timeout_s: float = 15.0) -> str:
+def on_node(job: str, node: str, *argv: str) -> str:
     """What a program prints that is run on a node of a job. Raises Unreachable."""
-    return ask("srun", f"--jobid={job}", f"--nodelist={node}", *STEP, *argv, about=job, timeout_s=timeout_s)
+    return ask("srun", f"--jobid={job}", f"--nodelist={node}", *STEP, *argv, about=job, timeout_s=15.0)
 
 
 def no_allocation() -> Unreachable:

@@ -24,7 +24,6 @@ import paramiko
 from runbook.causes.findings import unreachable_for
 from runbook.model.commands import word
 from runbook.model.errors import Unreachable
-from runbook.model.remedy import Remedy
 from runbook.transport.ssh_config import LoginTarget
 
 KEPT = 8192
@@ -321,17 +320,19 @@ def _no_way(target: LoginTarget, name: str, error: OSError) -> Unreachable:
             (f"connect({where}): {code} {text}",),
             way="here",
         )
-    remedy = f"check the route to {target.host} (`ip route get {word(target.host)}`), and that {name} is up"
-    if error.errno in (errno.EHOSTUNREACH, errno.EACCES, errno.EPERM):
-        # The same error for a neighbour that does not answer, a router's word, and iptables' `icmp-host-prohibited`.
+    # The same error for a neighbour that does not answer, a router's word, and iptables' `icmp-host-prohibited`.
+    rejected = error.errno in (errno.EHOSTUNREACH, errno.EACCES, errno.EPERM)
+    if rejected:
         text += ": it is off, a router has no way to it, or a firewall rejects us"
-        remedy += f"; if `ping -c 3 {word(target.host)}` is answered, a firewall rejects TCP {target.port}: look at "
-        remedy += f"`sudo nft list ruleset` on {name}'s console"
-    return Unreachable(
+    return unreachable_for(
         "ssh-unreachable",
         f"{name}: {where} cannot be reached: {text}",
-        remedy,
         (f"connect({where}): {code} {error.strerror or error}",),
+        way="rejected" if rejected else "route",
+        host=target.host,
+        typed=word(target.host),
+        port=target.port,
+        name=name,
     )
 
 
@@ -391,15 +392,15 @@ def through(gateway: fabric.Connection, target: LoginTarget, name: str) -> Wire:
                 jump=jump,
                 name=name,
             ) from error
-        raise Unreachable(
+        raise unreachable_for(
             "ssh-refused" if refused else "ssh-unreachable",
             f"{name}: the jump host {jump} let us in, but from there {where} {fails}"
             + (": no sshd listens there" if refused else ""),
-            Remedy.note(
-                f"`nc -zv -w 5 {word(target.host)} {target.port}`; start sshd on {name} (`sudo systemctl "
-                "enable --now ssh`)" + ("" if refused else f", or let TCP {target.port} from {jump} through to it"),
-                node=jump,
-            ),
             seen,
+            way="behind-jump",
+            jump=jump,
+            host=word(target.host),
+            port=target.port,
+            name=name,
         ) from error
     return Wire(channel)

@@ -256,7 +256,7 @@ def _refused(
     if allowed and "publickey" not in allowed:
         words = " or ".join(sorted(set(allowed)))
         asks = "keyboard-interactive" in allowed and "taken" in str(error)
-        return Unreachable(
+        return unreachable_for(
             "ssh-auth-failed",
             f"{name}: {target.label} "
             + (
@@ -264,10 +264,9 @@ def _refused(
                 if asks
                 else f"takes no keys, {f'only {words}' if words else 'and nothing else either'}"
             ),
-            f"on {name}, in /etc/ssh/sshd_config: "
-            + ("`AuthenticationMethods publickey` for this user" if asks else "`PubkeyAuthentication yes`")
-            + ", then `sudo systemctl reload ssh`; or name another account: `ssh: {user: …}`",
             seen,
+            way="second-factor" if asks else "no-keys",
+            name=name,
         )
     if "EOF" in str(error):
         return unreachable_for(

@@ -20,7 +20,7 @@ from lab.proc import wait_until
 
 from .test_from_the_page import Page
 
-pytestmark = [pytest.mark.lab, pytest.mark.thorough]
+pytestmark = [pytest.mark.lab, pytest.mark.thorough, pytest.mark.slow]
 FAULTS = 24
 SEED = int(os.environ.get("RUNBOOK_FAULT_SEED", "24"))
 COUNTS = """\

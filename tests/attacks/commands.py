@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from renderers import assigned, rendered
+
 import runbook
+from runbook.causes.catalogue import causes
 
 PACKAGE = Path(runbook.__file__).parent
 PROGRAMS = (
@@ -44,6 +47,20 @@ def holes() -> Iterator[Hole]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 yield from _of(str(path.relative_to(PACKAGE)), node)
+        yield from _of_pages(path)
+
+
+def _of_pages(path: Path) -> Iterator[Hole]:
+    """The values that a program fills into the commands of a cause's page; of a name, what is assigned to it."""
+    for call in rendered(path):
+        for cause, way in call.ways:
+            text = causes()[cause].remedies[way]
+            for command in (at[1] for at in re.finditer(r"`([^`]*)`", text)):
+                for field in re.findall(r"\{([a-z_][a-z0-9_]*)\}", command) if COMMAND.match(command) else ():
+                    value = call.fields[field]
+                    values = [*assigned(call.places, {value.id})] if isinstance(value, ast.Name) else []
+                    for one in values or [value]:
+                        yield Hole(str(path.relative_to(PACKAGE)), call.line, command, one)
 
 
 def _of(file: str, node: ast.JoinedStr) -> Iterator[Hole]:

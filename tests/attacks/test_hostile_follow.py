@@ -127,6 +127,13 @@ def test_ctrl_c_ends_it_while_a_node_says_that_the_job_runs(name: str, tmp_path:
     assert lines_of(done, "node-a") == LINES, str(done)[-3000:]
 
 
+def test_a_trickle_is_not_waited_for(tmp_path: Path) -> None:
+    """An honest node sends a page at a time of what it has; one that says it has 2 EiB and sends two bytes does not."""
+    done = followed(lambda said: {**more_of_it(said), "read": {LOGS[0]: base64.b64encode(b"z\n").decode()}}, tmp_path)
+    assert (done.complaint(), done.code) == (None, 3), str(done)
+    assert "not everything was read: node-b" in done.stderr, str(done)
+
+
 def test_ctrl_c_ends_what_is_left_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node whose part has ended, and that trickles for ever what it says that it printed."""
     monkeypatch.setattr(ending, "DRAIN_S", 60.0)
@@ -165,6 +172,7 @@ def test_one_lie(tmp_path: Path) -> None:
     lied_to(2, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 def test_many_lies(tmp_path: Path) -> None:
     lied_to(200, tmp_path)

@@ -13,7 +13,7 @@ import pytest
 from runbook.checks.network import mesh
 from runbook.checks.ranks import pool
 from runbook.files.inventory import load_inventory
-from runbook.jobs import ending
+from runbook.jobs import ending, follow
 from runbook.transport.answers import ANSWERS, KEEPER, MESH, RULES, Messages, message
 from runbook.transport.frames import UnexpectedAnswer
 
@@ -23,7 +23,7 @@ from .recorded_node import Json, Recording, recording, recordings, unchanged
 RUNS = tuple(name for name in recordings() if recording(name).runs)
 OTHERS = tuple(name for name in recordings() if not recording(name).runs)
 
-SILENCES = ((mesh, "LISTEN_S"), (pool, "START_S"), (pool, "SILENT_S"), (ending, "DRAIN_S"))
+SILENCES = ((follow, "PATIENCE_S"), (mesh, "LISTEN_S"), (pool, "START_S"), (pool, "SILENT_S"), (ending, "DRAIN_S"))
 """How long a node that says nothing is waited for. One that plays its recording answers at once, or not at all."""
 
 
@@ -286,11 +286,13 @@ def test_other_commands_bear_a_node_that_lies(name: str, tmp_path: Path) -> None
     tried((name,), 10, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 def test_many_answers_that_do_not_fit(tmp_path: Path) -> None:
     tried(RUNS, 1000, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_commands_bear_a_node_that_lies_in_many_ways(name: str, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from .serve import serve
 from .start import start
 from .thousand import thousand
 from .two_nodes import two_nodes
+from .watch import watched
 
 PARTS = {
     "torchrun": 5,
@@ -38,6 +39,7 @@ PARTS = {
     "faults": 1,
     "links": 1,
     "serve": 1,
+    "watch": 3,
 }
 """The parts and how often each is measured."""
 
@@ -63,6 +65,7 @@ def measure_all(parts: list[str], *, rounds: int | None, hosts: int, fault: str 
         "faults": lambda _: faults(fault),
         "links": lambda _: links(),
         "serve": lambda _: serve(),
+        "watch": lambda times: _in_lab(2, lambda lab: watched(lab, times)),
     }
     failed = 0
     try:

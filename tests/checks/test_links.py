@@ -268,6 +268,19 @@ def test_a_node_that_never_has_a_cpu_is_unknown_and_nobody_is_accused() -> None:
     assert "does not count" in found.unsettled["n3"].evidence[0]
 
 
+def test_a_link_that_never_counts_is_told_and_not_among_the_proven_ones() -> None:
+    """Its two nodes are sound by their other links."""
+    done = searched(6, lambda *ends: moved(0.3, waited=2.0) if ends == ("n1", "n4") else moved())
+    found = tell(done, pool_of(world(6)).members, {}, None)
+    assert not found.findings
+    assert not found.unsettled
+    (warning,) = found.warnings["n1"]
+    assert warning == "n1 → n4 is not known: it was slow each time, and each time one of the two had no CPU"
+    passed = outcomes(context(world(6)), done, found)
+    assert {each.verdict for each in passed} == {Verdict.PASS}
+    assert "14 of 15 pairs" in str(passed[0].proof)
+
+
 def test_a_transient_is_a_warning() -> None:
     seen: list[int] = []
 

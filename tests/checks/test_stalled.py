@@ -25,9 +25,16 @@ ITEM = (StackFrame("/srv/train.py", 50, "main"), MAIN)
 
 
 def standing(
-    rank: int, frames: tuple[StackFrame, ...], state: str = "S", *, gpu: bool = False, cpu: float = 0.0
+    rank: int,
+    frames: tuple[StackFrame, ...],
+    state: str = "S",
+    *,
+    gpu: bool = False,
+    cpu: float = 0.0,
+    use: int | None = None,
 ) -> Standing:
-    return Standing(f"node-{rank}", f"rank {rank} on node-{rank}", 100 + rank, state, "futex", cpu, gpu, frames)
+    label = f"rank {rank} on node-{rank}"
+    return Standing(f"node-{rank}", label, 100 + rank, state, "futex", cpu, gpu, frames, gpu_use=use)
 
 
 def told(*ranks: Standing) -> dict[str, list[str]]:
@@ -42,6 +49,21 @@ def test_who_stands_outside_of_the_call_that_others_wait_in_is_behind() -> None:
 def test_a_line_that_may_wait_for_a_gpu_accuses_nobody() -> None:
     assert told(standing(0, REDUCE, gpu=True), standing(1, ITEM, gpu=True, cpu=1.0)) == {}
     assert told(standing(0, REDUCE, gpu=True), standing(1, QUEUE, gpu=True)) == {"node-1": ["rank-behind"]}
+
+
+@pytest.mark.parametrize("others", [ITEM, REDUCE])
+def test_whose_gpu_is_idle_while_those_of_others_are_kept_busy_is_behind(others: tuple[StackFrame, ...]) -> None:
+    waiting = [standing(rank, others, gpu=True, cpu=1.0, use=100) for rank in (0, 1)]
+    for state, cpu in (("S", 0.0), ("R", 1.0)):  # in a lock, and spinning
+        assert told(*waiting, standing(2, ITEM, state, gpu=True, cpu=cpu, use=0)) == {"node-2": ["rank-behind"]}
+
+
+def test_busy_gpus_and_those_that_nobody_knows_of_accuse_nobody() -> None:
+    assert told(*(standing(rank, ITEM, gpu=True, use=100) for rank in range(3))) == {}
+    assert told(standing(0, ITEM, gpu=True, use=100), standing(1, ITEM, gpu=True)) == {}
+    assert told(*(standing(rank, ITEM, gpu=True, use=0) for rank in range(3))) == {}  # all compute, or wait for data
+    assert told(standing(0, ITEM, gpu=True, use=10), standing(1, ITEM, gpu=True, use=0)) == {}
+    assert told(standing(0, REDUCE, gpu=True, use=0), standing(1, REDUCE, gpu=True, use=100)) == {}
 
 
 def test_another_call_than_most_is_named_and_of_two_both_are() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import Lab
-from lab.cli import runbook_finish, runbook_start
+from lab import Lab, gpus
+from lab.cli import runbook_cli, runbook_finish, runbook_start
 from lab.cpu import limited_cpu
 from profiles import one_in
 
@@ -179,6 +179,8 @@ def compute(seconds):
 def main() -> None:"""
 
 
+@pytest.mark.xdist_group("one at a time")
+@pytest.mark.slow
 @pytest.mark.thorough
 def test_a_node_whose_cpu_is_cut_is_named(lab: Lab) -> None:
     text = EXAMPLE.read_text().replace("\ndef main() -> None:", COMPUTES, 1)
@@ -203,4 +205,62 @@ def test_a_node_whose_cpu_is_cut_is_named(lab: Lab) -> None:
     (slowed,) = [event for event in told if event["data"]["warning"] == "training-slowed"]
     assert slowed["node"] == "node-b"
     assert "the others wait for node-b: rank 1 on node-b waits for others" in slowed["text"]
+    nothing_left(lab)
+
+
+SENDS_MUCH = """
+import os, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+data = torch.ones(250_000)
+for step in range(100000):
+    dist.all_reduce(data)
+    data /= dist.get_world_size()
+    if dist.get_rank() == 0:
+        print(f"step {step}", flush=True)
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.thorough
+def test_a_node_whose_network_is_slow_is_named_by_its_connections_and_its_adapter() -> None:
+    """All ranks wait alike in the same call. The look comes early on, in case one was late from the beginning."""
+    with Lab(3) as lab:
+        for host in lab:
+            host.run("mkdir -p ~/work", lab.user)
+            host.write("~/work/train.py", SENDS_MUCH, user=lab.user)
+        file = playbook(lab, "x", ", watch: {baseline: 40s}")
+        inventory = lab.inventory(defaults={"processes": 1, "env": {"OMP_NUM_THREADS": "1"}})
+        run = runbook_start(lab, "run", file, "-i", inventory, "--run-dir", lab.tmp / "run", "-o", "json")
+        started(lab, "step 5 ", timeout=150)
+        lab["node-b"].limit(20)
+        events = lab.tmp / "run" / "events.jsonl"
+        wait_for_event(events, "training-slowed", timeout=150.0)
+        run.send_signal(signal.SIGINT)
+        runbook_finish(run, timeout=60)
+        told = [each for each in map(json.loads, events.read_text().splitlines()) if "warning" in each.get("data", {})]
+        (slowed,) = [each for each in told if each["data"]["warning"] == "training-slowed"]
+        assert slowed["node"] == "node-b", slowed
+        assert "what node-b sends is on its way for" in slowed["text"]
+        assert "limited to 20 Mbit/s by `tc`" in slowed["text"]
+        nothing_left(lab)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("use", ["idle", "busy"])
+def test_a_rank_whose_gpu_is_idle_is_named_and_one_that_may_wait_for_it_is_not(lab: Lab, use: str) -> None:
+    """It spins in a line of its own, as `loss.item()` waits; the others are in a collective."""
+    for host, busy in zip(lab, (True, use == "busy"), strict=True):
+        gpus.install(host, 1, every={"utilization.gpu": "100" if busy else "0"})
+    held(lab, 1, "while True: pass")
+    inventory = lab.inventory(defaults={"gpus": 1, "processes": None})
+    file = playbook(lab, "--steps, 60", ", watch: {stall: 6s, on_stall: stop}")
+    done = runbook_cli(lab, "run", file, "-i", inventory, "--run-dir", lab.tmp / "run", "-o", "json", timeout=120)
+    guilty = outcomes(done.json())
+    if use == "busy":
+        assert {one["cause"] for found in guilty.values() for one in found} == {"training-stalled"}, done
+    else:
+        assert list(guilty) == ["node-b"], done
+        assert guilty["node-b"][0]["cause"] == "rank-behind"
+        assert "its GPU is idle" in guilty["node-b"][0]["says"]
     nothing_left(lab)

@@ -72,6 +72,7 @@ def says(stage: Any) -> str:
     return " ".join(f["says"] for outcome in stage["outcomes"] for f in outcome["findings"])
 
 
+@pytest.mark.xdist_group("one at a time")
 @pytest.mark.thorough
 def test_of_eight_hosts_the_slow_sender_is_named() -> None:
     with Lab(8) as lab:
@@ -88,6 +89,7 @@ def test_of_eight_hosts_the_slow_sender_is_named() -> None:
         assert told == {(row["from"], row["to"], int(row["round"])) for row in rows if row["counts"] == "1"}
 
 
+@pytest.mark.xdist_group("one at a time")
 @pytest.mark.thorough
 def test_of_four_hosts_the_link_that_loses_packets_is_named_and_then_the_node() -> None:
     """The rate is as good as any: on so short a way TCP hides the loss."""
@@ -146,7 +148,7 @@ def sound(_lab: Lab, _chance: random.Random) -> Found:
 
 @pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.xdist_group("links")
+@pytest.mark.xdist_group("one at a time")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("broken", [slow_sender, slow_receiver, slow_link, slow_leaf, sound])
 def test_of_sixteen_hosts_the_slow_one_is_named(sixteen: Lab, broken: Break, seed: int) -> None:
@@ -158,7 +160,7 @@ def test_of_sixteen_hosts_the_slow_one_is_named(sixteen: Lab, broken: Break, see
 
 @pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.xdist_group("links")
+@pytest.mark.xdist_group("one at a time")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_of_sixteen_hosts_the_leaf_with_a_narrow_uplink_is_named_and_none_of_its_hosts(sixteen: Lab, seed: int) -> None:
     number = random.Random(seed).randrange(LEAF)

@@ -126,7 +126,7 @@ def thirty_two() -> Iterator[Lab]:
 
 
 @pytest.mark.thorough
-@pytest.mark.xdist_group("thirty-two hosts")
+@pytest.mark.xdist_group("one at a time")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_of_many_is_named_on_a_busy_machine(thirty_two: Lab, fault: str) -> None:
     name, stage, causes, commands = FAULTS[fault]

@@ -56,6 +56,7 @@ def nodes(ran: Ran) -> tuple[Any, ...]:
     return told["bad"], told["dropped"], told["unknown"]
 
 
+@pytest.mark.xdist_group("one at a time")
 @pytest.mark.thorough
 @pytest.mark.torch
 def test_the_burn_in_takes_out_the_master_and_proves_the_others() -> None:
@@ -122,6 +123,7 @@ def test_never_below_the_fewest() -> None:
     assert f"nobody dropped: {why}" in ran.done.stdout
 
 
+@pytest.mark.xdist_group("one at a time")
 @pytest.mark.thorough
 @pytest.mark.torch
 @pytest.mark.slow
@@ -134,6 +136,7 @@ def test_of_a_bad_link_one_end_goes() -> None:
     assert nodes(ran) == ([], ["node-d"], []), ran.text()
 
 
+@pytest.mark.xdist_group("one at a time")
 @pytest.mark.thorough
 @pytest.mark.torch
 @pytest.mark.slow

@@ -92,6 +92,7 @@ def test_a_shell_stage(tmp_path: Path) -> None:
 
 BY_DEFAULT = {
     "grace_s": 30.0,
+    "rendezvous_timeout_s": 120.0,
     "detach": False,
     "barrier": "controller",
     "barrier_folder": None,

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from profiles import examples
 
 from runbook.launch.guards import CODES, Activation, Guards, read_activation
+from runbook.launch.quote.sh import KEYWORDS
 from runbook.launch.script import write
 from runbook.model.secret import Secret
 
@@ -307,6 +308,10 @@ def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
         {"activate": "source ~/venv/bin/activate", "guards": guards(), "workdir": "/data/it's"},
         {"unset": ("RANK", "WORLD_SIZE"), "unset_prefixes": ("PET_",), "processes": ranks(2)},
         {"unset": ("RANK",), "workdir": "beside"},
+        {
+            "environment": {f"V{number}": word for number, word in enumerate(sorted(KEYWORDS))},
+            "command": ("echo", *sorted(KEYWORDS)),
+        },
         {"guards": guards(several_nodes=True)},
         {"guards": guards(address="gpu-1", several_nodes=True, port=1), "processes": ranks(2)},
     ]

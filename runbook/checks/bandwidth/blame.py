@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from runbook.causes.catalogue import mend
 from runbook.checks.bandwidth.adapters import NodeAdapters, SlowReason, inner_reasons, reasons, wire_text
 from runbook.checks.bandwidth.isolation import Isolation, LaneLayer
 from runbook.checks.bandwidth.judge import Link
@@ -96,19 +97,7 @@ def _starved(members: Sequence[RankMember], found: Isolation) -> dict[str, Charg
             f"{member.label} is slow by itself, before anything crosses a link: it adds tensors up at "
             f"{bandwidth_text(rate)}, others at {bandwidth_text(best)}{why}"
         )
-        remedy = (
-            Remedy.note(
-                "`top -b -n 1 -w 160 | head -20` shows what else runs there; end it, or give the rank CPUs "
-                "of its own (`taskset -cp`, the cgroup's `cpu.max`)",
-                node=node,
-            )
-            if cpu
-            else Remedy.note(
-                "`nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE` shows why the GPU is slowed down, "
-                "`nvidia-smi` what else runs on it",
-                node=node,
-            )
-        )
+        remedy = mend("rank-behind", "cpu" if cpu else "gpu", node=node)
         charges.setdefault(node, Charge(says, remedy, found.busy.get(node, ()) if cpu else (), cause="rank-behind"))
     return charges
 
@@ -124,11 +113,7 @@ def _inside(layer: LaneLayer, home: Mapping[str, str], wires: Mapping[str, NodeA
             f"the ranks of {node} are slow among themselves, before anything leaves the node: {lane} "
             f"{bandwidth_text(layer.rates[lane])}, the fastest such pair {bandwidth_text(max(layer.rates.values()))}"
         )
-        remedy = Remedy.note(
-            "`nvidia-smi nvlink -s`, `nvidia-smi topo -m` and `nvidia-smi -q -d PCIE` for GPUs (a link that "
-            "is down, PCIe at a lower width); `lscpu` and `top` for CPU ranks",
-            node=node,
-        )
+        remedy = mend("allreduce-slow", "inside", node=node)
         own = inner_reasons(wires[node]) if node in wires else []
         charges.setdefault(node, charge_of(node, says, own, remedy))
     return charges
@@ -188,15 +173,9 @@ def where_to_look(node: str, wires: Mapping[str, NodeAdapters]) -> str:
     mine = wires.get(node)
     if mine and mine.ports:
         names = ", ".join(port.name for port in mine.ports)
-        return (
-            f"on {node} and on its switch ports ({names}): `ibstat`, `sudo perfquery -x` (symbol errors, link downs), "
-            "`mlxlink -d DEVICE -c`; change the cable of a port that counts errors"
-        )
+        return mend("node-slow", "ports", node=node, ports=names)
     name = next(iter(mine.interfaces), "IFACE") if mine else "IFACE"
-    return (
-        f"on {node}, then on its switch port: `ethtool {word(name)} | grep -E 'Speed|Duplex'`, `ip -s link show "
-        f"{word(name)}`; change the cable if errors are counted"
-    )
+    return mend("node-slow", "interface", node=node, name=word(name))
 
 
 def _limited(node: str, reason: SlowReason, layer: LaneLayer) -> Charge:
@@ -243,17 +222,9 @@ def shared_remedy(wires: Mapping[str, NodeAdapters]) -> str:
     """Where to look when no node stands out."""
     for mine in wires.values():
         if mine.ports:
-            return (
-                "see whether NCCL uses the adapters at all (`NCCL_DEBUG: INFO` in `env:`, lines with NET/IB), and with "
-                "GPUDirect (GDRDMA); then `ibstat | grep Rate` against the promised rate, the switches between, and "
-                "other traffic"
-            )
+            return mend("allreduce-slow", "adapters")
         for name in mine.interfaces:
-            return (
-                f"compare with the link's rate: `ethtool {word(name)} | grep Speed`, and whether {name} is the network "
-                "you mean (`network: {interface: …}`); then the switch and its uplinks, and other traffic (`ip -s "
-                "-h link`)"
-            )
+            return mend("allreduce-slow", "interface", typed=word(name), name=name)
     return ""
 
 

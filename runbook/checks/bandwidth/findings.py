@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from runbook.causes.catalogue import mend
+from runbook.causes.findings import finding_for
 from runbook.checks.bandwidth.adapters import NodeAdapters, SlowReason, reasons, wire_text
 from runbook.checks.bandwidth.blame import charge_of, rails_of, shared_remedy, where_to_look
 from runbook.checks.bandwidth.isolation import between
@@ -126,7 +128,7 @@ class _Teller:
     def _all(self, says: str) -> None:
         evidence = self._evidence(self.rates)
         for node in self.done.nodes:
-            self._add(node, Finding("link-slow", says, shared_remedy(self.wires) or NOBODY, evidence))
+            self._add(node, Finding("link-slow", says, shared_remedy(self.wires) or mend("link-slow", "all"), evidence))
 
     def _common(self) -> str:
         slow = sum(rate.suspect for rate in self.judged.best.values())
@@ -224,13 +226,9 @@ class _Teller:
         links: Sequence[Link],
         peers: tuple[str, ...] = (),
     ) -> None:
-        remedy = (
-            f"look at {' and '.join(leaves)} before any of these nodes: state, rate and error counters of the ports "
-            "that lead to the other switches (`iblinkinfo` and `ibqueryerrors` on InfiniBand, the switch's own "
-            "console on Ethernet)"
-        )
+        evidence, named = self._evidence(links), " and ".join(leaves)
         for node in nodes:
-            self._add(node, Finding("leaf-slow", says, remedy, self._evidence(links), peers))
+            self._add(node, finding_for("leaf-slow", says, evidence, peers, way="ports", leaves=named))
 
     # What is not known, and what is only said.
 
@@ -257,8 +255,8 @@ class _Teller:
             slow = [link for link in self.rates if any(link.end(role).name == node for role in roles)]
             says = f"{node} was never seen to be fast when it {roles[0].value}, and not often enough to be slow"
             stopped = f": {self.done.stopped}" if self.done.stopped else ""
-            remedy = f"run `links` again with more time (`timeout:`), or alone on {node} and its neighbours (`nodes:`)"
-            found[node] = Finding("insufficient-evidence", says + stopped, remedy, self._evidence(slow))
+            evidence = self._evidence(slow)
+            found[node] = finding_for("insufficient-evidence", says + stopped, evidence, way="links", node=node)
         return found
 
     def _of(self, node: str, roles: Sequence[Role]) -> list[MeasuredLink]:
@@ -282,6 +280,10 @@ class _Teller:
                         "nothing confirms it"
                     )
                     found.setdefault(link.source, []).append(text)
+        for link in self.done.never_counted[:SHOWN]:
+            if not self.found.keys() & {link.source, link.destination}:
+                text = f"{link} is not known: it was slow each time, and each time one of the two had no CPU"
+                found.setdefault(link.source, []).append(text)
         normal = self.verdict.normal
         if len(self.done.nodes) > 2 and 1 - normal.suspect > VAGUE:
             text = (
@@ -333,12 +335,6 @@ class _Teller:
             for node, part in middle.items()
             if part < SHARED
         ]
-
-
-NOBODY = (
-    "compare with what the links promise: `ethtool IFACE | grep Speed`, `ibstat | grep Rate`; then the switches "
-    "and other traffic"
-)
 
 
 def gbps(gbytes: float) -> str:

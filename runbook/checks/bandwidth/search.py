@@ -227,12 +227,24 @@ class Search:
     @property
     def again(self) -> list[tuple[str, str]]:
         """Pairs with a link of which nothing counts yet, as long as another try may help."""
+        open_ = [
+            all_[0] for all_ in self._tried.values() if len(all_) < TRIES and not any(each.counts for each in all_)
+        ]
+        return list(dict.fromkeys((each.meeting.one, each.meeting.other) for each in open_))
+
+    @property
+    def never_counted(self) -> list[Link]:
+        """Links of which nothing counts, however often they were tried."""
+        return [link for link, tried in self._tried.items() if not any(one.counts for one in tried)]
+
+    @property
+    def _tried(self) -> dict[Link, list[MeasuredLink]]:
+        """What was asked of each link."""
         tried: dict[Link, list[MeasuredLink]] = {}
         for each in self.found:
             if each.meeting.asked:
                 tried.setdefault(each.link, []).append(each)
-        open_ = [all_[0] for all_ in tried.values() if len(all_) < TRIES and not any(each.counts for each in all_)]
-        return list(dict.fromkeys((each.meeting.one, each.meeting.other) for each in open_))
+        return tried
 
     @property
     def too_busy(self) -> list[str]:

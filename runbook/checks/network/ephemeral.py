@@ -6,17 +6,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
+from runbook.causes.catalogue import mend
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial, seen_of
 from runbook.checks.network.mesh import Mesh
 from runbook.firewall.evaluate import EPHEMERAL
 from runbook.model.inventory import Node
-from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 
 NO_PORT = "ephemeral-ports-exhausted"
-
-WIDER = Remedy.run(f"sudo sysctl -w net.ipv4.ip_local_port_range='{EPHEMERAL[0]} {EPHEMERAL[1]}'")
 
 PORTS_A_RANK = 4
 """What a rank takes at the least: its connection to the store, the port that it listens on for its peers, and as many
@@ -61,7 +60,7 @@ def few_ports_warning(facts: Facts) -> list[str]:
         f"the kernel hands out only {ports} port{'s' if ports > 1 else ''} ({bounds[0]}-{bounds[1]}) to all who "
         "dial or listen"
     )
-    return [f"{few}: a large job needs more; `{WIDER}` is usual"]
+    return [f"{few}: a large job needs more; `{mend(NO_PORT, 'more')}` is usual"]
 
 
 def without_ports(mesh: Mesh) -> dict[str, list[str]]:
@@ -126,7 +125,15 @@ def _finding(at: Context, node: str, counted: Facts | None, seen: list[str], pee
         f"net.ipv4.ip_local_port_range of {node}: {' '.join(map(str, bounds)) if bounds else 'unknown'}",
         *(_who(node, counted) if counted else [f"who holds them: `{WHO}`"]),
     ]
-    return Finding(NO_PORT, says, _remedy(node, counted, narrow), tuple(lines), peers)
+    holder = next((one["pid"] for one in counted["holders"] if one["pid"]), None) if counted else None
+    way = "holder" if holder else "holders"
+    if counted and reserved > (counted["high"] - counted["low"] + 1) // 2:
+        way = "reserved"
+    elif narrow:
+        way = "more"
+    elif counted and counted["waiting"] > WAITING_SHARE * (counted["connected"] + counted["waiting"]):
+        way = "time-wait"
+    return finding_for(NO_PORT, says, tuple(lines), peers, way=way, node=node, pid=holder, who=WHO)
 
 
 def _who(node: str, counted: Facts) -> list[str]:
@@ -144,16 +151,3 @@ def _who(node: str, counted: Facts) -> list[str]:
         else:
             lines.append(f"process {one['pid']} of {one['user']} holds {number}: {one['command'] or '?'}")
     return lines
-
-
-def _remedy(node: str, counted: Facts | None, narrow: bool) -> str:
-    if counted and counted["reserved"] > (counted["high"] - counted["low"] + 1) // 2:
-        return Remedy.run("sudo sysctl -w net.ipv4.ip_local_reserved_ports=''")
-    if narrow:
-        return WIDER
-    if counted and counted["waiting"] > WAITING_SHARE * (counted["connected"] + counted["waiting"]):
-        return Remedy.run("sudo sysctl -w net.ipv4.tcp_tw_reuse=1")
-    first = next((one for one in counted["holders"] if one["pid"]), None) if counted else None
-    if first:
-        return f"see on {node} whether process {first['pid']} is to hold so many, and end it: `kill {first['pid']}`"
-    return f"see on {node} who holds them, and end it: `{WHO}`"

@@ -420,37 +420,35 @@ class Trouble:
 
     def _broken(self, dials: list[Dial], seen: tuple[str, ...]) -> Finding:
         first = dials[0]
-        then = {
-            "reset": "is then reset",
-            "silent": "then nothing more comes through",
-            "lost": "then full-size packets do not arrive",
+        cause, then = {
+            "reset": ("tcp-connection-lost-midrun", "is then reset"),
+            "silent": ("packet-loss", "then nothing more comes through"),
+            "lost": ("mtu-blackhole", "then full-size packets do not arrive"),
         }[first.outcome]
-        return Finding(
-            {"reset": "tcp-connection-lost-midrun", "silent": "packet-loss", "lost": "mtu-blackhole"}[first.outcome],
+        return finding_for(
+            cause,
             f"TCP from {first.source} to {first.destination} opens on {ports_text(dials)}, and {then}; no rule that "
             "could be read accounts for it",
-            "look for a device between them that tracks connections (a firewall, a load balancer) and for packet loss: "
-            f"`sudo tcpdump -ni any {word(f'tcp port {first.port} and host {self.destination_of(first)}')}` on both",
             seen,
             (first.source,),
+            way="between",
+            packets=word(f"tcp port {first.port} and host {self.destination_of(first)}"),
         )
 
 
 def lossy_link(source: str, destination: str, lossy: str, seen: tuple[str, ...]) -> Finding:
     """Loss that no rule explains: between two nodes it is the link, within one there is none."""
-    if source == destination:
-        says = f"packets that {source} sends to itself are lost: {lossy}"
-        fix = (
-            f"no cable is involved: on {source}, `sudo nft list ruleset`, `sudo iptables-save` and `tc -s qdisc show` "
-            "show what drops some of them"
-        )
-    else:
-        says = f"packets between {source} and {destination} are lost: {lossy}"
-        fix = (
-            f"look at the links' error counters on {source} and {destination}: `ip -s link`, `ethtool -S IFACE`; then "
-            "at cable, transceiver and switch port"
-        )
-    return Finding("packet-loss", says, fix, seen, tuple({source} - {destination}))
+    own = source == destination
+    where = f"that {source} sends to itself" if own else f"between {source} and {destination}"
+    return finding_for(
+        "packet-loss",
+        f"packets {where} are lost: {lossy}",
+        seen,
+        tuple({source} - {destination}),
+        way="itself" if own else "link",
+        source=source,
+        destination=destination,
+    )
 
 
 def shown(finding: Finding, node: str, dials: Sequence[Dial]) -> Finding:

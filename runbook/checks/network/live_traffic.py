@@ -132,14 +132,20 @@ def flows(at: Context) -> dict[str, Flows]:
     return {name: answer for name, answer in at.each(one).items() if not isinstance(answer, BaseException)}
 
 
-def joined_up(at: Context, seen: Mapping[str, Flows]) -> list[RankConnection]:
-    """Both ends' views of each connection as one."""
+def names_by_address(at: Context) -> dict[str, str]:
+    """The node of each address that ranks may dial."""
     owner = {address: node.name for node in at.nodes for address in at.own_addresses(node.name)}
     owner.update({number(at, node.name): node.name for node in at.nodes})
-    listening = {name: set(answer["listening"]) for name, answer in seen.items()}
+    return owner
+
+
+def joined_up(at: Context, seen: Mapping[str, Flows]) -> list[RankConnection]:
+    """Both ends' views of each connection as one."""
+    owner = names_by_address(at)
+    listening = {name: {one["port"] for one in answer["listening"]} for name, answer in seen.items()}
     found: dict[tuple[str, int, str, int], RankConnection] = {}
     for name, answer in seen.items():
-        for one in answer["connections"]:
+        for one in (one for one in answer["connections"] if one["open"]):
             peer = owner.get(one["remote"])
             if peer is None or peer == name:
                 continue

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.network.dial import OPENED_AT_ONCE, UNMEASURED, Dial
 from runbook.checks.network.pairs import ALL_UP_TO, Pairs
@@ -279,12 +280,7 @@ def too_busy(node: str, awake: Facts | None, what: str) -> Finding:
 
 def too_busy_finding(node: str, seen: str, evidence: Iterable[str]) -> Finding:
     """`seen`: what could not be measured, and how late the node ran."""
-    return Finding(
-        TOO_BUSY,
-        f"{node} was too busy to be measured: {seen}",
-        f"see what runs on {node} (`top -b -n 1 | head -15`), end it or wait for it, and run again",
-        tuple(evidence),
-    )
+    return finding_for(TOO_BUSY, f"{node} was too busy to be measured: {seen}", tuple(evidence), way="live", node=node)
 
 
 def busiest(one: Facts | None, other: Facts) -> Facts:

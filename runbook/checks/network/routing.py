@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
+from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Context
 from runbook.checks.reach.interfaces import unusable
 from runbook.firewall import Evidence
 from runbook.firewall.evaluate import NumberRange, Truth, both, flip
 from runbook.model.commands import word
-from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 
 REFUSALS = ("blackhole", "unreachable", "prohibit")
@@ -120,7 +120,7 @@ def _leads(
 ) -> RouteRefusal | bool:
     """The refusal that a rule ends in; True: a way; False: nothing, the next rule is asked."""
     text, narrow = rule_text(rule), bool(selectors(rule)) or "not" in rule
-    remove = Remedy.run(f"sudo ip {family(target)}rule del priority {word(rule.get('priority'))}")
+    remove = mend("no-route", "rule", family=family(target), priority=word(rule.get("priority")))
     if rule.get("action") in REFUSALS:
         return RouteRefusal(f"policy rule `{text}` refuses it", remove, certain, text, narrow)
     table = str(rule.get("table", "main"))
@@ -136,8 +136,13 @@ def _leads(
     words = f"{kind} {best['dst']}" + (f" table {table}" if table != "main" else "")
     via = f", to which policy rule `{text}` leads," if table not in ("main", "local", "default") else ""
     # A rule for a few packets was written for what it does to them; another's table may well serve others.
-    fix = remove if narrow else Remedy.run(f"sudo ip {family(target)}route del {' '.join(map(word, words.split()))}")
+    fix = remove if narrow else mend("no-route", "delete", family=family(target), route=typed(words))
     return RouteRefusal(f"route `{words}`{via} refuses it", fix, certain, text, narrow)
+
+
+def typed(route: str) -> str:
+    """A route in the words of `ip route`, each as one word of a command."""
+    return " ".join(map(word, route.split()))
 
 
 def _covers(rule: Mapping[str, Any], key: str, address: str | None) -> Truth:
@@ -240,7 +245,7 @@ def smaller(at: Context, node: str, evidence: Evidence | None) -> Finding | None
                 "mtu-blackhole",
                 f"the MTU of {name} on {node} is {now.mtu} now; when the run began, it was {entry['mtu']}",
                 (f"{node}: {name} mtu {now.mtu}",),
-                way="lost-mtu",
+                way="interface",
                 name=word(name),
                 mtu=word(entry["mtu"]),
             )
@@ -252,9 +257,7 @@ def _no_route(node: str, peer: str, evidence: Evidence) -> Finding | None:
     if refused is None:
         return None
     found = refusal(Sent(peer), refused) or RouteRefusal(
-        "",
-        Remedy.note(f"`ip route show table all`; add a route to {peer}, or correct its address", node=node),
-        certain=False,
+        "", mend("no-route", "missing", node=node, peer=peer), certain=False
     )
     return Finding(
         "no-route",

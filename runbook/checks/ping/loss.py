@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import permutations
 
+from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
 from runbook.checks.network.dial import Dial
@@ -206,8 +207,7 @@ def chance_findings(seen: Observations, losing: Iterable[Pair]) -> dict[str, lis
         finding = Finding(
             "firewall-drop",
             f"{name} drops some of the packets between {ends('itself', others)}, by count or by chance: {rule}",
-            fix
-            or f"take that rule out of the firewall of {name}: `sudo nft -a list ruleset; sudo iptables-save` shows it",
+            fix or mend("firewall-drop", "by-chance", name=name),
             tuple(
                 dict.fromkeys([*told[:4], f"{name}: {rule}", *(line for _, _, one in those for line in one.caveats)])
             )[:10],

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from runbook.causes.catalogue import mend
+from runbook.causes.findings import finding_for
 from runbook.checks.network.pairs import listed
 from runbook.checks.ping.observed import Observations, is_link_local, version
 from runbook.files.address import is_ip, is_loopback
@@ -133,10 +135,10 @@ def _unresolvable(
     sources = answer.get("name_sources") or ""
     if reason := answer.get("hosts_unreadable"):
         says += f": the login user may not read /etc/hosts there ({reason})"
-        fix = Remedy.run("sudo chmod 644 /etc/hosts")
+        fix = mend("name-unresolvable", "unreadable")
     elif told["in_hosts"] and sources and "files" not in sources.split():
         says += f": it stands in /etc/hosts, and /etc/nsswitch.conf (`{sources}`) does not look there"
-        fix = Remedy.run("sudo sed -i -E 's/^hosts:/hosts: files/' /etc/nsswitch.conf")
+        fix = mend("name-unresolvable", "not-looked-up")
         evidence += tuple(f"{node.name}: /etc/hosts:{number}: {text}" for number, text in told["in_hosts"])
     elif told["in_hosts"]:
         evidence += tuple(f"{node.name}: /etc/hosts:{number}: {text}" for number, text in told["in_hosts"])
@@ -210,14 +212,13 @@ def _other_family(seen: Observations, node: Node, own: list[str], *, interface_h
     if not unlike or 2 * len(unlike) < len(first) or (2 * len(unlike) == len(first) and version(own[0]) == 4):
         return None
     mine, its = ("IPv6", "IPv4") if version(own[0]) == 6 else ("IPv4", "IPv6")
-    return Finding(
+    return finding_for(
         "ipv6-ipv4-mixing",
         f"{node.name} takes its own host name {hostname} for {own[0]} ({mine}), while {listed(unlike)} "
         f"announce{'s' if len(unlike) == 1 else ''} {its}: gloo cannot connect the two",
-        ("name the interface in the inventory (`network: {interface: …}`), or " if interface_helps else "")
-        + "let the host names of all nodes resolve to one family of addresses first",
         tuple(f"getaddrinfo of its own host name on {name}: {address}" for name, address in first.items()),
         tuple(unlike),
+        way="interface" if interface_helps else "host-names",
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from runbook.causes.findings import finding_for
 from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.pairs import culprits, listed
+from runbook.checks.network.routing import typed
 from runbook.checks.ping.observed import Observations, Pair
 from runbook.files.address import is_ip
 from runbook.firewall import Evidence, Flow, arp_stop, explain_blocked
@@ -286,15 +287,20 @@ def _gateway(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     routes = [route for route in told["routes"] if route.get("gateway") == via]
     table = f" table {routes[0]['table']}" if routes and routes[0].get("table", "main") != "main" else ""
     route = f"{routes[0]['dst']} via {via}{table}" if routes else f"{pair.numeric} via {via}"
-    fix = Remedy.run(f"sudo ip route del {' '.join(map(word, route.split()))}")
-    if not mine:
-        fix = Remedy.note(
-            f"look whether {via} is up (`ping {word(via)}` on {pair.source}), or lead {pair.source} by "
-            "another: `sudo ip route replace "
-            f"{word(routes[0]['dst'] if routes else pair.numeric)} via GATEWAY`"
-        )
     lines = (f"{pair.source}: route {route}", f"{pair.source}: ip neigh show to {via}: {' '.join(state) or 'nothing'}")
-    return pair.source, Finding("no-route", says, fix, lines, (pair.peer,))
+    return pair.source, finding_for(
+        "no-route",
+        says,
+        lines,
+        (pair.peer,),
+        way="delete" if mine else "dead-gateway",
+        family="",
+        route=typed(route),
+        via=via,
+        via_typed=word(via),
+        source=pair.source,
+        destination=word(routes[0]["dst"] if routes else pair.numeric),
+    )
 
 
 def _nobody(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) -> Finding:
@@ -311,7 +317,6 @@ def _nobody(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) 
     )
     if unheard:
         says += "; nobody on that segment even answers ARP for it"
-    interface = seen.data_interface(target) or "IFACE"
     ways = [
         f"{pair.source} → {pair.numeric}: by {pair.route.get('dev')}"
         + (f" via {pair.route['via']}" if pair.route.get("via") else "")
@@ -321,10 +326,16 @@ def _nobody(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) 
         f"{node}: {', '.join(p for _, p in seen.prefixes(node, seen.data_interface(node)))}"
         for node in (name, *peers[:3])
     ]
-    fix = (
-        f"look whether {address} is up and on the same network: `ip -s link show {word(interface)}` on {target} (is it "
-        f"the cable, switch port or VLAN?), `sudo tcpdump -ni {word(interface)} arp or icmp` there while `ping "
-        f"{word(address)}` runs on {callers[0]}"
-    )
     dials = [str(dial) for pair in pairs[:2] for dial in pair.dials[:2]]
-    return Finding("host-unreachable", says, fix, (*first.echo_says(), *dials, *ways, *held)[:10], tuple(peers))
+    return finding_for(
+        "host-unreachable",
+        says,
+        (*first.echo_says(), *dials, *ways, *held)[:10],
+        tuple(peers),
+        way="silent",
+        address=address,
+        target=target,
+        interface=word(seen.data_interface(target) or "IFACE"),
+        typed=word(address),
+        caller=callers[0],
+    )

@@ -6,13 +6,13 @@ import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
+from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.network.pairs import culprits, listed
 from runbook.checks.network.routing import Sent, family, refusal
 from runbook.checks.ping.observed import Observations, Pair, version
 from runbook.files.address import is_ip
 from runbook.model.commands import word
-from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 
 Found = dict[str, list[Finding]]
@@ -65,19 +65,15 @@ def _written_twice(seen: Observations, first: str, second: str, address: str, *,
 def _carried_twice(seen: Observations, guilty: str, first: str, second: str, address: str) -> Finding:
     places = {name: _place(seen, name, address) for name in (first, second)}
     interface, prefix = places[guilty]
-    mine = seen.numeric(guilty) == address
-    fix = Remedy.run(f"sudo ip address del {word(prefix)} dev {word(interface)}")
-    if mine:
-        fix = Remedy.note(
-            f"give {guilty} an address of its own (`{fix}`, then `sudo ip address add … dev {word(interface)}`), and "
-            "correct the inventory"
-        )
-    return Finding(
+    return finding_for(
         "duplicate-address",
         f"{first} and {second} both have the address {address}: packets reach now the one, now the other",
-        fix,
         tuple(f"{name} has {prefix} on {interface}" for name, (interface, prefix) in places.items()),
         (first if guilty == second else second,),
+        way="only-one" if seen.numeric(guilty) == address else "one-more",
+        guilty=guilty,
+        prefix=word(prefix),
+        interface=word(interface),
     )
 
 
@@ -270,9 +266,13 @@ def _connected(seen: Observations, pair: Pair) -> tuple[str, str] | None:
         there = any(route.get("dst") == str(network) for route in pair.route.get("routes") or [])
         if ipaddress.ip_address(pair.numeric) in network and network.num_addresses > 1 and not there:
             why = f"the route to its own network {network} on {interface} ({prefix}) is gone"
-            source = prefix.partition("/")[0]
-            return why, Remedy.run(
-                f"sudo ip {family(network)}route add {network} dev {word(interface)} src {word(source)}"
+            return why, mend(
+                "no-route",
+                "own-network",
+                family=family(network),
+                network=network,
+                interface=word(interface),
+                source=word(prefix.partition("/")[0]),
             )
     return None
 
@@ -286,7 +286,8 @@ def _netmask(seen: Observations, pair: Pair) -> tuple[str, str] | None:
                 network = ipaddress.ip_interface(theirs).network
                 if other != pair.source and mine.ip in network and ipaddress.ip_address(pair.numeric) in network:
                     why = f"{interface} has {prefix}, which leaves {pair.peer} out, while {other} has {theirs}"
-                    return why, Remedy.run(f"sudo ip address add {mine.ip}/{network.prefixlen} dev {word(interface)}")
+                    address = f"{mine.ip}/{network.prefixlen}"
+                    return why, mend("no-route", "netmask", address=address, interface=word(interface))
     return None
 
 
@@ -294,11 +295,8 @@ def _missing(seen: Observations, pair: Pair) -> str:
     """The peer knows a way here, and we know none to it: by the gateway that leads to others, if there is one."""
     gateways = [other.route["via"] for other in seen.pairs if other.source == pair.source and other.route.get("via")]
     if gateways:
-        return Remedy.run(f"sudo ip route add {word(pair.numeric)} via {word(gateways[0])}")
-    return (
-        f"add the route that {pair.source} lacks: `sudo ip route add {word(pair.numeric)} via GATEWAY`, where GATEWAY "
-        f"is the router of its network; `ip route` on a node that reaches {pair.peer} shows it"
-    )
+        return mend("no-route", "gateway", peer=word(pair.numeric), gateway=word(gateways[0]))
+    return mend("no-route", "no-gateway", source=pair.source, address=word(pair.numeric), peer=pair.peer)
 
 
 def _apart(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) -> Finding:

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from runbook.causes.catalogue import mend
 from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.pairs import culprits, ends, listed
 from runbook.checks.ping.observed import Observations, Pair, version
@@ -229,15 +230,13 @@ def _different(seen: Observations, way: Way) -> SizeReason | None:
         )
     elif not decided:
         shown.append(f"all have to be equal: {values[odd]} is less than any network is made for")
-    fix = Remedy.run(f"sudo ip link set dev {word(seen.data_interface(odd) or 'IFACE')} mtu {word(usual)}")
+    fix = mend("mtu-blackhole", "interface", name=word(seen.data_interface(odd) or "IFACE"), mtu=word(usual))
     return SizeReason(odd, says, (fix,), tuple(shown))
 
 
 def _hop(seen: Observations, node: str, those: list[Way]) -> Finding:
     way = next((one for one in those if node == one.source), those[0])
     mtu = _mtu(seen.pair(way.source, way.destination)) or 1500
-    interface = seen.data_interface(node) or "IFACE"
-    lower = 8000 if mtu > 8000 else 1400
     shown = [
         f"interface MTU of {name}: {_interface_mtu(seen, name)}" for name in sorted({n for w in those for n in w.ends})
     ]
@@ -245,9 +244,15 @@ def _hop(seen: Observations, node: str, those: list[Way]) -> Finding:
         node,
         those,
         "something between them carries only smaller packets and does not say so",
-        f"find the hop: `tracepath -n {word(seen.numeric(way.destination))}` on {way.source}; raise its MTU to {mtu} "
-        "(switch port, tunnel, VLAN), or lower the interfaces' on every node to what passes, for example `sudo ip "
-        f"link set dev {word(interface)} mtu {1500 if lower == 8000 else lower}`",
+        mend(
+            "mtu-blackhole",
+            "hop",
+            destination=word(seen.numeric(way.destination)),
+            source=way.source,
+            mtu=mtu,
+            interface=word(seen.data_interface(node) or "IFACE"),
+            lower=1500 if mtu > 8000 else 1400,
+        ),
         [*shown, "no rule of either end drops by length"],
     )
 

@@ -327,14 +327,15 @@ def elsewhere(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
     found: dict[str, list[Finding]] = {}
     for member in busy if len(busy) < len(known) else ():
         found.setdefault(member.rank.node, []).append(
-            Finding(
+            finding_for(
                 "rank-behind" if "joined" in member.steps else "ranks-missing",
                 f"{member.label} is somewhere else {doing}, {progress(member)}: at {_place(member)}, while "
                 f"{_people(waiting)} for it",
-                f"see what it does there: its stack is in the evidence; on {member.rank.node} `py-spy dump --pid "
-                f"{word(_pid(member))}` shows it live",
                 stack_lines([member, *waiting[:1]]),
                 tuple(sorted({m.rank.node for m in waiting} - {member.rank.node})),
+                way="elsewhere",
+                node=member.rank.node,
+                pid=word(_pid(member)),
             )
         )
     return found

@@ -15,7 +15,6 @@ from runbook.model.bounded_regex import bounded
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.process_end import ProcessEnd
-from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
@@ -125,34 +124,31 @@ def ended_by_signal(pool: RankPool, member: RankMember, end: ProcessEnd, doing: 
             way="limit",
         )
     if cause == "terminated-from-outside":
-        return Finding(
-            cause,
+        return finding_for(
+            "terminated-from-outside",
             f"{member.label} was ended from outside ({text}) {doing}, {progress(member)}: another process asked it to "
             "stop",
-            f"on {node} see who ends processes: a scheduler's limit, a cleaning job, a person; "
-            "`sudo journalctl --since '-5 min'` and `last -5`",
             evidence,
+            way="live",
+            node=node,
         )
     if cause == "terminal-closed":
-        return Finding(
-            cause,
+        return finding_for(
+            "terminal-closed",
             f"{member.label} got {text} {doing}, {progress(member)}: something hung up on it",
-            f"on {node} see what closes sessions or sends it (a logout script, `loginctl`): `sudo journalctl --since "
-            "'-5 min'`",
             evidence,
+            way="live",
+            node=node,
         )
     crashed = cause == "rank-crashed"
-    return Finding(
+    return finding_for(
         cause,
         f"{member.label} {'crashed' if crashed else 'ended by a signal'} ({text}) {doing}, {progress(member)}"
         + (f", at {member.stack[0].removeprefix('File ')}" if crashed and member.stack else ""),
-        Remedy.note(
-            ("`df -h /dev/shm` and " if number == signal.SIGBUS else "")
-            + "`sudo dmesg -T | tail` and `coredumpctl info`, where that is installed, say more; "
-            f"its log: `less {word(log_name(pool, member))}`",
-            node=node,
-        ),
         (*evidence, *stack_lines([member])),
+        way="bus-error" if number == signal.SIGBUS else "signal",
+        node=node,
+        log=word(log_name(pool, member)),
     )
 
 
@@ -201,7 +197,7 @@ def reported(pool: RankPool, member: RankMember, said: Mapping[str, object], doi
     cause = means.cause if means else told or "program-error"
     remedy = remedy_for(means, node) or mend(cause, "rank", node=node.name, python=node.interpreter_typed)
     if cause == "program-error" and lines:
-        remedy = f"read the traceback, and mend what its last line says: `less {word(log_name(pool, member))}`"
+        remedy = mend("program-error", "traceback", log=word(log_name(pool, member)))
     where = f" ({doing}, {progress(member)})" if "imported" in member.steps and not said.get("cause") else ""
     return Finding(cause, f"{member.label}: {text}{last_place(lines)}{where}", remedy, lines or tail or (text,))
 

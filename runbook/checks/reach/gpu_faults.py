@@ -9,7 +9,6 @@ from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts, in_brief
 from runbook.model.commands import word
 from runbook.model.inventory import Node
-from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 from runbook.parsers.nvidia import (
     BAD_ROWS,
@@ -114,13 +113,11 @@ def missing(node: Node, wanted: str, facts: Facts) -> Finding:
             tuple(seen),
             way="gpus-container",
         )
-    return Finding(
+    return finding_for(
         "tool-missing",
         f"{node.name} has no nvidia-smi, so its {wanted} cannot be looked at",
-        "put `gpus: 0` if it has none; else install its driver"
-        if pci == 0
-        else "install the driver's tools (nvidia-utils-*, or the driver itself), or put `gpus: 0` if it has none",
         tuple(seen),
+        way="gpus-driver" if pci == 0 else "gpus-tools",
     )
 
 
@@ -139,10 +136,6 @@ BRIDGED = ("PCIe", "NVL", "RTX", "Quadro", "PCI-E", "TITAN")
 """In the names of GPUs whose NVLinks need a bridge: one without any active link may simply have none."""
 
 
-def reset(numbers: Iterable[int]) -> str:
-    return Remedy.run(f"sudo nvidia-smi --gpu-reset -i {','.join(map(str, sorted(numbers)))}")
-
-
 def health_findings(node: Node, gpus: Sequence[Gpu], details: Details) -> Iterator[Finding]:
     """Faults of the hardware and its settings; one finding for each kind of fault, with all GPUs that have it."""
     seen: dict[str, dict[int, str]] = {}
@@ -152,9 +145,8 @@ def health_findings(node: Node, gpus: Sequence[Gpu], details: Details) -> Iterat
             seen.setdefault(kind, {})[gpu.index] = f"GPU {gpu.index}: {what}"
     for kind, (cause, says) in FAULTS.items():
         if kind in seen:
-            numbers, indices = listed(seen[kind]), ",".join(map(str, sorted(seen[kind])))
-            what = f"GPU {numbers} of {node.name} {says}"
-            yield finding_for(cause, what, tuple(seen[kind].values()), way=kind, gpus=numbers, indices=indices)
+            what = f"GPU {listed(seen[kind])} of {node.name} {says}"
+            yield finding_for(cause, what, tuple(seen[kind].values()), way=kind, indices=listed(seen[kind]))
 
 
 FAULTS = {
@@ -241,7 +233,7 @@ def unreadable(node: Node, gpus: Sequence[Gpu]) -> Finding | None:
         f"{', '.join(sorted(broken[0].broken))}",
         tuple(f"GPU {gpu.index}: {name}: {value}" for gpu in broken for name, value in gpu.broken.items())[:8],
         way="gpu-silent",
-        reset=reset(numbers),
+        indices=listed(numbers),
     )
 
 
@@ -278,17 +270,15 @@ def busy(
     if not numbers:
         return [], warnings
     first = first or taken[0].partition(": ")[2]
-    ids = " ".join(map(word, sorted(pids)))
-    remedy = (
-        f"wait for it, take other GPUs in `gpus:`, or, if it is a leftover, on {node.name}: `sudo kill {ids}`"
-        if pids
-        else Remedy.note(
-            f"`sudo fuser -v /dev/nvidia*` shows who it is, in containers as well; `{reset(numbers)}` "
-            "frees memory that nobody holds any more",
-            node=node.name,
-        )
+    finding = finding_for(
+        "gpu-busy",
+        f"GPU {listed(numbers)} of {node.name} is in use: {first}",
+        tuple(taken[:10]),
+        way="others" if pids else "unseen",
+        node=node.name,
+        pids=" ".join(map(word, sorted(pids))),
+        indices=listed(numbers),
     )
-    finding = Finding("gpu-busy", f"GPU {listed(numbers)} of {node.name} is in use: {first}", remedy, tuple(taken[:10]))
     return [finding], warnings
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,13 +17,11 @@ from runbook.checks.reach.gpu_faults import (
     link_finding,
     order_of_devices,
     refused,
-    reset,
     slow_clocks,
     unreadable,
 )
 from runbook.launch.ranks import network_environment
 from runbook.model.inventory import Node
-from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding, Outcome
 from runbook.parsers.nvidia import (
     APPLICATION,
@@ -173,6 +171,15 @@ def count(node: Node, listing: Listing, on_bus: int | None) -> Finding | None:
     )
 
 
+BY_KERNEL = {
+    "gpu-fell-off-bus": ("has fallen off the bus", "reboot"),
+    "gpu-ecc-uncorrectable": ("had a memory error that could not be corrected", "ecc"),
+    "nvlink-error": ("had an NVLink error", "reset"),
+    "gpu-reset-required": ("is stuck and waits for a reset", "reset"),
+}
+"""What an Xid says of a GPU, and the way to mend it where that GPU is still listed."""
+
+
 def told_by_kernel(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tuple[list[Finding], list[str]]:
     """Findings for faults of the last hour on a GPU of ours (or on one that is not listed any more), and warnings."""
     index = {bus_key(gpu.fields.get("pci.bus_id", "")): gpu.index for gpu in listing.gpus}
@@ -198,20 +205,14 @@ def told_by_kernel(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tup
         last = those[-1]
         at = f"GPU {index[last.bus]}" if last.bus in index else f"the GPU at {last.bus}"
         numbers = sorted({index[event.bus] for event in those if event.bus in index})
-        what, remedy = {
-            "gpu-fell-off-bus": ("has fallen off the bus", Remedy.run("sudo reboot")),
-            "gpu-ecc-uncorrectable": ("had a memory error that could not be corrected", reset(numbers)),
-            "nvlink-error": ("had an NVLink error", Remedy.run("sudo nvidia-smi --gpu-reset")),
-            "gpu-reset-required": ("is stuck and waits for a reset", reset(numbers)),
-        }[cause]
-        if not numbers:
-            remedy = Remedy.run("sudo reboot")
+        what, way = BY_KERNEL[cause]
         found.append(
-            Finding(
+            finding_for(
                 cause,
                 f"{at} of {node.name} {what}, says the kernel {ago(last)} (Xid {last.number})",
-                remedy,
                 tuple(dict.fromkeys(event.text for event in those))[-6:],
+                way=way if numbers else "reboot",
+                indices=",".join(map(str, numbers)),
             )
         )
     return found, list(warnings.values())[:6]
@@ -321,14 +322,12 @@ def version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in head.split(".") if part.isdigit())
 
 
-def shared_gpus(at: Context, node: Node) -> list[Finding]:
+def shared_gpus(at: Context, node: Node, of_its_machine: Iterable[Node]) -> list[Finding]:
     """GPUs of this node that another node of the inventory, which is the same machine, has as well."""
     found: list[Finding] = []
-    for other in at.nodes:
-        if _own_gpus(at, node) and _own_gpus(at, other):
-            continue
-        twice = sorted(set(node.gpus) & set(other.gpus))
-        if other.name != node.name and twice and at.machine(other.name) == at.machine(node.name):
+    for other in of_its_machine:
+        twice = sorted(set(node.gpus) & set(other.gpus)) if other.name != node.name else []
+        if twice and not (_own_gpus(at, node) and _own_gpus(at, other)):
             found.append(
                 finding_for(
                     "duplicate-gpu",

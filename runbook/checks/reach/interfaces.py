@@ -63,17 +63,14 @@ def apart_findings(inventory: Inventory, node: Node, facts: Facts, pod: Pod | No
         if "LOOPBACK" not in entry["flags"] and not link_local(address)
     )
     runtime = node.container.runtime if node.container else ""
-    fix = "start it with the network of its host (Docker, Podman: `--network host`; Apptainer, enroot: without `--net`)"
-    if runtime in ("docker", "podman"):
-        fix = f"start it again with the network of its host: `{runtime} run --network host …`"
     return [
         finding_for(
             "container-bridge-network",
             f"{node.place} has a network of its own ({own or 'without any address'}): {node.address}, which the other "
             "nodes dial, is the host's, and leads to nothing in it",
             (f"in the container: {own or 'no address but loopback'}", f"on the host: {node.address}"),
-            way="container",
-            fix=fix,
+            way="runtime" if runtime in ("docker", "podman") else "container",
+            runtime=runtime,
             node=node.name,
         )
     ]
@@ -83,7 +80,6 @@ def _not_of_pod(node: Node, pod: Pod) -> Finding:
     evidence = (
         f"pod {pod.namespace}/{pod.name}: podIP {pod.address}, hostIP {pod.host_address}, machine {pod.machine}",
     )
-    correct = f"write `address: {pod.address}` for {node.name}, or let -i kubernetes:SELECTOR make the inventory anew"
     if node.address == pod.host_address:
         return finding_for(
             "container-bridge-network",
@@ -91,14 +87,17 @@ def _not_of_pod(node: Node, pod: Pod) -> Finding:
             "is its machine's, and leads to nothing in it",
             evidence,
             way="pod",
-            correct=correct,
+            address=pod.address,
+            node=node.name,
         )
-    return Finding(
+    return finding_for(
         "interface-wrong",
         f"{node.address}, which the other nodes dial, is no address of the pod {pod.name}, which has {pod.address}: a "
         "pod that is started anew gets another one",
-        correct,
         evidence,
+        way="pod",
+        address=pod.address,
+        node=node.name,
     )
 
 
@@ -115,35 +114,31 @@ def interface_finding(inventory: Inventory, node: Node, facts: Facts, variable: 
         ),
         "the right one",
     )
-    fix = (
-        f"name the interface of {node.name} in the inventory: `interface: {suggestion}` under `network:`, or for this "
-        f"node alone `env: {{NCCL_SOCKET_IFNAME: {suggestion}, GLOO_SOCKET_IFNAME: {suggestion}}}`"
-    )
     chosen = select_interfaces(expression, interfaces)
     if variable == "GLOO_SOCKET_IFNAME" and variable_is_read(inventory, variable):
         words = expression.split(",")  # gloo knows no prefixes, `=` or `^`, and opens every name that is listed
         chosen = words if all(word in interfaces for word in words) else []
-    if not chosen:
-        says = f"{node.name} has no interface {expression}" + (f"; {owner} carries {node.address}" if owner else "")
-        return Finding("interface-missing", says, fix, evidence)
+    cause = "interface-wrong" if chosen else "interface-missing"
     several = len(inventory.nodes) > 1 and not inventory.one_machine
-    if several and all(INSIDE.match(name) and name != owner for name in chosen):
-        says = (
-            f"{node.name} is told to use {chosen[0]}, which exists for the guests of that machine only: no other "
-            "node can reach it"
-        )
-        return Finding("interface-wrong", says, fix, evidence)
     usable = [
         name
         for name in chosen
         if interfaces[name]["state"] != "DOWN" and any(not link_local(a) for a in interfaces[name]["addresses"])
     ]
-    if not usable:
+    if not chosen:
+        says = f"{node.name} has no interface {expression}" + (f"; {owner} carries {node.address}" if owner else "")
+    elif several and all(INSIDE.match(name) and name != owner for name in chosen):
+        says = (
+            f"{node.name} is told to use {chosen[0]}, which exists for the guests of that machine only: no other "
+            "node can reach it"
+        )
+    elif not usable:
         return unusable(node, chosen[0], interfaces[chosen[0]], owner, evidence)
-    if several and all("LOOPBACK" in interfaces[name]["flags"] for name in usable):
+    elif several and all("LOOPBACK" in interfaces[name]["flags"] for name in usable):
         says = f"{node.name} is told to use {usable[0]}, its loopback: no other node can reach it there"
-        return Finding("interface-wrong", says, fix, evidence)
-    return None
+    else:
+        return None
+    return finding_for(cause, says, evidence, way="named", node=node.name, name=suggestion)
 
 
 def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: tuple[str, ...]) -> Finding:
@@ -162,13 +157,14 @@ def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: t
             "interface-missing", f"interface {name} of {node.name} is down", evidence, way="down", name=word(name)
         )
     address = node.address if is_ip(node.address) and owner is None else "ADDRESS"
-    return Finding(
+    return finding_for(
         "interface-missing",
         f"interface {name} of {node.name} has no address that others can reach",
-        f"give it one: `sudo ip address add {word(address)}/24 dev {word(name)}` (24: the length of your network's "
-        "mask); or name another interface in the inventory"
-        + (f", such as {owner}, which carries {node.address}" if owner else ""),
         evidence,
+        way="no-address",
+        address=word(address),
+        name=word(name),
+        such_as=f", such as {owner}, which carries {node.address}" if owner else "",
     )
 
 

@@ -9,7 +9,6 @@ from runbook.causes.findings import finding_for
 from runbook.checks.context import NOT_SAFE, Facts, folder_finding
 from runbook.model.commands import word
 from runbook.model.inventory import Inventory, Node
-from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 from runbook.parsers.host import FILES, MEMLOCK_KIB
 from runbook.transport import bootstrap
@@ -46,7 +45,6 @@ def folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:
                 way="noexec",
                 node=node.name,
                 mount=word(mount),
-                another=another(node),
             )
         ]
     return []
@@ -68,7 +66,6 @@ def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, An
             seen,
             way="quota",
             node=node.name,
-            another=another(node),
         )
     if code == "ENOSPC":
         if place.get("full_of_files"):
@@ -83,7 +80,6 @@ def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, An
             way="read-only",
             node=node.name,
             mount=word(mount),
-            another=another(node),
         )
     return _cannot_be_written(node, place, seen)
 
@@ -109,7 +105,6 @@ def _cannot_be_written(node: Node, place: Mapping[str, Any], seen: tuple[str, ..
             way="file",
             node=node.name,
             there=word(there),
-            another=another(node),
         )
     home = place.get("home")
     if home and f"{workdir}/".startswith(f"{home}/") and not f"{there}/".startswith(f"{home}/"):
@@ -122,18 +117,16 @@ def _cannot_be_written(node: Node, place: Mapping[str, Any], seen: tuple[str, ..
             user=word(user),
             link=word(home),
         )
-    return Finding(
+    return finding_for(
         "workdir-not-writable",
         f"{user} may not write to {there} on {node.name}, where the workdir "
         + (f"{workdir} is to be made" if there != workdir else "is"),
-        Remedy.run(f"sudo install -d -o {word(user)} -m 700 {word(workdir)}", node=node.name)
-        if there != workdir
-        else Remedy.note(
-            f"`sudo install -d -o {word(user)} -m 700 {word(workdir)}/{word(user)}`, and `workdir: "
-            f"{workdir}/{user}` in the inventory",
-            node=node.name,
-        ),
         seen,
+        way="missing" if there != workdir else "below",
+        node=node.name,
+        user=word(user),
+        link=word(workdir),
+        own=f"{workdir}/{user}",
     )
 
 
@@ -146,7 +139,6 @@ def _full(node: Node, place: Mapping[str, Any], says: str, seen: str) -> Finding
         way="space",
         node=node.name,
         mount=word(mount),
-        another=another(node),
     )
 
 
@@ -159,12 +151,7 @@ def _no_inodes(node: Node, place: Mapping[str, Any], seen: str) -> Finding:
         way="inodes",
         node=node.name,
         mount=word(mount),
-        another=another(node),
     )
-
-
-def another(node: Node) -> str:
-    return f"name another `workdir:` for {node.name} in the inventory"
 
 
 def python_finding(node: Node, hello: Mapping[str, Any]) -> Finding | None:
@@ -265,16 +252,11 @@ def _shared_memory(node: Node, shm: Facts | None, warnings: list[str]) -> Findin
     if shm["free_bytes"] >= SHM_SEGMENT * len(node.gpus):
         warnings.append(f"/dev/shm has {size} MiB: NCCL between GPUs of one node wants 1 GiB or more")
         return None
-    return Finding(
+    return finding_for(
         "shm-too-small",
         f"/dev/shm on {node.name} has {free} of {size} MiB free: NCCL needs at least {need} MiB for "
-        f"{len(node.gpus)} GPUs "
-        "(in Docker: `--shm-size=8g` or `--ipc=host`)",
-        Remedy.run("sudo mount -o remount,size=8G /dev/shm", node=node.name)
-        if size < need
-        else Remedy.note(
-            "`ls -lS /dev/shm | head`, and remove what ended jobs have left there (`rm /dev/shm/nccl-*`)",
-            node=node.name,
-        ),
+        f"{len(node.gpus)} GPUs (in Docker: `--shm-size=8g` or `--ipc=host`)",
         (f"{shm['free_bytes']} of {shm['bytes']} bytes are free",),
+        way="larger" if size < need else "filled",
+        node=node.name,
     )

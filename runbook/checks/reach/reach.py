@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
 from runbook.causes.findings import finding_for
@@ -93,6 +93,14 @@ class Learned:
     imported: set[str]
     waited: bool
 
+    @cached_property
+    def _of_a_machine(self) -> Mapping[str, Sequence[Node]]:
+        """The nodes of each machine, by its id."""
+        found: dict[str, list[Node]] = {}
+        for node in self.at.nodes:
+            found.setdefault(self.at.machine(node.name), []).append(node)
+        return found
+
     def outcome(self, node: Node) -> Outcome:
         session, facts = self.at.run.site.sessions.get(node.name), self.facts.get(node.name)
         if session is None:
@@ -114,7 +122,7 @@ class Learned:
         if clock := self.clocks.finding(node.name, warnings):
             findings.append(clock)
         findings += apart_findings(at.inventory, node, facts, pod) or interface_findings(at.inventory, node, facts)
-        findings += shared_gpus(at, node)
+        findings += shared_gpus(at, node, self._of_a_machine[at.machine(node.name)])
         findings += limit_findings(at.inventory, node, facts, warnings)
         findings += gpus.findings
         unknown = [*gpus.unknown]

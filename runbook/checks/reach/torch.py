@@ -13,7 +13,6 @@ from runbook.checks.ranks.evidence import busy_lines, gather
 from runbook.checks.ranks.pool import RankMember, RankPool
 from runbook.checks.ranks.stuck import stopped
 from runbook.model.inventory import Node
-from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding, Outcome
 
 FRESH_S = 3.0
@@ -111,18 +110,17 @@ def compare_versions(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
             continue
         public, _, build = common.partition("+")
         others = [name for name, one in versions.items() if one == common]
-        python = pool.inventory.node(outcome.node).interpreter_typed
-        finding = Finding(
+        finding = finding_for(
             "torch-version-mismatch",
             f"{outcome.node} runs torch {version}, {'the others' if len(others) > 1 else others[0]} {common}",
-            Remedy.note(
-                f"`{python} -m pip install torch=={public}` (with the index of the {build} builds, as on {others[0]})",
-                node=outcome.node,
-            )
-            if build
-            else Remedy.run(f"{python} -m pip install torch=={public}", node=outcome.node),
             evidence[:8],
             tuple(others),
+            way="build" if build else "version",
+            node=outcome.node,
+            python=pool.inventory.node(outcome.node).interpreter_typed,
+            version=public,
+            build=build,
+            other=others[0],
         )
         changed.append(Outcome.failed(outcome.node, *outcome.findings, finding, metrics=outcome.metrics))
     return changed

@@ -86,10 +86,6 @@ class Contents:
     members: list[ArchiveMember] = field(default_factory=list)
     unread: list[tuple[str, str]] = field(default_factory=list)
 
-    @property
-    def links_only(self) -> bool:
-        return not self.members and not self.unread
-
 
 def is_archive(path: Path) -> bool:
     """By its content: zip, and `.tar`, packed or not, whatever it is called."""

@@ -25,6 +25,9 @@ OWN_NAMES = frozenset(
 )
 """Names that dash or bash write themselves, or live by: the value would not arrive, or would break the script."""
 
+KEYWORDS = frozenset("case do done elif else esac fi for function if in select then time until while".split())  # noqa: SIM905
+"""Words that mean something to a shell where a command begins. Quoted, nobody who reads the script mistakes them."""
+
 _PLAIN = re.compile(r"\A[A-Za-z0-9_./:,@%+-][A-Za-z0-9_./:,@%+=-]*\Z")
 
 
@@ -39,7 +42,7 @@ def word(value: object) -> Sh:
     text = one_line(value)
     if len(text) > MAX_BYTES // 4 and len(text.encode()) > MAX_BYTES:
         raise CannotQuote(f"is longer than {MAX_BYTES} bytes: Linux hands no program such a word", text)
-    return Sh(text if _PLAIN.match(text) else "'" + text.replace("'", "'\"'\"'") + "'")
+    return Sh(text if _PLAIN.match(text) and text not in KEYWORDS else "'" + text.replace("'", "'\"'\"'") + "'")
 
 
 def argument(value: object) -> Sh:

@@ -17,7 +17,10 @@ from runbook.model.inventory import Inventory, Node
 from runbook.model.units import seconds_text
 
 _OF_ONE_MACHINE = re.compile(r"/(tmp|var/tmp|dev|run|var/run|proc)(/|$)")
-_OF_A_RUN = ("retries", "spares", "start_timeout", "grace", "watch", "detach", "barrier", "barrier_folder")
+_OF_A_RUN = (
+    *("retries", "spares", "start_timeout", "rendezvous_timeout", "grace", "watch"),
+    *("detach", "barrier", "barrier_folder"),
+)
 """Keys that a rendered script knows nothing of."""
 
 

@@ -1,0 +1,260 @@
+"""Ranks that do not meet: who has not come, and what keeps those that came apart.
+
+Libraries wait five minutes to half an hour for a rank that never comes, and name nobody. After the launch's
+`rendezvous_timeout` the kernels of all nodes are asked which rank has a connection to the rendezvous port. Where one
+has none, every rank is looked at as on a stall, and what lies between the nodes with it. The job ends only where that
+proves what is wrong. A rank that works on its way there (it imports, compiles, reads) is accused of nothing, and no
+other is while it does: they may wait for it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from runbook.causes.findings import finding_for
+from runbook.checks.context import Context, Facts
+from runbook.checks.network.live_traffic import between, flows
+from runbook.checks.ranks.evidence import rank_stopped
+from runbook.jobs.attempt import ProcessSpec
+from runbook.jobs.ending import freeze
+from runbook.jobs.processes import KeptProcess, KeptProcesses
+from runbook.jobs.stalled import StackFrame, frames_of, shown
+from runbook.launch.ranks import dialled_address
+from runbook.model.commands import word
+from runbook.model.inventory import Inventory
+from runbook.model.units import seconds_text
+from runbook.model.verdict import Finding
+from runbook.transport.answers import Flows
+
+LOOK_S = 2.0
+"""For so long the CPU time, the reading and the traffic of a rank are counted."""
+
+WORKS = 0.05
+"""So large a share of one CPU is work."""
+
+BETWEEN_S = 6.0
+
+IDLE_S = 15.0
+"""A rank that is idle is looked at once more after this."""
+
+AT_RENDEZVOUS = re.compile(r"/torch/distributed/(?:elastic/)?rendezvous\b|/jax/_src/distributed\.py$")
+JOINS = "init_process_group"
+NOBODY: Flows = {"connections": [], "listening": []}
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A rank, or a launcher that has not started any, and how far it came. `connected` to the rendezvous port, or
+    listening there; `dials`: endpoints that have not answered it yet; `processes` as halt.py tells them; `stacks` are
+    what these told, the innermost frame first."""
+
+    place: ProcessSpec
+    connected: bool
+    dials: tuple[str, ...]
+    processes: tuple[Facts, ...]
+    stacks: tuple[tuple[StackFrame, ...], ...]
+    works: bool
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is on its way to the others, or waits there."""
+        return bool(self.dials) or any(map(_joins, self.stacks))
+
+    @property
+    def does(self) -> str:
+        place = next((f" in {stack[0]}" for stack in self.stacks), "")
+        return f"it still works{place}" if self.works else f"it sleeps{place}"
+
+
+def _joins(frames: Sequence[StackFrame]) -> bool:
+    return any(AT_RENDEZVOUS.search(frame.file) or frame.function == JOINS for frame in frames)
+
+
+class RendezvousWatch:
+    """`inventory` is the attempt's: it has its port."""
+
+    def __init__(self, inventory: Inventory, timeout_s: float) -> None:
+        self._inventory = inventory
+        self._timeout_s = timeout_s
+        self._begun: float | None = None
+        self._due = math.inf
+        self._idle: frozenset[str] = frozenset()  # labels of ranks that were absent and idle at the look before
+
+    def begin(self) -> None:
+        """All processes have been started. Later calls change nothing."""
+        if self._begun is None:
+            self._begun = time.monotonic()
+            self._due = self._begun + self._timeout_s
+
+    def met(self) -> None:
+        """The ranks are known to have met: it is not looked again."""
+        self._due = math.inf
+
+    def due(self) -> bool:
+        return time.monotonic() >= self._due
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.monotonic() - (self._begun or time.monotonic())
+
+    def look(self, kept: KeptProcesses) -> dict[str, list[Finding]]:
+        """Findings by guilty node. None where all have met, or nobody waits, or nothing is proven: then it is due again
+        after as long as has passed."""
+        at = replace(kept.at, inventory=self._inventory, deadline=time.monotonic() + LOOK_S)
+        rendezvous, told = at.inventory.rendezvous, flows(at)
+        if kept.ranks < 2 or all_connected(kept, told, rendezvous.port):
+            self.met()
+            return {}
+        self._due = time.monotonic() + max(IDLE_S, self.seconds)
+        seats = list(seats_of(kept, told, freeze(kept, seconds=LOOK_S), rendezvous.port))
+        if not any(one.waits for one in seats):
+            return {}  # they do not meet at this port, or all of them are on their way
+        where = f"{dialled_address(rendezvous, len(at.nodes))}:{rendezvous.port}"
+        since = f"not all ranks have met at {where} after {seconds_text(self.seconds)}"
+        kept.at.say(f"{since}: looking at every rank")
+        opened = rendezvous.port in {one["port"] for one in told.get(rendezvous.master, NOBODY)["listening"]}
+        return (
+            _stopped(seats, since)
+            or _kept_apart(at, seats)
+            or self._absent(kept, seats, since, opened=opened, blind=sorted(set(kept.nodes) - told.keys()))
+        )
+
+    def _absent(
+        self, kept: KeptProcesses, seats: Sequence[Seat], since: str, *, opened: bool, blind: Sequence[str]
+    ) -> dict[str, list[Finding]]:
+        """Who has not come, where none of them works any more."""
+        absent = [
+            one
+            for one in seats
+            if not (one.connected or one.waits)
+            and (opened or one.stacks or 0 in one.place.ranks)  # who is refused waits too, and may not be able to tell
+        ]
+        names = frozenset(one.place.label for one in absent)
+        idle = bool(absent) and not blind and all(one.processes and not one.works for one in absent)
+        if idle and names <= self._idle:
+            return _missing(seats, absent, since)
+        self._idle = names if idle else frozenset()
+        if idle:
+            self._due = time.monotonic() + IDLE_S
+        for one in absent[:4]:
+            kept.at.say(f"{one.place.label} has not come to the rendezvous yet: {one.does}", one.place.node)
+        for name in blind[:4]:
+            kept.at.say(f"{name} could not be looked at", name)
+        if not absent and not blind:
+            kept.at.say(f"all {len(seats)} are at the rendezvous or try to get there, and nothing is seen between them")
+        return {}
+
+
+def all_connected(kept: KeptProcesses, told: Mapping[str, Flows], port: int) -> bool:
+    """Whether every rank that lives is connected to this port, or listens there, and none dials without an answer."""
+    for member in [member for member in kept.members if not member.over]:
+        its = told.get(member.place.node)
+        if its is None or not set(member.place.ranks) <= _ranks_at(its, port):
+            return False
+        if any(not one["open"] for one in its["connections"] if one["rank"] in member.place.ranks):
+            return False
+    return True
+
+
+def _ranks_at(told: Flows, port: int) -> set[int | None]:
+    found = {one["rank"] for one in told["listening"] if one["port"] == port}
+    return found | {
+        one["rank"] for one in told["connections"] if one["open"] and port in (one["remote_port"], one["local_port"])
+    }
+
+
+def seats_of(kept: KeptProcesses, told: Mapping[str, Flows], frozen: Mapping[str, Facts], port: int) -> Iterator[Seat]:
+    """Of the ranks that live, by the sockets that their nodes told of, and by what they were seen to do."""
+    for member in [member for member in kept.members if not member.over]:
+        place, node = member.place, member.place.node
+        seen: Facts = frozen.get(node, {}).get("ranks", {}).get(str(place.ranks[0])) or {}
+        its = told.get(node, NOBODY)
+        if place.each and {one["rank"] for one in seen.get("processes", ())} & set(place.ranks):
+            yield from (_of_a_launcher(one, its, seen, port) for one in place.each)
+        else:
+            yield _of_member(member, its, seen, port)
+
+
+def _of_member(member: KeptProcess, told: Flows, seen: Facts, port: int) -> Seat:
+    """A kept process with all that it started: a rank, or a launcher, which has no number of its own."""
+    place = member.place
+    processes = tuple(seen.get("processes", ()))
+    texts = [*seen.get("own_stacks", {}).values(), seen.get("stack") or ""]
+    works = bool(seen.get("works") or seen.get("moved")) or any(one["state"] in "RD" for one in processes)
+    ranks: set[int | None] = {None} if place.each else {*place.ranks}
+    return _seat(place, ranks, told, port, processes, texts, works=works)
+
+
+def _of_a_launcher(place: ProcessSpec, told: Flows, seen: Facts, port: int) -> Seat:
+    """A rank that a launcher started."""
+    processes = tuple(one for one in seen["processes"] if one["rank"] in place.ranks)
+    texts = [text for one in processes if (text := seen["own_stacks"].get(str(one["pid"])))]
+    works = any(one["state"] in "RD" or one["cpu"] >= WORKS for one in processes)
+    return _seat(place, {*place.ranks}, told, port, processes, texts, works=works)
+
+
+def _seat(
+    place: ProcessSpec,
+    ranks: set[int | None],
+    told: Flows,
+    port: int,
+    processes: tuple[Facts, ...],
+    texts: Sequence[str],
+    *,
+    works: bool,
+) -> Seat:
+    mine = [one for one in told["connections"] if one["rank"] in ranks]
+    return Seat(
+        place,
+        connected=bool(_ranks_at(told, port) & ranks),
+        dials=tuple(dict.fromkeys(f"{one['remote']}:{one['remote_port']}" for one in mine if not one["open"])),
+        processes=processes,
+        stacks=tuple(frames for text in texts if (frames := frames_of(text))),
+        works=works,
+    )
+
+
+def _stopped(seats: Sequence[Seat], since: str) -> dict[str, list[Finding]]:
+    found: dict[str, list[Finding]] = {}
+    for seat in seats:
+        node = seat.place.node
+        for one in [one for one in seat.processes if one["state"] in "Tt"][:1]:
+            told = rank_stopped(seat.place.label, node, one["pid"], one["state"], one["wchan"], since)
+            found.setdefault(node, []).append(told)
+    return found
+
+
+def _kept_apart(at: Context, seats: Sequence[Seat]) -> dict[str, list[Finding]]:
+    """What lies between the nodes, where some try in vain to be connected, or may."""
+    trying = [one for one in seats if one.dials or (not one.connected and (one.waits or not one.stacks))]
+    if not trying or len(at.nodes) < 2 or at.inventory.one_machine:
+        return {}
+    lines = tuple(f"{one.place.label} dials {', '.join(one.dials[:4])}" for one in trying if one.dials)[:4]
+    return {
+        node: [replace(one, evidence=(*one.evidence, *lines)) for one in listed]
+        for node, listed in between(at, timeout_s=BETWEEN_S).findings.items()
+    }
+
+
+def _missing(seats: Sequence[Seat], absent: Sequence[Seat], since: str) -> dict[str, list[Finding]]:
+    found: dict[str, list[Finding]] = {}
+    waiting = [one for one in seats if one.connected or one.waits]
+    for seat in absent:
+        node, label = seat.place.node, seat.place.label
+        says = (
+            f"{label} has not come to the rendezvous: {seat.does}, in two looks {IDLE_S:.0f} s apart; "
+            f"{len(waiting)} of {len(seats)} wait for it; {since}"
+        )
+        states = (f"{label}: process {one['pid']} ({one['comm']}), state {one['state']}" for one in seat.processes[:4])
+        stack = (line for frames in seat.stacks[:1] for line in shown(label, frames))
+        peers = tuple(sorted({one.place.node for one in waiting} - {node}))
+        pid = word(seat.processes[-1]["pid"])
+        found.setdefault(node, []).append(
+            finding_for("ranks-missing", says, (*states, *stack), peers, way="hangs", node=node, pid=pid)
+        )
+    return found

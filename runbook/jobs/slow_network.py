@@ -1,0 +1,141 @@
+"""A node that is slow by its network alone: in a collective all ranks wait alike, so neither steps nor stacks tell it
+from the others.
+
+What the kernels count of each connection does: for how long something was on its way, and how much. A node is named
+where all that it sends, or gets, or both, goes several times more slowly than what the other nodes exchange meanwhile,
+in two looks, and no other node explains that as well. Where two do, which is so for the two ends of a single slow way,
+the one is named whose own adapters say that they are slow, and otherwise nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from runbook.checks.bandwidth.adapters import SlowReason
+from runbook.model.remedy import Remedy
+from runbook.model.units import bytes_text
+
+BUSY = 0.3
+"""Part of the time in which something has to be on its way before a way is slow: others fill their pauses otherwise."""
+
+TIMES = 3.0
+"""So many times slower than every other way."""
+
+ALIKE = 0.25
+"""Ways that carry less than this part of the bytes are no measure: small messages go slowly everywhere."""
+
+NEAR = 2.0
+"""A limit that is no more than so many times the rate explains it."""
+
+LEAST = 64 * 1024
+"""Bytes of which a rate is told."""
+
+VERBS = {"sends": "what {} sends", "gets": "what is sent to {}", "both": "what {} sends and gets"}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What the ranks of one node sent to those of another. `busy`: for what part of the time some of it was on its way,
+    on the connection that was busy longest."""
+
+    source: str
+    destination: str
+    bytes: int
+    busy: float
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second while something was on its way; infinite where that is too short to be counted."""
+        return self.bytes / (self.busy * self.seconds) if self.busy else float("inf")
+
+    def __str__(self) -> str:
+        return (
+            f"{self.source} → {self.destination}: {bytes_text(self.bytes)} in {self.seconds:.0f} s, {self.busy:.0%} of "
+            "the time on their way"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A node that explains all slow ways: by what it `sends`, `gets`, or `both`."""
+
+    node: str
+    how: str
+    ways: tuple[Way, ...]
+
+    def explained_by(self, reason: SlowReason) -> bool:
+        """A limit above what its ways carry holds nothing back."""
+        return reason.gbytes is None or reason.gbytes * 1e9 <= NEAR * max(way.rate for way in self.ways)
+
+
+@dataclass(frozen=True, slots=True)
+class SlowNetwork:
+    """`node` is None where nobody can be told from the others."""
+
+    node: str | None
+    says: str
+    remedy: str
+    evidence: tuple[str, ...]
+
+
+def suspects(ways: Iterable[Way]) -> list[Suspect]:
+    """The nodes of which each would explain alone what is slow; none where nothing is."""
+    ways = [way for way in ways if way.bytes >= LEAST]
+    found: list[Suspect] = []
+    for node in dict.fromkeys(end for way in ways for end in (way.source, way.destination)):
+        sends = tuple(way for way in ways if way.source == node)
+        gets = tuple(way for way in ways if way.destination == node)
+        for how, its in (("sends", sends), ("gets", gets), ("both", (*sends, *gets))):
+            if its and _stands_out(its, [way for way in ways if way not in its]):
+                found.append(Suspect(node, how, its))
+                break
+    return found
+
+
+def _stands_out(its: Sequence[Way], others: Sequence[Way]) -> bool:
+    most = max(way.bytes for way in its)
+    measure = [way.rate for way in others if way.bytes >= ALIKE * most]
+    return (
+        all(way.busy >= BUSY for way in its) and bool(measure) and max(way.rate for way in its) * TIMES <= min(measure)
+    )
+
+
+def judge_network(looks: Sequence[Sequence[Way]], reasons: Mapping[str, Sequence[SlowReason]]) -> SlowNetwork | None:
+    """From independent looks, which have to agree. `reasons`: why the adapters of a node are slow, by its own account,
+    of every node that was asked."""
+    seen = [suspects(ways) for ways in looks]
+    known = [{(one.node, one.how) for one in each} for each in seen]
+    if not seen or not seen[-1] or any(each != known[0] for each in known):
+        return None
+    alike = seen[-1]
+    because = {one.node: [why for why in reasons.get(one.node, ()) if one.explained_by(why)][:2] for one in alike}
+    told = [one for one in alike if because[one.node]]
+    chosen = alike if len(alike) == 1 else told if set(reasons) >= {one.node for one in alike} else []
+    evidence = tuple(str(way) for one in alike[:1] for way in one.ways[:6])
+    if len(chosen) != 1:
+        between = " or ".join(VERBS[one.how].format(one.node) for one in alike)
+        says = f"{between} is {_how_slow(alike[0], looks[-1])}, and nothing tells which: their adapters look alike"
+        return SlowNetwork(None, says, _anyone([one.node for one in alike]), evidence)
+    (one,) = chosen
+    why = because[one.node]
+    says = f"{VERBS[one.how].format(one.node)} is {_how_slow(one, looks[-1])}"
+    says += "".join(f"; {reason.says}" for reason in why)
+    remedy = why[0].command if why else _anyone([one.node])
+    return SlowNetwork(one.node, says, remedy, (*evidence, *(reason.evidence for reason in why)))
+
+
+def _how_slow(one: Suspect, ways: Sequence[Way]) -> str:
+    busy = max(way.busy for way in one.ways)
+    rate = max(way.rate for way in one.ways)
+    others = min((way.rate for way in ways if way not in one.ways and way.bytes >= LEAST), default=0.0)
+    measure = f"; every other way carries at least {bytes_text(round(others))}/s" if 0 < others < float("inf") else ""
+    return f"on its way for {busy:.0%} of the time, at {bytes_text(round(rate))}/s{measure}"
+
+
+def _anyone(nodes: Sequence[str]) -> str:
+    return Remedy.note(
+        f"on {' and '.join(nodes)}: `ethtool` of the interface, `tc -s qdisc show`, its cable and the port of the "
+        "switch; the stage `links` measures every way by itself"
+    )

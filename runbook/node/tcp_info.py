@@ -1,0 +1,61 @@
+"""What the kernel counts of each established TCP connection, as `ss` tells it."""
+
+from __future__ import annotations
+
+import re
+
+from runbook.node.tools import tool
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from runbook.transport.answers import SentTo
+
+WAIT_S = 2
+HEAD = re.compile(r"\S+\s+\d+\s+(\d+)\s+\S+\s+(\S+):\d+\s")
+COUNTED = re.compile(r"\b(bytes_acked|bytes_received|busy|rwnd_limited|ino):(\d+)")
+
+
+class TcpInfo:
+    """`acked` and `received` are bytes so far, `queued` those in the send queue. `busy_ms`: for how long so far some of
+    what was sent was not acknowledged yet, less the time in which the other end's program did not read."""
+
+    __slots__ = ("acked", "busy_ms", "queued", "received", "remote")
+
+    def __init__(self, remote: str, queued: int, counted: dict[str, int]) -> None:
+        self.remote = remote
+        self.queued = queued
+        self.acked = counted.get("bytes_acked", 0)
+        self.received = counted.get("bytes_received", 0)
+        self.busy_ms = max(0, counted.get("busy", 0) - counted.get("rwnd_limited", 0))
+
+
+def tcp_info() -> dict[str, TcpInfo] | None:
+    """By the inode of the socket; None without `ss`."""
+    answer = tool("ss", ["-tineH"], WAIT_S)
+    if answer.get("code") != 0:
+        return None
+    found = {}
+    for block in re.split(r"\n(?=\S)", answer["out"]):
+        head = HEAD.match(block)
+        counted = {name: int(count) for name, count in COUNTED.findall(block)}
+        if head and "ino" in counted:
+            remote = head.group(2).strip("[]").partition("%")[0]
+            remote = remote[7:] if remote.startswith("::ffff:") else remote
+            found[str(counted["ino"])] = TcpInfo(remote, int(head.group(1)), counted)
+    return found
+
+
+def sent(
+    before: dict[str, TcpInfo] | None, after: dict[str, TcpInfo] | None, ours: set[str]
+) -> dict[str, SentTo] | None:
+    """What these sockets sent meanwhile, by the address of the other end; None where it is not told. `busy_s` is that
+    of the connection that was busy longest."""
+    if before is None or after is None:
+        return None
+    found: dict[str, SentTo] = {}
+    for inode in ours & set(after):
+        now, then = after[inode], before.get(inode)
+        its = found.setdefault(now.remote, {"bytes": 0, "busy_s": 0.0})
+        its["bytes"] += max(0, now.acked - (then.acked if then else 0))
+        its["busy_s"] = max(its["busy_s"], (now.busy_ms - (then.busy_ms if then else 0)) / 1000.0)
+    return found

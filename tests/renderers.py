@@ -1,0 +1,83 @@
+"""Where the package fills in a remedy of a cause's page, found in its syntax trees."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from runbook.causes.catalogue import causes
+
+RENDERERS = ("finding_for", "unreachable_for", "mend")
+NO_FIELDS = {"way", "evidence", "peers"}
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """One call. `ways`: the cause and the way of each page's remedy that it may choose; `named`: it names both itself;
+    `fields`: what it fills in, by name; `places`: where the names that it uses may come from."""
+
+    line: int
+    ways: frozenset[tuple[str, str]]
+    named: bool
+    fields: Mapping[str, ast.expr]
+    places: tuple[ast.AST, ...]
+
+
+def rendered(file: Path) -> Iterator[Rendered]:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    constants = [node for node in tree.body if isinstance(node, ast.Assign)]
+    for call in ast.walk(tree):
+        if not isinstance(call, ast.Call) or getattr(call.func, "id", "") not in RENDERERS:
+            continue
+        given = {str(keyword.arg): keyword.value for keyword in call.keywords}
+        first = getattr(call.func, "id", "") == "mend" and len(call.args) > 1
+        asked = call.args[1] if first else given.get("way", ast.Constant(""))
+        places = (*constants, *(f for f in functions if f.lineno <= call.lineno <= (f.end_lineno or 0)))
+        found = texts_chosen(places, call.args[0]) & causes().keys()
+        ways = texts_chosen(places, asked)
+        yield Rendered(
+            call.lineno,
+            frozenset((cause, way) for cause in found for way in ways & causes()[cause].remedies.keys()),
+            isinstance(call.args[0], ast.Constant) and isinstance(asked, ast.Constant),
+            {name: value for name, value in given.items() if name not in NO_FIELDS},
+            places,
+        )
+
+
+def texts_in(node: ast.AST) -> Iterator[ast.Constant]:
+    """The texts an expression may have as its value: `"a" if x else "b"` has two."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node
+    elif isinstance(node, ast.IfExp):
+        yield from texts_in(node.body)
+        yield from texts_in(node.orelse)
+    elif isinstance(node, ast.BoolOp):
+        for value in node.values:
+            yield from texts_in(value)
+
+
+def texts_chosen(places: tuple[ast.AST, ...], value: ast.AST) -> set[str]:
+    """The texts that an expression may have as its value, and those of what is assigned to its names in these
+    places."""
+    names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+    constants = [node for one in assigned(places, names) for node in ast.walk(one) if isinstance(node, ast.Constant)]
+    return {str(text.value) for text in (*texts_in(value), *constants)}
+
+
+def assigned(places: tuple[ast.AST, ...], names: set[str]) -> Iterator[ast.expr]:
+    """What is assigned to any of these names there."""
+    for place in places:
+        for node in ast.walk(place):
+            if isinstance(node, ast.Assign):
+                yield from _assigned(node.targets[0], node.value, names)
+
+
+def _assigned(target: ast.expr, value: ast.expr, names: set[str]) -> Iterator[ast.expr]:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        for one, its in zip(target.elts, value.elts, strict=True):
+            yield from _assigned(one, its, names)
+    elif names & {name.id for name in ast.walk(target) if isinstance(name, ast.Name)}:
+        yield value
