@@ -17,7 +17,7 @@ from ports import free_port
 
 from serve.running import Running, running
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 GROUP = """\
 name: train
 rendezvous: {{port: {port}}}
