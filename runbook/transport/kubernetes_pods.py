@@ -68,8 +68,16 @@ class Pod:
     state: Document
     before: Document
     held_up: str
+    restarted_on: str
     gpus: int
     labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def restarts_soon(self) -> bool:
+        """Whether its container has ended and the kubelet is about to start it again."""
+        ended = self.state.get("terminated")
+        again = {"Always": True, "OnFailure": bool(ended and ended.get("exitCode")), "Never": False}
+        return ended is not None and self.phase == "Running" and not self.deleted and again.get(self.restarted_on, True)
 
     @property
     def says(self) -> str:
@@ -133,6 +141,7 @@ def _pod(item: Document, chosen: str | None) -> Pod:
         state=told.get("state") or {},
         before=(told.get("lastState") or {}).get("terminated") or {},
         held_up=_held_up(status),
+        restarted_on=spec.get("restartPolicy") or "Always",
         gpus=_devices(resources),
         labels=meta.get("labels") or {},
     )
@@ -285,7 +294,7 @@ def ill(
             way="replaced",
             typed=typed(where, "get", "events", "--field-selector", f"involvedObject.name={pod.name}"),
         )
-    restarted = pod.restarts > (first.restarts if first else pod.restarts)
+    restarted = first is not None and (pod.restarts > first.restarts or pod.restarts_soon)
     stopped = pod.state.get("terminated") or (pod.before if restarted or "waiting" in pod.state else {})
     if stopped.get("reason") == "OOMKilled":
         return unreachable_for(
@@ -298,7 +307,7 @@ def ill(
     if restarted:
         return unreachable_for(
             "kubernetes-pod-restarted",
-            f"container {pod.container} of {place} was restarted in the middle{_ending(pod.before)}, and what ran in "
+            f"container {pod.container} of {place} was restarted in the middle{_ending(stopped)}, and what ran in "
             "it ended",
             evidence,
             way="container",

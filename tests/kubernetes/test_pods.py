@@ -282,7 +282,7 @@ def test_a_network_policy_that_keeps_pods_apart_is_named(pods: Cluster) -> None:
     metadata = {"name": "only-the-rendezvous", "namespace": "default"}
     spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"ports": [{"port": 29500}]}]}
     pods.apply({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec})
-    pods.drop("worker-1", f"ip saddr {pods.address('worker-0')} tcp dport != 29500")
+    pods.drop("worker-1", f"ip saddr {pods.address('worker-0')} ct state new tcp dport != 29500")
     done, document = run(pods, CHECKS)
     assert (done.returncode, told(document)) == (1, {"worker-1": "kubernetes-network-policy"}), done
     assert "only-the-rendezvous" in finding(document, "worker-1")["says"]

@@ -57,6 +57,7 @@ def pod(**changes: Any) -> Pod:
     made = copy.deepcopy(POD)
     made["status"]["containerStatuses"][1].update(changes.pop("pytorch", {}))
     made["metadata"].update(changes.pop("metadata", {}))
+    made["spec"].update(changes.pop("spec", {}))
     made["status"].update(changes)
     return pods_in(json.dumps(made))[0]
 
@@ -124,8 +125,18 @@ LOOP = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s resta
         ({"pytorch": {"state": LOOP, "lastState": {"terminated": OOM}}}, "oom-killed", "more memory"),
         (
             {"pytorch": {"state": {"terminated": {"exitCode": 3, "reason": "Error"}}}},
-            "pod-not-running",
+            "pod-restarted",
             "(Error, exit code 3)",
+        ),
+        (
+            {"pytorch": {"state": {"terminated": {"exitCode": 3}}}, "spec": {"restartPolicy": "Never"}},
+            "pod-not-running",
+            "has ended (exit code 3)",
+        ),
+        (
+            {"pytorch": {"state": {"terminated": {"exitCode": 0}}}, "spec": {"restartPolicy": "OnFailure"}},
+            "pod-not-running",
+            "has ended (exit code 0)",
         ),
     ],
 )
