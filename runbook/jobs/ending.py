@@ -92,7 +92,7 @@ def drain(kept: KeptProcesses) -> list[str]:
                 return
             if wanted is None:
                 wanted = kept.fetched(name) + kept.unread[name]  # what comes while we read is another time's
-            if kept.fetched(name) >= wanted:
+            if kept.fetched(name) >= wanted or not kept.unread[name]:
                 kept.unread[name] = 0
                 return
             enough = kept.fetched(name) - here >= LEAST
