@@ -26,7 +26,7 @@ help:
 	@echo "make test-kubernetes  pods of a real cluster, built from Debian's sources (as root on Debian 12; takes long, once)"
 	@echo "make check   style, types, import contract and documentation only"
 	@echo "make docs    the documentation as a site: build/docs/index.html; needs no network"
-	@echo "make pictures  the sessions and the picture in the documentation anew, from real runs; as root on Linux"
+	@echo "make pictures  the sessions and the pictures in the documentation anew, from real runs; as root on Linux"
 	@echo "make bench   speed, as ratios: against torchrun, ansible-core and pyinfra"
 
 demo: $(VENV)/.demo

@@ -1,5 +1,5 @@
-"""`make pictures`: the terminal sessions in README and docs/, and the picture of a report, made anew from real runs; as
-root on Linux, with the lab.
+"""`make pictures`: the terminal sessions in README and docs/, and the pictures of a report and of the server's pages,
+all made anew from real runs; as root on Linux, with the lab.
 
     python docs/pictures.py            all of them
     python docs/pictures.py lint hang  some
@@ -22,12 +22,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from agents.test_from_the_page import Page
 from browser.browser import Shown, chromium
 from e2e.test_links import all_at
-from lab import Lab
+from lab import Lab, runbook_cli
+from lab.agents import AgentLab
 from lab.fault import Fault
 from lab.faults.firewall_policy_drops import FAULT as FIREWALL
 from lab.faults.rank_never_calls import FAULT as HANG
+from lab.proc import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
@@ -61,6 +64,9 @@ if os.environ["RANK"] == "1":
     torch.load("checkpoints/step-3.pt")
 dist.all_reduce(torch.ones(4))
 """
+
+
+TRAINS = "n=0; while :; do n=$((n+1)); echo step $n; echo $n >$RUNBOOK_PROGRESS; sleep 0.5; done"
 
 
 # Sessions.
@@ -173,6 +179,41 @@ def diagnose() -> None:
         keep("diagnose", session(Path(folder), "runbook diagnose slurm-1234.out logs/", os.environ))
 
 
+def page() -> None:
+    """The fleet and a run while five nodes train, one of which is not heard; a sixth is a spare."""
+    with AgentLab(6) as up:
+        launch = {
+            "command": ["sh", "-c", TRAINS],
+            "grace": "2s",
+            "retries": 1,
+            "spares": ["node-f"],
+            "watch": {"stall": "10m"},
+        }
+        made = up.inventory("train.yml", name="train", defaults={"processes": 4}, launch=launch)
+        (up.data / "groups").mkdir(mode=0o700, exist_ok=True)
+        shutil.copy(made, up.data / "groups" / "train.yml")
+        person = Page(up)
+        run = person.press("/groups/train/start")
+        events = up.data / "runs" / run / "events.jsonl"
+        wait_until("steps are told", lambda: events.exists() and '"pace"' in events.read_text(), timeout=LONGEST_S)
+        up["node-e"].cut()
+        wait_until("it is missed", lambda: up.states("node-e")[-1] == "SUSPECT", timeout=LONGEST_S)
+        origin = f"https://{up.bridge_address}:{up.port}"
+        link = runbook_cli(up, "serve", "--data", up.data, "user", "link", "ann", "--url", origin).stdout.strip()
+        with chromium("--ignore-certificate-errors") as browser, Shown(browser, link, width=WIDTH) as shown:
+            shown.page.get_by_role("button", name="Log in").click()
+            shown.page.wait_for_url("**/")
+            for name, path in (("fleet", "/"), ("run", f"/runs/{run}")):
+                shown.page.goto(origin + path)
+                bottom = shown.page.evaluate("document.querySelector('main').getBoundingClientRect().bottom")
+                clip: Any = {"x": 0, "y": 0, "width": WIDTH, "height": min(HEIGHT, bottom)}
+                shown.page.screenshot(path=PICTURES / f"{name}.png", clip=clip)
+        up["node-e"].restore()
+        up.await_online(*up.names)
+        person.press("/groups/train/stop")
+        wait_until("it has ended", lambda: person.run(run)["verdict"], timeout=LONGEST_S)
+
+
 ALL: Mapping[str, Callable[[], None]] = {
     "lint": lint,
     "render": render,
@@ -180,6 +221,7 @@ ALL: Mapping[str, Callable[[], None]] = {
     "firewall": firewall,
     "hang": hang,
     "burnin": burnin,
+    "page": page,
 }
 
 

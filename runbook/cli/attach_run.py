@@ -16,10 +16,11 @@ from pathlib import Path
 
 from runbook.causes.findings import finding_for
 from runbook.cli.run import detached, files_of
-from runbook.engine.plan import Choice, make_plan
-from runbook.engine.run import causes
+from runbook.engine.bad_nodes import Spares
+from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
+from runbook.engine.run import causes, spares_of
 from runbook.engine.runfolder import ENDING, folder_of_run
-from runbook.jobs.follow import Follower, Launched
+from runbook.jobs.follower import Follower, Launched
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.events import (
     Emit,
@@ -49,8 +50,11 @@ def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
     with folder_of_run(arguments.run_dir) as run_dir:
         events = list(read(run_dir / "events.jsonl"))
         started, stage = _left_running(run_dir, events, arguments.job)
-        launched = _launched(arguments, started, stage, events)
-        with _open_again(run_dir, events, stage, launched) as (emit, result):
+        planned = _planned(arguments, started, stage)
+        redactor = Redactor(planned[0].secrets if planned else ())
+        with _open_again(run_dir, events, stage, redactor) as (emit, result):
+            spares = _spares(*planned, events, emit) if planned else None
+            launched = _launched(spares, events, redactor) if spares else None
 
             def say(
                 text: str, node: str | None = None, rank: int | None = None, data: Mapping[str, object] | None = None
@@ -74,7 +78,9 @@ def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
                 outcomes = [_unknown(node, wrong) for node in stage.started.nodes]
             if outcomes is None:
                 return INTERRUPTED
-            finished = _emit_end(emit, events, started, stage, outcomes)
+            finished = _emit_end(
+                emit, events, started, stage, spares.with_replacements(outcomes) if spares else outcomes
+            )
             write_below(run_dir, "result.json", data=result.text())
     stdout.line(f"{started.run_id}: {finished.verdict}; logs in {run_dir / 'logs'}")
     return finished.exit_code
@@ -93,35 +99,54 @@ def _left_running(run_dir: Path, events: Sequence[Event], job: str | None) -> tu
     return known.started, stage
 
 
-def _launched(
-    arguments: argparse.Namespace, started: RunStarted, stage: StageRecord, events: Sequence[Event]
-) -> Launched | None:
+def _planned(
+    arguments: argparse.Namespace, started: RunStarted, stage: StageRecord
+) -> tuple[Plan, PlannedStage] | None:
     """How it was launched, where the launch stands in the inventory itself; None for a playbook, which may be another
     by now."""
     if started.playbook != started.inventory:
         return None
     try:
         playbook, inventory, _ = files_of(argparse.Namespace(**{**vars(arguments), "playbook": None}), {})
-        names = {node.name for node in inventory.nodes}
+        everybody = {*stage.started.nodes} == {node.name for node in inventory.nodes}
+        first = next(name for name in started.stages if name != "reach")
         plan = make_plan(
-            detached(playbook),
-            inventory,
-            Choice(None if set(stage.started.nodes) == names else ":".join(stage.started.nodes)),
+            detached(playbook), inventory, Choice(None if everybody else ":".join(stage.started.nodes), start_at=first)
         )
-        ((planned, job),) = [
-            (one, job) for one in plan.stages if (job := one.check.user_job) and one.name == stage.name
-        ]
-    except (FilesWrong, ValueError) as error:
+        (planned,) = [one for one in plan.stages if one.check.user_job and one.name == stage.name]
+    except (FilesWrong, ValueError, StopIteration) as error:
         stderr.line(f"note: it is followed, and not launched again if it fails: {error}")
         return None
+    return plan, planned
+
+
+def _spares(plan: Plan, planned: PlannedStage, events: Sequence[Event], emit: Emit) -> Spares:
+    """Those of the launch, as they were when its latest attempt was made."""
+    spares, coming = spares_of(plan, planned, emit), dict[str, Mapping[str, object]]()
+    for event in events:
+        if not isinstance(event, Progress):
+            continue
+        if isinstance(told := event.data.get("spare"), Mapping) and event.node:
+            coming[event.node] = told
+        if "attempt" in event.data:
+            for spare, told in coming.items():
+                spares.knows(spare, str(told.get("for")), str(told.get("why")))
+            coming.clear()
+    return spares
+
+
+def _launched(spares: Spares, events: Sequence[Event], redactor: Redactor) -> Launched:
+    plan, stage = spares.now()
     told = [event.data.get("failed") for event in events if isinstance(event, Progress)]
     causes = {str(one["attempt"]): str(one["cause"]) for one in told if isinstance(one, Mapping)}
-    return Launched(job, planned.inventory, plan.sources, Redactor(plan.secrets), causes)
+    job = stage.check.user_job
+    assert job is not None
+    return Launched(job, stage.inventory, plan.sources, redactor, causes, spares)
 
 
 @contextlib.contextmanager
 def _open_again(
-    run_dir: Path, events: list[Event], stage: StageRecord, launched: Launched | None
+    run_dir: Path, events: list[Event], stage: StageRecord, redactor: Redactor
 ) -> Iterator[tuple[Emit, Result]]:
     """Both readers of the run as it was before its launch had ended, `emit` for what comes now."""
     latest = max(
@@ -137,7 +162,7 @@ def _open_again(
         keep = Jsonl(file)
 
         def emit(event: Event) -> None:
-            event = launched.redactor.anything(event) if launched else event
+            event = redactor.anything(event)
             result(event)
             if not (
                 isinstance(event, Progress) and "output" in event.data

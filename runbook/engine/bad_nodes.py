@@ -17,7 +17,9 @@ from runbook.causes.catalogue import of_kind
 from runbook.checks.context import Run
 from runbook.engine.plan import Plan, PlannedStage, plan_with_spares, plan_without
 from runbook.jobs.launch import UNUSED_SPARE
+from runbook.launch.job import Job
 from runbook.model.errors import FilesWrong, RunbookError
+from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.verdict import Finding, Outcome, Verdict, overall
 
@@ -154,72 +156,102 @@ def another_master(before: PlannedStage, after: PlannedStage) -> bool:
 
 REOPEN_S = 30.0
 
-RunStage = Callable[[Plan, PlannedStage], list[Outcome]]
+RunStage = Callable[[Run, Plan, PlannedStage], list[Outcome]]
 """Runs a stage of a plan."""
 
 
 class Spares:
     """Of one launch: who has taken whose place, and why; and which spares were no use."""
 
-    def __init__(self, plan: Plan, stage: PlannedStage, run: Run, check: RunStage, say: Callable[..., None]) -> None:
+    def __init__(self, plan: Plan, stage: PlannedStage, check: RunStage, say: Callable[..., None]) -> None:
         self._plan = plan
         self._stage = stage
-        self._run = run
         self._check = check
         self._say = say
         self._gone: dict[str, str] = {}  # nodes that left, and who came for them, in words
         self._took_over: dict[str, str] = {}  # spares in somebody's place, in words
-        self._useless: dict[str, str] = {}  # spares that did not pass
+        self._useless: dict[str, str] = {}  # spares that did not pass, the last time that some were needed
 
-    def launch(self) -> list[Outcome]:
+    @property
+    def gone(self) -> tuple[str, ...]:
+        """The nodes whose places are taken."""
+        return tuple(self._gone)
+
+    def launch(self, run: Run) -> list[Outcome]:
         """One outcome for each node of the stage, from the last attempt that each of them had a part in."""
         plan, stage = self._plan, self._stage
         while True:
-            outcomes = self._check(plan, stage)
-            leaving = dict(self._run.leaving)
-            self._run.leaving.clear()
-            if not leaving or self._run.stopping.is_set():
-                return self._with_replacements(outcomes)
-            taken = self._take_over(leaving)
+            outcomes = self._check(run, plan, stage)
+            leaving = dict(run.leaving)
+            run.leaving.clear()
+            if not leaving or run.stopping.is_set():
+                return self.with_replacements(outcomes)
+            taken = self.take_over(run, leaving)
             if taken is None:
-                why = "; ".join(f"the spare {name} could not take over: {says}" for name, says in self._useless.items())
-                return self._with_replacements([outcome.with_evidence(why) for outcome in outcomes])
+                return self.with_replacements(self.with_why_not(outcomes))
             plan, stage = taken
 
-    def _take_over(self, leaving: Mapping[str, str]) -> tuple[Plan, PlannedStage] | None:
+    def knows(self, spare: str, name: str, why: str) -> None:
+        """A spare has taken the place of this node."""
+        self._gone[name] = f"{why}; {spare} took its place"
+        self._took_over[spare] = f"took the place of {name}: {why}"
+
+    def now(self) -> tuple[Plan, PlannedStage]:
+        """The plan and the launch as they are with those that took over. Raises FilesWrong."""
+        if not self._took_over:
+            return self._plan, self._stage
+        left = [name for name in self._stage.check.spares if name not in self._took_over]
+        return self._with((), (), left)
+
+    def take_over(self, run: Run, leaving: Mapping[str, str]) -> tuple[Plan, PlannedStage] | None:
         """The plan and the launch without these nodes; None where too few spares are left that pass."""
-        free = [name for name in self._stage.check.spares if name not in {*self._took_over, *self._useless}]
+        self._useless.clear()
+        free = [name for name in self._stage.check.spares if name not in self._took_over]
         while len(free) >= len(leaving):
             coming, rest = free[: len(leaving)], free[len(leaving) :]
             self._say(f"{', '.join(coming)} is looked at, to take the place of {', '.join(leaving)}")
             try:
-                found = self._looked_at([*self._gone, *leaving], coming, rest)
+                found = self._looked_at(run, leaving, coming, rest)
             except (NotDroppedError, FilesWrong) as error:
                 self._useless |= dict.fromkeys(coming, str(error))
                 return None
             if found is not None:
                 for (name, why), spare in zip(leaving.items(), coming, strict=True):
-                    self._gone[name] = f"{why}; {spare} took its place"
-                    self._took_over[spare] = f"took the place of {name}: {why}"
-                    self._say(f"{spare} takes the place of {name}: {why}", node=spare, data={"spare": {"for": name}})
+                    self.knows(spare, name, why)
+                    told = {"spare": {"for": name, "why": why}}
+                    self._say(f"{spare} takes the place of {name}: {why}", node=spare, data=told)
                 return found
             free = [name for name in free if name not in self._useless]
         return None
 
+    def launch_without(self, run: Run, leaving: Mapping[str, str]) -> tuple[Job, Inventory] | None:
+        """As `take_over`: the job and its nodes."""
+        taken = self.take_over(run, leaving)
+        if taken is None or (job := taken[1].check.user_job) is None:
+            return None
+        return job, taken[1].inventory
+
+    def _with(self, leaving: Iterable[str], coming: Iterable[str], rest: Sequence[str]) -> tuple[Plan, PlannedStage]:
+        """The plan and the launch with these spares and those before them; `rest` stay spares. Raises FilesWrong."""
+        plan = plan_with_spares(self._plan, [*self._gone, *leaving], [*self._took_over, *coming])
+        launch = next(stage for stage in plan.stages if stage.name == self._stage.name)
+        return plan, replace(launch, check=launch.check.with_spares(rest))
+
     def _looked_at(
-        self, gone: Sequence[str], coming: Sequence[str], rest: Sequence[str]
+        self, run: Run, leaving: Mapping[str, str], coming: Sequence[str], rest: Sequence[str]
     ) -> tuple[Plan, PlannedStage] | None:
         """The plan with these spares, after the checks before the launch have passed on all of its nodes. Raises
         NotDroppedError, FilesWrong."""
-        may_leave(self._plan, gone)
-        plan = plan_with_spares(self._plan, gone, [*self._took_over, *coming])
+        may_leave(self._plan, [*self._gone, *leaving])
+        plan, launch = self._with(leaving, coming, rest)
         nodes = [node for node in plan.inventory.nodes if node.name in coming]
-        self._run.site.each(nodes, self._run.site.reopen, timeout_s=REOPEN_S)
-        at = next(number for number, stage in enumerate(plan.stages) if stage.name == self._stage.name)
-        for stage in plan.stages[:at]:
+        run.site.each(nodes, run.site.reopen, timeout_s=REOPEN_S)
+        for stage in plan.stages:
+            if stage.name == launch.name:
+                break
             if not stage.check.names_bad_nodes or stage.skip is not None:
                 continue
-            outcomes = self._check(plan, replace(stage, name=self._stage.name))
+            outcomes = self._check(run, plan, replace(stage, name=launch.name))
             if overall(outcome.verdict for outcome in outcomes).stops:
                 bad = {one.node: one.findings[0] for one in outcomes if one.verdict.stops}
                 blamed = [name for name in coming if name in bad] or list(coming)
@@ -228,10 +260,15 @@ class Spares:
                     self._useless[name] = f"{stage.name}: {bad.get(name, first).says}"
                     self._say(f"{name} cannot take over: {self._useless[name]}", name)
                 return None
-        launch = plan.stages[at]
-        return plan, replace(launch, check=launch.check.with_spares(rest))
+        return plan, launch
 
-    def _with_replacements(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    def with_why_not(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Outcomes of an attempt after which nobody could take over."""
+        why = "; ".join(f"the spare {name} could not take over: {says}" for name, says in self._useless.items())
+        return [outcome.with_evidence(why) for outcome in outcomes]
+
+    def with_replacements(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """One outcome for each node of the stage, where those of the last attempt are these."""
         last = {outcome.node: outcome for outcome in outcomes}
         found = []
         for name in self._stage.nodes:

@@ -196,7 +196,7 @@ def _stage(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcom
         outcomes = [Outcome.skipped(node, stage.skip) for node in stage.nodes]
     else:
         outcomes = (
-            _launched_with_spares(plan, stage, run, emit) if stage.check.spares else _run_check(plan, stage, run, emit)
+            spares_of(plan, stage, emit).launch(run) if stage.check.spares else _run_check(plan, stage, run, emit)
         )
     for outcome in outcomes:
         emit(OutcomeReached(time.time(), stage.name, outcome))
@@ -205,11 +205,13 @@ def _stage(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcom
     return outcomes
 
 
-def _launched_with_spares(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcome]:
-    def check(now: Plan, one: PlannedStage) -> list[Outcome]:
+def spares_of(plan: Plan, stage: PlannedStage, emit: Emit) -> Spares:
+    """Those of a launch."""
+
+    def check(run: Run, now: Plan, one: PlannedStage) -> list[Outcome]:
         return _run_check(now, one, run, emit)
 
-    return Spares(plan, stage, run, check, _sayer(stage, emit)).launch()
+    return Spares(plan, stage, check, _sayer(stage, emit))
 
 
 def _sayer(stage: PlannedStage, emit: Emit) -> Callable[..., None]:

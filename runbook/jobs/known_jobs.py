@@ -39,7 +39,7 @@ class KnownJob:
 
     def join(self, other: KnownJob) -> None:
         """Take in what another node knows of it."""
-        self.about = max(self.about, other.about, key=len)  # a node whose job.json is damaged knows little
+        self.about = max(self.about, other.about, key=_newest)
         self.folders |= other.folders
         self.attempts |= other.attempts
         self.damaged |= other.damaged
@@ -226,6 +226,12 @@ def _journals(attempt: str, journals: list[Facts], node: str, job: str) -> list[
     if twice:
         raise Odd("name", twice[0], "a name of its own for each process")
     return journals
+
+
+def _newest(about: Facts) -> tuple[int, int]:
+    """Of what nodes know of a job: a node that left it knows an earlier attempt, one whose job.json is damaged
+    little."""
+    return about.get("attempt") or 0, len(about)
 
 
 def serial_of(attempt: str) -> int:

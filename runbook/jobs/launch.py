@@ -276,14 +276,16 @@ class RunningAttempt:
                 self._rendezvous.met()
         if any(member.lost for member in self._kept.members):
             return False
-        return self._rendezvous.due() or (progress is not None and progress.stalled_s() is not None)
+        return self._rendezvous.due() or (
+            progress is not None and progress.stalled_s(self._kept.heard_until) is not None
+        )
 
     def _look_at_stall(self, progress: StepProgress) -> Stall | None:
         """What is to end the job; None where it goes on."""
         assert self._job.watch is not None
         self._at.say("no step for too long: looking at every rank")
         frozen = ending.freeze(self._kept)
-        seconds = progress.stalled_s()
+        seconds = progress.stalled_s(self._kept.heard_until)
         if seconds is None:
             return None  # it went on meanwhile
         found = judge_stall(self._kept, progress, frozen)

@@ -233,11 +233,12 @@ class StepProgress:
             per_s = (high - low) / (last - first) if last - first > SHORTEST_S else None
             return StepRate(high, time.monotonic() - self._last, per_s)
 
-    def stalled_s(self) -> float | None:
-        """How long nobody has come further, where that is longer than it may be."""
+    def stalled_s(self, heard_until: float) -> float | None:
+        """How long nobody has come further, where that is longer than it may be. `heard_until`: since then nobody knows
+        what the ranks have told."""
         with self._lock:
             limit = None if self._reported else self._limit_s()
-            idle_s = time.monotonic() - self._last
+            idle_s = heard_until - self._last
         return idle_s if limit is not None and idle_s > limit else None
 
     def stall_reported(self) -> None:

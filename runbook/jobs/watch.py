@@ -114,6 +114,7 @@ def fetch(kept: KeptProcesses, session: Session, name: str, *, wait_s: float = 0
         "most": MOST,
         "look": look,
     }
+    asked = time.monotonic()
     try:
         answer = session.call("job", order, timeout_s=ANSWER_S + wait_s)
     except Unreachable as error:
@@ -125,6 +126,7 @@ def fetch(kept: KeptProcesses, session: Session, name: str, *, wait_s: float = 0
     except (ProgramNotStarted, TimeoutError):
         return False
     take(kept, name, answer, at)
+    kept.heard[name] = asked
     return True
 
 

@@ -55,6 +55,7 @@ class Changed:
         self.boot = secrets.token_hex(4)
         self._number = 0
         self._kept: deque[tuple[int, str]] = deque(maxlen=KEPT)
+        self._latest: dict[str, int] = {}
         self._subscribers: dict[Subscriber, None] = {}  # the oldest first
         self._loop: asyncio.AbstractEventLoop | None = None
         self.closed = False
@@ -71,6 +72,10 @@ class Changed:
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the server has stopped meanwhile: nobody listens
                 self._loop.call_soon_threadsafe(self._tell, topic)
+
+    def latest(self, *topics: str) -> int:
+        """The number of the last change of any of these topics, which are among those without a name in them."""
+        return max(self._latest.get(topic, 0) for topic in topics)
 
     def close(self) -> None:
         """End every stream and let no new one begin: the server stops."""
@@ -104,6 +109,8 @@ class Changed:
     def _tell(self, topic: str) -> None:
         self._number += 1
         self._kept.append((self._number, topic))
+        if "/" not in topic:
+            self._latest[topic] = self._number
         for subscriber in self._subscribers:
             subscriber.tell(topic, self._number)
 

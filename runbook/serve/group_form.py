@@ -43,6 +43,7 @@ _PLACES: Mapping[str, Keys] = {
     "launcher": ("launch", "launcher"),
     "workdir": ("launch", "workdir"),
     "retries": ("launch", "retries"),
+    "spares": ("launch", "spares"),
     "grace": ("launch", "grace"),
     "detach": ("launch", "detach"),
 }
@@ -128,6 +129,9 @@ def take_node(text: Text, name: str) -> None:
             _put(text, ("groups", group), None)
         elif isinstance(members, list) and name in members:
             text.set(("groups", group, "nodes"), [member for member in members if member != name])
+    spares = text.get("launch", "spares")
+    if isinstance(spares, list) and name in spares:
+        _put(text, ("launch", "spares"), [spare for spare in spares if spare != name] or None)
 
 
 def shift_node(text: Text, name: str, by: int) -> None:
@@ -300,6 +304,8 @@ def _typed(field: str, key: str, value: str) -> object:
         raise WrongField(field, "one line is enough here")
     if key == "gpus":
         return _devices(field, value)
+    if key == "spares":
+        return re.split(r"[,\s]+", value.strip("[] ,"))
     if key == "detach":
         if value not in ("true", "false"):
             raise WrongField(field, "true or false")

@@ -20,7 +20,7 @@ from runbook.files.inventory import examine_inventory, with_shell
 from runbook.files.playbook import examine_launch, has_launch
 from runbook.files.value_origins import Origins
 from runbook.launch.launchers import launch_spec
-from runbook.launch.ranks import RankLayout, layout
+from runbook.launch.ranks import layout
 from runbook.launch.script import LAUNCH
 from runbook.lint.run import lint
 from runbook.model.errors import FilesWrong, Problem
@@ -64,8 +64,8 @@ class RankRow:
 class Meaning:
     """Of one text. `ranks` is empty and `why` says so where nobody can be ranked; `where` is what every rank dials.
 
-    `environments`: what each rank will have set, by its number, with every secret as ***. `by_agent`: some node is
-    reached by one.
+    `environments`: what each rank will have set, by its number, with every secret as ***. `nodes` are those with ranks,
+    `spares` those that have none until a node fails. `by_agent`: some node is reached by one.
     """
 
     ranks: tuple[RankRow, ...] = ()
@@ -75,6 +75,7 @@ class Meaning:
     command: tuple[str, ...] = ()
     launcher: str = "direct"
     nodes: tuple[str, ...] = ()
+    spares: tuple[str, ...] = ()
     why: str = ""
     by_agent: bool = False
 
@@ -146,8 +147,7 @@ def meaning(path: Path, text: str) -> Meaning:
     """Never raises for what is in a text."""
     try:
         plan, _ = _plan(path, text)
-        by_node = layout(plan.inventory)
-        return _meaning(plan, by_node)
+        return _meaning(plan)
     except FilesWrong as wrong:
         problem = wrong.problems[0]
         place = f" (line {problem.span.line})" if problem.span else ""
@@ -172,8 +172,10 @@ def _plan_for(inventory: Inventory, origins: Origins) -> Plan:
     return make_plan(launch.playbook, inventory, Choice())
 
 
-def _meaning(plan: Plan, by_node: RankLayout) -> Meaning:
-    job = next((job for stage in plan.stages if (job := stage.check.user_job)), None)
+def _meaning(plan: Plan) -> Meaning:
+    launch = next((stage for stage in plan.stages if stage.check.user_job), None)
+    job, inventory = (launch.check.user_job, launch.inventory) if launch else (None, plan.inventory)
+    by_node = layout(inventory)
     redactor = Redactor(plan.secrets)
     environments: dict[int, dict[str, str]] = {}
     command: tuple[str, ...] = ()
@@ -191,7 +193,7 @@ def _meaning(plan: Plan, by_node: RankLayout) -> Meaning:
         RankRow(f"{rank.node}-{rank.local_rank}", rank.node, rank.rank, rank.local_rank, rank.node_rank, rank.device)
         for rank in by_node.ranks
     )
-    rendezvous = plan.inventory.rendezvous
+    rendezvous = inventory.rendezvous
     return Meaning(
         ranks=rows,
         where=f"{by_node.address}:{rendezvous.port}",
@@ -200,6 +202,7 @@ def _meaning(plan: Plan, by_node: RankLayout) -> Meaning:
         command=command,
         launcher=job.launcher if job else "direct",
         nodes=tuple(by_node.by_node),
+        spares=launch.check.spares if launch else (),
         by_agent=any(node.connection == "agent" for node in plan.inventory.nodes),
     )
 

@@ -32,7 +32,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     loaded.globals["static"] = lambda name: f"/static/{name}?v={static_files()[name][1]}"
-    loaded.globals |= {"moment": moment, "ago": ago}
+    loaded.globals |= {"moment": moment, "ago": ago, "size": size}
     return loaded
 
 
@@ -45,6 +45,14 @@ def ago(seconds: float | None) -> str:
         if seconds < limit:
             return f"{seconds / divisor:.0f} {unit}"
     return f"{seconds / 86400:.0f} d"
+
+
+def size(count: int) -> str:
+    """Bytes for people: 1.2 MB."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} B"
 
 
 def moment(at: float | None) -> str:
@@ -67,12 +75,13 @@ def static_files() -> dict[str, tuple[bytes, str, str]]:
 
 def html(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """A page. Templates are given `person`, `csrf` (for `<input name="csrf">` of every form) and `nav` beside
-    `values`."""
+    `values`. `address` is where a page that answers a form is found afterwards."""
     given = {
         "person": request.state.person,
         "csrf": request.state.csrf,
         "nav": request.app.state.nav(request.state.person),
         "here": request.url.path,
+        "address": "",
         **values,
     }
     return HTMLResponse(environment().get_template(template).render(given), status)

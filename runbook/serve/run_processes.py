@@ -109,7 +109,8 @@ class Processes:
             folder = self._runs.folder / id
             folder.mkdir(mode=0o700)
             write_below(folder, GROUP, data=path.read_text(encoding="utf-8"))
-            words = ["run", "-i", str(path), "--run-dir", str(folder), *more]
+            inventory = os.path.relpath(path, self._data)  # what people see of it
+            words = ["run", "-i", inventory, "--run-dir", str(folder), *more]
             about = {"version": 1, "person": person, "group": group, "at": time.time(), "command": ["runbook", *words]}
             self._watch(id, group, person, self._begin(folder, about))
         return id

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from types import FrameType
 from typing import Any
 
+from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -31,11 +32,14 @@ from runbook.serve.guards import Guarded, Metrics, OuterGuard, TokenBucket, refu
 from runbook.serve.page import Page, allows
 from runbook.serve.pages import all_pages
 from runbook.serve.people import Audit, People, Person
+from runbook.serve.recent import Recent
 from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 from runbook.serve.workspace import Workspace
 
 DATABASE = "serve.db"
+GRID_S = 1.0
+"""How old the numbers on the fleet's page may be; what happens there is seen at once."""
 GUESSES = 10
 GUESS_EVERY_S = 6.0
 """Logins that may be tried at once, by an address or for a name, and how soon one more."""
@@ -81,6 +85,7 @@ def create_app(settings: ServeSettings) -> Starlette:
     app.state.fleet = fleet
     app.state.metrics, app.state.nav = metrics, _navigation(pages)
     app.state.workspace = Workspace(settings.data, store, changed.publish, fleet)
+    app.state.grids = Recent[Markup](GRID_S)
     app.state.guesses = TokenBucket(GUESSES, GUESS_EVERY_S)
     app.state.changes = TokenBucket(CHANGES, CHANGE_EVERY_S)
     return app

@@ -27,11 +27,13 @@ from runbook.report.html.render import render
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.changed import Changed
 from runbook.serve.people import People
+from runbook.serve.run_processes import process_start
 from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 from runbook.transport.agent import ASK, HEADER, OPENED, SOCKET, StreamRequest, framed, reachable
 
 from .cost import BenchError
+from .simulated_agents import JOB
 from .table import verdict
 
 AGENTS, RANKS, TABS = 1000, 8, 20
@@ -39,6 +41,14 @@ UP_S, WINDOW_S, BACK_S = 60.0, 60.0, 45.0
 """For the agents to be let in, for measuring, and for them to come back after a restart."""
 TAB_EVERY_S = 5.0
 LOG_BYTES = 1 << 30
+GROUP = """\
+name: train
+rendezvous: {{port: 29500}}
+defaults: {{connection: agent, gpus: {gpus}}}
+nodes:
+  "gn[{first}-{last}]": {{}}
+launch: {{command: [python, train.py]}}
+"""
 
 
 def serve() -> list[str]:
@@ -78,7 +88,26 @@ class _Bench:
         tokens = {name: fleet.enrolled(Enrolment.of(fleet.enrol("bench", name)).secret, name)[1] for name in names}
         person = people.make_token("bench", "admin", "bench")[1]
         store.close()
+        self._train(names)
         return tokens, person
+
+    def _train(self, names: list[str]) -> None:
+        """A group of all nodes, and its run that goes on: the page has a cell for each rank."""
+        (self._data / "groups").mkdir()
+        (self._data / "groups" / "train.yml").write_text(
+            GROUP.format(gpus=RANKS, first=names[0][2:], last=names[-1][2:])
+        )
+        run = self._data / "runs" / JOB
+        run.mkdir(parents=True)
+        began = {
+            "event": "run-started", "time": time.time(), "run_id": JOB, "version": "0", "playbook": "p", "inventory": "p",
+            "nodes": names, "stages": ["train"], "run_dir": str(run),
+        }  # fmt: skip
+        launch = {"event": "stage-started", "time": time.time(), "stage": "train", "check": "launch", "nodes": names}
+        (run / "events.jsonl").write_text(f"{json.dumps(began)}\n{json.dumps(launch)}\n")
+        ours = {"pid": os.getpid(), "began": process_start(os.getpid())}
+        about = {"version": 1, "person": "bench", "group": "train", "at": time.time(), "command": ["runbook"], **ours}
+        (run / "started.json").write_text(json.dumps(about))
 
     def _start(self) -> subprocess.Popen[bytes]:
         command = [
@@ -190,7 +219,10 @@ class _Bench:
         stream.request("GET", "/events?topic=fleet", headers={"Authorization": f"Bearer {self._person}"})
         over.wait(number * TAB_EVERY_S / TABS)
         while not over.is_set():
-            pages.append(self._get("/")[1])
+            status, seconds, page = self._get("/")
+            if status != 200 or page.count(b"<small>") < RANKS * AGENTS:
+                raise BenchError(f"the page of the fleet answers {status}, and not with every rank")
+            pages.append(seconds)
             over.wait(TAB_EVERY_S)
         stream.close()
 

@@ -37,6 +37,7 @@ from runbook.agent.protocol import (
 
 PIECE = 64 << 10
 BYTES_A_SECOND = 10_000_000
+JOB = "20261123-120000-abcdef"
 LONGEST_WAIT_S = 30.0
 
 
@@ -99,9 +100,7 @@ class Fleet:
     def beat(self, number: int, count: int) -> Heartbeat:
         ranks = range(number * self.ranks, (number + 1) * self.ranks)
         jobs = [
-            JobProcess(
-                "20261123-120000-abcdef", 1, f"rank-{rank:05d}", [rank], 4000 + rank, step=str(count), step_age_s=0.4
-            )
+            JobProcess(JOB, 1, f"rank-{rank:05d}", [rank], 4000 + rank, step=str(count), step_age_s=0.4)
             for rank in ranks
         ]
         gpus = [GpuLoad(index, "NVIDIA H100 80GB HBM3", 97.0, 70_000.0, 81_559.0) for index in range(self.ranks)]

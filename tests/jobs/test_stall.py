@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 
@@ -125,19 +126,31 @@ def test_a_limit_is_learned_and_begins_with_the_first_step(monkeypatch: pytest.M
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     progress = StepProgress(Watch())
     clock[0] = 100_000.0
-    assert progress.stalled_s() is None
+    assert progress.stalled_s(clock[0]) is None
     for step in range(5):
         clock[0] += 10.0
         progress.heard(0, [f"step {step} loss 1.0"])
     clock[0] += 99.0
-    assert progress.stalled_s() is None
+    assert progress.stalled_s(clock[0]) is None
     clock[0] += 2.0
-    assert progress.stalled_s() == pytest.approx(101.0)
+    assert progress.stalled_s(clock[0]) == pytest.approx(101.0)
     progress.stall_reported()
-    assert progress.stalled_s() is None
+    assert progress.stalled_s(clock[0]) is None
     progress.heard(1, ["step 5"])
     clock[0] += 1111.0
-    assert progress.stalled_s() == pytest.approx(1111.0)
+    assert progress.stalled_s(clock[0]) == pytest.approx(1111.0)
+
+
+def test_what_nobody_has_heard_yet_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that is busy, or a controller that slept, tells of steps later than they were made."""
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    progress = StepProgress(replace(Watch(), stall_s=30.0))
+    progress.heard(0, ["step 1"])
+    clock[0] += 1000.0
+    assert progress.stalled_s(-math.inf) is None
+    assert progress.stalled_s(100.0 + 29.0) is None
+    assert progress.stalled_s(100.0 + 31.0) == pytest.approx(31.0)
 
 
 def test_ranks_that_follow_are_progress_and_the_same_step_again_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,8 +160,8 @@ def test_ranks_that_follow_are_progress_and_the_same_step_again_is_none(monkeypa
     for rank in (0, 1, 2):
         clock[0] += 20.0
         progress.heard(rank, ["step 1"])
-        assert progress.stalled_s() is None
+        assert progress.stalled_s(clock[0]) is None
     for _ in range(3):
         clock[0] += 20.0
         progress.heard(0, ["step 1", "warning: step size is small"])
-    assert progress.stalled_s() == pytest.approx(60.0)
+    assert progress.stalled_s(clock[0]) == pytest.approx(60.0)

@@ -17,7 +17,7 @@ from ports import free_port
 
 from serve.running import Running, running
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 GROUP = """\
 name: train
 rendezvous: {{port: {port}}}
@@ -25,7 +25,7 @@ defaults: {{connection: local, workdir: {work}}}
 nodes:
   one: {{address: 127.0.0.1}}
   two: {{address: 127.0.0.2}}
-launch:
+{nodes}launch:
   detach: true
   grace: 5s
 {more}  command: [/bin/sh, -c, '{program}']
@@ -73,14 +73,14 @@ def until(what: str, done: Callable[[], Any]) -> Any:
     return found
 
 
-def prepared(folder: Path, program: str = COUNTS, more: str = "") -> Path:
+def prepared(folder: Path, program: str = COUNTS, more: str = "", nodes: str = "") -> Path:
     """The folder where the ranks write."""
     work = folder / "work"
     work.mkdir(mode=0o700)
     (folder / "data").mkdir(mode=0o700)
     (folder / "data" / "groups").mkdir()
     (folder / "data" / "groups" / "train.yml").write_text(
-        GROUP.format(port=free_port(), work=work, program=program.format(work=work), more=more)
+        GROUP.format(port=free_port(), work=work, program=program.format(work=work), more=more, nodes=nodes)
     )
     return work
 
@@ -168,6 +168,46 @@ def test_retries_hold_also_for_the_next_server(tmp_path: Path) -> None:
     assert "rank-killed a second time is no chance: not tried again" in evidence
     logs = tmp_path / "data" / "runs" / id / "logs"
     assert sorted(path.name for path in logs.iterdir()) == ["attempt-01", "attempt-02"]
+
+
+BREAKS = (
+    "echo $$ >{work}/$RANK.pid; n=0; until [ -e {work}/enough ]; do "
+    "n=$((n+1)); echo line $n; sleep 0.05; if [ $RANK = 1 ] && [ -e {work}/break ]; then rm {work}/break; "
+    "echo RuntimeError: CUDA error: uncorrectable ECC error encountered >&2; exit 1; fi; done"
+)
+
+
+@pytest.mark.thorough
+def test_a_spare_takes_the_place_of_a_broken_node_also_after_the_server_was_away(tmp_path: Path) -> None:
+    """Two nodes break, one after the other; the first finds a spare, the second none."""
+    work = prepared(tmp_path, BREAKS, "  retries: 3\n  spares: [three]\n", "  three: {address: 127.0.0.3}\n")
+    with running(tmp_path) as server:
+        page = Page(server)
+        group = page.api("/groups/train")
+        assert (group["nodes"], group["spares"], group["world_size"]) == (["one", "two"], ["three"], 2)
+        id = page.press("/groups/train/start", only="launch").rpartition("/")[2]
+        until("the ranks run by themselves", lambda: followed(tmp_path / "data"))
+        first = pids(work)
+        assert sorted(first) == ["0", "1"]
+        (work / "break").touch()
+        until("both ranks run again", lambda: len({*pids(work).values()} - {*first.values()}) == 2)
+        folder = tmp_path / "data" / "runs" / id
+        until("the spare has one of them", lambda: [*folder.glob("logs/attempt-02/rank-00001.three.*")])
+        until("they are left to themselves", lambda: page.api(f"/runs/{id}")["running"] and (folder / "follower.json"))
+        server.stop(signal.SIGKILL)
+    os.kill(json.loads((folder / "follower.json").read_text())["pid"], signal.SIGKILL)
+    with running(tmp_path) as server:
+        page = Page(server)
+        until("it is followed again", lambda: lives(json.loads((folder / "follower.json").read_text())["pid"]))
+        (work / "break").touch()
+        told = until("the end is told", lambda: (one := page.api(f"/runs/{id}"))["verdict"] and one)
+    assert not any(map(lives, pids(work).values()))
+    assert told["causes"] == ["gpu-ecc-uncorrectable"], told
+    outcomes = {one["node"]: one for one in told["result"]["stages"][-1]["outcomes"]}
+    assert outcomes["two"]["verdict"] == "skip"
+    assert "three took its place" in outcomes["two"]["proof"]
+    assert outcomes["three"]["verdict"] == "fail"
+    assert any("took the place of two" in text for text in outcomes["three"]["warnings"])
 
 
 @pytest.mark.thorough

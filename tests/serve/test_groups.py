@@ -17,6 +17,7 @@ from runbook.serve import group_actions as actions
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.changed import Changed
 from runbook.serve.group_files import ChangedMeanwhile, NameTaken, NoGroup
+from runbook.serve.pages.nodes import RankCell, rank_cells
 from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 from runbook.serve.workspace import Workspace
@@ -81,6 +82,34 @@ def test_the_seeds_second_example(workspace: Workspace) -> None:
     moved(workspace, "train", "gn7", "gn6")
     saved(workspace, "train", master="gn6", backend="gloo", processes="2", world_size="4")
     assert table(workspace, "train") == [("gn6-0", 0, 0, 0), ("gn6-1", 1, 1, 0), ("gn7-0", 2, 0, 1), ("gn7-1", 3, 1, 1)]
+
+
+def test_a_spare_has_no_rank_and_leaves_with_its_node(workspace: Workspace) -> None:
+    pool(workspace)
+    actions.create(workspace, "train", "ann")
+    moved(workspace, "train", "gn6", "gn39", "gn40", "gn7")
+    text = saved(workspace, "train", spares="gn40, gn7", retries="1", world_size="2")
+    assert "  spares: [gn40, gn7]" in text.splitlines()
+    assert table(workspace, "train") == [("gn6-0", 0, 0, 0), ("gn39-0", 1, 0, 1)]
+    means = workspace.view("train").meaning
+    assert (means.nodes, means.spares) == (("gn6", "gn39"), ("gn40", "gn7"))
+    moved(workspace, "pool", "gn40", source="train")
+    assert workspace.view("train").meaning.spares == ("gn7",)
+    moved(workspace, "pool", "gn7", source="train")
+    assert "spares" not in workspace.groups.read("train").text
+
+
+def test_a_rank_that_has_moved_to_a_spare_is_shown_there() -> None:
+    planned = {"a": {0: RankCell(0, "running")}, "b": {1: RankCell(1, "running")}, "c": {}}
+    told = {
+        "a": {0: RankCell(0, "running", "7", 0.5, 100, 2)},
+        "b": {1: RankCell(1, "running", "3", 99.0, 200, 1)},
+        "c": {1: RankCell(1, "running", "7", 0.5, 300, 2)},
+    }
+    shown = {node: [(cell.rank, cell.attempt) for cell in cells] for node, cells in rank_cells(planned, told).items()}
+    assert shown == {"a": [(0, 2)], "b": [], "c": [(1, 2)]}
+    silent = rank_cells(planned, {"a": {}, "b": told["b"], "c": {}})
+    assert [cell.step for cells in silent.values() for cell in cells] == [None, "3"]
 
 
 def test_a_world_size_that_does_not_fit_is_refused_with_the_reason(workspace: Workspace) -> None:

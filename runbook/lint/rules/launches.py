@@ -62,7 +62,7 @@ def spares_do_nothing(staged: Staged) -> Iterator[Problem]:
         return
     span = staged.file.document.key_span(*staged.keys, "launch", "spares")
     if launch["detach"]:
-        message = "a detached job is not tried again, so that no spare ever takes a place in it"
+        message = "only `runbook serve` puts a spare into a detached job: a command leaves it after ten seconds"
         yield Problem("playbook.spares-do-nothing", message, span, "remove `spares`, or `detach`")
     elif not launch["retries"]:
         message = "a spare takes its place in another attempt, and there is none without `retries`"

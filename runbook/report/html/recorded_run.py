@@ -51,11 +51,13 @@ class RunFile:
 
 
 class Recorded:
-    """The run in `folder` as far as its files tell. `flaws` says what could not be read, in sentences."""
+    """The run in `folder` as far as its files tell. `flaws` says what could not be read, in sentences. `lives`:
+    somebody knows that it goes on."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, lives: bool = False) -> None:
         """Raises FilesWrong where nothing in the folder tells of a run."""
         self.folder = folder
+        self.lives = lives
         self.record = Record()
         self.flaws: list[str] = []
         self._progress: dict[int, StageProgress] = {}

@@ -47,16 +47,16 @@ class Head:
 
 def render(run_dir: Path) -> str:
     """The report of the run in `run_dir` as one HTML document. Raises FilesWrong where no run is there."""
-    recorded = Recorded(run_dir)
-    return _document("document.html", _template_values(recorded))
+    return _document("document.html", {**_template_values(Recorded(run_dir)), "alone": True})
 
 
 def fragment(run_dir: Path, *, lives: bool = False) -> str:
     """The same without the document around it, for a page that has the stylesheet (`style.css`) and the script
-    (`copy.js`). It has no inline style and no script, so a strict Content-Security-Policy bears it. `lives`: the caller
-    knows that the run goes on."""
-    recorded = Recorded(run_dir)
-    return _templates().get_template("report.html").render(**_template_values(recorded, lives=lives))
+    (`copy.js`), and lists the files itself. It has no inline style and no script, so a strict Content-Security-Policy
+    bears it. `lives`: the caller knows that the run goes on."""
+    return (
+        _templates().get_template("report.html").render(**_template_values(Recorded(run_dir, lives=lives)), alone=False)
+    )
 
 
 def render_comparison(one: Path, other: Path) -> str:
@@ -92,7 +92,7 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _template_values(recorded: Recorded, *, lives: bool = False) -> dict[str, Any]:
+def _template_values(recorded: Recorded) -> dict[str, Any]:
     """Everything that the templates show."""
     record = recorded.record
     found = blocks(record.stages, record.causes)
@@ -104,7 +104,7 @@ def _template_values(recorded: Recorded, *, lives: bool = False) -> dict[str, An
         "record": record,
         "started": record.started,
         "finished": record.finished,
-        "head": (head := _head(recorded, lives=lives)),
+        "head": (head := _head(recorded)),
         "title": f"{head.word}{head.rest}: {record.started.playbook if record.started else 'a run'}",
         "blocks": _with_followers(found),
         "follows": [block for block in found if block.follows],
@@ -136,16 +136,17 @@ def _with_followers(found: Sequence[FindingBlock]) -> list[tuple[FindingBlock, l
     return pairs
 
 
-def _head(recorded: Recorded, *, lives: bool) -> Head:
+def _head(recorded: Recorded) -> Head:
     record, ended = recorded.record, recorded.record.finished
     at = f" at {record.stopped_at}" if record.stopped_at else ""
     if ended is None:
         after = f" after {seconds_text(record.seconds)}" if recorded.timed else ""
         note = "The events end here and no verdict was given: runbook was killed, or the run goes on."
         failed = any(outcome.verdict is Verdict.FAIL for stage in record.stages for outcome in stage.outcomes)
-        if lives:
-            note = "The run goes on; this is what happened so far."
-        return Head("RUNNING" if lives else "UNFINISHED", "fail" if failed else "unknown", f"{at}{after}", note)
+        kind = "fail" if failed else "running" if recorded.lives else "unknown"
+        if recorded.lives:
+            return Head("RUNNING", kind, f"{at}{after}")
+        return Head("UNFINISHED", kind, f"{at}{after}", note)
     word, kind = ENDS[ended.verdict]
     if ended.exit_code == INTERRUPTED:
         word, kind = "INTERRUPTED", "unknown"

@@ -10,7 +10,7 @@ from runbook.model.events import NodesDropped
 from runbook.model.process_end import ProcessEnd
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Verdict
-from runbook.report.folding import Gist, OutcomeGroup, dropped_groups, stage_groups, warning_groups
+from runbook.report.folding import Gist, OutcomeGroup, dropped_groups, outcome_groups, stage_groups, warning_groups
 from runbook.report.html.charts import Tick, percent, time_ticks
 from runbook.report.html.recorded_run import Recorded, StageProgress
 from runbook.report.run_record import StageRecord, number
@@ -27,7 +27,8 @@ MOST_GROUPS = 40
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One stage: where its bar lies (None where times are unknown), the moments of it, and what its nodes said."""
+    """One stage: where its bar lies (None where times are unknown), the moments of it, and what its nodes said.
+    `running`: nodes that it goes on for, and `latest` what it told last."""
 
     name: str
     check: str
@@ -42,6 +43,8 @@ class Lane:
     warnings: tuple[tuple[str, tuple[str, ...]], ...]  # (text, nodes)
     dropped: tuple[tuple[str, tuple[str, ...]], ...]
     """After it the run went on without these: (reason, nodes)."""
+    running: tuple[str, ...] = ()
+    latest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,9 @@ def _lane(
     seconds = stage.finished.seconds if stage.finished else max(0.0, recorded.record.last_time - start)
     left = min(max(0.0, (start - began) / whole), 1 - THINNEST)
     width = max(THINNEST, min(seconds / whole, 1 - left))
-    groups = stage_groups(stage, gist)
+    goes_on = recorded.lives and stage.finished is None
+    groups = outcome_groups(stage.outcomes, gist) if goes_on else stage_groups(stage, gist)
+    marks = recorded.progress_of(stage).marks
     bad = sum(group.verdict.stops for group in groups)
     shown = groups[: max(bad, MOST_GROUPS)]
     return Lane(
@@ -100,6 +105,8 @@ def _lane(
         more=sum(len(group.nodes) for group in groups[len(shown) :]),
         warnings=tuple(warning_groups(stage.outcomes, gist)),
         dropped=tuple(group for drop in drops for group in dropped_groups(drop, gist)),
+        running=tuple(stage.silent) if goes_on else (),
+        latest=progress_text(marks[-1]) if goes_on and marks else "",
     )
 
 

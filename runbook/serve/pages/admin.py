@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from runbook.serve.guards import RequestRefused
 from runbook.serve.page import Page
+from runbook.serve.pages.nodes import NODE_GLYPHS
 from runbook.serve.people import Audit, People, role_named
 from runbook.serve.rendering import html
 from runbook.serve.workspace import fleet_of
@@ -49,7 +50,9 @@ def _shown(request: Request, **made: str) -> Response:
         agents=fleet_of(request).nodes(),
         entries=entries[:AUDIT_PAGE],
         older=entries[AUDIT_PAGE - 1].id if len(entries) > AUDIT_PAGE else None,
-        made={"token": "", "link": "", "who": "", "string": "", **made},
+        made={"token": "", "link": "", "who": "", "string": "", "name": "", **made},
+        node_glyphs=NODE_GLYPHS,
+        address="/admin" if made else "",
     )
 
 
@@ -96,7 +99,8 @@ async def revoke_token(request: Request) -> Response:
 
 async def enrol_agent(request: Request) -> Response:
     """With an empty name the host takes its own."""
-    return _shown(request, string=await asyncio.to_thread(_enrolled, request, str(request.state.form.get("name", ""))))
+    name = str(request.state.form.get("name", "")).strip()
+    return _shown(request, name=name, string=await asyncio.to_thread(_enrolled, request, name))
 
 
 async def revoke_agent(request: Request) -> Response:

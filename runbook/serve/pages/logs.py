@@ -92,7 +92,7 @@ async def log_page(request: Request) -> Response:
         request, "logs.html", row=row, lives=lives, files=files, file=file, window=window, found=found, rank=rank,
         everywhere=everywhere, whole=whole,
         ranks=ranks, query=request.query_params.get("q", ""), same=request.query_params.get("case", "") == "same",
-        at=at, link=link, size=size_text, most=logs.MOST_HITS, skip=_number(request, "skip") or 0,
+        at=at, link=link, most=logs.MOST_HITS, skip=_number(request, "skip") or 0,
     )  # fmt: skip
 
 
@@ -101,14 +101,6 @@ def _first(files: list[logs.RunLog]) -> str:
     written = [file for file in files if file.size]
     best = [file for file in written if file.stream in ("log", "out")] or written or files
     return best[0].id if best else ""
-
-
-def size_text(size: int) -> str:
-    """Bytes for people: 1.2 MB."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:.1f} {unit}"
-    return f"{size} B"
 
 
 async def raw(request: Request) -> Response:

@@ -4,11 +4,14 @@ JSON."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import fmean
 from typing import Any
 from urllib.parse import quote
 
+from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -18,7 +21,7 @@ from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState
 from runbook.serve.guards import RequestRefused
 from runbook.serve.page import Page
-from runbook.serve.rendering import html
+from runbook.serve.rendering import environment, html
 from runbook.serve.run_folders import NoRun, RunFilter, RunRow
 from runbook.serve.workspace import GroupView, Workspace, fleet_of, workspace_of
 
@@ -66,7 +69,8 @@ class RankCell:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """`state` is the agent's, or `no agent`; `beat_age_s` since its last heartbeat. `run` is the group's latest."""
+    """`state` is the agent's, or `no agent`; `beat_age_s` since its last heartbeat. `gpu_use` of its GPUs' time, in per
+    cent. `run` is the group's latest. `spare`: it has no ranks of its group, and comes for a node that fails."""
 
     name: str
     group: str
@@ -74,10 +78,12 @@ class NodeRow:
     address: str = ""
     beat_age_s: float | None = None
     gpus: str = ""
+    gpu_use: float | None = None
     load: float | None = None
     version: str = ""
     ranks: tuple[RankCell, ...] = ()
     run: str = ""
+    spare: bool = False
 
     @property
     def glyph(self) -> str:
@@ -103,18 +109,21 @@ def rows(workspace: Workspace, fleet: Fleet) -> list[NodeRow]:
 
 
 def _of_group(workspace: Workspace, look: GroupView, agents: Mapping[str, AgentState]) -> list[NodeRow]:
-    name = look.file.name
+    name, means = look.file.name, look.meaning
     latest = workspace.latest_run(name)
     states = rank_states(workspace, latest) if latest else {}
-    cells: dict[str, list[RankCell]] = {node: [] for node in look.meaning.nodes}
-    for rank in look.meaning.ranks:
-        cells[rank.node].append(RankCell(rank.rank, states.get(rank.node, "none")))
-    found = []
-    for node, own in cells.items():
-        agent = agents.get(node)
-        job = latest.job if latest else ""
-        found.append(_row(node, name, agent, _with_heartbeat(own, agent, job), latest.id if latest else ""))
-    return found
+    nodes = (*means.nodes, *means.spares)
+    planned: dict[str, dict[int, RankCell]] = {node: {} for node in nodes}
+    for rank in means.ranks:
+        planned[rank.node][rank.rank] = RankCell(rank.rank, states.get(rank.node, "none"))
+    told = {node: _with_heartbeat(agents.get(node), latest.job if latest else "") for node in nodes}
+    cells = rank_cells(planned, told)
+    return [
+        replace(
+            _row(node, name, agents.get(node), cells[node], latest.id if latest else ""), spare=node in means.spares
+        )
+        for node in nodes
+    ]
 
 
 def _row(name: str, group: str, agent: AgentState | None, ranks: tuple[RankCell, ...], run: str) -> NodeRow:
@@ -127,6 +136,7 @@ def _row(name: str, group: str, agent: AgentState | None, ranks: tuple[RankCell,
         address=agent.address,
         beat_age_s=agent.beat_age_s,
         gpus=str(len(agent.gpus)),
+        gpu_use=fmean(used) if (used := [gpu.used for gpu in agent.gpus if gpu.used is not None]) else None,
         load=agent.load,
         version=agent.version,
         ranks=ranks,
@@ -134,14 +144,31 @@ def _row(name: str, group: str, agent: AgentState | None, ranks: tuple[RankCell,
     )
 
 
-def _with_heartbeat(cells: Iterable[RankCell], agent: AgentState | None, job: str) -> tuple[RankCell, ...]:
-    """What the node's agent says of the job's ranks, in its latest attempt, is newer than what the run has written."""
+def _with_heartbeat(agent: AgentState | None, job: str) -> dict[int, RankCell]:
+    """What a node's agent says of the job's ranks, in the latest attempt that the node knows."""
     own = [one for one in (agent.jobs if agent else ()) if one.job == job]
-    told = {
+    return {
         one.rank: RankCell(one.rank, _WORDS.get(one.state, "unknown"), one.step, one.step_age_s, one.pid, one.attempt)
         for one in sorted(own, key=lambda one: one.attempt)
     }
-    return tuple(told.get(cell.rank, cell) for cell in cells)
+
+
+def rank_cells(
+    planned: Mapping[str, Mapping[int, RankCell]], told: Mapping[str, Mapping[int, RankCell]]
+) -> dict[str, tuple[RankCell, ...]]:
+    """By node, its ranks. What agents say is newer than what the run has written. A rank that several nodes tell of has
+    moved to a spare: it is where its latest attempt is."""
+    latest: dict[int, int] = {}
+    for cell in (cell for cells in told.values() for cell in cells.values()):
+        latest[cell.rank] = max(latest.get(cell.rank, 0), cell.attempt or 0)
+    return {
+        node: tuple(
+            cell
+            for _, cell in sorted({**cells, **told[node]}.items())
+            if (cell.attempt or 0) >= latest.get(cell.rank, 0)
+        )
+        for node, cells in planned.items()
+    }
 
 
 def rank_states(workspace: Workspace, run: RunRow) -> dict[str, str]:
@@ -160,29 +187,44 @@ def rank_states(workspace: Workspace, run: RunRow) -> dict[str, str]:
 
 
 RUNS_OF_A_NODE = 50
+OLD_STEP_S = 60.0
+"""A step older than this has its age beside it."""
 
 
 def _wanted(row: NodeRow, words: list[str]) -> bool:
-    told = f"{row.name} {row.group} {row.state} {' '.join(cell.state for cell in row.ranks)}".lower()
+    states = " ".join(cell.state for cell in row.ranks)
+    told = f"{row.name} {row.group} {row.state} {states}{' spare' * row.spare}".lower()
     return all(word in told for word in words)
 
 
 async def fleet(request: Request) -> Response:
-    every = await run_in_threadpool(rows, workspace_of(request), fleet_of(request))
     query = request.query_params.get("q", "")[:200]
+    app = request.app.state
+    key = (query, app.changed.latest("fleet", "groups", "runs"))
+    grid = await run_in_threadpool(app.grids.get, key, partial(_grid, app.workspace, app.fleet, query))
+    return html(request, "fleet.html", query=query, grid=grid)
+
+
+def _grid(workspace: Workspace, fleet: Fleet, query: str) -> Markup:
+    """The part of the page that everybody sees alike, which a thousand nodes make long."""
+    every = rows(workspace, fleet)
     found = [row for row in every if _wanted(row, query.lower().split())]
-    return html(
-        request,
-        "fleet.html",
-        rows=found,
-        total=len(every),
-        query=query,
-        states=Counter(row.state for row in every),
-        ranks=Counter(cell.state for row in every for cell in row.ranks),
-        width=max((len(row.ranks) for row in found), default=0),
-        glyphs=GLYPHS,
-        node_glyphs=NODE_GLYPHS,
+    told = (
+        environment()
+        .get_template("fleet_grid.html")
+        .render(
+            rows=found,
+            total=len(every),
+            query=query,
+            states=Counter(row.state for row in every),
+            ranks=Counter(cell.state for row in every for cell in row.ranks),
+            width=max((len(row.ranks) or int(row.spare) for row in found), default=0),
+            glyphs=GLYPHS,
+            node_glyphs=NODE_GLYPHS,
+            old_s=OLD_STEP_S,
+        )
     )
+    return Markup(told)  # every value in it is escaped where the template shows it
 
 
 async def node(request: Request) -> Response:

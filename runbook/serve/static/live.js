@@ -1,7 +1,8 @@
 // What moves on a page. Everything works without this but for two things:
 //
 // data-live="TOPIC TOPIC" on an element with an id: when one of these topics changes, the page is fetched again and the
-//   element is put in the place of the old one. What is being typed into, or is open, stays.
+//   element is put in the place of the old one. What is being typed into, or is open, stays. A page that answers a form
+//   names its address in data-address on the root. With data-every="SECONDS" it is fetched again that often as well.
 // data-preview="URL" data-into="ID" on a form: while somebody types, the form is posted there and the answer, which is
 //   HTML of ours, becomes what the element with that id holds.
 //
@@ -39,6 +40,7 @@
     old.replaceWith(fresh);
     for (const [id, top, left] of scrolled) document.getElementById(id)?.scrollTo(left, top);
     if (focus) document.getElementById(focus)?.focus({ preventScroll: true });
+    document.dispatchEvent(new Event("refreshed"));
   };
 
   let fetching = false;
@@ -48,7 +50,7 @@
     const topics = new Set(stale);
     stale.clear();
     try {
-      const answer = await fetch(location.href, { headers: { "X-Live": "1" }, redirect: "error" });
+      const answer = await fetch(document.documentElement.dataset.address || location.href, { headers: { "X-Live": "1" }, redirect: "error" });
       if (!answer.ok) return;
       const page = parse(await answer.text());
       for (const part of parts()) {
@@ -76,6 +78,9 @@
       setTimeout(() => { stale.add("*"); refresh(); listen(); }, AGAIN_MS);
     });
   };
+  for (const part of parts())
+    if (part.dataset.every)
+      setInterval(() => { topicsOf(part).forEach((topic) => stale.add(topic)); refresh(); }, 1000 * part.dataset.every);
   // Browsers allow six connections to a server: a tab that nobody looks at keeps none.
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) { stream?.close(); stream = null; } else { stale.add("*"); refresh(); listen(); }

@@ -51,6 +51,7 @@
   };
   for (const input of document.querySelectorAll("[data-filter]"))
     input.addEventListener("input", () => filter(input));
+  document.addEventListener("refreshed", () => document.querySelectorAll("[data-filter]").forEach(filter));
 
   for (const log of document.querySelectorAll("pre.log")) {
     const here = log.querySelector(".here");

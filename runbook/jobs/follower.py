@@ -1,0 +1,376 @@
+"""Follow a job until it has ended, however often its nodes fall silent.
+
+A node that is not reached is asked again until it is. So whoever stands between us and the nodes, such as the server
+that agents dial, may go away and come back: the ranks do not notice, and their logs come in full. `retries:`, `spares:`
+and `watch:` of the launch hold as they do for a launch that `runbook run` stays with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from runbook.checks.context import Context, Run
+from runbook.checks.ranks.pool import dismiss_pool
+from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
+from runbook.jobs.follow import kept_of, supervise
+from runbook.jobs.known_jobs import Cluster, KnownJob, clean, serial_of
+from runbook.jobs.launch import RunningAttempt, Stall
+from runbook.jobs.logs import RankLogs, job_secrets
+from runbook.jobs.processes import KeptProcesses, stopped_by_user
+from runbook.jobs.replaced import ReplacedNodes
+from runbook.jobs.retry import judge_retry
+from runbook.jobs.start import STACKS
+from runbook.jobs.watch import HELD_UP, WatchEnd, watch
+from runbook.launch.job import Job
+from runbook.launch.ranks import narrow
+from runbook.model.errors import FilesWrong, Unreachable
+from runbook.model.inventory import Inventory
+from runbook.model.redact import Redactor
+from runbook.model.units import seconds_text
+from runbook.model.verdict import Finding, Outcome, Verdict
+from runbook.node.journal import attempt_folder
+from runbook.transport import Site
+from runbook.transport.agent import SERVER_GONE
+
+AGAIN_S = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""How long to wait before nodes that were not reached are asked again."""
+WITHOUT_S = 15.0
+"""How long the others are followed before those that are not reached are asked again."""
+MISSING_S = 120.0
+"""How long a job that has failed, or that somebody wants to end, waits for nodes that tell nothing."""
+MISSING_WELL_S = 3600.0
+"""The same where all ranks that are heard have ended well: the others may have, too, and come back to tell."""
+NOBODY_S = 86400.0
+"""How long a job of which no node tells anything is followed."""
+
+Say = Callable[..., None]
+
+
+class Replacing(Protocol):
+    """Spares of a launch, as `engine.bad_nodes` knows them."""
+
+    @property
+    def gone(self) -> Collection[str]:
+        """The nodes whose places are taken."""
+
+    def launch_without(self, run: Run, leaving: Mapping[str, str]) -> tuple[Job, Inventory] | None:
+        """The launch with spares in the places of these nodes, each with the reason why it leaves; None where too few
+        are left that pass the checks."""
+
+    def with_why_not(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Outcomes of the attempt after which nobody could take over."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """How the job was launched, where it is to be launched again. `inventory` has the nodes of its stage. `causes` of
+    the attempts that failed before, by their folders."""
+
+    job: Job
+    inventory: Inventory
+    made_from: tuple[str, ...]
+    redactor: Redactor
+    causes: dict[str, str]
+    spares: Replacing
+
+
+class Follower:
+    """Of the job `id`, whose run has its folder at `run_dir` and its launch in the stage of that name. `say` is told
+    what happens: text, node, rank and facts, as in the events of a run. `leaving`: we are to go, and the job goes on;
+    `ending`: somebody wants the job itself to end. Without `launched` it is never launched again."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        id: str,
+        run_dir: Path,
+        stage: str,
+        *,
+        say: Say,
+        leaving: threading.Event,
+        ending: Callable[[], bool],
+        launched: Launched | None = None,
+        forks: int = 64,
+    ) -> None:
+        self._whole = inventory
+        self._id = id
+        self._run_dir = run_dir
+        self._stage = stage
+        self._say = say
+        self._leaving = leaving
+        self._ending = ending
+        self._launched = launched
+        self._forks = forks
+        self._logs: RankLogs | None = None
+        self._try: RunningAttempt | None = None
+        self._attempt = ""
+        self._serial = 0
+        self._held_up: list[Outcome] = []
+        self._silent: dict[str, str] = {}  # nodes that are not heard, and why
+        self._leave_out: dict[str, str] = {}  # nodes for which spares come in the next attempt, and why
+        self._replaced = ReplacedNodes(inventory, id, run_dir, say, forks)
+        self._replaced.add(launched.spares.gone if launched else ())
+        self._since: float | None = None  # when all ranks that are heard had ended
+        self._heard = time.monotonic()
+
+    def follow(self, nodes: Sequence[str]) -> list[Outcome] | None:
+        """One outcome for each node of the job, once it has ended; None where we are `leaving` before that. Its logs go
+        on in the run's folder, and its files are removed from nodes of which all logs are here. `nodes` are those of
+        the launch. Raises FilesWrong where no node knows the job."""
+        with self._replaced:
+            outcomes = self._follow(nodes)
+        if outcomes is not None:
+            self._replaced.ask()
+            for name in self._replaced.left:
+                self._say(f"{name} was replaced, and what ran there of an earlier attempt may run on: not heard", name)
+        return outcomes
+
+    @property
+    def _inventory(self) -> Inventory:
+        """Without the nodes that spares have replaced: what these have is of an earlier attempt."""
+        gone = self._launched.spares.gone if self._launched else ()
+        return narrow(self._whole, [node for node in self._whole.nodes if node.name not in gone])
+
+    def _follow(self, nodes: Sequence[str]) -> list[Outcome] | None:
+        tries = 0
+        while not self._leaving.is_set():
+            before = time.monotonic()
+            outcomes, after_s = self._ask() or ([], None)
+            if after_s is not None:
+                outcomes = self._launch_again(after_s, outcomes) or []
+            if outcomes and not _left(outcomes):
+                if after_s is not None:
+                    self._clean()
+                return outcomes
+            silent_s = time.monotonic() - self._heard
+            if silent_s > (MISSING_S if self._ending() else NOBODY_S):
+                return [_silent_node(name, silent_s) for name in nodes]
+            tries = 0 if time.monotonic() - before > WITHOUT_S else tries + 1
+            self._leaving.wait(AGAIN_S[min(tries, len(AGAIN_S) - 1)])
+        return None
+
+    def _ask(self) -> tuple[list[Outcome], float | None] | None:
+        """As `_look`, of whichever nodes are reached; None also where none is."""
+        with Cluster(self._inventory, forks=self._forks) as cluster, contextlib.suppress(Unreachable):
+            ended = self._look(cluster)
+            self._heard = time.monotonic()
+            return ended
+        return None
+
+    def _clean(self) -> None:
+        with Cluster(self._inventory, forks=self._forks) as cluster, contextlib.suppress(Unreachable, FilesWrong):
+            clean(cluster, cluster.job(self._id))
+
+    def _look(self, cluster: Cluster) -> tuple[list[Outcome], float | None] | None:
+        """Follow those that answer; where the attempt has ended, its outcomes and the seconds until the next one, if
+        any. Raises Unreachable, FilesWrong."""
+        job = cluster.job(self._id)
+        self._say_silent(cluster, job)
+        kept, tried = self._kept(cluster, job)
+        lost = dict.fromkeys(job.absent, time.monotonic())
+
+        def on_loss(node: str, error: Unreachable) -> None:
+            lost[node] = time.monotonic()
+            self._tell_silent(node, error.says)
+
+        def enough() -> bool:
+            return self._leaving.is_set() or any(time.monotonic() - at > WITHOUT_S for at in lost.values())
+
+        def watched() -> tuple[WatchEnd, Stall]:
+            if tried is not None:
+                return tried.watch(math.inf, enough, on_loss)
+            return watch(kept, stopping=enough, deadline=math.inf, on_loss=on_loss), Stall()
+
+        grace_s = float(job.about.get("grace_s") or 30.0)
+        end, outcomes, left = supervise(kept, grace_s=grace_s, watched=watched, hurry=self._leaving.is_set)
+        if end.kind == "stopped" or self._leaving.is_set():
+            return None
+        if end.kind in HELD_UP:
+            self._held_up = outcomes  # once they are ended they look as if somebody had stopped them
+        outcomes = self._held_up or outcomes
+        stopped = end.kind == "failed" and not self._held_up and _stopped(kept)
+        if (left or lost) and not self._waited_enough(well=end.kind == "finished"):
+            return None
+        if not outcomes or stopped:
+            outcomes = _outcomes_of_end(kept, stopped, serial_of(job.attempt))
+        self._say("", data={"ends": {"number": serial_of(job.attempt), "processes": kept.ends()}})
+        silent_s = time.monotonic() - (self._since or time.monotonic())
+        by_node = {one.node: one for one in outcomes if one.node not in lost or one.verdict is Verdict.FAIL}
+        outcomes = [by_node.get(name) or _silent_node(name, silent_s) for name in job.nodes]
+        gone = self._gone(outcomes, end, lost)
+        after_s = None if stopped or self._ending() else self._judge_retry(kept, job, outcomes, gone)
+        if after_s is None and not left and not lost:
+            clean(cluster, job)
+        return outcomes, after_s
+
+    def _kept(self, cluster: Cluster, job: KnownJob) -> tuple[KeptProcesses, RunningAttempt | None]:
+        """The job's latest attempt. Its logs are those of the look before, which are here already."""
+        if job.attempt != self._attempt:
+            self._attempt, self._serial, self._logs, self._try = job.attempt, serial_of(job.attempt), None, None
+            self._held_up, self._since = [], None
+
+        def tell(place: ProcessSpec, stream: str, lines: list[str]) -> None:
+            if self._try is not None:
+                self._try.heard(place, stream, lines)
+
+        kept = kept_of(cluster, job, self._run_dir, tell, job_secrets(cluster, job), goes_on=True)
+        kept.logs = self._logs = self._logs or kept.logs
+        launched = self._launched
+        if launched is None:
+            return kept, None
+        kept.at = replace(kept.at, say=self._say)
+        if self._try is None:
+            self._try = RunningAttempt(kept.at, self._attempt_of(launched))
+        if launched.job.stacks:
+            kept.stacks = {name: f"{folder}/{STACKS}" for name, folder in kept.folders.items()}
+        self._try.go_on_with(kept)
+        return kept, self._try
+
+    def _attempt_of(self, launched: Launched) -> Attempt:
+        before = [folder for folder in launched.causes if serial_of(folder) < self._serial]
+        return make_attempt(launched.job, launched.inventory, len(before) + 1, self._serial)
+
+    def _gone(self, outcomes: Sequence[Outcome], end: WatchEnd, lost: Collection[str]) -> dict[str, str]:
+        """The nodes without which another attempt is to be made, and why. Where the ranks that are heard ended well,
+        nobody is replaced: the others may have, too."""
+        if self._try is None or end.kind == "finished":
+            return {}
+        return {name: self._silent.get(name, f"{name} is not heard") for name in lost} | self._try.gone(outcomes)
+
+    def _judge_retry(
+        self, kept: KeptProcesses, job: KnownJob, outcomes: list[Outcome], gone: Mapping[str, str]
+    ) -> float | None:
+        """The seconds until the next attempt, None for none; `outcomes` get the reason."""
+        launched = self._launched
+        if launched is None:
+            return None
+        earlier = sorted((folder for folder in launched.causes if folder != job.attempt), key=serial_of)
+        causes = [launched.causes[folder] for folder in earlier]
+        replaced = 0 < len(gone) <= len(launched.job.spares)
+        outcomes[:], after_s = judge_retry(
+            replace(kept.at, say=self._say),
+            self._attempt_of(launched),
+            outcomes,
+            causes,
+            stalled=self._try is not None and self._try.stalled,
+            replaced=replaced,
+        )
+        self._leave_out = dict(gone) if replaced else {}
+        if after_s is not None:
+            launched.causes[job.attempt] = causes[-1]
+        return after_s
+
+    def _launch_again(self, after_s: float, outcomes: list[Outcome]) -> list[Outcome] | None:
+        """Another attempt after one with these outcomes, and the next where it fails at once; None where we are
+        leaving. A server that goes away meanwhile is no failure: the attempt is made once it is back."""
+        while not self._leaving.wait(after_s) and not self._ending():
+            launched = self._launched
+            assert launched is not None
+            with contextlib.ExitStack() as stack:
+                site = Site(self._id, forks=self._forks, inventory=self._whole.source, again=True)
+                stack.callback(site.close)
+                run = Run(self._id, self._run_dir, site, attempts=self._serial + 1, made_from=launched.made_from)
+                run.redactor, run.stopping = launched.redactor, self._leaving
+                site.open([node for node in launched.inventory.nodes if node.name not in self._leave_out])
+                if self._leave_out:
+                    taken = self._take_over(launched, run)
+                    if taken is None and _server_gone(site):
+                        after_s = AGAIN_S[-1]
+                        continue
+                    if taken is None:
+                        return launched.spares.with_why_not(outcomes)
+                    launched = taken
+                self._serial += 1
+                attempt = self._attempt_of(launched)
+                at = Context(run, launched.inventory, self._stage, math.inf, self._say)
+                tried = RunningAttempt(at, attempt)
+                outcomes = tried.run()
+                tried.say_ends()
+            self._heard = time.monotonic()
+            if _left(outcomes) or self._leaving.is_set():
+                return outcomes
+            if any(finding.cause == SERVER_GONE for one in outcomes for finding in one.findings):
+                after_s = AGAIN_S[-1]
+                continue
+            gone = tried.gone(outcomes)
+            causes = [launched.causes[folder] for folder in sorted(launched.causes, key=serial_of)]
+            replaced = 0 < len(gone) <= len(launched.job.spares)
+            outcomes, wait_s = judge_retry(at, attempt, outcomes, causes, stalled=tried.stalled, replaced=replaced)
+            if wait_s is None:
+                return outcomes
+            self._leave_out = gone if replaced else {}
+            launched.causes[attempt_folder(self._serial)], after_s = causes[-1], wait_s
+        return None
+
+    def _take_over(self, launched: Launched, run: Run) -> Launched | None:
+        """The launch with spares in the places of those that are left out; None where none of them can."""
+        taken = launched.spares.launch_without(run, self._leave_out)
+        dismiss_pool(run)  # its ranks hold the port and the GPUs
+        if taken is None:
+            return None
+        self._replaced.add(self._leave_out)
+        self._leave_out = {}
+        self._launched = replace(launched, job=taken[0], inventory=taken[1])
+        return self._launched
+
+    def _say_silent(self, cluster: Cluster, job: KnownJob) -> None:
+        for name in [name for name in self._silent if name not in job.absent]:
+            del self._silent[name]
+            self._say(f"{name} is heard again", node=name, data={"silent": {name: False}})
+        for name in job.absent:
+            error = cluster.unreached.get(name)
+            self._tell_silent(name, error.says if error else "it knows the job no more")
+
+    def _tell_silent(self, name: str, says: str) -> None:
+        if name not in self._silent:
+            self._silent[name] = says
+            text = f"{name} is not heard, and what runs there goes on: {says}"
+            self._say(text, node=name, data={"silent": {name: True}})
+
+    def _waited_enough(self, *, well: bool) -> bool:
+        """For what silent nodes still have of a job of which all other ranks have ended."""
+        self._since = self._since or time.monotonic()
+        return time.monotonic() - self._since > (MISSING_WELL_S if well and not self._ending() else MISSING_S)
+
+
+def _server_gone(site: Site) -> bool:
+    """Whether nodes are not reached for want of the server that their agents dial."""
+    lost = [*site.failures.values(), *(one.lost for one in site.sessions.values() if one.lost)]
+    return any(error.cause == SERVER_GONE for error in lost)
+
+
+def _left(outcomes: Sequence[Outcome]) -> bool:
+    """Whether the ranks run by themselves now."""
+    return any("job" in outcome.metrics for outcome in outcomes)
+
+
+def _outcomes_of_end(kept: KeptProcesses, stopped: bool, number: int) -> list[Outcome]:
+    """Of a job that ended well, or was stopped."""
+    if stopped:
+        return [Outcome.unknown(name, stopped_by_user(kept)) for name in kept.nodes]
+    again = f", at attempt {number}" if number > 1 else ""
+    proof = f"{kept.ranks} ranks ended with code 0 after {seconds_text(kept.seconds)}{again}"
+    metrics = {"attempts": number, "seconds": round(kept.seconds, 3)}
+    return [Outcome.passed(name, proof, metrics=metrics) for name in kept.nodes]
+
+
+def _stopped(kept: KeptProcesses) -> bool:
+    """Whether those that did not end well were told to, by `runbook stop`."""
+    failed = [member for member in kept.members if member.failed and not member.lost]
+    return bool(failed) and all(str(member.journal.get("why") or "").startswith("signal") for member in failed)
+
+
+def _silent_node(node: str, silent_s: float) -> Outcome:
+    says = f"{node} is not heard, for {seconds_text(silent_s)}, and how its ranks ended nobody knows; they may run on"
+    fix = (
+        f"see that {node} is up and reached: then `runbook ps` shows what lives there, `runbook stop` ends it, "
+        "`runbook logs` has the rest of what was written"
+    )
+    return Outcome(node, Verdict.UNKNOWN, findings=(Finding("insufficient-evidence", says, fix),))
