@@ -25,16 +25,9 @@ def folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:
         return [_cannot_be_made(node, hello["folder_error"], place)]
     folder, free, files = hello["folder"], hello.get("free_bytes"), hello.get("free_files")
     if free is not None and free < ROOM_BYTES:
-        return [
-            _full(
-                node,
-                place,
-                f"{node.name} has {free >> 20} MiB left where its workdir lies",
-                f"{free} bytes free at {folder}",
-            )
-        ]
+        return [_full(node, place, f"{free} bytes free at {folder}", f"{free >> 20} MiB left")]
     if files is not None and files < ROOM_FILES:
-        return [_no_inodes(node, place, f"{files} inodes are left at {folder}")]
+        return [_full(node, place, f"{files} inodes are left at {folder}", None)]
     if hello.get("noexec"):
         mount = place.get("mount")
         return [
@@ -68,9 +61,7 @@ def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, An
             node=node.name,
         )
     if code == "ENOSPC":
-        if place.get("full_of_files"):
-            return _no_inodes(node, place, seen[0])
-        return _full(node, place, f"{node.name} has no room left where its workdir lies", seen[0])
+        return _full(node, place, seen[0], None if place.get("full_of_files") else "no room left")
     if code == "EROFS":
         mount = place.get("mount")
         return finding_for(
@@ -130,28 +121,17 @@ def _cannot_be_written(node: Node, place: Mapping[str, Any], seen: tuple[str, ..
     )
 
 
-def _full(node: Node, place: Mapping[str, Any], says: str, seen: str) -> Finding:
+def _full(node: Node, place: Mapping[str, Any], seen: str, room: str | None) -> Finding:
+    """`room`: how little is left for bytes, in words; None: it is inodes that have run out."""
     mount = place.get("mount", "/")
-    return finding_for(
-        "disk-full",
-        f"{says} ({place.get('workdir')} on {mount}); the job needs at least {ROOM_BYTES >> 20} MiB",
-        (seen,),
-        way="space",
-        node=node.name,
-        mount=word(mount),
-    )
-
-
-def _no_inodes(node: Node, place: Mapping[str, Any], seen: str) -> Finding:
-    mount = place.get("mount", "/")
-    return finding_for(
-        "disk-full",
-        f"{node.name} has room for bytes but not for files where its workdir lies: {mount} has run out of inodes",
-        (seen,),
-        way="inodes",
-        node=node.name,
-        mount=word(mount),
-    )
+    says = f"{node.name} has room for bytes but not for files where its workdir lies: {mount} has run out of inodes"
+    if room is not None:
+        says = (
+            f"{node.name} has {room} where its workdir lies ({place.get('workdir')} on {mount}); "
+            f"the job needs at least {ROOM_BYTES >> 20} MiB"
+        )
+    way = "inodes" if room is None else "space"
+    return finding_for("disk-full", says, (seen,), way=way, node=node.name, mount=word(mount))
 
 
 def python_finding(node: Node, hello: Mapping[str, Any]) -> Finding | None:
