@@ -3,6 +3,7 @@ answer."""
 
 from __future__ import annotations
 
+import math
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -95,6 +96,7 @@ class KeptProcesses:
         """Called with a node and the steps that its processes have written, by the names of their files."""
         self.seen: dict[str, object] = {}
         self.unread: dict[str, int] = {}  # bytes of logs that are still on the node
+        self.heard: dict[str, float] = {}  # by node, up to which time, on our monotonic clock, its news are known
         self.news: queue.SimpleQueue[tuple[KeptProcess, Message | None]] = queue.SimpleQueue()
 
     @property
@@ -106,6 +108,11 @@ class KeptProcesses:
     def seconds(self) -> float:
         """From the first start to the last end, as far as they were seen."""
         return max(one.ended or 0.0 for one in self.members) - min(one.started or 0.0 for one in self.members)
+
+    @property
+    def heard_until(self) -> float:
+        """Up to this time the news of all nodes are known: of later silence nobody knows, however late it is here."""
+        return min(self.heard.get(name, -math.inf) for name in self.nodes)
 
     def on(self, node: str) -> list[KeptProcess]:
         return [member for member in self.members if member.place.node == node]

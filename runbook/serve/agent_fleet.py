@@ -42,12 +42,12 @@ from runbook.serve.agent_states import (
     State,
     drained,
     never_enrolled,
+    no_stream_because,
     not_connected,
     not_opened,
     ranks_of,
     spoken,
     state_of,
-    state_told,
 )
 from runbook.serve.changed import Changed
 from runbook.serve.settings import ServeSettings
@@ -328,7 +328,7 @@ class Fleet:
                 return StreamStatus()
             if member.link is None and member.state in ("ONLINE", "DRAINING", "SUSPECT"):
                 return not_connected(name, self._silent(member))
-            return state_told(name, member.state, self._silent(member), member.version)
+            return no_stream_because(name, member.state, self._silent(member), member.version)
 
     async def open(self, request: StreamRequest) -> Channel:
         """A stream to a supervisor on a node. Raises NoStreamError."""

@@ -57,10 +57,6 @@ def meddled(lab: Lab, kind: str, what: str) -> None:
         host.write("~/work/train.py", text, user=lab.user)
 
 
-def events(lab: Lab) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (lab.tmp / "run" / "events.jsonl").read_text().splitlines()]
-
-
 def launched(lab: Lab, file: Path, ranks: int, timeout: float = 200.0) -> dict[str, Any]:
     inventory = lab.inventory(defaults={"processes": ranks})
     done = runbook_cli(lab, "run", file, "-i", inventory, "--run-dir", lab.tmp / "run", "-o", "json", timeout=timeout)
@@ -100,9 +96,10 @@ def test_a_stall_at_step_50_is_named_with_its_place(
     if stall != "stopped":
         assert "in meddle" in finding["says"]
         assert "train.py:" in finding["says"]
-    steps = [one for one in events(lab) if "step 49 " in json.dumps(one.get("data", {}).get("output", {}))]
-    named = [one for one in events(lab) if "stall" in one.get("data", {})]
-    record_property("seconds from the last step to the name", named[-1]["time"] - steps[-1]["time"])
+    events = map(json.loads, (lab.tmp / "run" / "events.jsonl").read_text().splitlines())
+    named = [one["time"] for one in events if "stall" in one.get("data", {})]
+    last_step = (lab.tmp / "run/logs/attempt-01/rank-00000.node-a.l0.out").stat().st_mtime
+    record_property("seconds from the last step to the name", round(named[-1] - last_step, 1))
     nothing_left(lab)
 
 
@@ -133,9 +130,7 @@ def test_a_training_of_uneven_pace_is_left_alone(make: Make, kind: str, pace: st
     lab = make(kind)
     steps, what = PACES[pace]
     meddled(lab, kind, what)
-    more = f", watch: {{stall: {STALL_S}s, on_stall: stop, baseline: 30s}}" + (
-        ", launcher: jax" if kind == "jax" else ""
-    )
-    told = launched(lab, playbook(lab, f"--steps, {steps}", more), 1)
-    assert told["verdict"] == "pass", told
+    more = ", watch: {on_stall: stop, baseline: 30s}" + (", launcher: jax" if kind == "jax" else "")
+    told = launched(lab, playbook(lab, f"--steps, {steps}", more), 1, timeout=600.0)
+    assert told["verdict"] == "pass", told["stages"][-1]
     assert [text for one in told["stages"][-1]["outcomes"] for text in one["warnings"]] == []
