@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,6 +75,8 @@ class Recorded:
                 f"events.jsonl {'tells nothing' if events else 'is missing'}: "
                 "only result.json was read, which has no times"
             )
+        if lives and self.timed:
+            self.record.last_time = max(self.record.last_time, time.time())
 
     def progress_of(self, stage: StageRecord) -> StageProgress:
         return self._progress.setdefault(id(stage), StageProgress())

@@ -161,6 +161,7 @@ async def _page(
         wrong=wrong,
         latest=latest,
         lives=lives,
+        ending=latest is not None and workspace.ending(latest),
         unheard=workspace.unheard,
         versions=await run_in_threadpool(workspace.groups.history, name),
         others=[other for other in workspace.groups.names() if other != name],

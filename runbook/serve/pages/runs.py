@@ -93,6 +93,7 @@ async def shown(request: Request) -> Response:
     return html(
         request, "run.html", row=row, document=document, lives=lives, files=files, tail=tail, report=report,
         started_here=bool(started(workspace.runs.path(id))), unheard=workspace.unheard(row),
+        ending=workspace.ending(row),
     )  # fmt: skip
 
 
