@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from runbook.causes.catalogue import CausePage, family_texts, parse_pages
 from runbook.causes.catalogue import causes as known_causes
-from runbook.cli.arguments import parser
+from runbook.cli.argument_parser import parser
 from runbook.cli.explain import PAGES, stage_page, variable_page
 from runbook.files.schema import schema
 from runbook.files.shipped_files import shipped

@@ -19,7 +19,7 @@ import runbook
 from runbook.agent.permissions import read_rules
 from runbook.causes.catalogue import causes as known_causes
 from runbook.checks import CHECKS
-from runbook.cli.arguments import parser
+from runbook.cli.argument_parser import parser
 from runbook.cli.main import main
 from runbook.lint.findings import rules
 from runbook.lint.variables import known

@@ -15,7 +15,7 @@ import msgspec
 from runbook.agent.folder import AgentFolder, Identity
 from runbook.agent.protocol import DIAL_S, NAME, Enrolment, ProtocolError
 from runbook.causes.findings import unreachable_for
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 
 LONGEST_ANSWER = 64 << 10

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.bandwidth.adapters import NodeAdapters, ask
-from runbook.checks.bandwidth.blame import Blame, blame
-from runbook.checks.bandwidth.bottleneck import isolate
+from runbook.checks.bandwidth.allreduce_blame import Blame, blame
+from runbook.checks.bandwidth.allreduce_bottleneck import isolate
 from runbook.checks.bandwidth.normal_busbw import AUTO, BandwidthComparison, Expectation, NotKnown, expect, setting_of
 from runbook.checks.base import Check, argument
 from runbook.checks.connection import join

@@ -20,7 +20,7 @@ from runbook.checks.ranks.stuck import look_between
 from runbook.files.address import is_loopback
 from runbook.launch.ranks import dialled_address
 from runbook.model.bounded_regex import bounded
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.verdict import Finding, Outcome
 from runbook.node.proc import this_machine
 

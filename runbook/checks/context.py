@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from runbook.causes.findings import finding_for, unreachable_for
 from runbook.files.address import is_loopback
 from runbook.launch.ranks import socket_interface
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.model.nccl_devices import selection
@@ -22,7 +22,7 @@ from runbook.model.redact import Redactor
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport import SILENCE_S, Answer, NoPython, ProgramNotStarted, Session, Site
 from runbook.transport.answers import Asked, Told
-from runbook.transport.awake import ASKING_WAIT_S
+from runbook.transport.pause_detector import ASKING_WAIT_S
 
 T = TypeVar("T")
 Facts = dict[str, Any]

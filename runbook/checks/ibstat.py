@@ -12,7 +12,7 @@ from runbook.checks.base import Check
 from runbook.checks.context import Context
 from runbook.files.suggestions import nearest
 from runbook.launch.ranks import hca_expression, network_environment
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.nccl_devices import Selection, selection
 from runbook.model.verdict import Finding, Outcome, Verdict

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from runbook.causes.findings import finding_for
 from runbook.checks.bandwidth.adapters import NodeAdapters, ask
-from runbook.checks.bandwidth.findings import LinkFindings, as_csv, as_metrics, gbps, tell
-from runbook.checks.bandwidth.judge import Link
+from runbook.checks.bandwidth.link_findings import LinkFindings, as_csv, as_metrics, gbps, tell
 from runbook.checks.bandwidth.normal_busbw import link_floor, setting_of
 from runbook.checks.bandwidth.slow_link_search import MeasuringRanks, Search, Unfinished, leaves, look
+from runbook.checks.bandwidth.slow_links import Link
 from runbook.checks.base import Check, argument, pairs_argument
 from runbook.checks.connection import join
 from runbook.checks.context import Context

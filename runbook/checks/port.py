@@ -12,7 +12,7 @@ from runbook.checks.context import Context, in_brief
 from runbook.checks.network.ephemeral_ports import few_ports_warning, port_range
 from runbook.files.address import is_loopback
 from runbook.launch.ranks import dialled_address
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory, Node
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport.answers import PORT

@@ -20,7 +20,7 @@ from runbook.engine.bad_nodes import Spares
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
 from runbook.engine.run import causes, spares_of
 from runbook.engine.runfolder import ENDING, folder_of_run
-from runbook.jobs.follower import Follower, Launched
+from runbook.jobs.follow_launch import Follower, Launched
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.events import (
     Emit,

@@ -25,7 +25,7 @@ from runbook.files.document import Document
 from runbook.files.environment_values import Environment
 from runbook.files.node_sets import select
 from runbook.files.value_origins import Origins
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.exit_codes import DONE, UNKNOWN
 from runbook.model.inventory import Inventory, Node

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from runbook.cli.arguments import parser
+from runbook.cli.argument_parser import parser
 from runbook.files.shipped_files import shipped_names
 from runbook.report.output import stdout
 

@@ -14,8 +14,8 @@ from runbook.causes.catalogue import causes as known_causes
 from runbook.diagnose.all_rules import scanner
 from runbook.diagnose.judge import Cause, judge
 from runbook.diagnose.progress_lines import Reached
+from runbook.diagnose.rule_types import Tier
 from runbook.diagnose.scan import Scanner
-from runbook.diagnose.sign import Tier
 from runbook.diagnose.sources.decoding import Account
 from runbook.diagnose.sources.logfiles import LogFile, chunks, find_logs
 from runbook.diagnose.sources.own_runs import RESULT, OwnRun, latest_run, read_run

@@ -23,7 +23,7 @@ from runbook.files.problems import render_all
 from runbook.files.value_origins import Origins
 from runbook.importers.convert import draft_of, read_foreign
 from runbook.importers.foreign_inventory import ANSIBLE, Remark
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.exit_codes import DONE, UNKNOWN, WRONG
 from runbook.model.inventory import Inventory

@@ -18,13 +18,13 @@ from runbook.cli.inventory_source import load
 from runbook.engine.runfolder import run_folder
 from runbook.files.node_sets import select
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.follow import Tell, follow, kept_of, read, supervise
+from runbook.jobs.follow_logs import Tell, follow, kept_of, read, supervise
 from runbook.jobs.known_jobs import Cluster, KnownJob, clean, living, stop
 from runbook.jobs.launch import Stall
 from runbook.jobs.logs import JobSecrets, job_secrets
 from runbook.jobs.watch import watch
 from runbook.launch.ranks import narrow
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.exit_codes import DONE, FAILED, INTERRUPTED, UNKNOWN
 from runbook.model.inventory import Inventory

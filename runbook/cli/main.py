@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 import runbook
-from runbook.cli.arguments import parser
+from runbook.cli.argument_parser import parser
 from runbook.model.errors import FilesWrong, RunbookError, Unreachable
 from runbook.model.exit_codes import BUG, DONE, INTERRUPTED, UNKNOWN, WRONG
 from runbook.model.own_limits import lack_behind

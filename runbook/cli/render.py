@@ -15,7 +15,7 @@ from runbook.engine.plan import Choice, Plan, make_plan
 from runbook.engine.scripts import ENDINGS, FileChange, NodeFiles, Writer, abandoned, changes, node_files
 from runbook.files.extra_vars import parse_extra
 from runbook.files.inventory import with_shell
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor

@@ -16,9 +16,9 @@ from importlib import resources
 from typing import Any
 
 from runbook.diagnose import progress_lines
+from runbook.diagnose.rule_types import Rule, Sign, Tier
 from runbook.diagnose.scan import Catalogue, Scanner
 from runbook.diagnose.scan_limits import LIMITS, ScanLimits
-from runbook.diagnose.sign import Rule, Sign, Tier
 from runbook.parsers.nvidia import CAUSE_OF
 
 if sys.version_info >= (3, 11):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from runbook.diagnose.sign import Hit
+from runbook.diagnose.rule_types import Hit
 from runbook.model.units import number, small_number
 
 # --- watchdog lines -------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from runbook.diagnose.collectives import compare, read_report
-from runbook.diagnose.sign import Hit
+from runbook.diagnose.rule_types import Hit
 from runbook.model.units import number, small_number
 
 NEAR = 80  # lines of one traceback

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from runbook.causes.catalogue import Confidence, causes, mend, of_kind, origins
 from runbook.diagnose.derived_signs import derive, with_summaries, without_ignored
 from runbook.diagnose.progress_lines import Reached
+from runbook.diagnose.rule_types import Hit, Line, Rule, Tier
 from runbook.diagnose.scan import Scanner
-from runbook.diagnose.sign import Hit, Line, Rule, Tier
 
 EVIDENCE = 6  # lines that are quoted for a cause
 ENDINGS = (

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
-from runbook.diagnose.sign import Line
+from runbook.diagnose.rule_types import Line
 from runbook.model.units import small_number
 
 # --- other languages ------------------------------------------------------------------------------------------------

@@ -30,8 +30,8 @@ from runbook.diagnose.log_lines import (
     unpacked,
 )
 from runbook.diagnose.progress_lines import ENDED, REACHED_KEYS, TESTS_PASSED, Reached
+from runbook.diagnose.rule_types import Hit, Line, Sign
 from runbook.diagnose.scan_limits import LIMITS, KeptHits, Raw, ScanLimits, SourceLines, Speaker, searched
-from runbook.diagnose.sign import Hit, Line, Sign
 
 STEADY = 3  # lines of progress after a failure that show more than what another rank had begun to print
 ENDING = 20  # lines, in which a run may tell that it is over

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from runbook.diagnose.sign import Hit
+from runbook.diagnose.rule_types import Hit
 
 Speaker = tuple[int | None, str | None]
 """Rank and node."""

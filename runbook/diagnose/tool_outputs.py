@@ -15,7 +15,7 @@ from pathlib import PurePath
 
 from runbook.diagnose.judge import ORDER, Cause
 from runbook.diagnose.log_lines import ESCAPES
-from runbook.diagnose.sign import Hit, Line, Tier
+from runbook.diagnose.rule_types import Hit, Line, Tier
 from runbook.parsers import (
     clock,
     host_resources,

@@ -20,7 +20,7 @@ from runbook.checks.context import Context, Run
 from runbook.engine.bad_nodes import NotDroppedError, Spares, Suspects, another_master, rest_of, runs_again, suspects
 from runbook.engine.plan import Plan, PlannedStage
 from runbook.launch.ranks import described
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.events import (
     Emit,
     Event,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runbook.causes.catalogue import of_kind
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.events import Event, OutcomeReached
 from runbook.model.verdict import Finding, Verdict

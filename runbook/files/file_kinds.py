@@ -11,7 +11,7 @@ from runbook.files.document import Document, parse_document
 from runbook.files.problems import NumberedLines
 from runbook.files.schema import schema
 from runbook.files.suggestions import nearest
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem, Span
 
 Kind = Literal["inventory", "playbook"]

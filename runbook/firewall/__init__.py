@@ -4,10 +4,10 @@
 direction of one `Flow` on one node as the kernel would; `explain_blocked` explains a failed connection from both its
 ends."""
 
-from runbook.firewall.blocked import Blocked, Ends, also_small, explain_blocked, sent_elsewhere
 from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import Flow
-from runbook.firewall.explain import ArpStop, Explanation, arp_stop, explain
+from runbook.firewall.explain_connection import Blocked, Ends, also_small, explain_blocked, sent_elsewhere
+from runbook.firewall.explain_node import ArpStop, Explanation, arp_stop, explain
 
 __all__ = [
     "ArpStop",

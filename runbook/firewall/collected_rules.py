@@ -18,7 +18,7 @@ from typing import Any, Literal
 from runbook.firewall import iptables, nft
 from runbook.firewall.evaluate import EPHEMERAL, Base, Engine, Truth
 from runbook.firewall.front_ends import UFW_CHAINS, FirewalldStatus, UfwStatus, firewalld_runs, parse_ufw, parse_zones
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.node.message import MARK
 
 Version = Literal[4, 6]

@@ -15,7 +15,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 
 # --- ufw ------------------------------------------------------------------------------------------------------------
 

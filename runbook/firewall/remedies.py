@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import TRACKING, Base, BlockingChain, FilterRule, Leg, PacketEnd
 from runbook.firewall.front_ends import UFW_CHAINS, firewalld_allow, firewalld_allow_out, port_lists, ufw_allow
-from runbook.model.commands import NFT_BY_HAND, nft_words, word
+from runbook.model.command_quoting import NFT_BY_HAND, nft_words, word
 
 Ports = tuple[tuple[int, int], ...]
 NFT_LASTS = "nft rules typed in last until the next reload or boot: keep this one in the file they come from"

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from runbook.checks.bandwidth.adapters import interfaces_of
 from runbook.checks.context import no_answer
 from runbook.jobs.processes import KeptProcesses
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy
 from runbook.model.units import seconds_text

@@ -18,7 +18,7 @@ from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.missing_ranks import failed_to_meet, never_met, why_not_met
 from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.watch import WatchEnd
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.process_end import ProcessEnd
 from runbook.model.remedy import Remedy
 from runbook.model.units import seconds_text

@@ -16,7 +16,7 @@ from runbook.causes.findings import finding_for
 from runbook.checks.base import Check, Environment
 from runbook.checks.context import Context, Facts
 from runbook.checks.ranks.pool import dismiss_pool
-from runbook.jobs import ending
+from runbook.jobs import stop_attempt
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
 from runbook.jobs.counters import CounterWatch
 from runbook.jobs.failure import judge_attempt
@@ -30,7 +30,7 @@ from runbook.jobs.stall import judge_stall, outcomes_of_stall
 from runbook.jobs.start import AFTER_S, READY_S, Skew, commit, measure_clocks, prepare, running
 from runbook.jobs.watch import HELD_UP, Fetching, Lingering, WatchEnd, watch
 from runbook.launch.job import Job
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.errors import Problem, Unreachable
 from runbook.model.inventory import Node
 from runbook.model.units import seconds_text
@@ -186,13 +186,13 @@ class RunningAttempt:
         ready_s = self._job.start_timeout_s or READY_S
         if problems := prepare(kept, self._attempt, ready_s=ready_s, facts=self._about()):
             if any(member.remote for member in kept.members):  # else nothing was started that could be waited for
-                ending.end(kept, grace_s=0.0, why="not every node was ready")
+                stop_attempt.end(kept, grace_s=0.0, why="not every node was ready")
             self._clean(kept.nodes)
             return [problems.get(name) or _not_started(name, problems) for name in kept.nodes]
         try:
             measure_clocks(kept)
         except Unreachable as error:
-            ending.end(kept, grace_s=0.0, why="a node was lost before the start")
+            stop_attempt.end(kept, grace_s=0.0, why="a node was lost before the start")
             lost = Finding(error.cause, error.says, error.remedy, error.evidence)
             return [Outcome.unknown(name, lost) for name in kept.nodes]
         self._make_files()
@@ -206,10 +206,10 @@ class RunningAttempt:
             end, stall = self.watch(deadline)
             if self._job.detach and (end.kind == "late" or self._only_lost(end)):
                 return self._detached()
-            frozen = ending.freeze(kept) if end.kind in ("failed", "late") else {}
+            frozen = stop_attempt.freeze(kept) if end.kind in ("failed", "late") else {}
             if end.kind != "finished" or not all(member.gone for member in kept.members):
-                unsure = ending.end(kept, grace_s=self._job.grace_s, why=_why(end), hurry=at.hurry.is_set)
-        left = sorted({*ending.drain(kept), *unsure})
+                unsure = stop_attempt.end(kept, grace_s=self._job.grace_s, why=_why(end), hurry=at.hurry.is_set)
+        left = sorted({*stop_attempt.drain(kept), *unsure})
         self._clean([name for name in kept.nodes if name not in left])
         for name in left:
             at.say(f"a part of the logs is still on {name}: {kept.folders[name]}", name)
@@ -284,7 +284,7 @@ class RunningAttempt:
         """What is to end the job; None where it goes on."""
         assert self._job.watch is not None
         self._at.say("no step for too long: looking at every rank")
-        frozen = ending.freeze(self._kept)
+        frozen = stop_attempt.freeze(self._kept)
         seconds = progress.stalled_s(self._kept.heard_until)
         if seconds is None:
             return None  # it went on meanwhile
@@ -349,7 +349,7 @@ class RunningAttempt:
     def _clean(self, names: Collection[str]) -> None:
         """Nothing stays on these nodes, unless `--keep` wants to see it there; `runbook clean` removes it then."""
         if not self._at.run.site.keep:
-            ending.clean(self._kept, names)
+            stop_attempt.clean(self._kept, names)
 
     def _make_files(self) -> None:
         """Every process has its files from the start: an empty one says that nothing was written."""

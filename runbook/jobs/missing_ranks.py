@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
 from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
 

@@ -20,11 +20,11 @@ from runbook.checks.context import Context, Facts
 from runbook.checks.network.live_traffic import between, flows
 from runbook.checks.ranks.evidence import rank_stopped
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.ending import freeze
 from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.stall import StackFrame, frames_of, shown
+from runbook.jobs.stop_attempt import freeze
 from runbook.launch.ranks import dialled_address
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding

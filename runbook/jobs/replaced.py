@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from runbook.jobs.follow import kept_of, read
+from runbook.jobs.follow_logs import kept_of, read
 from runbook.jobs.known_jobs import Cluster, clean, living, stop
 from runbook.jobs.logs import job_secrets
 from runbook.launch.ranks import narrow

@@ -22,7 +22,7 @@ from runbook.checks.ranks.evidence import rank_stopped
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.progress import StepProgress
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome
 

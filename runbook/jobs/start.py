@@ -21,7 +21,7 @@ from runbook.jobs.processes import KeptProcess, KeptProcesses, wait_for
 from runbook.launch.quote import CannotQuote
 from runbook.launch.ranks import network_environment
 from runbook.launch.script import LAUNCH
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.secrets import Secret
 
 EnvValue = str | Secret

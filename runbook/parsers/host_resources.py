@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from runbook.causes.catalogue import Confidence
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.parsers.tool_reading import CUT, Fault, Reading, Support, Tool, numbered, some
 
 # --- df and free ----------------------------------------------------------------------------------------------------

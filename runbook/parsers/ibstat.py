@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.parsers.tool_reading import CUT, Fault, Reading, Tool, some
 
 # --- facts ----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.parsers.nvidia import (
     BAD_ROWS,
     NO_SPARE_ROWS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.parsers.nvidia import LOST, REFUSALS, flat
 from runbook.parsers.tool_reading import CUT, Fault, Reading, Support, Tool, numbered
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from runbook.firewall import iptables, nft
 from runbook.firewall.evaluate import Base, Flow, packet, walk
 from runbook.firewall.front_ends import FirewalldZone, firewalld_runs, parse_ufw, parse_zones
-from runbook.model.commands import NFT_BY_HAND, nft_words, word
+from runbook.model.command_quoting import NFT_BY_HAND, nft_words, word
 from runbook.parsers.tool_reading import CUT, Reading, Support, Tool, numbered
 
 BLOCKED = ("firewall-drop", "firewall-reject", "data-ports-blocked")

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Literal
 
 from runbook.causes.catalogue import Confidence
-from runbook.model.commands import powershell_word, word
+from runbook.model.command_quoting import powershell_word, word
 from runbook.parsers.tool_reading import CUT, Fault, Reading, Tool
 
 HEAD = re.compile(

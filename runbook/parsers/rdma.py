@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.parsers.ibstat import START_SUBNET_MANAGER, Port, PortCause, as_state
 from runbook.parsers.tool_reading import CUT, Fault, Reading, Tool, numbered, some
 

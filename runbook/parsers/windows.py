@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from runbook.model.commands import netsh_name, powershell_word
+from runbook.model.command_quoting import netsh_name, powershell_word
 from runbook.parsers.tool_reading import CUT, Fault, Reading, Support, Tool, numbered
 
 BLOCKED = ("firewall-drop", "firewall-reject", "data-ports-blocked", "master-not-listening")

@@ -49,7 +49,7 @@ from runbook.serve.agent_states import (
     spoken,
     state_of,
 )
-from runbook.serve.changed import Changed
+from runbook.serve.change_stream import Changed
 from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 from runbook.transport.agent import StreamRequest, StreamStatus

@@ -12,7 +12,7 @@ from typing import Literal
 
 import runbook
 from runbook.agent.protocol import LOST_S, PROTOCOL, SUSPECT_S, GpuLoad, JobProcess
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.transport.agent import StreamStatus
 
 State = Literal["ONLINE", "SUSPECT", "LOST", "DRAINING", "REVOKED", "TOO_OLD"]

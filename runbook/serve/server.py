@@ -27,13 +27,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from runbook.agent.protocol import LONGEST_PIECE
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_socket import StreamSocket
-from runbook.serve.changed import Changed
+from runbook.serve.change_stream import Changed
 from runbook.serve.guards import Guarded, Metrics, OuterGuard, TokenBucket, refusal
 from runbook.serve.page import Page, allows
 from runbook.serve.pages import all_pages
 from runbook.serve.people import Audit, People, Person
-from runbook.serve.recent import Recent
 from runbook.serve.settings import ServeSettings
+from runbook.serve.shared_cache import Recent
 from runbook.serve.store import Store
 from runbook.serve.workspace import Workspace
 

@@ -25,7 +25,7 @@ from cryptography.x509.oid import NameOID
 
 from runbook.files.document import mapping_problem, read_document
 from runbook.files.schema import judge
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.safe_files import make_below, write_below
 

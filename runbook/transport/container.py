@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from runbook.causes.findings import unreachable_for
 from runbook.files.scalars import flow
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command

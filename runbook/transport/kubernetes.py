@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from runbook.causes.findings import unreachable_for
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes, Node
 from runbook.transport.bootstrap import command

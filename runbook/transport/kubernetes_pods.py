@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runbook.causes.findings import unreachable_for
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes
 

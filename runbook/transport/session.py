@@ -22,8 +22,8 @@ from typing import Any, Protocol, overload
 from runbook.causes.findings import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.transport import answers, bootstrap, container, programs
-from runbook.transport.awake import Awake, cpu_pressure
 from runbook.transport.frames import Frame, FrameReader, UnexpectedAnswer, decoded
+from runbook.transport.pause_detector import Awake, cpu_pressure
 from runbook.transport.remote_program import MOST_OUTPUT, Answer, Message, ProgramNotStarted, Remote
 from runbook.transport.stream import Stream
 

@@ -10,14 +10,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from runbook.causes.findings import unreachable_for
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.agent import AgentStream
-from runbook.transport.awake import Awake, Pace, cpu_pressure, short_of_cpu
 from runbook.transport.bootstrap import SilentPython
 from runbook.transport.container import ContainerStream
 from runbook.transport.kubernetes import Pods
+from runbook.transport.pause_detector import Awake, Pace, cpu_pressure, short_of_cpu
 from runbook.transport.remote_program import Message
 from runbook.transport.session import BEAT_S, SILENCE_S, Session
 from runbook.transport.slurm import Allocations

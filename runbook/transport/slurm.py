@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from runbook.causes.findings import unreachable_for
 from runbook.files.node_sets import expand
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command

@@ -24,7 +24,7 @@ import paramiko
 
 from runbook.causes.catalogue import family_texts
 from runbook.causes.findings import unreachable_for
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command

@@ -15,7 +15,7 @@ from typing import Any
 import paramiko
 
 from runbook.causes.findings import unreachable_for
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.inventory import Ssh
 
 

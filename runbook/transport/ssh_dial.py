@@ -22,7 +22,7 @@ import fabric
 import paramiko
 
 from runbook.causes.findings import unreachable_for
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.transport.ssh_config import LoginTarget
 

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import paramiko
 
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.units import bytes_text
 
 

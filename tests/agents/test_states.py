@@ -36,7 +36,7 @@ from runbook.agent.protocol import (
 )
 from runbook.serve.agent_fleet import ControlSocket, EnrolledNode, Fleet, NotEnrolled
 from runbook.serve.agent_states import AwakeClock, spoken, state_of
-from runbook.serve.changed import Changed
+from runbook.serve.change_stream import Changed
 from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 

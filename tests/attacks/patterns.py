@@ -18,7 +18,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import runbook
-from runbook.diagnose.sign import Sign
+from runbook.diagnose.rule_types import Sign
 from runbook.diagnose.tool_outputs import LONGEST
 
 parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from runbook.firewall import Evidence, Flow, arp_stop, explain
 from runbook.firewall.front_ends import firewalld_allow, firewalld_allow_out, parse_zones
-from runbook.model.commands import NFT_BY_HAND, netsh_name, nft_words, powershell_word, word
+from runbook.model.command_quoting import NFT_BY_HAND, netsh_name, nft_words, powershell_word, word
 from runbook.model.remedy import Remedy
 from runbook.model.visible import visible
 
@@ -105,9 +105,9 @@ NUMBERS = re.compile(
 )
 OURS = {
     # what is made of checked parts beside the command itself
-    "firewall/blocked.py": {"permitted", "file"},
+    "firewall/explain_connection.py": {"permitted", "file"},
     "firewall/collected_rules.py": {"way", "LISTERS.get(whose[0], whose[0] + '-save')"},
-    "firewall/explain.py": {"base.engine", "table", "words", "where", "match"},
+    "firewall/explain_node.py": {"base.engine", "table", "words", "where", "match"},
     "firewall/front_ends.py": {
         *("where", "peer", "part", "protocol", "rules"),
         "' '.join(_rich('source', members, ports, protocol, first=first))",
@@ -139,7 +139,7 @@ SENTENCES = re.compile(
     r"-M do -s \{\} from|neigh on|\{\} on \{\}: From)|runbook (?:\{\}|serves )"
 )
 """What only begins like a command."""
-SCRIPTS = ("launch/", "files/environment_values.py", "transport/bootstrap.py", "report/run_text.py", "cli/arguments.py", "collect/local_files.py", "importers/survey_facts.py")  # fmt: skip
+SCRIPTS = ("launch/", "files/environment_values.py", "transport/bootstrap.py", "report/run_text.py", "cli/argument_parser.py", "collect/local_files.py", "importers/survey_facts.py")  # fmt: skip
 FUNCTIONS = ("word(", "powershell_word(", "netsh_name(")
 
 

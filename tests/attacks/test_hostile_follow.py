@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from runbook.jobs import ending, follow, watch
+from runbook.jobs import follow_logs, stop_attempt, watch
 
 from .hostile_run import Done, attack, changing
 from .recorded_node import UNANSWERED, Json, Recording, recording
@@ -32,9 +32,9 @@ SOON_S = 15.0
 
 @pytest.fixture(autouse=True)
 def silence_is_soon_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(follow_logs, "PATIENCE_S", 0.3)
     monkeypatch.setattr(watch, "ANSWER_S", 2.0)  # an honest node on a busy machine may need more than a moment
-    monkeypatch.setattr(ending, "DRAIN_S", 0.2)
+    monkeypatch.setattr(stop_attempt, "DRAIN_S", 0.2)
     monkeypatch.setattr(watch, "LEAVE_S", 0.2)
 
 
@@ -136,7 +136,7 @@ def test_a_trickle_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_what_is_left_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node whose part has ended, and that trickles for ever what it says that it printed."""
-    monkeypatch.setattr(ending, "DRAIN_S", 60.0)
+    monkeypatch.setattr(stop_attempt, "DRAIN_S", 60.0)
     ctrl_c = threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGINT))
     ctrl_c.start()
     done = followed(lambda said: {**more_of_it(said), "read": {LOGS[0]: base64.b64encode(b"z\n").decode()}}, tmp_path)

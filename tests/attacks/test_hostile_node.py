@@ -13,7 +13,7 @@ import pytest
 from runbook.checks.network import mesh
 from runbook.checks.ranks import pool
 from runbook.files.inventory import load_inventory
-from runbook.jobs import ending, follow
+from runbook.jobs import follow_logs, stop_attempt
 from runbook.transport.answers import ANSWERS, FIREWALL_RULES, KEEPER, MESH, Messages, message
 from runbook.transport.frames import UnexpectedAnswer
 
@@ -23,7 +23,13 @@ from .recorded_node import Json, Recording, recording, recordings, unchanged
 RUNS = tuple(name for name in recordings() if recording(name).runs)
 OTHERS = tuple(name for name in recordings() if not recording(name).runs)
 
-SILENCES = ((follow, "PATIENCE_S"), (mesh, "LISTEN_S"), (pool, "START_S"), (pool, "SILENT_S"), (ending, "DRAIN_S"))
+SILENCES = (
+    (follow_logs, "PATIENCE_S"),
+    (mesh, "LISTEN_S"),
+    (pool, "START_S"),
+    (pool, "SILENT_S"),
+    (stop_attempt, "DRAIN_S"),
+)
 """How long a node that says nothing is waited for. One that plays its recording answers at once, or not at all."""
 
 

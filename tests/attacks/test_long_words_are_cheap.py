@@ -11,7 +11,7 @@ import pytest
 
 from runbook.diagnose.all_rules import RULES, SIGNS, scanner
 from runbook.diagnose.judge import judge
-from runbook.diagnose.sign import Sign
+from runbook.diagnose.rule_types import Sign
 
 CHANCE = random.Random(7)
 SIZE = 1_000_000

@@ -25,7 +25,7 @@ from report.varied import linked, write_run
 from runbook.agent.protocol import Enrolment
 from runbook.report.html.render import render
 from runbook.serve.agent_fleet import Fleet
-from runbook.serve.changed import Changed
+from runbook.serve.change_stream import Changed
 from runbook.serve.people import People
 from runbook.serve.run_processes import process_start
 from runbook.serve.settings import ServeSettings

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from runbook.checks.bandwidth.adapters import NodeAdapters, rate_after, reasons, shapers
-from runbook.checks.bandwidth.blame import blame
-from runbook.checks.bandwidth.bottleneck import (
+from runbook.checks.bandwidth.allreduce_blame import blame
+from runbook.checks.bandwidth.allreduce_bottleneck import (
     Isolation,
     LinkLayer,
     RingVerdict,
@@ -18,8 +18,8 @@ from runbook.checks.bandwidth.bottleneck import (
     second_look,
     slow_links,
 )
-from runbook.checks.bandwidth.judge import Link
 from runbook.checks.bandwidth.slow_link_search import uneven
+from runbook.checks.bandwidth.slow_links import Link
 from runbook.parsers.ibstat import Port
 from runbook.transport.answers import AdapterFacts
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from runbook.checks.bandwidth.adapters import NodeAdapters
-from runbook.checks.bandwidth.bottleneck import between
-from runbook.checks.bandwidth.findings import LinkFindings, as_csv, as_metrics, tell
-from runbook.checks.bandwidth.judge import Normal
+from runbook.checks.bandwidth.allreduce_bottleneck import between
+from runbook.checks.bandwidth.link_findings import LinkFindings, as_csv, as_metrics, tell
 from runbook.checks.bandwidth.normal_busbw import BandwidthSetting, link_floor
 from runbook.checks.bandwidth.slow_link_search import Pair, PairMeasured, Search, Unfinished, leaves, look, starved
+from runbook.checks.bandwidth.slow_links import Normal
 from runbook.checks.base import configure
 from runbook.checks.links import Links, outcomes
 from runbook.checks.ranks.pool import Halt

@@ -11,7 +11,7 @@ from profiles import one_in
 
 from firewall.pair import CLIENT, CLIENT6, LONG, SERVER, SERVER6, SHORT, Pair, Seen
 from runbook.firewall import Ends, Evidence, Explanation, explain, explain_blocked
-from runbook.firewall.blocked import Seen as SeenBlocked
+from runbook.firewall.explain_connection import Seen as SeenBlocked
 
 pytestmark = pytest.mark.lab
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from runbook.firewall import Ends, Evidence, Flow, explain, explain_blocked, sent_elsewhere
-from runbook.firewall.blocked import READERS
-from runbook.firewall.explain import merge
+from runbook.firewall.explain_connection import READERS
+from runbook.firewall.explain_node import merge
 from runbook.firewall.front_ends import blocking_line, firewalld_runs, parse_ufw, parse_zones, port_lists
 from runbook.firewall.nft import texts_by_handle
 from runbook.model.verdict import Finding

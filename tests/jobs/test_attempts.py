@@ -16,13 +16,13 @@ from runbook.causes.catalogue import causes as known_causes
 from runbook.causes.catalogue import of_kind
 from runbook.checks.context import Facts
 from runbook.jobs.attempt import about, port_of
-from runbook.jobs.ending import drain, end
 from runbook.jobs.failure import judge_attempt
 from runbook.jobs.launch import Launch
 from runbook.jobs.logs import LONGEST_LINE, MARK, RankLogs
 from runbook.jobs.processes import KeptProcess, KeptProcesses, wait_for
 from runbook.jobs.retry import FIRST_S, JITTER, LONGEST_S, decide
 from runbook.jobs.start import AFTER_S, _in_the_way, _programs, _sources, running
+from runbook.jobs.stop_attempt import drain, end
 from runbook.jobs.watch import WatchEnd, earliest, take, watch
 from runbook.model.errors import Unreachable
 from runbook.model.redact import Redactor

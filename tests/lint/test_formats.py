@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.cli.arguments import parser
+from runbook.cli.argument_parser import parser
 from runbook.cli.main import main
 from runbook.lint.findings import LintFinding, Report, rules
 from runbook.lint.formats import FORMATS

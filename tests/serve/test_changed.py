@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runbook.serve.changed import EVERYTHING, KEPT, MOST_OF_ONE, MOST_PENDING, Changed, Subscriber, messages
+from runbook.serve.change_stream import EVERYTHING, KEPT, MOST_OF_ONE, MOST_PENDING, Changed, Subscriber, messages
 
 
 def on(look: Any) -> None:

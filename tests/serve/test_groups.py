@@ -15,7 +15,7 @@ import pytest
 
 from runbook.serve import group_actions as actions
 from runbook.serve.agent_fleet import Fleet
-from runbook.serve.changed import Changed
+from runbook.serve.change_stream import Changed
 from runbook.serve.group_files import ChangedMeanwhile, NameTaken, NoGroup
 from runbook.serve.pages.nodes import RankCell, rank_cells
 from runbook.serve.settings import ServeSettings

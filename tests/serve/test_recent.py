@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from runbook.serve.recent import Recent
+from runbook.serve.shared_cache import Recent
 
 
 def test_it_is_made_again_once_it_is_old_or_its_key_is_another() -> None:

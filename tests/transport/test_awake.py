@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from runbook.model.errors import Unreachable
-from runbook.transport import Session, awake
-from runbook.transport.awake import Awake, Pace, Pause
+from runbook.transport import Session, pause_detector
 from runbook.transport.bootstrap import MARK
+from runbook.transport.pause_detector import Awake, Pace, Pause
 from runbook.transport.session import SILENCE_S
 
 from .world import Scripted, eventually, opened
@@ -82,7 +82,7 @@ def test_sleep_and_starvation_are_told_apart(asleep_s: float, words: str) -> Non
 def test_the_longest_pause_is_of_the_time_asked_for_and_may_be_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(awake, "_now", lambda: now[0])
+    monkeypatch.setattr(pause_detector, "_now", lambda: now[0])
     clock = Awake(1.0)
     for step in (1.0, 8.0, 1.1, 3.0, 1.0):
         now[0] += step
@@ -150,10 +150,10 @@ def most_at_once(count: int) -> int:
 
 
 def test_a_machine_that_keeps_up_lets_all_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(awake, "LATE_S", 60.0)
-    assert most_at_once(12) > awake.AT_LEAST
+    monkeypatch.setattr(pause_detector, "LATE_S", 60.0)
+    assert most_at_once(12) > pause_detector.AT_LEAST
 
 
 def test_a_machine_that_does_not_lets_few_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(awake, "LATE_S", -1.0)
-    assert most_at_once(12) <= awake.AT_LEAST + 1
+    monkeypatch.setattr(pause_detector, "LATE_S", -1.0)
+    assert most_at_once(12) <= pause_detector.AT_LEAST + 1

@@ -12,8 +12,8 @@ import pytest
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node, Ssh
 from runbook.transport import NoPython, Session, Site
-from runbook.transport.awake import Awake, Pause
 from runbook.transport.bootstrap import SilentPython
+from runbook.transport.pause_detector import Awake, Pause
 
 from .world import RUN_ID
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from runbook.checks.context import Context, Facts, select_interfaces
 from runbook.checks.ibstat import ports_of, select
 from runbook.launch.ranks import hca_expression, network_environment, socket_interface
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Outcome

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.checks.bandwidth.judge import Judgement, Link, Measured, Role
+from runbook.checks.bandwidth.slow_links import Judgement, Link, Measured, Role
 
 EVERYBODY_UP_TO = 8
 MOST_EXTRA_ROUNDS = 9

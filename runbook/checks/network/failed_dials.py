@@ -24,9 +24,9 @@ from runbook.checks.network.ephemeral_ports import exhausted
 from runbook.checks.network.packet_filters import by_policy, peers_of, rules_of, unseen
 from runbook.checks.network.routing import Sent, gone, turned_away
 from runbook.firewall import Blocked, Ends, Evidence, Flow, also_small, explain_blocked, sent_elsewhere
-from runbook.firewall.blocked import Seen, command_line
 from runbook.firewall.evaluate import EPHEMERAL, NumberRange
-from runbook.model.commands import word
+from runbook.firewall.explain_connection import Seen, command_line
+from runbook.model.command_quoting import word
 from runbook.model.verdict import Finding
 
 MOST_LINES = 10

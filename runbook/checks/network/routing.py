@@ -14,7 +14,7 @@ from runbook.checks.context import Context
 from runbook.checks.reach.interfaces import unusable
 from runbook.firewall import Evidence
 from runbook.firewall.evaluate import NumberRange, Truth, both, flip
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.verdict import Finding
 
 REFUSALS = ("blackhole", "unreachable", "prohibit")

@@ -15,7 +15,7 @@ from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.pairs import culprits, ends
 from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.firewall import Ends, Explanation, Flow, explain_blocked
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 

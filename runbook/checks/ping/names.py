@@ -12,7 +12,7 @@ from runbook.checks.network.pairs import listed
 from runbook.checks.ping.observations import Observations, is_link_local, version
 from runbook.files.address import is_ip, is_loopback
 from runbook.launch.ranks import socket_interface
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding

@@ -15,7 +15,7 @@ from runbook.checks.network.routing import typed
 from runbook.checks.ping.observations import Observations, Pair
 from runbook.files.address import is_ip
 from runbook.firewall import Ends, Evidence, Flow, arp_stop, explain_blocked
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 from runbook.parsers.ping import cause_of_reason

@@ -12,7 +12,7 @@ from runbook.checks.network.pairs import culprits, listed
 from runbook.checks.network.routing import Sent, family, refusal
 from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.files.address import is_ip
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.verdict import Finding
 
 Found = dict[str, list[Finding]]

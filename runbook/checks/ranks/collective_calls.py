@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from runbook.causes.findings import finding_for
 from runbook.checks.ranks.evidence import progress, stack_lines
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from runbook.causes.findings import finding_for
 from runbook.model.bounded_regex import bounded
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.safe_files import BadName, write_below
 from runbook.model.units import bytes_text

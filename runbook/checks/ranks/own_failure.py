@@ -12,7 +12,7 @@ from runbook.causes.findings import finding_for
 from runbook.checks.context import in_brief
 from runbook.checks.ranks.evidence import log_name, progress, stack_lines
 from runbook.model.bounded_regex import bounded
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.process_end import ProcessEnd
 from runbook.model.verdict import Finding

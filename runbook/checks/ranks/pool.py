@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from runbook.checks.capped_output import OutputFile
 from runbook.checks.context import QUIET_S, Run
-from runbook.checks.output_file import OutputFile
 from runbook.launch.launchers import ranks_spec
 from runbook.launch.preconditions import CODES as STOPS
 from runbook.launch.ranks import Rank, layout

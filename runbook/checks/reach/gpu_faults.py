@@ -8,7 +8,7 @@ from typing import Any
 
 from runbook.causes.findings import finding_for
 from runbook.checks.context import in_brief
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
 from runbook.parsers.nvidia import (

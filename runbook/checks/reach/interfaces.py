@@ -10,7 +10,7 @@ from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts, select_interfaces
 from runbook.files.address import is_ip
 from runbook.launch.ranks import socket_interfaces
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory, Node
 from runbook.model.verdict import Finding
 from runbook.transport.kubernetes_pods import Pod

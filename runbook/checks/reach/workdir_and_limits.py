@@ -7,7 +7,7 @@ from typing import Any
 
 from runbook.causes.findings import finding_for
 from runbook.checks.context import NOT_SAFE, Facts, folder_finding
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory, Node
 from runbook.model.verdict import Finding
 from runbook.parsers.host_resources import FILES, MEMLOCK_KIB

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from runbook.causes.catalogue import of_kind
 from runbook.diagnose.judge import Cause
-from runbook.diagnose.sign import Hit, Line, Tier
+from runbook.diagnose.rule_types import Hit, Line, Tier
 
 RESULT = "result.json"
 UNFINISHED = "unfinished"

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 import runbook
 from runbook.files.shipped_files import shipped
-from runbook.serve.changed import Changed, Subscriber, messages
+from runbook.serve.change_stream import Changed, Subscriber, messages
 from runbook.serve.guards import RequestRefused
 from runbook.serve.page import Page
 from runbook.serve.rendering import static_files

@@ -33,7 +33,7 @@ from runbook.firewall.evaluate import (
 )
 from runbook.firewall.front_ends import blocking_line
 from runbook.firewall.remedies import FirewallOpening, Ports, firewalld_owns, remedy, ufw_decides
-from runbook.model.commands import NFT_BY_HAND, nft_words, word
+from runbook.model.command_quoting import NFT_BY_HAND, nft_words, word
 from runbook.model.remedy import Remedy
 
 ARRIVING = ("ingress", "prerouting", "input")

@@ -14,8 +14,8 @@ from typing import Literal
 
 from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import EPHEMERAL, Flow, Leg
-from runbook.firewall.explain import Explanation, explain, merge
-from runbook.model.commands import word
+from runbook.firewall.explain_node import Explanation, explain, merge
+from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy, RemedyStep
 from runbook.model.verdict import Finding
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from runbook.causes.catalogue import mend
 from runbook.checks.bandwidth.adapters import NodeAdapters, SlowReason, inner_reasons, reasons, wire_text
-from runbook.checks.bandwidth.bottleneck import Isolation, LinkLayer
-from runbook.checks.bandwidth.judge import Link
+from runbook.checks.bandwidth.allreduce_bottleneck import Isolation, LinkLayer
 from runbook.checks.bandwidth.normal_busbw import span_text
+from runbook.checks.bandwidth.slow_links import Link
 from runbook.checks.ranks.pool import RankMember
-from runbook.model.commands import word
+from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
 from runbook.model.units import bandwidth_text
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.bandwidth.adapters import NodeAdapters, SlowReason, reasons, wire_text
-from runbook.checks.bandwidth.blame import charge_of, rails_of, shared_remedy, where_to_look
-from runbook.checks.bandwidth.bottleneck import between
-from runbook.checks.bandwidth.judge import Endpoint, Judgement, Link, LinksVerdict, Role
+from runbook.checks.bandwidth.allreduce_blame import charge_of, rails_of, shared_remedy, where_to_look
+from runbook.checks.bandwidth.allreduce_bottleneck import between
 from runbook.checks.bandwidth.slow_link_search import MeasuredLink, Search
+from runbook.checks.bandwidth.slow_links import Endpoint, Judgement, Link, LinksVerdict, Role
 from runbook.checks.network.mesh import too_busy_finding
 from runbook.checks.ranks.pool import RankMember
 from runbook.model.units import link_text, significant

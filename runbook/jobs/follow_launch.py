@@ -19,7 +19,7 @@ from typing import Protocol
 from runbook.checks.context import Context, Run
 from runbook.checks.ranks.pool import dismiss_pool
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
-from runbook.jobs.follow import kept_of, supervise
+from runbook.jobs.follow_logs import kept_of, supervise
 from runbook.jobs.known_jobs import Cluster, KnownJob, clean, serial_of
 from runbook.jobs.launch import RunningAttempt, Stall
 from runbook.jobs.logs import RankLogs, job_secrets

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runbook.checks.bandwidth.judge import Link, Role
 from runbook.checks.bandwidth.normal_busbw import span_text
 from runbook.checks.bandwidth.slow_link_search import MeasuringRanks, Search, Unfinished, leaves, look, uneven
+from runbook.checks.bandwidth.slow_links import Link, Role
 from runbook.checks.context import Context
 from runbook.checks.ranks.evidence import busy_lines, gather
 from runbook.checks.ranks.pool import RankMember, RankPool

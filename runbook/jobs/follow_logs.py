@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from runbook.checks.context import Context, Run
-from runbook.jobs import ending
+from runbook.jobs import stop_attempt
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.failure import judge_attempt
 from runbook.jobs.known_jobs import Cluster, KnownJob
@@ -46,7 +46,7 @@ def kept_of(
 
 def read(kept: KeptProcesses) -> list[str]:
     """All that was written so far; names of nodes that did not tell all of theirs."""
-    return ending.drain(kept)
+    return stop_attempt.drain(kept)
 
 
 def follow(
@@ -59,7 +59,7 @@ def follow(
         end = watch(kept, stopping=stopping, deadline=math.inf, on_loss=on_loss)
         if end.kind == "failed":
             time.sleep(0.2)
-    return end, ending.drain(kept) if end.kind != "stopped" else []
+    return end, stop_attempt.drain(kept) if end.kind != "stopped" else []
 
 
 def supervise(
@@ -74,11 +74,11 @@ def supervise(
     with Fetching(kept):
         end, stall = watched()
         if end.kind not in ("failed", *HELD_UP):
-            return end, [], ending.drain(kept) if end.kind == "finished" else []
-        frozen = ending.freeze(kept) if end.kind == "failed" else {}
+            return end, [], stop_attempt.drain(kept) if end.kind == "finished" else []
+        frozen = stop_attempt.freeze(kept) if end.kind == "failed" else {}
         why = "another rank failed" if end.kind == "failed" else f"the ranks of {', '.join(stall.findings)} hold it up"
-        ending.end(kept, grace_s=grace_s, why=why, hurry=hurry)
-    left = ending.drain(kept)
+        stop_attempt.end(kept, grace_s=grace_s, why=why, hurry=hurry)
+    left = stop_attempt.drain(kept)
     if end.kind in HELD_UP:
         return end, outcomes_of_stall(kept, stall.findings, stall.seconds), left
     return end, judge_attempt(kept, end, frozen), left
