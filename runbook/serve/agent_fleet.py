@@ -155,7 +155,9 @@ class Fleet:
         """Every enrolled node, in natural order of the names."""
         with self._lock:
             self._judge()
-            return [self._seen(self._members[name]) for name in sorted(self._members, key=natural)]
+            members = list(self._members.values())
+        # Of a thousand nodes it takes a while, in which agents are to be heard.
+        return [self._seen(member) for member in sorted(members, key=lambda member: natural(member.name))]
 
     def node(self, name: str) -> AgentState | None:
         with self._lock:
