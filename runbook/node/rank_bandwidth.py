@@ -5,9 +5,9 @@ Two measurements, each an order that every rank gets at the same time:
 {"do": "measure", "pair": [one, other, seconds] or null, "trips": n, "both": bool}: both of a pair get the same. First n
 times a few bytes there and back, then for about that long bytes one way, the same the other way, and with `both` in
 both at once. Each rank says of what it received {"event": "moved", "source", "destination", "gbytes", "seconds",
-"waited", "resent", "both", "us"}: GB/s of one way alone, how long that took, how long one of the two ends was kept from
-running meanwhile, which share of its TCP segments the source's node sent again, GB/s while the other way was busy too,
-and microseconds of one way for a few bytes. What cannot be told is null.
+"waited", "losses", "both", "us"}: GB/s of one way alone, how long that took, how long one of the two ends was kept from
+running meanwhile, which share of its TCP segments was lost at least, GB/s while the other way was busy too, and
+microseconds of one way for a few bytes. What cannot be told is null.
 {"do": "measure", "alone": s}: every rank works in its own memory, and says {"event": "alone", "gbytes", "waited"}.
 """
 
@@ -28,6 +28,7 @@ FIRST_BYTES = 64 << 10
 MESSAGE_BYTES = 32 << 20
 STEPS = (2.0, 16.0)  # the next attempt moves at least and at most this many times as much
 FEWEST_SEGMENTS = 200  # of fewer a single one that is lost says nothing
+OF_A_BURST = 3  # segments of one burst of losses that count
 LARGEST_SEGMENT = 64 << 10  # bytes
 LONG_ENOUGH = 0.4  # of the seconds wanted: then the attempt counts
 
@@ -110,7 +111,7 @@ def transfer(
             worker.dist.recv(following, destination)
             total = int(following[0].item())
             if not total:
-                following[0], following[1] = late, sent_again(before, segments(), moved)
+                following[0], following[1] = late, lost(before, segments(), moved)
                 worker.dist.send(following, destination)
                 return moved, {}
             continue
@@ -120,31 +121,40 @@ def transfer(
         worker.dist.send(following, source)
         if not total:
             worker.dist.recv(following, source)
-            other, resent = following.tolist()
+            other, losses = following.tolist()
             said = {"gbytes": moved / took / 1e9, "seconds": took, "waited": max(late, other)}
-            return moved, dict(said, resent=resent if resent >= 0 else None)
+            return moved, dict(said, losses=losses if losses >= 0 else None)
 
 
-def segments() -> tuple[int, int] | None:
-    """TCP segments that this node has sent, and those that it sent again; None where the kernel does not tell."""
+def segments() -> tuple[int, int, int] | None:
+    """TCP segments that this node sent, those that it sent again, and how often it began to (recoveries of RFC 6675). None
+    where the kernel does not tell."""
     try:
-        with open("/proc/net/snmp") as file:
-            names, numbers = [line.split() for line in file if line.startswith("Tcp:")]
-        found = dict(zip(names, numbers))
-        return int(found["OutSegs"]), int(found["RetransSegs"])
+        tcp, more = counted("/proc/net/snmp", "Tcp:"), counted("/proc/net/netstat", "TcpExt:")
+        return tcp["OutSegs"], tcp["RetransSegs"], more["TCPSackRecovery"] + more["TCPRenoRecovery"]
     except (OSError, ValueError, KeyError):
         return None
 
 
-def sent_again(before: tuple[int, int] | None, after: tuple[int, int] | None, moved: float) -> float:
-    """The share of the segments sent between; -1 (a tensor has no null) where the kernel does not tell, or where so few
-    segments did not carry so many bytes: RDMA did."""
+def counted(path: str, head: str) -> dict[str, int]:
+    """The kernel's counters after this head: a line of names, and one of numbers."""
+    with open(path) as file:
+        names, numbers = [line.split()[1:] for line in file if line.startswith(head)]
+    return dict(zip(names, map(int, numbers)))
+
+
+def lost(before: tuple[int, ...] | None, after: tuple[int, ...] | None, moved: float) -> float:
+    """The share of the segments sent between that was lost, at least; -1 (a tensor has no null) where no kernel tells it, or where so few segments did not carry so many bytes: RDMA did.
+
+    A full queue, as every shaper has one, drops many at once of a transfer that finds its pace; a bad link loses again
+    and again. So of each burst only the first few count.
+    """
     if before is None or after is None:
         return -1.0
-    sent = after[0] - before[0]
+    sent, again, bursts = (later - earlier for earlier, later in zip(before, after))
     if sent < max(FEWEST_SEGMENTS, moved / LARGEST_SEGMENT):
         return -1.0
-    return min(1.0, max(0.0, (after[1] - before[1]) / sent))
+    return min(1.0, max(0.0, min(again, OF_A_BURST * bursts) / sent))
 
 
 def exchange(worker: Any, partner: int, total: int) -> float:

@@ -918,7 +918,7 @@ class MovedMessage(TypedDict):
     gbytes: Seconds
     seconds: Seconds
     waited: Seconds
-    resent: Annotated[float, Meta(ge=0, le=1)] | None
+    losses: Annotated[float, Meta(ge=0, le=1)] | None
     both: NotRequired[Seconds]
     us: NotRequired[Seconds]
 

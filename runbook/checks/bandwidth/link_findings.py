@@ -83,7 +83,7 @@ class _FindingsOfLinks:
     def _loss(self, links: Iterable[Link]) -> str:
         """The end of a sentence, where these links lose packets."""
         lost = self.done.lost(links)
-        return "" if lost is None else f", and {lost:.1%} of the TCP segments or more are lost and sent again"
+        return "" if lost is None else f", and {lost:.1%} of the TCP segments or more are lost"
 
     def _cause(self, links: Collection[Link], slow: str) -> str:
         """`link-lossy` where packets are lost, unless the rate is also held back: a rate limit loses packets too."""
@@ -114,8 +114,8 @@ class _FindingsOfLinks:
             rounds = sorted(each.round + 1 for each in self.done.found if each.link == link and each.counts)
             numbers = ", ".join(map(str, rounds))
             lost = self.done.lost([link])
-            resent = "" if lost is None else f", {lost:.1%} sent again"
-            lines.append(f"{link}: {self._of_usual(link)}{resent}, round{'s' * (len(rounds) > 1)} {numbers}")
+            losses = "" if lost is None else f", {lost:.1%} lost"
+            lines.append(f"{link}: {self._of_usual(link)}{losses}, round{'s' * (len(rounds) > 1)} {numbers}")
         if len(listed) > SHOWN:
             lines.append(f"and {len(listed) - SHOWN} more in links.csv")
         return tuple(lines)
@@ -350,7 +350,7 @@ def as_metrics(found: Iterable[MeasuredLink]) -> list[dict[str, object]]:
             "to": each.link.destination,
             "gbps": round(each.moved.gbytes * 8, 6),
             "us": None if each.moved.us is None else round(each.moved.us, 1),
-            "resent": None if each.moved.resent is None else round(each.moved.resent, 6),
+            "losses": None if each.moved.losses is None else round(each.moved.losses, 6),
             "round": each.round + 1,
             "both_gbps": None if each.moved.both is None else round(each.moved.both * 8, 6),
         }
@@ -364,7 +364,7 @@ def as_csv(done: Search) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(
-        ["from", "to", "round", "gbps", "both_gbps", "us", "resent", "seconds", "waited", "long", "asked", "counts"]
+        ["from", "to", "round", "gbps", "both_gbps", "us", "losses", "seconds", "waited", "long", "asked", "counts"]
     )
     for each in done.found:
         moved = each.moved
@@ -372,7 +372,7 @@ def as_csv(done: Search) -> str:
             moved.gbytes * 8,
             moved.both * 8 if moved.both is not None else None,
             moved.us,
-            moved.resent,
+            moved.losses,
             moved.seconds,
             moved.waited,
         )

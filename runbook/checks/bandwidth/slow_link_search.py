@@ -31,14 +31,14 @@ Pair = tuple[int, int, float]
 class PairMeasured:
     """What one rank had of another. GB/s one way alone; how long that took, and for how much of it one of the two was
     kept from running; GB/s while the other way was busy as well; microseconds for a few bytes; the share of its TCP
-    segments that the source's node sent again."""
+    segments that the source's node lost, each burst of them as one."""
 
     gbytes: float
     seconds: float
     waited: float
     both: float | None = None
     us: float | None = None
-    resent: float | None = None
+    losses: float | None = None
 
 
 class Unfinished(Exception):
@@ -127,7 +127,7 @@ def _moved(said: Mapping[str, Any]) -> PairMeasured:
         float(said["waited"]),
         said.get("both"),
         said.get("us"),
-        said.get("resent"),
+        said.get("losses"),
     )
 
 
@@ -147,8 +147,8 @@ EXPLAINED = 0.5
 
 
 LOSSY, LOSSY_TIMES = 0.01, 5.0
-"""A link loses packets where this share of its TCP segments is sent again, and so many times the median of all links:
-what a busy network loses everywhere is nobody's fault."""
+"""A link loses packets where it loses this share of its TCP segments, not all at once, and so many times the
+median of all links: what a busy network loses everywhere is nobody's fault."""
 
 LOSSY_PART = 0.4
 """A transfer that lost packets counts as if it had carried this part of its bytes: TCP hides on a short way what costs
@@ -187,7 +187,7 @@ class Search:
         return [
             Measured(
                 each.link,
-                min(self.enough, each.moved.gbytes) * (LOSSY_PART if (each.moved.resent or 0.0) >= least else 1.0),
+                min(self.enough, each.moved.gbytes) * (LOSSY_PART if (each.moved.losses or 0.0) >= least else 1.0),
                 each.round,
                 each.meeting.asked,
                 each.meeting.long,
@@ -198,14 +198,14 @@ class Search:
 
     @property
     def lossy_from(self) -> float:
-        """The share of segments sent again from which a link loses packets."""
-        told = [each.moved.resent for each in self.found if each.counts and each.moved.resent is not None]
+        """The share of segments lost from which a link loses packets."""
+        told = [each.moved.losses for each in self.found if each.counts and each.moved.losses is not None]
         return max(LOSSY, LOSSY_TIMES * statistics.median(told)) if told else math.inf
 
     def lost(self, links: Iterable[Link]) -> float | None:
-        """The share of segments that all of these links sent again at least, each time; None where one is not lossy."""
+        """The share of segments that all of these links lost at least, each time; None where one is not lossy."""
         wanted = set(links)
-        told = [each.moved.resent or 0.0 for each in self.found if each.counts and each.link in wanted]
+        told = [each.moved.losses or 0.0 for each in self.found if each.counts and each.link in wanted]
         least = min(told, default=0.0)
         return least if least >= self.lossy_from else None
 
@@ -306,14 +306,14 @@ def _found(
     said = [moved[way] for way in ways]
     both = [each.both for each in said if each.both is not None]
     us = [each.us for each in said if each.us is not None]
-    resent = [each.resent for each in said if each.resent is not None]
+    losses = [each.losses for each in said if each.losses is not None]
     together = PairMeasured(
         len(said) * min(each.gbytes for each in said),
         max(each.seconds for each in said),
         max(each.waited for each in said),
         len(both) * min(both) if both else None,
         statistics.median(us) if us else None,
-        max(resent, default=None),
+        max(losses, default=None),
     )
     return MeasuredLink(link, number, meeting, together, {way: moved[way].gbytes for way in ways})
 
