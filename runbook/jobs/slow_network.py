@@ -19,8 +19,8 @@ from runbook.model.units import bytes_text
 BUSY = 0.3
 """Part of the time in which something has to be on its way before a way is slow: others fill their pauses otherwise."""
 
-TIMES = 3.0
-"""So many times slower than every other way."""
+TIMES = 5.0
+"""So many times slower than every other way; rates of busy machines scatter by three."""
 
 ALIKE = 0.25
 """Ways that carry less than this part of the bytes are no measure: small messages go slowly everywhere."""
@@ -66,7 +66,7 @@ class Suspect:
     ways: tuple[Way, ...]
 
     def agrees(self, other: Suspect) -> bool:
-        """Whether both may be the same fault. What a node gets waits for its acknowledgements, where it sends slowly."""
+        """Whether both may be the same fault: where a node sends slowly, what it gets waits for acknowledgements."""
         return self.node == other.node and (self.how == other.how or "both" in (self.how, other.how))
 
     def explained_by(self, reason: SlowReason) -> bool:

@@ -29,7 +29,7 @@ def ways(
         Way(
             *pair,
             int(BYTES * chance.uniform(0.8, 1.2)),
-            (slow or {}).get(pair) or 0.08 * chance.lognormvariate(0.0, 0.3),
+            (slow or {}).get(pair) or 0.04 * chance.lognormvariate(0.0, 0.3),
             SECONDS,
         )
         for pair in pairs(nodes, ring=ring)
