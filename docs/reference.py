@@ -22,7 +22,7 @@ from runbook.causes.catalogue import causes as known_causes
 from runbook.cli.arguments import parser
 from runbook.cli.explain import PAGES, stage_page, variable_page
 from runbook.files.schema import schema
-from runbook.files.shipped import shipped
+from runbook.files.shipped_files import shipped
 from runbook.lint.findings import read_page, rule_pages
 from runbook.lint.variables import Variable, known
 
@@ -197,7 +197,7 @@ def _cause(page: CausePage) -> str:
     told = {part: getattr(page, part) for part in ("symptom", "why", "confirm", "remedy")}
     told |= {f"remedy, {way}": text for way, text in page.ways.items()}
     said = "\n".join(f"- **{part}**: {text}" for part, text in told.items())
-    by = ", ".join(f"[`{check}`](../checks/{check}.md)" for check in PAGES if check in page.told)
+    by = ", ".join(f"[`{check}`](../checks/{check}.md)" for check in PAGES if check in page.by_check)
     return f"## {page.id}\n\n{page.summary[0].upper()}{page.summary[1:]}.\n\n{said}\n" + (
         f"- **told by**: {by}\n" if by else ""
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runbook.diagnose.tool_outputs import read_paste
-from runbook.parsers.reading import Reading
+from runbook.parsers.tool_reading import Reading
 
 
 def read_tool(text: bytes | str, name: str = "") -> Reading | None:

@@ -22,21 +22,22 @@ from runbook.causes.catalogue import KINDS, causes, fields_of
 from runbook.checks import CHECKS
 from runbook.checks.base import Check
 from runbook.checks.connection import REASONS
-from runbook.checks.ranks.ended import STOPPED
+from runbook.checks.ranks.own_failure import STOPPED
 from runbook.checks.reach.gpu_faults import FAULTS
 from runbook.checks.shell import Shell
 from runbook.cli.explain import explain, stage_page, where_found
 from runbook.diagnose.all_rules import RULES, SIGNS
 from runbook.engine.plan import Choice, make_plan
-from runbook.files.accepts import accepts
+from runbook.files.compiled_schema import accepts
 from runbook.files.document import parse_document
 from runbook.files.inventory import load_inventory
 from runbook.files.playbook import load_playbook
 from runbook.files.schema import schema
-from runbook.files.shipped import find_inventory, find_playbook, shipped_names
+from runbook.files.shipped_files import find_inventory, find_playbook, shipped_names
 from runbook.jobs.launch import Launch
 from runbook.lint.findings import rule_pages, rules
 from runbook.model.errors import FilesWrong
+from runbook.transport import answers
 
 PACKAGE = Path(runbook.__file__).parent
 TESTS = Path(__file__).parent
@@ -148,7 +149,7 @@ def test_every_page_of_a_cause_is_of_bearable_width_and_speaks_of_what_there_is(
             assert part.endswith((".", "`", "?"))
         assert set(page.kinds) <= KINDS.keys()
         assert set(page.follows) <= causes().keys()
-        assert set(page.told) <= {*CHECKS, "launch"}
+        assert set(page.by_check) <= {*CHECKS, "launch"}
 
 
 def test_what_logs_are_told_to_show_is_in_the_catalogue() -> None:
@@ -327,7 +328,7 @@ def test_node_programs_are_python_3_8_and_import_nothing_of_ours(file: Path) -> 
     for_types = {"runbook.transport.answers"}
     assert {name for name in modules if name.startswith("runbook") and not name.startswith("runbook.node")} <= for_types
     others = {name.partition(".")[0] for name in modules} - sys.stdlib_module_names
-    assert others - {"runbook"} <= ({"torch", "lanes"} if file.stem == "rank" else set())
+    assert others - {"runbook"} <= ({"torch", "rank_bandwidth"} if file.stem == "rank" else set())
 
 
 def old_python() -> str | None:
@@ -364,7 +365,8 @@ def test_every_program_a_check_runs_is_there() -> None:
                 and isinstance(node.args[0], ast.Constant)
             ):
                 names.add(str(node.args[0].value))
-    assert names >= {"reach", "ping", "port", "mesh", "rules", "ibstat", "rank"}
+    names |= {str(value) for value in vars(answers).values() if isinstance(value, answers.Asked)}
+    assert names >= {"reach", "ping", "port", "mesh", "firewall_rules", "ibstat", "rank"}
     assert names <= {file.stem for file in NODE_PROGRAMS}
 
 

@@ -88,7 +88,7 @@ def _below(path: str, folder: str) -> bool:
     return os.path.commonpath([one, above]) == above
 
 
-LOOKS = frozenset(["reach", "gpus", "ibstat", "link", "ping", "port", "route", "flows", "ephemeral", "job"])
+LOOKS = frozenset(["reach", "gpus", "ibstat", "adapters", "ping", "port", "route", "flows", "ephemeral", "job"])
 """Programs that run nothing but tools of their own choice. `job` also ends what was launched from here before."""
 
 LONGEST_LINE = 1 << 20

@@ -71,7 +71,7 @@ class CausePage:
     why: str
     confirm: str
     remedies: Mapping[str, str]
-    told: Mapping[str, str]
+    by_check: Mapping[str, str]
 
     @property
     def remedy(self) -> str:
@@ -92,7 +92,7 @@ class CausePage:
 
     def line(self, check: str) -> str:
         """As the page of a check has it: what it means there; how to confirm; what mends it."""
-        means = self.told[check]
+        means = self.by_check[check]
         return f"- `{self.id}`: {means if '; ' in means else f'{means}; {_bare(self.confirm)}; {_bare(self.remedy)}'}"
 
 
@@ -150,7 +150,7 @@ def _page(id: str, parts: Mapping[tuple[str, str], str]) -> CausePage:
         why=parts["why", ""],
         confirm=parts["confirm", ""],
         remedies={way: text for (part, way), text in parts.items() if part == "remedy"},
-        told={check: text for (part, check), text in parts.items() if part == "told by"},
+        by_check={check: text for (part, check), text in parts.items() if part == "told by"},
     )
 
 
@@ -159,9 +159,9 @@ def _listed(parts: Mapping[tuple[str, str], str], part: str) -> tuple[str, ...]:
     return tuple(text.split(", ")) if text else ()
 
 
-def told_by(check: str) -> list[str]:
+def causes_told_by(check: str) -> list[str]:
     """The causes that a check finds, a line each, as its page has them."""
-    return [page.line(check) for page in causes().values() if check in page.told]
+    return [page.line(check) for page in causes().values() if check in page.by_check]
 
 
 @functools.cache

@@ -10,12 +10,12 @@ from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.bandwidth.adapters import NodeAdapters, ask
 from runbook.checks.bandwidth.blame import Blame, blame
-from runbook.checks.bandwidth.isolation import isolate
-from runbook.checks.bandwidth.normal import AUTO, BandwidthComparison, Expectation, NotKnown, expect, setting_of
+from runbook.checks.bandwidth.bottleneck import isolate
+from runbook.checks.bandwidth.normal_busbw import AUTO, BandwidthComparison, Expectation, NotKnown, expect, setting_of
 from runbook.checks.base import Check, argument
 from runbook.checks.connection import join
 from runbook.checks.context import Context
-from runbook.checks.ranks.halts import outcomes_of_halt, stragglers
+from runbook.checks.ranks.outcomes import outcomes_of_halt, stragglers
 from runbook.checks.ranks.pool import RankMember, RankPool, dismiss_pool, start_pool
 from runbook.checks.ranks.stuck import TOO_SLOW
 from runbook.model.units import bytes_text, seconds_text, significant

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from runbook.checks.context import Context
-from runbook.files.hints import did_you_mean, spaced
 from runbook.files.quantities import seconds, size_bytes
+from runbook.files.suggestions import did_you_mean, spaced
 from runbook.launch.job import Job
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import EnvValue, Node

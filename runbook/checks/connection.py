@@ -12,17 +12,17 @@ from runbook.causes.findings import finding_for
 from runbook.checks.base import Check, argument
 from runbook.checks.context import Context
 from runbook.checks.network.live_traffic import Between
-from runbook.checks.ranks.calls import elsewhere
+from runbook.checks.ranks.collective_calls import elsewhere
 from runbook.checks.ranks.evidence import gather, log_name, stack_lines
-from runbook.checks.ranks.halts import outcomes_of_halt
+from runbook.checks.ranks.outcomes import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool, start_pool
 from runbook.checks.ranks.stuck import look_between
 from runbook.files.address import is_loopback
 from runbook.launch.ranks import dialled_address
 from runbook.model.bounded_regex import bounded
 from runbook.model.commands import word
-from runbook.model.machine import this_machine
 from runbook.model.verdict import Finding, Outcome
+from runbook.node.proc import this_machine
 
 IMPORT_TIMEOUT_S = 90.0
 STALL_S = 4.0

@@ -21,6 +21,7 @@ from runbook.model.nccl_devices import selection
 from runbook.model.redact import Redactor
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport import SILENCE_S, Answer, NoPython, ProgramNotStarted, Session, Site
+from runbook.transport.answers import Asked, Told
 from runbook.transport.awake import ASKING_WAIT_S
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ class Run:
     run_id: str
     run_dir: Path
     site: Site
-    facts: dict[str, Facts] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
     pool: StandingRanks | None = None
     attempts: int = 0
     tried: dict[str, list[str]] = field(default_factory=dict)
@@ -136,22 +137,22 @@ class Context:
 
     def ask(
         self,
-        program: str,
+        program: Asked[Told],
         arguments: Callable[[Node], Facts],
         *,
         timeout_s: float,
         nodes: Iterable[Node] | None = None,
-    ) -> dict[str, Facts | Outcome]:
+    ) -> dict[str, Told | Outcome]:
         """Run a node program on every node: what it said, or the outcome that says why there is nothing."""
 
-        def one(node: Node) -> Facts:
+        def one(node: Node) -> Told:
             session = self.session(node)
             _ = session.folder  # a node without a folder for the run is told as that, whatever is asked
             return session.call(program, arguments(node), timeout_s=min(timeout_s, self.left_s))
 
-        said: dict[str, Facts | Outcome] = {}
+        said: dict[str, Told | Outcome] = {}
         for name, answer in self.each(one, nodes, paced=True).items():
-            said[name] = answer if isinstance(answer, dict) else no_answer(name, program, answer)
+            said[name] = no_answer(name, program, answer) if isinstance(answer, BaseException) else answer
         return said
 
     def lost_nodes(self) -> dict[str, Outcome]:
@@ -166,8 +167,9 @@ class Context:
 
     # What reach learned.
 
-    def facts(self, node: str) -> Facts:
-        return self.run.facts.get(node, {})
+    def facts(self, node: str) -> Mapping[str, Any]:
+        known: Mapping[str, Any] = self.run.facts.get(node, {})
+        return known
 
     def own_addresses(self, node: str) -> list[str]:
         """Every address on the node's interfaces that is not loopback."""

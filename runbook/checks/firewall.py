@@ -12,7 +12,7 @@ from runbook.causes.findings import finding_for
 from runbook.checks.base import Check, argument, pairs_argument
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial
-from runbook.checks.network.ephemeral import NO_PORT, exhausted, how_many, too_few, without_ports
+from runbook.checks.network.ephemeral_ports import NO_PORT, exhausted, how_many, too_few, without_ports
 from runbook.checks.network.failed_dials import Trouble
 from runbook.checks.network.mesh import Mesh, Want, too_busy
 from runbook.checks.network.pairs import Pairs, around, chosen, groupings, listed
@@ -20,6 +20,7 @@ from runbook.checks.port import holders, promised_ports
 from runbook.firewall import Evidence
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
+from runbook.transport.answers import PORT, AwakeFacts
 
 MOST_RANGE_PORTS = 32
 
@@ -163,7 +164,7 @@ class FirewallJudge:
         return Outcome.passed(name, proof, warnings=slow(arriving))
 
 
-def in_vain(unmeasured: Sequence[Dial], busy: Mapping[str, Facts]) -> dict[str, list[Dial]]:
+def in_vain(unmeasured: Sequence[Dial], busy: Mapping[str, AwakeFacts]) -> dict[str, list[Dial]]:
     """By node that had no CPU for them, dials of which nothing is known."""
     found: dict[str, list[Dial]] = defaultdict(list)
     for dial in unmeasured:
@@ -203,7 +204,7 @@ def held(at: Context, mesh: Mesh) -> dict[str, list[Finding]]:
     def arguments(node: Node) -> Facts:
         return {"address": None, "speaks": at.data_address(node), "ports": taken[node.name]}
 
-    said = at.ask("port", arguments, timeout_s=8.0, nodes=nodes)
+    said = at.ask(PORT, arguments, timeout_s=8.0, nodes=nodes)
     answers = {node: said[node.name] for node in nodes}
     port = at.inventory.rendezvous.port
     return {n.name: holders(n, answer, port) for n, answer in answers.items() if not isinstance(answer, Outcome)}

@@ -10,14 +10,15 @@ from typing import Any, ClassVar
 from runbook.causes.findings import finding_for
 from runbook.checks.base import Check
 from runbook.checks.context import Context
-from runbook.files.hints import nearest
+from runbook.files.suggestions import nearest
 from runbook.launch.ranks import hca_expression, network_environment
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.nccl_devices import Selection, selection
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.parsers.ibstat import STATES, Port, from_sysfs, parse, read
-from runbook.parsers.reading import some
+from runbook.parsers.tool_reading import some
+from runbook.transport.answers import IBSTAT
 
 PHYSICAL = {
     "linkup": "LinkUp",
@@ -36,7 +37,7 @@ class Ibstat(Check):
         promise = at.inventory.infiniband
         if promise is None:
             return [Outcome.skipped(node.name, "the inventory has no infiniband: block") for node in at.nodes]
-        said = at.ask("ibstat", lambda node: {}, timeout_s=15.0)
+        said = at.ask(IBSTAT, lambda node: {}, timeout_s=15.0)
         spare = spares({n: ports_of(answer)[0] for n, answer in said.items() if not isinstance(answer, Outcome)})
         outcomes = []
         for node in at.nodes:
@@ -110,7 +111,7 @@ def judge(
     if findings:
         return Outcome.failed(node.name, *findings, metrics=metrics)
     if why:
-        return Outcome.unknown(node.name, half_told(node, tool, why), metrics=metrics)
+        return Outcome.unknown(node.name, incomplete(node, tool, why), metrics=metrics)
     slowest = min((p.rate_gbps for p in chosen if p.rate_gbps is not None), default=None)
     speed = f" at {slowest:g} Gbit/s" if slowest is not None else ""
     promised = f" (promised {min_rate:g})" if min_rate else ""
@@ -167,7 +168,7 @@ def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], list
     return found
 
 
-def half_told(node: Node, tool: Mapping[str, Any], why: str) -> Finding:
+def incomplete(node: Node, tool: Mapping[str, Any], why: str) -> Finding:
     """What ibstat printed shows no fault, and is not all there is."""
     said = f"{tool.get('err') or ''}\n{tool.get('out') or ''}".strip().splitlines()
     return finding_for(

@@ -10,12 +10,12 @@ from runbook.causes.findings import finding_for
 from runbook.checks.bandwidth.adapters import NodeAdapters, ask
 from runbook.checks.bandwidth.findings import LinkFindings, as_csv, as_metrics, gbps, tell
 from runbook.checks.bandwidth.judge import Link
-from runbook.checks.bandwidth.normal import link_floor, setting_of
-from runbook.checks.bandwidth.search import Halted, MeasuringRanks, Search, leaves, look
+from runbook.checks.bandwidth.normal_busbw import link_floor, setting_of
+from runbook.checks.bandwidth.slow_link_search import MeasuringRanks, Search, Unfinished, leaves, look
 from runbook.checks.base import Check, argument, pairs_argument
 from runbook.checks.connection import join
 from runbook.checks.context import Context
-from runbook.checks.ranks.halts import outcomes_of_halt
+from runbook.checks.ranks.outcomes import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankPool, dismiss_pool, start_pool
 from runbook.model.safe_files import write_below
 from runbook.model.units import significant
@@ -68,7 +68,7 @@ class Links(Check):
                 both=True,
                 say=at.say,
             )
-        except Halted as error:
+        except Unfinished as error:
             dismiss_pool(at.run)  # some rank may wait for ever; the next stage starts them anew
             return proven or [Outcome.unknown(node.name, unmeasured(str(error))) for node in at.nodes]
         if done.stopped:

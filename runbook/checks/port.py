@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 from runbook.causes.findings import finding_for
 from runbook.checks.base import Check
 from runbook.checks.context import Context, in_brief
-from runbook.checks.network.ephemeral import few_ports_warning, port_range
+from runbook.checks.network.ephemeral_ports import few_ports_warning, port_range
 from runbook.files.address import is_loopback
 from runbook.launch.ranks import dialled_address
 from runbook.model.commands import word
 from runbook.model.inventory import Inventory, Node
 from runbook.model.verdict import Finding, Outcome
+from runbook.transport.answers import PORT
 
 MOST_PORTS = 256
 
@@ -42,7 +43,7 @@ class PortCheck(Check):
                 return {"address": address, "speaks": address, "ports": ports}
             return {"address": None, "speaks": at.data_address(node), "ports": ports}
 
-        said = at.ask("port", arguments, timeout_s=15.0)
+        said = at.ask(PORT, arguments, timeout_s=15.0)
         outcomes = []
         for node in at.nodes:
             answer = said[node.name]

@@ -20,7 +20,7 @@ from runbook.model.playbook import Expect
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Outcome
 from runbook.transport import Answer
-from runbook.transport.remote import MOST_OUTPUT
+from runbook.transport.remote_program import MOST_OUTPUT
 
 _ABSENCE = re.compile(r"\(\?<?!")
 """In a pattern: what must not stand there. Whether it does in what was not kept, nobody knows."""

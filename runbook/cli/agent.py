@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.exit_codes import DONE, FAILED
 from runbook.report.output import complain, stderr, stdout
-from runbook.report.text import one_line
+from runbook.report.safe_text import one_line
 
 if TYPE_CHECKING:
-    from runbook.agent.home import Home
+    from runbook.agent.folder import AgentFolder
 
 
 def agent(arguments: argparse.Namespace) -> int:
@@ -24,9 +24,9 @@ def agent(arguments: argparse.Namespace) -> int:
     files."""
     if os.name == "nt":
         raise FilesWrong([Problem("agent.windows", "an agent runs on Linux and macOS, and this is Windows")])
-    from runbook.agent.home import Home
+    from runbook.agent.folder import AgentFolder
 
-    home = Home(arguments.dir)
+    folder = AgentFolder(arguments.dir)
     commands = {
         "enrol": _enrol,
         "run": _run,
@@ -35,31 +35,32 @@ def agent(arguments: argparse.Namespace) -> int:
         "install": _install,
         "uninstall": _uninstall,
     }
-    return commands[arguments.agent_command](home, arguments)
+    return commands[arguments.agent_command](folder, arguments)
 
 
-def _enrol(home: Home, arguments: argparse.Namespace) -> int:
-    from runbook.agent.home import enrol, hostname
+def _enrol(folder: AgentFolder, arguments: argparse.Namespace) -> int:
+    from runbook.agent.enrolment import enrol
+    from runbook.agent.folder import hostname
 
-    if (known := home.identity()) is not None and not arguments.again:
+    if (known := folder.identity()) is not None and not arguments.again:
         why = f"this host is enrolled already, as {known.name} at {known.url}"
         raise FilesWrong([Problem("agent.enrolled", why, None, "`runbook agent enrol STRING --again` forgets that")])
-    identity = enrol(home, arguments.string, arguments.name or hostname())
+    identity = enrol(folder, arguments.string, arguments.name or hostname())
     stdout.line(f"enrolled as {one_line(identity.name)} at {identity.url}")
     stdout.line("start it: runbook agent run; with systemd: runbook agent install --systemd")
     return DONE
 
 
-def _run(home: Home, arguments: argparse.Namespace) -> int:
+def _run(folder: AgentFolder, arguments: argparse.Namespace) -> int:
     if os.geteuid() == 0 and not arguments.as_root:
         fix = "start it as the user who trains; `sudo runbook agent install --systemd --user NAME` does so at boot"
         raise FilesWrong([Problem("agent.root", "an agent runs as an ordinary user, and this is root", None, fix)])
-    identity = home.identity()
+    identity = folder.identity()
     if identity is None:
         fix = "`runbook serve enrol` on the server prints a string; here: runbook agent enrol STRING"
         raise FilesWrong([Problem("agent.not-enrolled", "this host is not enrolled", None, fix)])
     try:
-        from runbook.agent.program import Agent
+        from runbook.agent.agent import Agent
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "websockets":
             raise
@@ -67,22 +68,22 @@ def _run(home: Home, arguments: argparse.Namespace) -> int:
         raise FilesWrong([missing]) from None
     from runbook.agent.permissions import read_rules
 
-    rules = read_rules(home.rules)
-    with home.alone():
-        return asyncio.run(Agent(home, identity, rules, _tell).run())
+    rules = read_rules(folder.rules)
+    with folder.alone():
+        return asyncio.run(Agent(folder, identity, rules, _tell).run())
 
 
 def _tell(text: str) -> None:
     stderr.line(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {one_line(text)}")
 
 
-def _status(home: Home, _arguments: argparse.Namespace) -> int:
-    identity = home.identity()
+def _status(folder: AgentFolder, _arguments: argparse.Namespace) -> int:
+    identity = folder.identity()
     if identity is None:
         stdout.line("not enrolled")
         return FAILED
-    stdout.line(f"{identity.name} at {identity.url}" + (", drained" if home.drained else ""))
-    state = home.told()
+    stdout.line(f"{identity.name} at {identity.url}" + (", drained" if folder.drained else ""))
+    state = folder.state()
     if state is None:
         stdout.line("no agent runs: runbook agent run")
         return FAILED
@@ -91,13 +92,13 @@ def _status(home: Home, _arguments: argparse.Namespace) -> int:
     return DONE if state.connected else FAILED
 
 
-def _drain(home: Home, arguments: argparse.Namespace) -> int:
-    home.drain(not arguments.undo)
+def _drain(folder: AgentFolder, arguments: argparse.Namespace) -> int:
+    folder.drain(not arguments.undo)
     stdout.line("takes new runs again" if arguments.undo else "takes no new runs; what runs goes on")
     return DONE
 
 
-def _install(home: Home, arguments: argparse.Namespace) -> int:
+def _install(folder: AgentFolder, arguments: argparse.Namespace) -> int:
     from runbook.agent.systemd import install, owner, unit
 
     user = owner(arguments.user)
@@ -105,7 +106,7 @@ def _install(home: Home, arguments: argparse.Namespace) -> int:
     if not arguments.systemd:
         stdout.tell(text)
         return DONE
-    if user is None and home.identity() is None:
+    if user is None and folder.identity() is None:
         raise FilesWrong([Problem("agent.not-enrolled", "this host is not enrolled: runbook agent enrol STRING")])
     try:
         for line in install(user, text):
@@ -116,12 +117,12 @@ def _install(home: Home, arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def _uninstall(home: Home, arguments: argparse.Namespace) -> int:
+def _uninstall(folder: AgentFolder, arguments: argparse.Namespace) -> int:
     from runbook.agent.systemd import owner, uninstall
 
     for line in uninstall(owner(arguments.user)):
         stdout.line(line)
-    home.forget()
+    folder.forget()
     stdout.line(
         "this host is no agent any more; jobs that run here go on. Revoke its token on the server's page as well"
     )

@@ -324,7 +324,7 @@ def _inventory_import(below: Commands, new: argparse.ArgumentParser) -> None:
         description="Make an inventory from a hostfile (DeepSpeed, MPI), an Ansible inventory (INI, YAML, JSON) or a "
         "Slurm host list. Nothing is run; what has no place in ours is left as a comment, and secrets are not copied.",
     )
-    imported.set_defaults(func=_calls("inventory_new", "import_inventory"))
+    imported.set_defaults(func=_calls("inventory", "import_inventory"))
     imported.add_argument("file", metavar="FILE", help="a file, `-` for stdin, or a host list itself: 'gn[01-04,07]'")
     imported.add_argument(
         "--from",
@@ -345,7 +345,7 @@ def _inventory_init(below: Commands, new: argparse.ArgumentParser) -> None:
         "`slurm[:JOBID]` instead of hosts: the nodes of that job; `kubernetes:[NAMESPACE:]LABELS`: the pods with "
         "these labels.",
     )
-    made.set_defaults(func=_calls("inventory_new", "init_inventory"))
+    made.set_defaults(func=_calls("inventory", "init_inventory"))
     made.add_argument(
         "hosts",
         metavar="HOST",

@@ -38,8 +38,8 @@ from runbook.model.redact import Redactor
 from runbook.model.safe_files import append_below, write_below
 from runbook.model.verdict import Outcome, Verdict, overall
 from runbook.report.output import stderr, stdout
-from runbook.report.record import StageRecord, record
 from runbook.report.run_json import Jsonl, Result, read, to_json
+from runbook.report.run_record import StageRecord, record
 
 
 def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
@@ -78,7 +78,9 @@ def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
                 outcomes = [_unknown(node, wrong) for node in stage.started.nodes]
             if outcomes is None:
                 return INTERRUPTED
-            finished = _told(emit, events, started, stage, spares.told(outcomes) if spares else outcomes)
+            finished = _emit_end(
+                emit, events, started, stage, spares.with_replacements(outcomes) if spares else outcomes
+            )
             write_below(run_dir, "result.json", data=result.text())
     stdout.line(f"{started.run_id}: {finished.verdict}; logs in {run_dir / 'logs'}")
     return finished.exit_code
@@ -181,7 +183,7 @@ def _is_end(event: Event, stage: StageRecord, *, of_attempt: bool) -> bool:
     return isinstance(event, OutcomeReached | StageFinished)
 
 
-def _told(
+def _emit_end(
     emit: Emit, events: Sequence[Event], started: RunStarted, stage: StageRecord, outcomes: list[Outcome]
 ) -> RunFinished:
     for outcome in outcomes:

@@ -13,29 +13,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runbook.cli.inventory import inventory_source, only_one_here
-from runbook.cli.inventory_new import refuse_to_replace
+from runbook.cli.inventory import refuse_to_replace
+from runbook.cli.inventory_source import inventory_source, only_one_here
 from runbook.cli.run import terminated_like_interrupted
 from runbook.collect.archive import archive_files, counts, packed, write_archive
-from runbook.collect.entries import UNFIT, Absent
+from runbook.collect.archive_entries import UNFIT, Absent
+from runbook.collect.ask_nodes import WINDOWS, NodeAnswer
 from runbook.collect.gather import CollectRequest, Gathered, gather
-from runbook.collect.nodes import WINDOWS, NodeAnswer
-from runbook.collect.sources import RunFolder, latest_run, load, read_run
+from runbook.collect.local_files import RunFolder, latest_run, load, read_run
 from runbook.files.document import Document
-from runbook.files.env import Environment
+from runbook.files.environment_values import Environment
 from runbook.files.node_sets import select
-from runbook.files.origins import Origins
+from runbook.files.value_origins import Origins
 from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.exit_codes import DONE, UNKNOWN
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
 from runbook.model.redact import long_enough
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 from runbook.model.units import bytes_text, seconds_text
 from runbook.model.visible import visible
 from runbook.report.output import stderr, stdout
-from runbook.report.text import one_line
+from runbook.report.safe_text import one_line
 
 
 def collect(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from runbook.cli.arguments import parser
-from runbook.files.shipped import shipped_names
+from runbook.files.shipped_files import shipped_names
 from runbook.report.output import stdout
 
 Shell = Literal["bash", "zsh", "fish"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from runbook.causes.catalogue import causes as known_causes
 from runbook.diagnose.all_rules import scanner
 from runbook.diagnose.judge import Cause, judge
-from runbook.diagnose.progress import Reached
+from runbook.diagnose.progress_lines import Reached
 from runbook.diagnose.scan import Scanner
 from runbook.diagnose.sign import Tier
 from runbook.diagnose.sources.decoding import Account

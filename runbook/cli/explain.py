@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Iterator
 from importlib import resources
 
-from runbook.causes.catalogue import causes, told_by
+from runbook.causes.catalogue import causes, causes_told_by
 from runbook.checks import CHECKS, page
-from runbook.files.hints import nearest
+from runbook.files.suggestions import nearest
 from runbook.jobs.launch import Launch
 from runbook.lint.findings import LintRule, rules
 from runbook.lint.variables import Variable, known
@@ -61,7 +61,7 @@ def stage_page(name: str) -> str:
     """The page lies beside the code of what it tells of; its causes are told by theirs."""
     launch = resources.files("runbook.jobs").joinpath(f"{Launch.id}.md")
     text = launch.read_text(encoding="utf-8") if name == Launch.id else page(name)
-    return text.replace(CAUSES_BEGIN, CAUSES_BEGIN + "\n" + "\n".join(told_by(name)) + "\n")
+    return text.replace(CAUSES_BEGIN, CAUSES_BEGIN + "\n" + "\n".join(causes_told_by(name)) + "\n")
 
 
 def rule_page(rule: LintRule) -> str:
@@ -72,8 +72,8 @@ def rule_page(rule: LintRule) -> str:
 
 def where_found(cause: str) -> str:
     """What the checks say of this cause."""
-    told = causes()[cause]
-    return "".join(f"\nchecked by {name}: {told.line(name)[2:]}\n" for name in PAGES if name in told.told)
+    page = causes()[cause]
+    return "".join(f"\nchecked by {name}: {page.line(name)[2:]}\n" for name in PAGES if name in page.by_check)
 
 
 _KINDS = {

@@ -1,34 +1,47 @@
-"""`runbook inventory list`, `graph` and `explain`: look at an inventory; and which one is meant: what `-i` names is a
-file, the nodes of a Slurm job, or the pods that a label selector selects."""
+"""`runbook inventory list`, `graph` and `explain` show an inventory; `import FILE` and `init HOST…` make one, of
+another kind of inventory or of hosts that are asked.
+
+What is made goes to stdout, or whole or not at all into a file that was not there before.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import re
+import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runbook.files.document import Document, parse_document
-from runbook.files.env import Environment
-from runbook.files.extra_vars import parse_extra
-from runbook.files.inventory import load_inventory_with_origins
-from runbook.files.inventory_draft import Draft, written
+from runbook.cli.inventory_source import asked, is_asked, load
+from runbook.files.document import read_document
+from runbook.files.inventory_draft import written
 from runbook.files.node_sets import select
-from runbook.files.origins import Origins
-from runbook.files.shipped import find_inventory
+from runbook.files.problems import render_all
+from runbook.files.value_origins import Origins
+from runbook.importers.convert import draft_of, read_foreign
+from runbook.importers.foreign_inventory import ANSIBLE, Remark
+from runbook.model.commands import word
 from runbook.model.errors import FilesWrong, Problem, Unreachable
+from runbook.model.exit_codes import DONE, UNKNOWN, WRONG
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor, secrets_of
-from runbook.report.output import stderr, stdout
+from runbook.model.visible import visible
+from runbook.report.output import complain, stderr, stdout
 
-SUFFIXES = (".yml", ".yaml")
+if TYPE_CHECKING:
+    from runbook.importers.survey import SurveyResult
+
+STDIN, HOST_LIST = "stdin", "the host list"  # what text is called that is in no file
+_HOST_LIST = re.compile(
+    r"[A-Za-z0-9_.-]+(\[[0-9,-]+\][A-Za-z0-9_.-]*)*(,[A-Za-z0-9_.-]+(\[[0-9,-]+\][A-Za-z0-9_.-]*)*)*,?"
+)
 
 
 def inventory(arguments: argparse.Namespace) -> int:
-    from runbook.lint.redaction import (
-        secrets_in,  # takes a moment, and every command asks this module for its inventory
-    )
+    from runbook.lint.redaction import secrets_in
 
     found, origins = load(arguments)
     text = Redactor([*secrets_of(found), *secrets_in(origins.document)]).text(shown(arguments, found, origins))
@@ -37,36 +50,6 @@ def inventory(arguments: argparse.Namespace) -> int:
     else:
         stdout.tell(text)
     return 0
-
-
-def load(arguments: argparse.Namespace) -> tuple[Inventory, Origins]:
-    """The inventory that is meant. Variables of `{env: NAME}` need not be set: what they hold is not shown."""
-    path = inventory_source(arguments.inventory) if arguments.inventory is not None else only_one_here()
-    return load_inventory_with_origins(
-        path, extra_vars=parse_extra(arguments.extra_vars), environ=Environment(os.environ)
-    )
-
-
-def only_one_here() -> Path:
-    """`inventory.yml` here, or the one file in `inventories/`. Raises FilesWrong where that is none or several."""
-    from runbook.lint.files import leads_out
-
-    here = [Path(f"inventory{suffix}") for suffix in SUFFIXES if Path(f"inventory{suffix}").is_file()]
-    folder = Path("inventories")
-    there = sorted(file for file in folder.glob("*") if file.suffix in SUFFIXES and file.is_file())
-    outside = {file: real for file in here + there if (real := leads_out(file, [str(Path.cwd().resolve())]))}
-    candidates = [file for file in here + there if file not in outside]
-    if len(candidates) == 1:
-        return candidates[0]
-    if candidates:
-        message = f"which inventory? There are {len(candidates)}: {', '.join(map(str, candidates[:6]))}"
-        raise FilesWrong([Problem("arguments.which-inventory", message, None, f"name one: -i {candidates[0]}")])
-    for file, real in outside.items():
-        message = f"{file} is a link that leads out of this folder, to {real}: it is not taken without being named"
-        raise FilesWrong([Problem("arguments.no-inventory", message, None, f"name it: -i {file}")])
-    message = "there is no inventory.yml here, and no inventories/ with one in it"
-    help = "name one: -i FILE; or make one: runbook inventory init HOST…, runbook inventory import FILE"
-    raise FilesWrong([Problem("arguments.no-inventory", message, None, help)])
 
 
 def shown(arguments: argparse.Namespace, found: Inventory, origins: Origins) -> str:
@@ -81,66 +64,165 @@ def shown(arguments: argparse.Namespace, found: Inventory, origins: Origins) -> 
     return list_json(found, nodes) if arguments.output == "json" else list_text(found, nodes)
 
 
-ALLOCATION = re.compile(r"slurm(?::(?P<job>.*))?", re.DOTALL)
-PODS = re.compile(r"kubernetes(?::(?:(?P<namespace>[^:=!]*):)?(?P<selector>.*))?", re.DOTALL)
-_JOB = re.compile(r"[1-9][0-9]*(_[0-9]+|[+][0-9]+)?")
-_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_SELECTOR = re.compile(r"[A-Za-z0-9_.\-/=!,() ]+")
-
-MISNAMED = (
-    "slurm-no-allocation",
-    "slurm-job-unknown",
-    "slurm-job-ended",
-    "kubernetes-pod-unknown",
-    "kubernetes-config-wrong",
-)
-"""Of these it was the argument that was wrong; of others it is not known."""
-
-
-def inventory_source(named: str) -> Path | Document:
-    """For the loader. Raises FilesWrong for what does not exist, Unreachable where the cluster could not be asked."""
-    return parse_document(asked(named), named) if is_asked(named) else find_inventory(named)
-
-
-def is_asked(named: str) -> bool:
-    """Whether a cluster is asked for this inventory, and no file read."""
-    return (ALLOCATION.fullmatch(named) or PODS.fullmatch(named)) is not None
-
-
-def asked(named: str, name: str | None = None) -> str:
-    """The text of the inventory that `slurm[:JOBID]` or `kubernetes:[NAMESPACE:]SELECTOR` stands for."""
+def import_inventory(arguments: argparse.Namespace) -> int:
+    refuse_to_replace(arguments.out, force=arguments.force)
+    text, source = _read(arguments.file)
     try:
-        draft, notes = _pods(named) if PODS.fullmatch(named) else _allocated(named)
-    except Unreachable as error:
-        if error.cause not in MISNAMED:
+        found = read_foreign(text, source, arguments.kind)
+        if found.kind == ANSIBLE and source != STDIN:
+            found = replace(found, remarks=(*found.remarks, *_not_read(source)))
+        name = arguments.name or (Path(source).stem if source not in (STDIN, HOST_LIST) else "imported")
+        made = written(draft_of(found, name))
+    except FilesWrong as wrong:
+        # Here and not in main: the lines may have come from stdin, or from the command line.
+        complain(render_all(wrong.problems, lambda _: text.splitlines()) + "\n")
+        return WRONG
+    write_product(made, arguments.out)
+    return DONE
+
+
+def _read(file: str) -> tuple[str, str]:
+    """The text, and what to call it. Raises FilesWrong where it cannot be read."""
+    if file == "-":
+        return _stdin(), STDIN
+    there = os.path.exists(file)  # noqa: PTH110  (Path.exists raises where a name is too long)
+    if not there and _HOST_LIST.fullmatch(file) and ("[" in file or "," in file):
+        return file, HOST_LIST
+    if os.path.isdir(file):  # noqa: PTH112
+        message = f"{file} is a folder: name one inventory in it"
+        help = (
+            f"or let Ansible put it together: ansible-inventory -i {word(file)} --list --yaml | runbook "
+            "inventory import -"
+        )
+        raise FilesWrong([Problem("import.folder", message, None, help)])
+    if not file:
+        help = "outside a job $SLURM_JOB_NODELIST is not set; name a file, or a host list such as gn[01-04]"
+        raise FilesWrong([Problem("import.empty", "the name of the file is empty", None, help)])
+    document = read_document(file)  # as YAML it may be anything: only what keeps it from being read matters here
+    unread = [problem for problem in document.problems if problem.id.startswith("file.") or "control" in problem.id]
+    if unread:
+        raise FilesWrong(unread)
+    return document.text, file
+
+
+def _not_read(source: str) -> list[Remark]:
+    """Folders beside the file that Ansible would read as well."""
+    how = f"ansible-inventory -i {word(source)} --list --yaml | runbook inventory import - has them"
+    beside = [Path(source).parent / name for name in ("group_vars", "host_vars")]
+    return [Remark(f"the variables in {folder}/ were not read; {how}", 1) for folder in beside if folder.is_dir()]
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise FilesWrong([Problem("file.not-utf8", "what came over stdin is not UTF-8 text")]) from None
+
+
+HERE = {
+    "ssh-host-key-unknown": "--accept-new trusts the key that it shows now",
+    "ssh-auth-failed": "--user NAME and --key FILE say who logs in, and with what",
+    "ssh-refused": "--port N, or HOST:PORT, names another port",
+}
+"""Remedies speak of the inventory, which is only being made: what to type here instead."""
+
+
+def init_inventory(arguments: argparse.Namespace) -> int:
+    """0 written; 2 wrong arguments; 3 a host was not reached: it is a comment in `--out`, and nothing is printed."""
+    from runbook.cli.run import terminated_like_interrupted
+    from runbook.importers.survey import Login, parse_hosts, survey
+    from runbook.importers.survey_draft import draft_of as draft_of_survey
+
+    refuse_to_replace(arguments.out, force=arguments.force)
+    if len(arguments.hosts) == 1 and is_asked(arguments.hosts[0]):
+        write_product(asked(arguments.hosts[0], arguments.name), arguments.out)
+        return DONE
+    login = Login(arguments.user, arguments.key, arguments.port, arguments.jump, arguments.accept_new)
+    hosts = parse_hosts(arguments.hosts, login)
+    if stderr.isatty():
+        stderr.line(f"asking {len(hosts)} host{'s' * (len(hosts) > 1)} …")
+    with terminated_like_interrupted():
+        heard = survey(hosts)
+    for name, failure in heard.failures.items():
+        stderr.tell(_why(name, failure))
+    for name, first in heard.same.items():
+        stderr.line(f"warning: {name} is the same machine as {first}: left out")
+    if not heard.answers:
+        stderr.line("no host was reached; nothing was written")
+        return UNKNOWN
+    if heard.failures and arguments.out is None:
+        some = "the host that was" if len(heard.answers) == 1 else f"the {len(heard.answers)} hosts that were"
+        stderr.line(f"nothing was written: mend that, or give --out FILE for an inventory of {some} reached")
+        return UNKNOWN
+    name = arguments.name or (Path(arguments.out).stem if arguments.out else "cluster")
+    write_product(written(draft_of_survey(hosts, heard, name)), arguments.out)
+    _next(arguments.out, heard)
+    return UNKNOWN if heard.failures else DONE
+
+
+def _why(name: str, failure: Unreachable) -> str:
+    lines = [f"{name} was not reached: {failure.cause}", f"  {failure.says.removeprefix(f'{name}: ')}"]
+    lines += [f"  {'evidence' if number == 0 else '':<8}  {line}" for number, line in enumerate(failure.evidence)]
+    lines.append(f"  fix       {failure.remedy}")
+    lines += [f"  or here   {HERE[failure.cause]}"] if failure.cause in HERE else []
+    lines += [f"  more      runbook explain {failure.cause}"]
+    return "\n".join(map(visible, lines)) + "\n\n"
+
+
+def _next(out: str | None, heard: SurveyResult) -> None:
+    if out is not None:
+        count = f"{len(heard.answers)} node{'s' * (len(heard.answers) > 1)}"
+        stderr.line(f"wrote {out}: {count}. Look it over, then: runbook run two_node_allreduce -i {word(out)}")
+
+
+def refuse_to_replace(out: str | None, *, force: bool) -> None:
+    """Raises FilesWrong before any work is done for a file that could not be written."""
+    if out is None:
+        return
+    if Path(out).is_dir():
+        raise FilesWrong(
+            [Problem("arguments.out", f"--out {out} is a folder", None, f"name a file: --out {out}/inventory.yml")]
+        )
+    if os.path.lexists(out) and not force:
+        raise FilesWrong([Problem("arguments.out", f"--out {out}: the file exists", None, "--force replaces it")])
+    if not Path(out).resolve().parent.is_dir():
+        raise FilesWrong(
+            [
+                Problem(
+                    "arguments.out",
+                    f"--out {out}: there is no folder {Path(out).parent}",
+                    None,
+                    "make it, or name another",
+                )
+            ]
+        )
+
+
+def write_product(text: str, out: str | None) -> None:
+    """Raises FilesWrong where the file cannot be written; what was there then still is.
+
+    What to do next is said on stderr, and only where the text itself is not what the user gets to see.
+    """
+    if out is None:
+        stdout.tell(text)
+        return
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=Path(out).resolve().parent, prefix=".runbook-", delete=False
+        ) as file:
+            file.write(text)
+        try:
+            Path(file.name).chmod(0o666 & ~_umask())
+            Path(file.name).replace(Path(out).resolve())
+        except OSError:
+            Path(file.name).unlink()
             raise
-        raise FilesWrong([Problem(error.cause, error.says, None, error.remedy)]) from error
-    for note in notes:
-        stderr.line(f"note: {note}")
-    return written(replace(draft, name=name) if name else draft)
+    except OSError as error:
+        raise FilesWrong([Problem("arguments.out", f"--out {out}: {error.strerror or error}")]) from None
+    stderr.line(f"wrote {out}; next: runbook lint {word(out)}")
 
 
-def _allocated(named: str) -> tuple[Draft, list[str]]:
-    from runbook.importers.slurm_job import allocation
-
-    match = ALLOCATION.fullmatch(named)
-    number = match["job"] if match else None
-    if number is not None and not _JOB.fullmatch(number):
-        message = f"`{named}` names no Slurm job: its id is a number"
-        raise FilesWrong([Problem("slurm-job-unknown", message, None, "`squeue --me` lists your jobs: -i slurm:JOBID")])
-    return allocation(number)
-
-
-def _pods(named: str) -> tuple[Draft, list[str]]:
-    from runbook.importers.pods import pods_of
-
-    match = PODS.fullmatch(named)
-    namespace, selector = (match["namespace"], match["selector"]) if match else (None, None)
-    if selector is None or not _SELECTOR.fullmatch(selector.strip()):
-        message = f"`{named}` does not say which pods: it is `kubernetes:` and a label selector"
-    elif namespace is not None and not _NAMESPACE.fullmatch(namespace):
-        message = f"`{named}` names no namespace: `{namespace}` cannot be one"
-    else:
-        return pods_of(selector.strip(), namespace)
-    help = "`kubectl get pods --show-labels` lists them: -i kubernetes:app=llama, or -i kubernetes:NAMESPACE:app=llama"
-    raise FilesWrong([Problem("kubernetes-pod-unknown", message, None, help)])
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

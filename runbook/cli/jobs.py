@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runbook.checks.context import Run
-from runbook.cli.inventory import load
+from runbook.cli.inventory_source import load
 from runbook.engine.runfolder import run_folder
 from runbook.files.node_sets import select
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.follow import Tell, follow, kept_of, read, supervise
-from runbook.jobs.known import Cluster, KnownJob, clean, living, stop
+from runbook.jobs.known_jobs import Cluster, KnownJob, clean, living, stop
 from runbook.jobs.launch import Stall
 from runbook.jobs.logs import JobSecrets, job_secrets
 from runbook.jobs.watch import watch
@@ -34,8 +34,8 @@ from runbook.model.units import bytes_text, seconds_text
 from runbook.model.verdict import Outcome, Verdict
 from runbook.model.visible import visible
 from runbook.report.output import stderr, stdout
-from runbook.report.text import cells, one_line, pad
-from runbook.report.text import lines as safe_lines
+from runbook.report.safe_text import cells, one_line, pad
+from runbook.report.safe_text import lines as safe_lines
 
 
 def jobs(arguments: argparse.Namespace) -> int:

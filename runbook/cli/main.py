@@ -13,7 +13,7 @@ import runbook
 from runbook.cli.arguments import parser
 from runbook.model.errors import FilesWrong, RunbookError, Unreachable
 from runbook.model.exit_codes import BUG, DONE, INTERRUPTED, UNKNOWN, WRONG
-from runbook.model.lacks import lack_behind
+from runbook.model.own_limits import lack_behind
 from runbook.model.visible import visible
 from runbook.report.output import complain, standard_streams, stdout
 

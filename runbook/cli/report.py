@@ -9,7 +9,7 @@ from pathlib import Path
 from runbook.diagnose.sources.own_runs import latest_run
 from runbook.engine.runfolder import homes
 from runbook.model.errors import FilesWrong, Problem
-from runbook.model.lacks import lack_behind
+from runbook.model.own_limits import lack_behind
 from runbook.model.safe_files import BadName, file_name, write_below
 from runbook.report.output import stdout
 

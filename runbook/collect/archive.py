@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import runbook
-from runbook.collect.entries import UNFIT, UsedPaths
+from runbook.collect.archive_entries import UNFIT, UsedPaths
+from runbook.collect.ask_nodes import NodeAnswer
 from runbook.collect.gather import Gathered
-from runbook.collect.nodes import NodeAnswer
 
 LAYOUT = """\
 What is in here
@@ -87,12 +87,12 @@ def _nodes(gathered: Gathered) -> Iterator[str]:
     for node in gathered.nodes:
         shown = gathered.scrubber.text(node.node)
         if node.asked:
-            yield f"  {shown}: {told(node, *(kinds[shown, kind] for kind in ('missing', 'denied', UNFIT)))}"
+            yield f"  {shown}: {counted(node, *(kinds[shown, kind] for kind in ('missing', 'denied', UNFIT)))}"
         else:
             yield f"  {shown}: not asked: {node.cause}: {gathered.scrubber.text(node.says)}"
 
 
-def told(node: NodeAnswer, missing: int, denied: int, unfit: int) -> str:
+def counted(node: NodeAnswer, missing: int, denied: int, unfit: int) -> str:
     """`71 answers, 14 tools or files are not there, 6 would need root`."""
     parts = [f"{len(node.entries)} answers"]
     parts += [f"{missing} tools or files are not there"] * bool(missing)

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from runbook.collect.entries import Absent, ArchiveFile, refused
-from runbook.collect.nodes import NodeAnswer, ask_nodes
-from runbook.collect.scrub import GONE, Scrubber
-from runbook.collect.sources import (
+from runbook.collect.archive_entries import Absent, ArchiveFile, refused
+from runbook.collect.ask_nodes import NodeAnswer, ask_nodes
+from runbook.collect.local_files import (
     RunFolder,
     controller_entries,
     controller_name,
@@ -21,8 +20,9 @@ from runbook.collect.sources import (
     script_entries,
     source_entries,
 )
-from runbook.files.env import Environment
-from runbook.files.origins import Origins
+from runbook.collect.scrub import GONE, Scrubber
+from runbook.files.environment_values import Environment
+from runbook.files.value_origins import Origins
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import long_enough, secrets_of

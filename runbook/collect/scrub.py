@@ -14,18 +14,18 @@ from collections.abc import Iterable, Iterator
 
 import yaml
 
-from runbook.collect.addresses import Machines
-from runbook.collect.people import PeopleNames, Place
+from runbook.collect.machine_pseudonyms import Machines
+from runbook.collect.people_pseudonyms import PeopleNames, Place
 from runbook.files.document import Document, parse_document
 from runbook.files.schema import schema
 from runbook.model.decoded_text import views
 from runbook.model.redact import Forms, joined
-from runbook.model.secret_formats import (
+from runbook.model.secrets import (
     LOGIN_OF_CURL,
     TYPED_FOR_A_PROMPT,
     known_tokens,
+    may_name_secret,
     may_name_secrets,
-    names_secret,
     stands_for_one,
 )
 
@@ -68,17 +68,11 @@ _HARMLESS = re.compile(
     r"[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?[a-zA-Z%]{0,3}|0[xX][0-9A-Fa-f]{1,8}|[\W_]*|.{1,2}"
 )
 _OPENS = (("{", "[", "("), ("{env:",))  # what a token never begins with, and what a password seldom does
-_MORE_NAMES = re.compile(r"(?i)\A(?:.*[._-])?(?:jwt|cookies?|session_?id|authorization|auth)")
-
-
-def secret_name(name: str) -> str | None:
-    """`password`, `token`, or None: what the value under this name would be."""
-    return names_secret(name.replace(".", "_")) or ("token" if _MORE_NAMES.fullmatch(name) else None)
 
 
 def is_secret(name: str, value: str) -> bool:
     """Whether the value under such a name has to go."""
-    kind = secret_name(name)
+    kind = may_name_secret(name)
     if kind is None or not value or stands_for_one(value):
         return False
     if kind == "token" and name.lower().endswith("auth"):
@@ -186,9 +180,10 @@ def _assigned(line: str) -> Iterator[Place]:
 def _value(match: re.Match[str], name: str, line: str) -> Iterator[Place]:
     for start, end in _inside(match):
         value = line[start:end]
-        if not is_secret(name, value) or (match["bare"] and value.startswith(_OPENS[secret_name(name) == "password"])):
+        password = may_name_secret(name) == "password"
+        if not is_secret(name, value) or (match["bare"] and value.startswith(_OPENS[password])):
             continue
-        if match["bare"] and match.groupdict().get("sign") == ":" and secret_name(name) == "password":
+        if match["bare"] and match.groupdict().get("sign") == ":" and password:
             end = len(line.rstrip())  # `password: correct horse battery staple`
         yield start, end
 

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from typing import Any
 
-from runbook.diagnose import progress
-from runbook.diagnose.budget import LIMITS, ScanLimits
+from runbook.diagnose import progress_lines
 from runbook.diagnose.scan import Catalogue, Scanner
+from runbook.diagnose.scan_limits import LIMITS, ScanLimits
 from runbook.diagnose.sign import Rule, Sign, Tier
 from runbook.parsers.nvidia import CAUSE_OF
 
@@ -82,7 +82,9 @@ SIGNS: tuple[Sign, ...] = (
     *(sign for rule in RULES for sign in rule.signs if isinstance(sign, Sign)),
 )
 
-CATALOGUE = Catalogue(SIGNS, progress.NOISE, progress.PROGRESS_KEYS, progress.GOES_ON, progress.reached)
+CATALOGUE = Catalogue(
+    SIGNS, progress_lines.NOISE, progress_lines.PROGRESS_KEYS, progress_lines.GOES_ON, progress_lines.reached
+)
 
 
 def scanner(limits: ScanLimits = LIMITS) -> Scanner:

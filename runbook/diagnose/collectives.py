@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from runbook.diagnose.sign import Hit
-from runbook.model.numbers import number, small_number
+from runbook.model.units import number, small_number
 
 # --- watchdog lines -------------------------------------------------------------------------------------------------
 
@@ -22,7 +22,7 @@ FEW = 1 / 3
 
 def compare(watchdogs: Sequence[Hit], states: Sequence[Hit]) -> Iterator[Hit]:
     """The derived signs `watchdog-differs`, `-behind`, `-uniform` and `-alone`, each with the lines that prove it."""
-    told = _told_groups(watchdogs, states)
+    told = _groups_by_call(watchdogs, states)
     groups: dict[str, dict[int, Hit]] = defaultdict(dict)
     for hit in watchdogs:
         rank = rank_of(hit)
@@ -46,7 +46,7 @@ def _group(hit: Hit) -> str:
     return hit.groups.get("pg", "").rpartition("GUID")[2].strip()
 
 
-def _told_groups(watchdogs: Sequence[Hit], states: Sequence[Hit]) -> dict[tuple[int | None, str | None], str]:
+def _groups_by_call(watchdogs: Sequence[Hit], states: Sequence[Hit]) -> dict[tuple[int | None, str | None], str]:
     """The group of each rank's call where only the next line names it (torch 2.5), if there is more than one."""
     if any(_group(hit) for hit in watchdogs):
         return {}

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from runbook.causes.catalogue import Confidence, causes, mend, of_kind, origins
-from runbook.diagnose.derive import derive, with_summaries, without_ignored
-from runbook.diagnose.progress import Reached
+from runbook.diagnose.derived_signs import derive, with_summaries, without_ignored
+from runbook.diagnose.progress_lines import Reached
 from runbook.diagnose.scan import Scanner
 from runbook.diagnose.sign import Hit, Line, Rule, Tier
 

@@ -15,9 +15,8 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from runbook.diagnose.budget import LIMITS, KeptHits, Raw, ScanLimits, SourceLines, Speaker, searched
-from runbook.diagnose.index import DIGITS, Index
-from runbook.diagnose.lines import (
+from runbook.diagnose.literal_index import DIGITS, Index
+from runbook.diagnose.log_lines import (
     ABROAD,
     LONGEST,
     OPENERS,
@@ -30,7 +29,8 @@ from runbook.diagnose.lines import (
     section_of_path,
     unpacked,
 )
-from runbook.diagnose.progress import ENDED, REACHED_KEYS, TESTS_PASSED, Reached
+from runbook.diagnose.progress_lines import ENDED, REACHED_KEYS, TESTS_PASSED, Reached
+from runbook.diagnose.scan_limits import LIMITS, KeptHits, Raw, ScanLimits, SourceLines, Speaker, searched
 from runbook.diagnose.sign import Hit, Line, Sign
 
 STEADY = 3  # lines of progress after a failure that show more than what another rank had begun to print

@@ -14,11 +14,11 @@ from functools import cache
 from pathlib import PurePath
 
 from runbook.diagnose.judge import ORDER, Cause
-from runbook.diagnose.lines import ESCAPES
+from runbook.diagnose.log_lines import ESCAPES
 from runbook.diagnose.sign import Hit, Line, Tier
 from runbook.parsers import (
     clock,
-    host,
+    host_resources,
     ibstat,
     network,
     nvidia_details,
@@ -30,14 +30,14 @@ from runbook.parsers import (
     rdma,
     windows,
 )
-from runbook.parsers.reading import Fault, Reading, Support, Tool
+from runbook.parsers.tool_reading import Fault, Reading, Support, Tool
 
 # --- found in a text ------------------------------------------------------------------------------------------------
 
 TABLE: tuple[Tool, ...] = (
     *(*clock.TOOLS, rdma.PORT_INFO, ibstat.TOOL, rdma.COUNTERS, rdma.LINKS, *ping.TOOLS),
     *(*nvidia_lists.TOOLS, nvidia_table.TOOL, nvidia_details.TOOL, *nvidia_logs.TOOLS),
-    *(*packet_filters.TOOLS, *windows.TOOLS, *host.TOOLS, *network.TOOLS),
+    *(*packet_filters.TOOLS, *windows.TOOLS, *host_resources.TOOLS, *network.TOOLS),
 )
 """Every form of output that is known. Of two that begin alike the more particular one comes first."""
 

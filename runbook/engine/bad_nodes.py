@@ -1,5 +1,5 @@
-"""A run goes on without its bad nodes: who is left out (`when_bad: drop`), what runs again for the others, and which
-spares take the places of nodes that a launch lost.
+"""How a run goes on without its bad nodes: who is left out (`when_bad: drop`), what runs again for the others, and
+which spares take the places of nodes that a launch lost.
 
 A `fail` proves a node bad by a finding of its own. Findings that two nodes have of each other are about what is between
 them: as few of their ends go as clear all of these. An `unknown` proves nothing. Such a node cannot take part either,
@@ -185,10 +185,10 @@ class Spares:
             leaving = dict(run.leaving)
             run.leaving.clear()
             if not leaving or run.stopping.is_set():
-                return self.told(outcomes)
+                return self.with_replacements(outcomes)
             taken = self.take_over(run, leaving)
             if taken is None:
-                return self.told(self.with_why_not(outcomes))
+                return self.with_replacements(self.with_why_not(outcomes))
             plan, stage = taken
 
     def knows(self, spare: str, name: str, why: str) -> None:
@@ -267,7 +267,7 @@ class Spares:
         why = "; ".join(f"the spare {name} could not take over: {says}" for name, says in self._useless.items())
         return [outcome.with_evidence(why) for outcome in outcomes]
 
-    def told(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    def with_replacements(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """One outcome for each node of the stage, where those of the last attempt are these."""
         last = {outcome.node: outcome for outcome in outcomes}
         found = []

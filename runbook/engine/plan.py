@@ -12,8 +12,8 @@ from runbook.checks import CHECKS
 from runbook.checks.base import Check, configure
 from runbook.checks.reach.reach import Reach
 from runbook.checks.shell import Shell
-from runbook.files.hints import did_you_mean
 from runbook.files.node_sets import select
+from runbook.files.suggestions import did_you_mean
 from runbook.files.templating import fill, names_used, truth
 from runbook.launch.job import make_job, node_facts
 from runbook.launch.ranks import layout, narrow
@@ -22,7 +22,7 @@ from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node
 from runbook.model.playbook import Playbook, Stage
 from runbook.model.redact import secrets_among, secrets_of
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 
 FEWEST = 2
 """Nodes that a run goes on with where nobody says how many: one alone proves nothing about a cluster."""

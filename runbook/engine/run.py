@@ -19,7 +19,6 @@ from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Run
 from runbook.engine.bad_nodes import NotDroppedError, Spares, Suspects, another_master, rest_of, runs_again, suspects
 from runbook.engine.plan import Plan, PlannedStage
-from runbook.engine.slurm import told_by_their_job
 from runbook.launch.ranks import described
 from runbook.model.commands import word
 from runbook.model.events import (
@@ -34,8 +33,9 @@ from runbook.model.events import (
     StageStarted,
 )
 from runbook.model.exit_codes import INTERRUPTED, OF_VERDICT
-from runbook.model.lacks import lack_behind
+from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
+from runbook.model.own_limits import lack_behind
 from runbook.model.redact import Redactor
 from runbook.model.safe_files import write_below
 from runbook.model.verdict import Finding, Outcome, Verdict, overall
@@ -268,7 +268,7 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
         with contextlib.suppress(OSError):
             write_below(run.run_dir, "crash.txt", data=run.redactor.text("".join(traceback.format_exception(error))))
         return [Outcome.unknown(node, crashed(stage, error, run.run_dir)) for node in stage.nodes]
-    return told_by_their_job(run, stage.inventory, complete(stage, future.result()))
+    return as_ended_by_slurm(run, stage.inventory, complete(stage, future.result()))
 
 
 def _wait(future: Future[list[Outcome]], deadline: float) -> None:
@@ -356,3 +356,38 @@ def _there(run: Run, nodes: Sequence[str], reached: Sequence[PlannedStage]) -> s
         return f"the detached job may go on there; `runbook ps` shows it, `runbook stop {word(job)}` ends it"
     later_s = max(0.0, run.site.patience_s - SILENCE_S)
     return f"what runs there ends by itself within {reached[-1].check.outlives_s + later_s:g} s"
+
+
+SLURM_JOB_ENDED = "slurm-job-ended"
+KILLED = frozenset({"terminated-from-outside", "rank-killed"})
+"""What a process looks like that ended with its job."""
+
+SLURM_TOGETHER_S = 1.5
+"""Within this after a first process all of the job have been signalled, the supervisors among them."""
+
+
+def as_ended_by_slurm(run: Run, inventory: Inventory, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The same, but where Slurm ended the whole job, which takes its processes along, that is told, and of no node."""
+    batch = {node.name for node in inventory.nodes if node.connection == "slurm"}
+    sessions = {name: session for name, session in run.site.sessions.items() if name in batch}
+    known = any(finding.cause == SLURM_JOB_ENDED for outcome in outcomes for finding in outcome.findings)
+    suspects = [o.node for o in outcomes if o.node in sessions and any(f.cause in KILLED for f in o.findings)]
+
+    def over(name: str) -> Finding | None:
+        told = sessions[name].why_lost() if name in sessions else None
+        ended = told is not None and told.cause == SLURM_JOB_ENDED
+        return Finding(told.cause, told.says, told.remedy, told.evidence) if told and ended else None
+
+    deadline = time.monotonic() + SLURM_TOGETHER_S
+    # Slurm knows it before its signals arrive; a program that takes its grace may keep its session for long.
+    while not known and not any(map(over, suspects)) and time.monotonic() < deadline:
+        if all(sessions[name].lost for name in suspects):
+            break
+        time.sleep(0.1)
+
+    if not known and not any(map(over, suspects)):
+        return list(outcomes)
+    return [
+        Outcome.unknown(o.node, finding) if o.verdict is not Verdict.PASS and (finding := over(o.node)) else o
+        for o in outcomes
+    ]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from runbook.model.errors import FilesWrong, Problem
-from runbook.model.lacks import lack_behind
+from runbook.model.own_limits import lack_behind
 
 FILES = ("events.jsonl", "result.json", "report.html", "crash.txt", "links.csv", "logs", "hang")
 """What a run puts into its folder."""

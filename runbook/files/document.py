@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from runbook.files.hints import unfinished
 from runbook.files.scalars import plain_scalar
+from runbook.files.suggestions import unfinished
 from runbook.model.errors import Problem, Span
 
 Keys = tuple[str | int, ...]  # the way from the top of a document to a value: mapping keys and list indices
@@ -257,7 +257,7 @@ class _TreeReader:
         self.file = file
         self.lines = lines
         self.problems: list[Problem] = []
-        self._told: set[Problem] = set()
+        self._reported: set[Problem] = set()
         self.marks: dict[Keys, int] = {}
         self.key_marks: dict[Keys, int] = {}
         self.texts: dict[Keys, str] = {}
@@ -412,12 +412,12 @@ class _TreeReader:
         self._tell(Problem(id, message, self._span(node), help))
 
     def _tell(self, problem: Problem) -> None:
-        if problem in self._told:  # an aliased mapping is walked once for each use
+        if problem in self._reported:  # an aliased mapping is walked once for each use
             return
-        if len(self._told) >= MAX_PROBLEMS:
+        if len(self._reported) >= MAX_PROBLEMS:
             message = "more is wrong below; mend what is above first"
             raise _Stop(Problem("yaml.more-problems", message, problem.span))
-        self._told.add(problem)
+        self._reported.add(problem)
         self.problems.append(problem)
 
     def _stop(self, id: str, message: str, event: Any, help: str | None = None) -> _Stop:

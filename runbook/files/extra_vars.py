@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from runbook.files.document import mapping_problem, read_document
-from runbook.files.hints import nearest
 from runbook.files.scalars import plain_scalar
+from runbook.files.suggestions import nearest
 from runbook.files.templating import names_used
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.playbook import Playbook

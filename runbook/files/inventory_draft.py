@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from runbook.files.node_sets import folded, folded_rows
-from runbook.files.origins import DEEP
 from runbook.files.scalars import flow, scalar
+from runbook.files.value_origins import DEEP
 from runbook.model.visible import visible
 
 Setting = tuple[str, ...]  # a node's key: ("gpus",), ("ssh", "user"), ("vars", "rack")

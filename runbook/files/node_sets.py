@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby, islice
 from typing import NamedTuple
 
-from runbook.files.hints import known_here, nearest
+from runbook.files.suggestions import known_here, nearest
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import Inventory, Node
 

@@ -1,4 +1,4 @@
-"""The problems of one document: gathered, each put at the place it is about, and printed."""
+"""Problems of files: gathered, each put at the place it is about, and printed."""
 
 from __future__ import annotations
 
@@ -44,6 +44,25 @@ class PlacedProblems:
         problem = Problem(f"{self._kind}.{id}", message, span, help)
         if problem not in self.problems[-20:]:  # a value that many nodes share is looked at again and again
             self.problems.append(problem)
+
+
+class NumberedLines:
+    """The lines of a file, numbered; makes the error that shows one of them."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self.file = file
+        self.lines = text.splitlines()
+
+    def span(self, number: int, part: str = "") -> Span:
+        """Where `part` stands on a line; the whole line if it is not to be found."""
+        line = self.lines[number - 1] if 0 < number <= len(self.lines) else ""
+        column = line.find(part) if part else -1
+        if column < 0:
+            part, column = line.strip(), len(line) - len(line.lstrip())
+        return Span(self.file, number, column + 1, max(1, len(part)))
+
+    def wrong(self, number: int, part: str, id: str, message: str, help: str | None = None) -> FilesWrong:
+        return FilesWrong([Problem(f"import.{id}", message, self.span(number, part), help)])
 
 
 def in_file_order(problems: list[Problem]) -> tuple[Problem, ...]:

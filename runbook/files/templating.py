@@ -17,7 +17,7 @@ from jinja2.environment import TemplateExpression
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
 
-from runbook.files.hints import did_you_mean
+from runbook.files.suggestions import did_you_mean
 from runbook.files.template_bounds import LONGEST_TEMPLATE, BoundedEnvironment, TooMuch, bounded_work, size_of, spend
 from runbook.model.errors import FilesWrong, Problem, Span
 

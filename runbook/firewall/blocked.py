@@ -8,12 +8,12 @@ these three are never confused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import EPHEMERAL, Flow, Leg
-from runbook.firewall.evidence import Evidence
 from runbook.firewall.explain import Explanation, explain, merge
 from runbook.model.commands import word
 from runbook.model.remedy import Remedy, RemedyStep
@@ -65,23 +65,29 @@ class Blocked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ends:
-    """Both nodes, and all that the inventory needs between them."""
+class Ends:
+    """Both nodes with their rules (None where these were not collected), and all `ports`, `sources` and `destinations`
+    that the inventory needs between them, so that one command opens it all."""
 
     source: Evidence | None
     destination: Evidence | None
     source_name: str
     destination_name: str
-    ports: tuple[tuple[int, int], ...] = ()
-    sources: tuple[str, ...] = ()
-    destinations: tuple[str, ...] = ()
+    ports: Sequence[tuple[int, int]] = ()
+    sources: Sequence[str] = ()
+    destinations: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, rules: Mapping[str, Evidence | None], source: str, destination: str) -> Ends:
+        """Two nodes by name."""
+        return cls(rules.get(source), rules.get(destination), source, destination)
 
     def legs(self, flow: Flow) -> list[tuple[str, Explanation]]:
         """The four legs in order, each with the node that it is judged on; nothing of a node whose rules are not
         here."""
         found: list[tuple[str, Explanation]] = []
         tracked: dict[str, bool | None] = {}
-        plan: list[tuple[str, Evidence | None, Leg, tuple[str, ...]]] = [
+        plan: list[tuple[str, Evidence | None, Leg, Sequence[str]]] = [
             (self.source_name, self.source, "request-out", self.destinations),
             (self.destination_name, self.destination, "request-in", self.sources),
             (self.destination_name, self.destination, "reply-out", self.sources),
@@ -103,34 +109,18 @@ class _Ends:
 def explain_blocked(
     seen: Seen,
     flow: Flow,
-    source: Evidence | None,
-    destination: Evidence | None,
-    source_name: str,
-    destination_name: str,
+    ends: Ends,
     *,
-    ports: Iterable[tuple[int, int]] = (),
-    sources: Iterable[str] = (),
-    destinations: Iterable[str] = (),
     listener_was_up: bool = True,
     no_evidence: str = "its rules were not collected",
 ) -> Blocked | None:
     """Explain why `flow` was `dropped` (timeout), `rejected` (ICMP error, EPERM) or `refused` (RST); of an established
     one: why it was `reset`, or `lost` (its packets vanish).
 
-    `ports`, `sources` and `destinations` are all that the inventory needs, so that one command opens it all. None:
-    there is nothing to explain, because it was refused, nothing listened, and no rule refuses it.
+    None: there is nothing to explain, because it was refused, nothing listened, and no rule refuses it.
     """
-    ends = _Ends(
-        source,
-        destination,
-        source_name,
-        destination_name,
-        ports=tuple(ports),
-        sources=tuple(sources),
-        destinations=tuple(destinations),
-    )
-    if source is not None and flow.source_ports == EPHEMERAL:
-        flow = replace(flow, source_ports=source.client_ports)
+    if ends.source is not None and flow.source_ports == EPHEMERAL:
+        flow = replace(flow, source_ports=ends.source.client_ports)
     legs = ends.legs(flow)
     given = flow.source
     flow = replace(flow, source=next((e.new_source for _, e in legs if e.new_source), given))
@@ -153,18 +143,10 @@ SMALL = 120
 """Bytes of a packet that no rule about large ones means."""
 
 
-def also_small(
-    blocked: Blocked,
-    flow: Flow,
-    source: Evidence | None,
-    destination: Evidence | None,
-    source_name: str,
-    destination_name: str,
-) -> bool:
+def also_small(blocked: Blocked, flow: Flow, ends: Ends) -> bool:
     """Whether what was found to stop large packets of a flow would stop small ones as well, so that size is not the
     matter."""
-    flow = replace(flow, packet_length=SMALL)
-    small = explain_blocked("lost", flow, source, destination, source_name, destination_name)
+    small = explain_blocked("lost", replace(flow, packet_length=SMALL), ends)
     return small is not None and bool(_suspects(small) & _suspects(blocked))
 
 
@@ -172,28 +154,9 @@ def _suspects(blocked: Blocked) -> set[tuple[str, str, str]]:
     return {(name, e.where, e.rule) for name, e in blocked.explanations if e.blocks or e.candidates}
 
 
-def sent_elsewhere(
-    flow: Flow,
-    source: Evidence | None,
-    destination: Evidence | None,
-    source_name: str,
-    destination_name: str,
-    *,
-    ports: Iterable[tuple[int, int]] = (),
-    sources: Iterable[str] = (),
-    destinations: Iterable[str] = (),
-) -> Blocked | None:
+def sent_elsewhere(flow: Flow, ends: Ends) -> Blocked | None:
     """The NAT rule of either end that leads new connections of this flow to something else, which may answer them."""
     flow = replace(flow, state="new")
-    ends = _Ends(
-        source,
-        destination,
-        source_name,
-        destination_name,
-        ports=tuple(ports),
-        sources=tuple(sources),
-        destinations=tuple(destinations),
-    )
     legs = ends.legs(flow)
     led = next(((name, e) for name, e in legs if e.elsewhere), None)
     return None if led is None else _Case("firewall-reject", "refused", flow, flow.source, ends, legs).elsewhere(*led)
@@ -208,7 +171,7 @@ class _Case:
     seen: Seen
     flow: Flow
     given: str
-    ends: _Ends
+    ends: Ends
     legs: list[tuple[str, Explanation]]
 
     def elsewhere(self, node: str, by: Explanation) -> Blocked:

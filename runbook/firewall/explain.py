@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import (
     NEW,
     UNTRACKED,
@@ -30,7 +31,6 @@ from runbook.firewall.evaluate import (
     packet,
     walk,
 )
-from runbook.firewall.evidence import Evidence
 from runbook.firewall.front_ends import blocking_line
 from runbook.firewall.remedies import FirewallOpening, Ports, firewalld_owns, remedy, ufw_decides
 from runbook.model.commands import NFT_BY_HAND, nft_words, word

@@ -172,7 +172,7 @@ def _steps(expressions: list[Json], sets: Sets) -> list[Step]:
 
 def _step(expression: Json, sets: Sets) -> Step | None:
     if isinstance(expression, str):
-        return None if expression in PASSED_OVER else Match(_untold)
+        return None if expression in PASSED_OVER else Match(_unknown)
     ((name, body),) = expression.items()
     if name == "match":
         return Match(match_test(body, sets))
@@ -194,8 +194,8 @@ def _step(expression: Json, sets: Sets) -> Step | None:
     if name in SOMEBODY_ELSES:
         return RuleVerdict("unknown")
     if name == "set":
-        return Match(_untold) if body.get("stmt") else None
-    return None if name in PASSED_OVER else Match(_untold)
+        return Match(_unknown) if body.get("stmt") else None
+    return None if name in PASSED_OVER else Match(_unknown)
 
 
 def _draws(expression: Json) -> bool:
@@ -212,7 +212,7 @@ def _kind(name: str) -> Kind:
     raise UnreadableRulesetError(f"no verdict: {name}")
 
 
-def _untold(_: Packet) -> Truth:
+def _unknown(_: Packet) -> Truth:
     return None
 
 
@@ -225,7 +225,7 @@ def _change(body: Json) -> Step | None:
         return StateChange("ct_mark", number)
     if isinstance(key, dict) and set(key) <= {"meta", "ct", "tcp option"}:
         return None  # priority, zone, MSS: no later rule here reads them
-    return Match(_untold)
+    return Match(_unknown)
 
 
 def _choice(body: Json, sets: Sets) -> Step:

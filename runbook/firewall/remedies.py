@@ -12,8 +12,8 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
+from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import TRACKING, Base, BlockingChain, FilterRule, Leg, PacketEnd
-from runbook.firewall.evidence import Evidence
 from runbook.firewall.front_ends import UFW_CHAINS, firewalld_allow, firewalld_allow_out, port_lists, ufw_allow
 from runbook.model.commands import NFT_BY_HAND, nft_words, word
 

@@ -10,12 +10,12 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from runbook.files.address import address_fault, strip_brackets
-from runbook.files.env import UNCARRIABLE
-from runbook.files.file_kinds import NumberedLines
+from runbook.files.environment_values import UNCARRIABLE
 from runbook.files.inventory_draft import Setting, Settings
+from runbook.files.problems import NumberedLines
 from runbook.files.scalars import flow
 from runbook.importers.ansible_files import TOP, GivenVariable, Tree, read_ini, read_yaml
-from runbook.importers.foreign import ANSIBLE, LOGIN, ForeignHost, ForeignInventory, Remark, is_secret
+from runbook.importers.foreign_inventory import ANSIBLE, LOGIN, ForeignHost, ForeignInventory, Remark, may_hold_secret
 
 
 def read_ansible(text: str, file: str, *, yaml: bool) -> ForeignInventory:
@@ -123,7 +123,7 @@ class VariableMeanings:
 
     def _one(self, given: GivenVariable) -> FoundSettings:
         name, value = given.key, given.value
-        if given.vault or is_secret(name, value):
+        if given.vault or may_hold_secret(name, value):
             own = name.startswith("ansible_")
             why = "runbook logs in by key" if own else "ranks get theirs by `env: {NAME: {env: NAME}}`"
             self._left(given, f"a secret, not copied: {why}", shown=False)
@@ -276,7 +276,7 @@ def read_arguments(text: str) -> tuple[dict[Setting, object], list[str]]:
     for name, value in _options(shlex.split(text)):
         given = _setting(name.lower(), value)
         if given is None:
-            shown = name if is_secret("", value) else f"{name} {value}".strip()
+            shown = name if may_hold_secret("", value) else f"{name} {value}".strip()
             left.append(f"{shown}: put it into ~/.ssh/config, which is honoured")
         elif isinstance(given, str):
             left.append(f"{name} {value}: {given}")
@@ -334,7 +334,7 @@ def _setting(name: str, value: str) -> dict[Setting, object] | str | None:
 def _jump(command: str) -> str | None:
     """The host of `ssh -W %h:%p -q user@bastion`, with its port; None for any other program."""
     words = shlex.split(command)
-    if not words or words[0].rpartition("/")[2] != "ssh" or is_secret("", command):
+    if not words or words[0].rpartition("/")[2] != "ssh" or may_hold_secret("", command):
         return None
     given = dict(_options(words[1:]))
     hosts = [name for name, value in given.items() if not value and not name.startswith("-")]

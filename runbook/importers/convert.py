@@ -10,7 +10,7 @@ from runbook.files.file_kinds import foreign_kind, is_yaml, refuse_unreadable
 from runbook.files.inventory_draft import Draft, NodeDraft, Setting
 from runbook.files.nodes import NAME
 from runbook.importers.ansible import read_ansible
-from runbook.importers.foreign import HOSTFILE, ForeignHost, ForeignInventory
+from runbook.importers.foreign_inventory import HOSTFILE, ForeignHost, ForeignInventory
 from runbook.importers.host_lists import read_host_list, read_hostfile
 from runbook.model.errors import FilesWrong, Problem
 

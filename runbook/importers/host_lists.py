@@ -6,10 +6,18 @@ import re
 from dataclasses import dataclass
 
 from runbook.files.address import address_fault, is_ip, strip_brackets
-from runbook.files.file_kinds import NumberedLines
 from runbook.files.inventory_draft import Setting
 from runbook.files.node_sets import LARGEST, expand
-from runbook.importers.foreign import HOST_LIST, HOSTFILE, LOGIN, ForeignHost, ForeignInventory, Remark, is_secret
+from runbook.files.problems import NumberedLines
+from runbook.importers.foreign_inventory import (
+    HOST_LIST,
+    HOSTFILE,
+    LOGIN,
+    ForeignHost,
+    ForeignInventory,
+    Remark,
+    may_hold_secret,
+)
 
 MOST_SLOTS = 1024
 SLOTS = ("slots", "count", "cpu")
@@ -53,7 +61,7 @@ def read_hostfile(text: str, file: str) -> ForeignInventory:
                 user = _user(lines, number, value)
             else:
                 why = NO_PLACE.get(key, "this has no place in our inventory")
-                shown = key if is_secret(key, value) else word
+                shown = key if may_hold_secret(key, value) else word
                 remarks.append(Remark(f"{name}: {shown}: {why}", number))
         try:
             names = expand(name)

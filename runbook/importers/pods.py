@@ -27,11 +27,11 @@ def pods_of(selector: str, namespace: str | None) -> tuple[Draft, list[str]]:
     if not pods:
         raise unknown(asked, f"no pod with the labels {selector}")
     alive = sorted((pod for pod in pods if pod.phase not in ENDED), key=_rank)
-    told = {pod.name: reason for pod in pods if (reason := ill(pod, _where(pod), f"the pod {pod.name}"))}
+    by_name = {pod.name: reason for pod in pods if (reason := ill(pod, _where(pod), f"the pod {pod.name}"))}
     if not alive:
-        raise next(iter(told.values()))
-    notes = [f"{told[pod.name].says}; it is left out" for pod in pods if pod.phase in ENDED]
-    notes += [told[pod.name].says for pod in alive if pod.name in told]
+        raise next(iter(by_name.values()))
+    notes = [f"{by_name[pod.name].says}; it is left out" for pod in pods if pod.phase in ENDED]
+    notes += [by_name[pod.name].says for pod in alive if pod.name in by_name]
     several = next((pod for pod in alive if len(pod.containers) > 1), None)
     if several:
         notes.append(

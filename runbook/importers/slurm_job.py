@@ -32,8 +32,8 @@ def allocation(number: str | None) -> tuple[Draft, list[str]]:
     if over := ended(job, None):
         raise over
     nodes = nodes_of(job.nodes)
-    told = [nodes.get(name, SlurmNode(name, name, (), silent=False, reason="")) for name in job.nodes]
-    notes = [ill.says for node in told if (ill := unhealthy(node))]
+    chosen = [nodes.get(name, SlurmNode(name, name, (), silent=False, reason="")) for name in job.nodes]
+    notes = [ill.says for node in chosen if (ill := unhealthy(node))]
     try:
         port = free_port(job, taken(on_node(job.id, job.nodes[0], "/bin/sh", "-c", SOCKETS)))
     except Unreachable as error:
@@ -41,7 +41,7 @@ def allocation(number: str | None) -> tuple[Draft, list[str]]:
             raise  # the job is somebody else's
         port = free_port(job, ())
         notes.append(f"whether port {port} is free on {job.nodes[0]} could not be asked: {error.says}")
-    return draft_of(job, told, _own_numbers(job), port), notes
+    return draft_of(job, chosen, _own_numbers(job), port), notes
 
 
 def draft_of(job: SlurmJob, nodes: list[SlurmNode], gpus: Mapping[str, tuple[int, ...]], port: int) -> Draft:

@@ -144,7 +144,7 @@ class HostAnswers:
 class SurveyResult:
     """Everything that was heard, in the order in which the hosts were typed. `same`: another name of a host above."""
 
-    told: Mapping[str, HostAnswers]
+    answers: Mapping[str, HostAnswers]
     failures: Mapping[str, Unreachable]
     same: Mapping[str, str]
 

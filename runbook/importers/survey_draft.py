@@ -32,7 +32,7 @@ from runbook.parsers.ibstat import Port
 class SurveyedHost:
     """One host, judged."""
 
-    told: HostAnswers
+    answers: HostAnswers
     name: str
     place: HostAddress
     gpus: GpusFound
@@ -49,10 +49,10 @@ def network_hints(seen: Sequence[SurveyedHost], interface: str | None) -> list[s
     """Interfaces besides the chosen one that every host has, and that may be the faster ones."""
     used = {one.place.interface.name for one in seen if one.place.interface}
     hints = []
-    for name in seen[0].told.interfaces:
-        if name in used or not all(name in one.told.interfaces for one in seen):
+    for name in seen[0].answers.interfaces:
+        if name in used or not all(name in one.answers.interfaces for one in seen):
             continue
-        first = seen[0].told.interfaces[name]
+        first = seen[0].answers.interfaces[name]
         if re.match(r"(docker|virbr|br-|veth|cni|flannel|cali|lxc|tailscale)", name):
             continue
         hints.append(f"{name} is up on every node as well ({first.addresses[0]}, MTU {first.mtu} on {seen[0].name})")
@@ -92,9 +92,9 @@ def missing(seen: Sequence[SurveyedHost]) -> Iterable[str]:
 
 def _no_python(one: SurveyedHost) -> str:
     """Why a host has no Python for the job, with `{}` for its name."""
-    if "pythons" in one.told.unanswered:
+    if "pythons" in one.answers.unanswered:
         return "{} did not say in time which Pythons there are"
-    found = pythons_of(one.told.pythons)
+    found = pythons_of(one.answers.pythons)
     asked = ", ".join(python.path for python in found[:4]) + (", …" if len(found) > 4 else "")
     return "none with torch was found on {}" + (f" (asked {asked})" if found else "") + "; name the one that has it"
 
@@ -118,14 +118,14 @@ def _few(names: Sequence[str]) -> str:
 def draft_of(hosts: Sequence[SurveyHost], survey: SurveyResult, name: str) -> Draft:
     """At least one host must have been reached."""
     seen = _judged(survey)
-    names = {one.told.name: one.name for one in seen}
+    names = {one.answers.name: one.name for one in seen}
     interface = _most(one.place.interface.name for one in seen if one.place.interface)
     backend, why = _backend(seen)
     expression = _hca(seen) if backend == "nccl" else None  # gloo does not use InfiniBand
     nodes = []
     for host in hosts:
         typed = host.node.name
-        one = next((one for one in seen if one.told.name == typed), None)
+        one = next((one for one in seen if one.answers.name == typed), None)
         if one is not None:
             nodes.append(_node(one, interface, backend))
         elif typed in survey.same:
@@ -169,25 +169,25 @@ def draft_of(hosts: Sequence[SurveyHost], survey: SurveyResult, name: str) -> Dr
 
 
 def _judged(survey: SurveyResult) -> list[SurveyedHost]:
-    told = survey.told
+    answers = survey.answers
     where = places(
-        {name: candidates(one) for name, one in told.items()},
-        {name: one.interfaces for name, one in told.items()},
-        {name: one.routes for name, one in told.items()},
+        {name: candidates(one) for name, one in answers.items()},
+        {name: one.interfaces for name, one in answers.items()},
+        {name: one.routes for name, one in answers.items()},
     )
     gpus = {
         name: gpus_of(
             one.survey.get("nvidia_smi", {"err": one.unanswered.get("survey", "")}), one.survey.get("nvidia_devices")
         )
-        for name, one in told.items()
+        for name, one in answers.items()
     }
     pythons = choose(
-        {name: pythons_of(one.pythons) for name, one in told.items()}, gpus=any(each.count for each in gpus.values())
+        {name: pythons_of(one.pythons) for name, one in answers.items()}, gpus=any(each.count for each in gpus.values())
     )
-    names = _names(told.values())
+    names = _names(answers.values())
     return [
         SurveyedHost(one, names[name], where[name], gpus[name], pythons.get(name), ports_of(one.ibstat))
-        for name, one in told.items()
+        for name, one in answers.items()
     ]
 
 
@@ -227,9 +227,9 @@ def _node(one: SurveyedHost, interface: str | None, backend: str) -> NodeDraft:
         settings["address",] = address
     if one.place.doubt:
         says.append(f"address: {one.place.doubt}")
-    settings.update(_login(one.told.host))
-    if not one.told.host.is_here and one.told.host.typed != (address or one.name):
-        settings["ssh", "host"] = one.told.host.typed
+    settings.update(_login(one.answers.host))
+    if not one.answers.host.is_here and one.answers.host.typed != (address or one.name):
+        settings["ssh", "host"] = one.answers.host.typed
     if one.python:
         settings["python",] = one.python.path
     if one.gpus.count:
@@ -256,7 +256,7 @@ def _about_interface(seen: Sequence[SurveyedHost], interface: str | None) -> str
     mtus = together(
         (str(one.place.interface.mtu), one.name) for one in with_it if one.place.interface and one.place.interface.mtu
     )
-    speeds = sorted({int(speed) for one in with_it if (speed := one.told.survey.get("speeds", {}).get(interface))})
+    speeds = sorted({int(speed) for one in with_it if (speed := one.answers.survey.get("speeds", {}).get(interface))})
     what = "carries the route between the nodes" if len(seen) > 1 else "has the node's address"
     parts = [what if len(with_it) == len(seen) else f"{what} on {len(with_it)} of {len(seen)}; the others name theirs"]
     if len(mtus) == 1:

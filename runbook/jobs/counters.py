@@ -208,7 +208,7 @@ GPU_S = 5.0
 LEAVE_S = 1.0
 
 
-class Readings:
+class CounterWatch:
     """One thread asks all nodes, for as long as the `with` block lasts, and once at its beginning and its end. What
     rose is told when it is seen, once for each counter. `tell` gets the node and what was found there."""
 
@@ -232,7 +232,7 @@ class Readings:
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._read_on, name="counters", daemon=True)
 
-    def __enter__(self) -> Readings:
+    def __enter__(self) -> CounterWatch:
         self.read()
         self._thread.start()
         return self

@@ -38,7 +38,7 @@ def freeze(kept: KeptProcesses, *, seconds: float = 0.3) -> dict[str, Facts]:
         with contextlib.suppress(Unreachable, ProgramNotStarted, TimeoutError):
             gpus = sorted({gpu for m in kept.on(name) if not m.over for gpu in m.place.gpus})
             order = {"leaders": alive, "seconds": seconds, "stacks": kept.stacks.get(name), "gpus": gpus}
-            found[name] = session.call("halt", order, timeout_s=LOOK_S + seconds)
+            found[name] = session.call("rank_processes", order, timeout_s=LOOK_S + seconds)
 
     _everywhere(kept, look, LOOK_S + seconds)
     for name, facts in found.items():

@@ -10,12 +10,12 @@ from pathlib import Path
 from runbook.checks.context import Context, Run
 from runbook.jobs import ending
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.known import Cluster, KnownJob
+from runbook.jobs.failure import judge_attempt
+from runbook.jobs.known_jobs import Cluster, KnownJob
 from runbook.jobs.launch import Stall
 from runbook.jobs.logs import JobSecrets, RankLogs
 from runbook.jobs.processes import KeptProcesses
-from runbook.jobs.stalled import outcomes_of_stall
-from runbook.jobs.verdict import judge_attempt
+from runbook.jobs.stall import outcomes_of_stall
 from runbook.jobs.watch import HELD_UP, Fetching, WatchEnd, watch
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Outcome

@@ -20,7 +20,7 @@ from runbook.checks.context import Context, Run
 from runbook.checks.ranks.pool import dismiss_pool
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
 from runbook.jobs.follow import kept_of, supervise
-from runbook.jobs.known import Cluster, KnownJob, clean, serial_of
+from runbook.jobs.known_jobs import Cluster, KnownJob, clean, serial_of
 from runbook.jobs.launch import RunningAttempt, Stall
 from runbook.jobs.logs import RankLogs, job_secrets
 from runbook.jobs.processes import KeptProcesses, stopped_by_user
@@ -151,7 +151,7 @@ class Follower:
                 return outcomes
             silent_s = time.monotonic() - self._heard
             if silent_s > (MISSING_S if self._ending() else NOBODY_S):
-                return [_untold(name, silent_s) for name in nodes]
+                return [_silent_node(name, silent_s) for name in nodes]
             tries = 0 if time.monotonic() - before > WITHOUT_S else tries + 1
             self._leaving.wait(AGAIN_S[min(tries, len(AGAIN_S) - 1)])
         return None
@@ -203,7 +203,7 @@ class Follower:
         self._say("", data={"ends": {"number": serial_of(job.attempt), "processes": kept.ends()}})
         silent_s = time.monotonic() - (self._since or time.monotonic())
         by_node = {one.node: one for one in outcomes if one.node not in lost or one.verdict is Verdict.FAIL}
-        outcomes = [by_node.get(name) or _untold(name, silent_s) for name in job.nodes]
+        outcomes = [by_node.get(name) or _silent_node(name, silent_s) for name in job.nodes]
         gone = self._gone(outcomes, end, lost)
         after_s = None if stopped or self._ending() else self._judge_retry(kept, job, outcomes, gone)
         if after_s is None and not left and not lost:
@@ -367,7 +367,7 @@ def _stopped(kept: KeptProcesses) -> bool:
     return bool(failed) and all(str(member.journal.get("why") or "").startswith("signal") for member in failed)
 
 
-def _untold(node: str, silent_s: float) -> Outcome:
+def _silent_node(node: str, silent_s: float) -> Outcome:
     says = f"{node} is not heard, for {seconds_text(silent_s)}, and how its ranks ended nobody knows; they may run on"
     fix = (
         f"see that {node} is up and reached: then `runbook ps` shows what lives there, `runbook stop` ends it, "

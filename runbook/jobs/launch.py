@@ -18,18 +18,17 @@ from runbook.checks.context import Context, Facts
 from runbook.checks.ranks.pool import dismiss_pool
 from runbook.jobs import ending
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
-from runbook.jobs.counters import Readings
-from runbook.jobs.jax import Raised
+from runbook.jobs.counters import CounterWatch
+from runbook.jobs.failure import judge_attempt
 from runbook.jobs.logs import RankLogs
 from runbook.jobs.processes import KeptProcesses, stopped_by_user
 from runbook.jobs.progress import StepProgress
 from runbook.jobs.rendezvous import RendezvousWatch
 from runbook.jobs.retry import judge_retry
-from runbook.jobs.slowdown import Slowness
-from runbook.jobs.stalled import judge_stall, outcomes_of_stall
+from runbook.jobs.slowdown import SlowdownSearch
+from runbook.jobs.stall import judge_stall, outcomes_of_stall
 from runbook.jobs.start import AFTER_S, READY_S, Skew, commit, measure_clocks, prepare, running
-from runbook.jobs.verdict import judge_attempt
-from runbook.jobs.watch import HELD_UP, Fetching, WatchEnd, watch
+from runbook.jobs.watch import HELD_UP, Fetching, Lingering, WatchEnd, watch
 from runbook.launch.job import Job
 from runbook.model.commands import word
 from runbook.model.errors import Problem, Unreachable
@@ -37,7 +36,7 @@ from runbook.model.inventory import Node
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome, Verdict
 
-PACE_S = 10.0
+RATE_S = 10.0
 """So often it is told how far a watched job is."""
 
 DETACH_S = 10.0
@@ -144,7 +143,7 @@ class RunningAttempt:
         self._job = attempt.job
         self._skew: Skew | None = None
         logs = RankLogs(at.run.run_dir, attempt.folder, at.run.redactor, self._line, self._script_stopped)
-        self._raised = Raised(self._job.grace_s) if self._job.launcher == "jax" else None
+        self._lingering = Lingering(self._job.grace_s) if self._job.launcher == "jax" else None
         self._progress = StepProgress(self._job.watch) if self._job.watch else None
         self._rendezvous = RendezvousWatch(attempt.inventory, self._job.rendezvous_timeout_s)
         self.go_on_with(KeptProcesses(at, attempt.folder, attempt.places, logs))
@@ -152,7 +151,7 @@ class RunningAttempt:
         self._warned: dict[str, list[str]] = {}  # by node
         self._unread: dict[str, list[str]] = {}
         self.stalled = False
-        self._pace_told = time.monotonic()
+        self._rate_said_at = time.monotonic()
 
     def go_on_with(self, kept: KeptProcesses) -> None:
         """The processes of this attempt, as somebody who looked for them on the nodes found them."""
@@ -198,7 +197,7 @@ class RunningAttempt:
             return [Outcome.unknown(name, lost) for name in kept.nodes]
         self._make_files()
         unsure: list[str] = []
-        with Fetching(kept), self._readings():
+        with Fetching(kept), self._counting():
             self._skew = commit(kept) if self._job.barrier == "controller" else running(kept, ready_s + 15.0)
             if self._skew:
                 says = f"all {len(kept.members)} processes started {self._skew} of each other"
@@ -272,8 +271,8 @@ class RunningAttempt:
         """Whether it is time to look at every rank."""
         progress = self._progress
         if progress:
-            self._say_pace(progress)
-            if progress.pace() is not None:
+            self._say_rate(progress)
+            if progress.rate() is not None:
                 self._rendezvous.met()
         if any(member.lost for member in self._kept.members):
             return False
@@ -290,7 +289,7 @@ class RunningAttempt:
         if seconds is None:
             return None  # it went on meanwhile
         found = judge_stall(self._kept, progress, frozen)
-        progress.stall_told()
+        progress.stall_reported()
         self._say_found("stalled", found)
         if self._job.watch.on_stall != "report":
             return Stall(found, seconds)
@@ -308,21 +307,23 @@ class RunningAttempt:
         waits."""
 
         def look() -> bool:
-            if self._raised and (found := self._raised.who()):
+            if self._lingering and (found := self._lingering.who()):
                 name, exception = found
                 self._members[name].gave_up = exception
             return stopping()
 
         return look
 
-    def _readings(self) -> contextlib.AbstractContextManager[object]:
+    def _counting(self) -> contextlib.AbstractContextManager[object]:
         """A detached job is left alone, and nobody is there to be told."""
         if self._job.watch is None or self._job.detach:
             return contextlib.nullcontext()
-        readings = Readings(self._kept, self._warn, self._say_unread)
+        counters = CounterWatch(self._kept, self._warn, self._say_unread)
         if self._progress:
-            readings.then = Slowness(self._kept, self._progress.paces, readings, self._warn, self._at.say).look
-        return readings
+            counters.then = SlowdownSearch(
+                self._kept, self._progress.step_times, counters, self._warn, self._at.say
+            ).look
+        return counters
 
     def _warn(self, node: str, finding: Finding) -> None:
         self._warned.setdefault(node, []).append(f"{finding.cause}: {finding.says}; {finding.remedy}")
@@ -333,17 +334,17 @@ class RunningAttempt:
         self._unread.setdefault(node, []).append(what)
         self._at.say(f"not read on {node}: {what}", node)
 
-    def _say_pace(self, progress: StepProgress) -> None:
+    def _say_rate(self, progress: StepProgress) -> None:
         """Tell how far it is, now and then."""
-        pace = progress.pace()
-        if pace is not None and time.monotonic() - self._pace_told > PACE_S:
-            self._pace_told = time.monotonic()
-            facts = {"step": pace.step, "per_s": pace.per_s, "age_s": round(pace.age_s, 1)}
-            self._at.say(f"{pace}, {seconds_text(pace.age_s)} ago", data={"pace": facts})
+        rate = progress.rate()
+        if rate is not None and time.monotonic() - self._rate_said_at > RATE_S:
+            self._rate_said_at = time.monotonic()
+            facts = {"step": rate.step, "per_s": rate.per_s, "age_s": round(rate.age_s, 1)}
+            self._at.say(f"{rate}, {seconds_text(rate.age_s)} ago", data={"pace": facts})
 
     def _steps(self, node: str, steps: Mapping[str, str]) -> None:
         if self._progress:
-            self._progress.told(steps, {m.place.name: m.place.rank for m in self._kept.on(node)})
+            self._progress.written(steps, {m.place.name: m.place.rank for m in self._kept.on(node)})
 
     def _clean(self, names: Collection[str]) -> None:
         """Nothing stays on these nodes, unless `--keep` wants to see it there; `runbook clean` removes it then."""
@@ -420,8 +421,8 @@ class RunningAttempt:
         """Lines that a rank printed, which may tell its step, or that it raised."""
         if self._progress:
             self._progress.heard(place.rank, lines)
-        if self._raised:
-            self._raised.heard(place.name, stream, lines)
+        if self._lingering:
+            self._lingering.heard(place.name, stream, lines)
 
     def _line(self, place: ProcessSpec, stream: str, lines: list[str]) -> None:
         self.heard(place, stream, lines)

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.known import Cluster, KnownJob
+from runbook.jobs.known_jobs import Cluster, KnownJob
 from runbook.launch.script import LAUNCH
 from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import Redactor, long_enough, secrets_of
 from runbook.model.safe_files import BadName, append_below, make_below
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 from runbook.node.message import MARK as MARK_TEXT
 
 MARK = MARK_TEXT.encode()

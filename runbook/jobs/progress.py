@@ -41,7 +41,7 @@ Timing = tuple[float, float, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Slower:
+class Slowdown:
     """Seconds a step in the first minutes, and of late. `at_once`: most of it came within a few minutes; else it came
     by and by, as it does where the steps themselves grow."""
 
@@ -55,7 +55,7 @@ class Slower:
         return 1.0 - self.before_s / self.now_s
 
 
-class Paces:
+class StepTimes:
     """What is remembered of one training. Times are of one clock, in seconds."""
 
     def __init__(self, baseline_s: float = BASELINE_S) -> None:
@@ -98,7 +98,7 @@ class Paces:
         """How long ago the first step was."""
         return now - self._begun if self._anchor else 0.0
 
-    def slower(self, now: float) -> Slower | None:
+    def slower(self, now: float) -> Slowdown | None:
         """Whether it is, by LOST; None also where too little is known."""
         with self._lock:
             if self._anchor is None or now - self._begun < self.baseline_s + self._recent_s:
@@ -112,7 +112,7 @@ class Paces:
             if any(before > after * (1 - LOST) for before, after in pairs):
                 return None
             before, after = pairs[1]
-            return Slower(before, after, at_once([pace for _, pace in self._parts], after / before))
+            return Slowdown(before, after, at_once([one for _, one in self._parts], after / before))
 
 
 def quantile(timings: Iterable[Timing], share: float) -> float:
@@ -127,17 +127,18 @@ def quantile(timings: Iterable[Timing], share: float) -> float:
     return ordered[-1][0] if ordered else math.nan
 
 
-def at_once(paces: Sequence[float], whole: float) -> bool:
+def at_once(seconds: Sequence[float], whole: float) -> bool:
     """Whether half of the slowing down by the factor `whole`, or more, lies between two neighbouring parts of three
     each."""
     steepest = max(
-        (_middle(paces[at : at + 3]) / _middle(paces[at - 3 : at]) for at in range(3, len(paces) - 2)), default=1.0
+        (_middle(seconds[at : at + 3]) / _middle(seconds[at - 3 : at]) for at in range(3, len(seconds) - 2)),
+        default=1.0,
     )
     return steepest >= math.sqrt(whole)
 
 
-def _middle(paces: Sequence[float]) -> float:
-    return sorted(paces)[len(paces) // 2]
+def _middle(seconds: Sequence[float]) -> float:
+    return sorted(seconds)[len(seconds) // 2]
 
 
 LEAST_STALL_S = 60.0
@@ -181,9 +182,9 @@ class StepProgress:
         self._lock = threading.Lock()
         self._last = math.inf  # when somebody came further; nobody can before all have been started
         self._longest_s = 0.0
-        self._told = False  # a stall is told once, until somebody comes further
+        self._reported = False  # a stall is told once, until somebody comes further
         self._steps: deque[tuple[float, int]] = deque(maxlen=REMEMBERED)  # of the whole job
-        self.paces = Paces(watch.baseline_s)
+        self.step_times = StepTimes(watch.baseline_s)
         self.by_rank: dict[int, int] = {}
         """The step of every rank that tells its own."""
 
@@ -199,7 +200,7 @@ class StepProgress:
             if step is not None:
                 self.reached(rank, step)
 
-    def told(self, steps: Mapping[str, str], ranks: Mapping[str, int | None]) -> None:
+    def written(self, steps: Mapping[str, str], ranks: Mapping[str, int | None]) -> None:
         """What stands in the files of processes, by their names."""
         for name, text in steps.items():
             step = number(text)
@@ -219,11 +220,11 @@ class StepProgress:
                 if self._steps:
                     self._longest_s = max(self._longest_s, now - self._last)
                 self._steps.append((now, step))
-                self.paces.reached(now, step)
+                self.step_times.reached(now, step)
             if newest or further:
-                self._last, self._told = now, False
+                self._last, self._reported = now, False
 
-    def pace(self) -> StepRate | None:
+    def rate(self) -> StepRate | None:
         """None until a step is known."""
         with self._lock:
             if not self._steps:
@@ -236,13 +237,13 @@ class StepProgress:
         """How long nobody has come further, where that is longer than it may be. `heard_until`: since then nobody knows
         what the ranks have told."""
         with self._lock:
-            limit = None if self._told else self._limit_s()
+            limit = None if self._reported else self._limit_s()
             idle_s = heard_until - self._last
         return idle_s if limit is not None and idle_s > limit else None
 
-    def stall_told(self) -> None:
+    def stall_reported(self) -> None:
         with self._lock:
-            self._told = True
+            self._reported = True
 
     def _limit_s(self) -> float | None:
         if self._watch.stall_s is not None:

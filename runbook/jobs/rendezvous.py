@@ -22,7 +22,7 @@ from runbook.checks.ranks.evidence import rank_stopped
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.ending import freeze
 from runbook.jobs.processes import KeptProcess, KeptProcesses
-from runbook.jobs.stalled import StackFrame, frames_of, shown
+from runbook.jobs.stall import StackFrame, frames_of, shown
 from runbook.launch.ranks import dialled_address
 from runbook.model.commands import word
 from runbook.model.inventory import Inventory
@@ -47,7 +47,7 @@ NOBODY: Flows = {"connections": [], "listening": []}
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class Arrival:
     """A rank, or a launcher that has not started any, and how far it came. `connected` to the rendezvous port, or
     listening there; `dials`: endpoints that have not answered it yet; `processes` as halt.py tells them; `stacks` are
     what these told, the innermost frame first."""
@@ -111,33 +111,33 @@ class RendezvousWatch:
             self.met()
             return {}
         self._due = time.monotonic() + max(IDLE_S, self.seconds)
-        seats = list(seats_of(kept, told, freeze(kept, seconds=LOOK_S), rendezvous.port))
-        if not any(one.waits for one in seats):
+        arrivals = list(arrivals_of(kept, told, freeze(kept, seconds=LOOK_S), rendezvous.port))
+        if not any(one.waits for one in arrivals):
             return {}  # they do not meet at this port, or all of them are on their way
         where = f"{dialled_address(rendezvous, len(at.nodes))}:{rendezvous.port}"
         since = f"not all ranks have met at {where} after {seconds_text(self.seconds)}"
         kept.at.say(f"{since}: looking at every rank")
         opened = rendezvous.port in {one["port"] for one in told.get(rendezvous.master, NOBODY)["listening"]}
         return (
-            _stopped(seats, since)
-            or _kept_apart(at, seats)
-            or self._absent(kept, seats, since, opened=opened, blind=sorted(set(kept.nodes) - told.keys()))
+            _stopped(arrivals, since)
+            or _kept_apart(at, arrivals)
+            or self._absent(kept, arrivals, since, opened=opened, blind=sorted(set(kept.nodes) - told.keys()))
         )
 
     def _absent(
-        self, kept: KeptProcesses, seats: Sequence[Seat], since: str, *, opened: bool, blind: Sequence[str]
+        self, kept: KeptProcesses, arrivals: Sequence[Arrival], since: str, *, opened: bool, blind: Sequence[str]
     ) -> dict[str, list[Finding]]:
         """Who has not come, where none of them works any more."""
         absent = [
             one
-            for one in seats
+            for one in arrivals
             if not (one.connected or one.waits)
             and (opened or one.stacks or 0 in one.place.ranks)  # who is refused waits too, and may not be able to tell
         ]
         names = frozenset(one.place.label for one in absent)
         idle = bool(absent) and not blind and all(one.processes and not one.works for one in absent)
         if idle and names <= self._idle:
-            return _missing(seats, absent, since)
+            return _missing(arrivals, absent, since)
         self._idle = names if idle else frozenset()
         if idle:
             self._due = time.monotonic() + IDLE_S
@@ -146,7 +146,9 @@ class RendezvousWatch:
         for name in blind[:4]:
             kept.at.say(f"{name} could not be looked at", name)
         if not absent and not blind:
-            kept.at.say(f"all {len(seats)} are at the rendezvous or try to get there, and nothing is seen between them")
+            kept.at.say(
+                f"all {len(arrivals)} are at the rendezvous or try to get there, and nothing is seen between them"
+            )
         return {}
 
 
@@ -168,7 +170,9 @@ def _ranks_at(told: Flows, port: int) -> set[int | None]:
     }
 
 
-def seats_of(kept: KeptProcesses, told: Mapping[str, Flows], frozen: Mapping[str, Facts], port: int) -> Iterator[Seat]:
+def arrivals_of(
+    kept: KeptProcesses, told: Mapping[str, Flows], frozen: Mapping[str, Facts], port: int
+) -> Iterator[Arrival]:
     """Of the ranks that live, by the sockets that their nodes told of, and by what they were seen to do."""
     for member in [member for member in kept.members if not member.over]:
         place, node = member.place, member.place.node
@@ -180,25 +184,25 @@ def seats_of(kept: KeptProcesses, told: Mapping[str, Flows], frozen: Mapping[str
             yield _of_member(member, its, seen, port)
 
 
-def _of_member(member: KeptProcess, told: Flows, seen: Facts, port: int) -> Seat:
+def _of_member(member: KeptProcess, told: Flows, seen: Facts, port: int) -> Arrival:
     """A kept process with all that it started: a rank, or a launcher, which has no number of its own."""
     place = member.place
     processes = tuple(seen.get("processes", ()))
     texts = [*seen.get("own_stacks", {}).values(), seen.get("stack") or ""]
     works = bool(seen.get("works") or seen.get("moved")) or any(one["state"] in "RD" for one in processes)
     ranks: set[int | None] = {None} if place.each else {*place.ranks}
-    return _seat(place, ranks, told, port, processes, texts, works=works)
+    return _arrival(place, ranks, told, port, processes, texts, works=works)
 
 
-def _of_a_launcher(place: ProcessSpec, told: Flows, seen: Facts, port: int) -> Seat:
+def _of_a_launcher(place: ProcessSpec, told: Flows, seen: Facts, port: int) -> Arrival:
     """A rank that a launcher started."""
     processes = tuple(one for one in seen["processes"] if one["rank"] in place.ranks)
     texts = [text for one in processes if (text := seen["own_stacks"].get(str(one["pid"])))]
     works = any(one["state"] in "RD" or one["cpu"] >= WORKS for one in processes)
-    return _seat(place, {*place.ranks}, told, port, processes, texts, works=works)
+    return _arrival(place, {*place.ranks}, told, port, processes, texts, works=works)
 
 
-def _seat(
+def _arrival(
     place: ProcessSpec,
     ranks: set[int | None],
     told: Flows,
@@ -207,9 +211,9 @@ def _seat(
     texts: Sequence[str],
     *,
     works: bool,
-) -> Seat:
+) -> Arrival:
     mine = [one for one in told["connections"] if one["rank"] in ranks]
-    return Seat(
+    return Arrival(
         place,
         connected=bool(_ranks_at(told, port) & ranks),
         dials=tuple(dict.fromkeys(f"{one['remote']}:{one['remote_port']}" for one in mine if not one["open"])),
@@ -219,19 +223,19 @@ def _seat(
     )
 
 
-def _stopped(seats: Sequence[Seat], since: str) -> dict[str, list[Finding]]:
+def _stopped(arrivals: Sequence[Arrival], since: str) -> dict[str, list[Finding]]:
     found: dict[str, list[Finding]] = {}
-    for seat in seats:
-        node = seat.place.node
-        for one in [one for one in seat.processes if one["state"] in "Tt"][:1]:
-            told = rank_stopped(seat.place.label, node, one["pid"], one["state"], one["wchan"], since)
+    for arrival in arrivals:
+        node = arrival.place.node
+        for one in [one for one in arrival.processes if one["state"] in "Tt"][:1]:
+            told = rank_stopped(arrival.place.label, node, one["pid"], one["state"], one["wchan"], since)
             found.setdefault(node, []).append(told)
     return found
 
 
-def _kept_apart(at: Context, seats: Sequence[Seat]) -> dict[str, list[Finding]]:
+def _kept_apart(at: Context, arrivals: Sequence[Arrival]) -> dict[str, list[Finding]]:
     """What lies between the nodes, where some try in vain to be connected, or may."""
-    trying = [one for one in seats if one.dials or (not one.connected and (one.waits or not one.stacks))]
+    trying = [one for one in arrivals if one.dials or (not one.connected and (one.waits or not one.stacks))]
     if not trying or len(at.nodes) < 2 or at.inventory.one_machine:
         return {}
     lines = tuple(f"{one.place.label} dials {', '.join(one.dials[:4])}" for one in trying if one.dials)[:4]
@@ -241,19 +245,21 @@ def _kept_apart(at: Context, seats: Sequence[Seat]) -> dict[str, list[Finding]]:
     }
 
 
-def _missing(seats: Sequence[Seat], absent: Sequence[Seat], since: str) -> dict[str, list[Finding]]:
+def _missing(arrivals: Sequence[Arrival], absent: Sequence[Arrival], since: str) -> dict[str, list[Finding]]:
     found: dict[str, list[Finding]] = {}
-    waiting = [one for one in seats if one.connected or one.waits]
-    for seat in absent:
-        node, label = seat.place.node, seat.place.label
+    waiting = [one for one in arrivals if one.connected or one.waits]
+    for arrival in absent:
+        node, label = arrival.place.node, arrival.place.label
         says = (
-            f"{label} has not come to the rendezvous: {seat.does}, in two looks {IDLE_S:.0f} s apart; "
-            f"{len(waiting)} of {len(seats)} wait for it; {since}"
+            f"{label} has not come to the rendezvous: {arrival.does}, in two looks {IDLE_S:.0f} s apart; "
+            f"{len(waiting)} of {len(arrivals)} wait for it; {since}"
         )
-        states = (f"{label}: process {one['pid']} ({one['comm']}), state {one['state']}" for one in seat.processes[:4])
-        stack = (line for frames in seat.stacks[:1] for line in shown(label, frames))
+        states = (
+            f"{label}: process {one['pid']} ({one['comm']}), state {one['state']}" for one in arrival.processes[:4]
+        )
+        stack = (line for frames in arrival.stacks[:1] for line in shown(label, frames))
         peers = tuple(sorted({one.place.node for one in waiting} - {node}))
-        pid = word(seat.processes[-1]["pid"])
+        pid = word(arrival.processes[-1]["pid"])
         found.setdefault(node, []).append(
             finding_for("ranks-missing", says, (*states, *stack), peers, way="hangs", node=node, pid=pid)
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from runbook.jobs.follow import kept_of, read
-from runbook.jobs.known import Cluster, clean, living, stop
+from runbook.jobs.known_jobs import Cluster, clean, living, stop
 from runbook.jobs.logs import job_secrets
 from runbook.launch.ranks import narrow
 from runbook.model.errors import FilesWrong, Unreachable

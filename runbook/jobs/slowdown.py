@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from runbook.checks.bandwidth import adapters
 from runbook.checks.context import Context
 from runbook.checks.network.live_traffic import names_by_address
-from runbook.jobs.counters import Readings, clocks, gpus_of, held_back, rise
+from runbook.jobs.counters import CounterWatch, clocks, gpus_of, held_back, rise
 from runbook.jobs.processes import KeptProcesses
-from runbook.jobs.progress import Paces, Slower
+from runbook.jobs.progress import Slowdown, StepTimes
 from runbook.jobs.slow_network import SlowNetwork, Way, judge_network, suspects
-from runbook.jobs.stalled import TOGETHER, frames_of
+from runbook.jobs.stall import TOGETHER, frames_of
 from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy
 from runbook.model.units import seconds_text
@@ -67,7 +67,7 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class LateNode:
     """The node that the others wait for. `remedy` is empty where its counters are to tell."""
 
     node: str
@@ -88,7 +88,7 @@ def waits(node: str, label: str, states: str, stacks: Sequence[str], *, by_stack
     return Waits(node, label, sum(told) / len(told) if len(told) >= LOOKS / 2 else None)
 
 
-def late(seen: Sequence[Waits]) -> Late | None:
+def late(seen: Sequence[Waits]) -> LateNode | None:
     """The node that all others wait for; None where none can be told from the others."""
     shares = [(one, one.share) for one in seen if one.share is not None]
     if len(shares) < len(seen):
@@ -98,7 +98,7 @@ def late(seen: Sequence[Waits]) -> Late | None:
     if len(guilty) != 1 or not waiting or min(waiting) < MUCH:
         return None
     one, _ = min(shares, key=lambda pair: pair[1])
-    return Late(
+    return LateNode(
         one.node,
         f"the others wait for {one.node}: {one}, and every rank of the other nodes at least {min(waiting):.0%}",
     )
@@ -150,8 +150,8 @@ def own(why: Mapping[str, Why], node: str) -> Why:
 
 
 def judge(
-    slower: Slower | None,
-    found: Late | None,
+    slower: Slowdown | None,
+    found: LateNode | None,
     why: Mapping[str, Why],
     seen: Sequence[str] = (),
     network: SlowNetwork | None = None,
@@ -159,29 +159,29 @@ def judge(
     """A finding by node; none where nothing is to be said. `why`: of every node of the job. `slower` is None where the
     training was looked at for late nodes alone. `seen`: what the ranks were seen to do, in words. `network`: what is
     slow of it."""
-    pace = pace_text(slower) if slower else ""
+    how_slow = slowdown_text(slower) if slower else ""
     if found is None and network is not None and network.node is not None:
-        found = Late(network.node, network.says, network.remedy, network.evidence)
+        found = LateNode(network.node, network.says, network.remedy, network.evidence)
     if found is not None:
         known = own(why, found.node)
-        says = "; ".join([*([pace] if pace else []), found.says, *list(known.values())[:2]])
+        says = "; ".join([*([how_slow] if how_slow else []), found.says, *list(known.values())[:2]])
         evidence = (*found.evidence, *known.values(), *seen)
         return {found.node: Finding("training-slowed", says, found.remedy or _remedy(found.node, known), evidence)}
     if slower is None:
         return {}
     if network is not None:
-        says = f"{pace}; {network.says}"
+        says = f"{how_slow}; {network.says}"
         return {node: Finding("training-slowed", says, network.remedy, network.evidence) for node in list(why)[:1]}
     suspects = [node for node in why if own(why, node)]
     if len(suspects) == 1:
         node, known = suspects[0], own(why, suspects[0])
         evidence = (*known.values(), *seen)
-        says = f"{pace}; no node is seen to be late, and of {node} alone there is something to say: {evidence[0]}"
+        says = f"{how_slow}; no node is seen to be late, and of {node} alone there is something to say: {evidence[0]}"
         return {node: Finding("training-slowed", says, _remedy(node, known), evidence)}
     lines = [line for each in why.values() for line in each.values()]
     if not lines and not slower.at_once:
         return {}  # the steps themselves may have grown
-    says = f"{pace}; no node can be told from the others" + (f": {'; '.join(lines[:2])}" if lines else "")
+    says = f"{how_slow}; no node can be told from the others" + (f": {'; '.join(lines[:2])}" if lines else "")
     remedy = (
         "see what changed then: more work a step (longer sequences, a larger batch), data that comes more slowly, the "
         "network that all share; the stage `links`, run beside it, tells of the network"
@@ -189,7 +189,7 @@ def judge(
     return {node: Finding("training-slowed", says, remedy, (*lines, *seen)) for node in list(why)[:1]}
 
 
-def pace_text(slower: Slower) -> str:
+def slowdown_text(slower: Slowdown) -> str:
     how = "at once" if slower.at_once else "by and by"
     was, now = seconds_text(slower.before_s), seconds_text(slower.now_s)
     return f"the training is {slower.lost:.0%} slower than in its first minutes, {how}: {now} a step, {was} before"
@@ -222,32 +222,32 @@ ANSWER_S = 45.0
 MOST_SHOWN = 16
 
 
-class Slowness:
+class SlowdownSearch:
     """`look` tells once what it finds. `tell` gets the node and the finding; `say` a sentence that accuses nobody."""
 
     def __init__(
         self,
         kept: KeptProcesses,
-        paces: Paces,
-        readings: Readings,
+        step_times: StepTimes,
+        counters: CounterWatch,
         tell: Callable[[str, Finding], None],
         say: Callable[[str], None],
     ) -> None:
         self._kept = kept
-        self._paces = paces
-        self._readings = readings
+        self._step_times = step_times
+        self._counters = counters
         self._tell = tell
         self._say = say
         self._early = False
-        self._told = False
+        self._reported = False
         self._busy: dict[str, list[answers.BusyProcess]] = {}
         self._seen: list[Waits] = []
         self._ways: list[Way] = []
 
     def look(self) -> None:
         now = time.monotonic()
-        slower = None if self._told else self._paces.slower(now)
-        if self._told or (slower is None and not self._due(now)):
+        slower = None if self._reported else self._step_times.slower(now)
+        if self._reported or (slower is None and not self._due(now)):
             return
         found = self._late(by_stack=False)
         looks = [self._ways]
@@ -259,33 +259,33 @@ class Slowness:
         self._say_what(slower, found, self._network(looks) if found is None else None)
 
     def _due(self, now: float) -> bool:
-        due = not self._early and self._paces.age_s(now) >= EARLY * self._paces.baseline_s
+        due = not self._early and self._step_times.age_s(now) >= EARLY * self._step_times.baseline_s
         self._early = self._early or due
         return due
 
-    def _say_what(self, slower: Slower | None, found: Late | None, network: SlowNetwork | None) -> None:
+    def _say_what(self, slower: Slowdown | None, found: LateNode | None, network: SlowNetwork | None) -> None:
         why = {name: self._why(name) for name in self._kept.nodes}
         findings = judge(slower, found, why, [str(one) for one in self._seen[:MOST_SHOWN]], network)
-        self._told = bool(findings) or slower is not None
+        self._reported = bool(findings) or slower is not None
         for node, finding in findings.items():
             self._tell(node, finding)
         if slower is not None and not findings:
-            self._say(f"{pace_text(slower)}, on all nodes alike: the steps themselves may have grown")
+            self._say(f"{slowdown_text(slower)}, on all nodes alike: the steps themselves may have grown")
         elif network is not None and not findings:
             self._say(network.says)
 
     def _why(self, name: str) -> Why:
-        then, now = self._readings.before.get(name), self._readings.last.get(name)
-        rose = {says: says for says in self._readings.rose.get(name, ())}
+        then, now = self._counters.before.get(name), self._counters.last.get(name)
+        rose = {says: says for says in self._counters.rose.get(name, ())}
         return {**reasons(name, then, now, self._busy.get(name, ())), **rose}
 
-    def _late(self, *, by_stack: bool) -> Late | None:
+    def _late(self, *, by_stack: bool) -> LateNode | None:
         """None also where a rank has a GPU, for which it waits as for another rank."""
         kept = self._kept
         gpus = any(member.place.gpus for member in kept.members)
         nodes = [kept.at.inventory.node(name) for name in kept.live_nodes()]
 
-        def ask(node: Node) -> answers.StandingAnswer:
+        def ask(node: Node) -> answers.StackSamples:
             leaders = {str(m.place.ranks[0]): m.journal.get("pid") for m in kept.on(node.name) if not m.over}
             order = {
                 "leaders": leaders,
@@ -293,7 +293,7 @@ class Slowness:
                 "every_s": EVERY_S,
                 "stacks": kept.stacks.get(node.name) if by_stack and not gpus else None,
             }
-            return kept.at.session(node).call(answers.STANDING, order, timeout_s=ANSWER_S)
+            return kept.at.session(node).call(answers.STACK_SAMPLES, order, timeout_s=ANSWER_S)
 
         said = kept.at.run.site.each(nodes, ask, timeout_s=ANSWER_S)
         told = {name: answer for name, answer in said.items() if not isinstance(answer, BaseException)}
@@ -318,11 +318,11 @@ class Slowness:
         return judge_network(looks, why)
 
 
-def _looks(told: answers.RankStanding | None) -> tuple[str, list[str]]:
+def _looks(told: answers.RankSamples | None) -> tuple[str, list[str]]:
     return (told["states"], told["stacks"]) if told else ("", [])
 
 
-def ways_of(at: Context, told: Mapping[str, answers.StandingAnswer]) -> list[Way]:
+def ways_of(at: Context, told: Mapping[str, answers.StackSamples]) -> list[Way]:
     """What the ranks of each node sent to those of each other one meanwhile."""
     names = names_by_address(at)
     found: dict[tuple[str, str], Way] = {}

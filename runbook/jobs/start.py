@@ -14,7 +14,7 @@ from importlib import resources
 from runbook.causes.findings import finding_for, unreachable_for
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.ping.names import gloo_announces, own_name_finding
-from runbook.checks.ping.observed import Observations
+from runbook.checks.ping.observations import Observations
 from runbook.checks.port import holders
 from runbook.jobs.attempt import BY_LAUNCHER, Attempt, ProcessSpec, about
 from runbook.jobs.processes import KeptProcess, KeptProcesses, wait_for
@@ -167,7 +167,7 @@ def _port(at: Context, attempt: Attempt) -> dict[str, Outcome]:
     def arguments(node: Node) -> Facts:
         return {"address": None, "speaks": at.data_address(node), "ports": [port]}
 
-    answer = at.ask("port", arguments, timeout_s=8.0, nodes=[master])[master.name]
+    answer = at.ask(answers.PORT, arguments, timeout_s=8.0, nodes=[master])[master.name]
     if isinstance(answer, Outcome):
         return {master.name: answer}
     found = holders(master, answer, port)
@@ -192,7 +192,7 @@ def _gloo_of_jax(attempt: Attempt) -> bool:
 def _own_names(at: Context) -> dict[str, Outcome]:
     """Nodes whose own host name means an address that no other node can dial."""
     order = {"names": [], "hostname": True, "reverse": "127.0.0.1", "targets": []}
-    said = at.ask("ping", lambda node: order, timeout_s=15.0)
+    said = at.ask(answers.PING, lambda node: order, timeout_s=15.0)
     problems = {name: answer for name, answer in said.items() if isinstance(answer, Outcome)}
     seen = Observations(at, {name: answer for name, answer in said.items() if not isinstance(answer, Outcome)}, [])
     announced = {node.name: ipaddress.ip_address(gloo_announces(seen, node)) for node in seen.nodes}

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.launch.guards import Guards
 from runbook.launch.job import STARTS_ITS_RANKS, Job
+from runbook.launch.preconditions import Guards
 from runbook.launch.quote import Word
 from runbook.launch.ranks import NodeRanks, RankLayout, node_environment, rank_environment
 from runbook.launch.script import ScriptProcess, ScriptSpec

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from runbook.model.inventory import EnvValue, Inventory, Node, Rendezvous
 from runbook.model.redact import GONE
-from runbook.model.secret import Secret
-from runbook.model.secret_formats import names_secret
+from runbook.model.secrets import Secret, names_secret
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import jinja2
 
 import runbook
-from runbook.launch.guards import CODES, PROBE, Activation, Guards, read_activation
+from runbook.launch.preconditions import CODES, PROBE, Activation, Guards, read_activation
 from runbook.launch.quote import CannotQuote, Dialect, Literal, bat, printable, ps1, sh
 from runbook.model.inventory import EnvValue
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 
 LAUNCH = "launch"
 """The script that starts a node's job has this name, whatever its stage is called."""

@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from runbook.collect.scrub import secret_places
 from runbook.files.document import Document, parse_document, source_lines
-from runbook.lint.files import leads_out, roots_of
+from runbook.lint.find_files import leads_out, roots_of
 from runbook.lint.findings import LintFinding
 from runbook.lint.rules.security import known_formats, named_secrets, secrets_in_commands
 from runbook.model.errors import Problem, Span
 from runbook.model.redact import Redactor, joined
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 
 _FEW = 100  # secrets that are looked for in every message, and not only in those about their own line
 _LEAST = 4  # characters of a secret that is looked for in messages: shorter ones are parts of ordinary words

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from runbook.files.document import Document, collector_paused
-from runbook.lint.files import LintFile, Read, ReadFiles, find_files, roots_of
+from runbook.lint.find_files import FoundFile, find_files, roots_of
 from runbook.lint.findings import LintFinding, Report, finding_of, in_order
 from runbook.lint.redaction import RedactedReport
-from runbook.lint.rule_inputs import InventoryFile, PlaybookFile
+from runbook.lint.rule_inputs import InventoryFile, PlaybookFile, ReadFile, ReadFiles
 from runbook.lint.rules import DOCUMENT_RULES, INVENTORY_RULES, PLAYBOOK_RULES, TOGETHER_RULES
 from runbook.lint.rules.across_files import named_inventory
 from runbook.lint.rules.security import known_formats
@@ -29,10 +29,10 @@ _MOST_LOOKED_FOR = 10_000  # of one kind in one file: a rule that has found so m
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    files: tuple[LintFile, ...]
+    files: tuple[FoundFile, ...]
     settings: tuple[LintSettings, ...]
-    excluded: tuple[LintFile, ...]
-    outside: tuple[LintFile, ...]
+    excluded: tuple[FoundFile, ...]
+    outside: tuple[FoundFile, ...]
 
 
 def lint(paths: Sequence[str]) -> Report:
@@ -84,7 +84,7 @@ def _limited(findings: Iterable[LintFinding]) -> tuple[list[LintFinding], list[s
     return shown, more
 
 
-def _chosen(found: Sequence[LintFile], settings_of: SettingsOf) -> _Chosen:
+def _chosen(found: Sequence[FoundFile], settings_of: SettingsOf) -> _Chosen:
     outside = tuple(one for one in found if one.leads_to)
     found = [one for one in found if not one.leads_to]
     excluded = [one for one in found if settings_of(one.path).excludes(one.path)]
@@ -109,7 +109,7 @@ def _nothing_to_lint(foreign: int, chosen: _Chosen) -> Problem:
     return Problem("arguments.nothing-to-lint", f"there is nothing to lint: {', '.join(looked)}", None, help)
 
 
-def _of_one_file(read: Read, settings: LintSettings) -> list[LintFinding]:
+def _of_one_file(read: ReadFile, settings: LintSettings) -> list[LintFinding]:
     """The findings of rules that look at one file."""
     file = read.document.path
     ignored = settings.ignored(file)
@@ -127,7 +127,7 @@ def _of_one_file(read: Read, settings: LintSettings) -> list[LintFinding]:
     return without_echoes([finding_of(problem, file) for problem in problems], read.problems)
 
 
-def _of_all_files(reads: Sequence[Read], reading: ReadFiles) -> list[LintFinding]:
+def _of_all_files(reads: Sequence[ReadFile], reading: ReadFiles) -> list[LintFinding]:
     """The findings of rules that look at several files."""
     inventories = [read.subject for read in reads if isinstance(read.subject, InventoryFile)]
     playbooks = [read.subject for read in reads if isinstance(read.subject, PlaybookFile)]
@@ -164,7 +164,7 @@ def _bounded(problems: Iterable[Problem], file: str, ignored: Collection[str]) -
         yield problem
 
 
-def _of_loading(read: Read) -> tuple[Problem, ...]:
+def _of_loading(read: ReadFile) -> tuple[Problem, ...]:
     """What keeps the file from being used: no silence reaches it."""
     return read.problems if read.problems or read.kind else (_no_kind(read.document),)
 
@@ -176,7 +176,7 @@ def _no_kind(document: Document) -> Problem:
 
 
 def _without_silenced(
-    findings: Iterable[LintFinding], reads: Sequence[Read], settings_of: SettingsOf
+    findings: Iterable[LintFinding], reads: Sequence[ReadFile], settings_of: SettingsOf
 ) -> list[LintFinding]:
     """The findings that no silence and no setting takes away, and what is wrong with the silences."""
     by_file: dict[str, list[LintFinding]] = {read.document.path: [] for read in reads}

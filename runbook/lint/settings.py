@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from runbook.files.document import Keys, mapping_problem, read_document
-from runbook.files.hints import did_you_mean
-from runbook.lint.files import leads_out, roots_of
+from runbook.files.suggestions import did_you_mean
+from runbook.lint.find_files import leads_out, roots_of
 from runbook.lint.findings import rules
 from runbook.lint.rule_inputs import scalars
 from runbook.model.errors import Problem, Span

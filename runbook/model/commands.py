@@ -1,5 +1,4 @@
-"""Foreign names in commands that people paste: interfaces, chains, paths, hosts, whatever a node, a log or a file calls
-them.
+"""Names from nodes, logs and files, quoted for commands that people paste: interfaces, chains, paths, hosts.
 
 Every remedy with a command in it puts such a name in through here. A name is one word of its command, and nothing that
 is not printable stands in it raw: what is escaped names nothing any more, so that such a command fails instead of

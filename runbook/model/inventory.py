@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from runbook.model.commands import word
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 
 EnvValue = str | Secret
 

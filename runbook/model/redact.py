@@ -1,4 +1,4 @@
-"""Secrets out of everything that is shown or kept: one redactor, given every secret of the run.
+"""The redactor, which takes every secret of the run out of everything that is shown or kept.
 
 A secret is found however it is written: what `views` undoes (JSON, URLs, shells, Python, HTML, colours), and the forms
 below, which no reader would undo. Tokens of well-known formats are taken out as well, whoever's they are. The cost is
@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 from runbook.model.decoded_text import JOINTS, View, plainest, unquoted, views
 from runbook.model.inventory import Inventory
 from runbook.model.remedy import Remedy
-from runbook.model.secret import Secret
-from runbook.model.secret_formats import holds_secret, known_tokens
+from runbook.model.secrets import Secret, holds_secret, known_tokens
 
 T = TypeVar("T")
 Place = tuple[int, int]

@@ -1,4 +1,4 @@
-"""Numbers as an engineer writes them."""
+"""Numbers: as an engineer writes them, and as they are read from the texts of others."""
 
 from __future__ import annotations
 
@@ -59,3 +59,23 @@ def bandwidth_text(gigabytes: float) -> str:
         if abs(gigabytes) >= unit:
             return f"{significant(gigabytes / unit)} {name}"
     return f"{significant(gigabytes / 1e-9)} B/s"
+
+
+# Numbers in texts of others: whatever the digits, one that can be reckoned with, and no error.
+
+DIGITS = 15
+MOST = 10**DIGITS
+SMALL_DIGITS = 9
+
+
+def number(text: str) -> int:
+    """The number that decimal digits write, MOST where it is larger: Python refuses to read thousands of digits."""
+    digits = text.strip()
+    if len(digits) > DIGITS:
+        digits = digits.lstrip("0") or "0"
+    return int(digits) if len(digits) <= DIGITS else MOST
+
+
+def small_number(text: str | None) -> int | None:
+    """A rank, a count of ranks: None where nothing is written, or what has so many digits that it is none."""
+    return int(text) if text and len(text) <= SMALL_DIGITS else None

@@ -388,7 +388,7 @@ def read_file(name: str, path: str, keep: Pattern[str] | None = None) -> Collect
     return answer
 
 
-def told(name: str, command: str, lines: Iterable[str]) -> CollectedAnswer:
+def own_answer(name: str, command: str, lines: Iterable[str]) -> CollectedAnswer:
     """An answer that this program found out by itself."""
     return answered(name, command, "ok", 0, "".join(line + "\n" for line in lines))
 
@@ -403,7 +403,7 @@ def sysctls() -> CollectedAnswer:
         value = read("/proc/sys/net/ipv4/conf/%s/rp_filter" % key)
         if value and key not in ("all", "default"):
             lines.append("net.ipv4.conf.%s.rp_filter = %s" % (key, value))
-    return told("system/sysctl", "sysctl of net.*, vm.* and kernel.* that matter", lines)
+    return own_answer("system/sysctl", "sysctl of net.*, vm.* and kernel.* that matter", lines)
 
 
 def interfaces() -> CollectedAnswer:
@@ -420,7 +420,7 @@ def interfaces() -> CollectedAnswer:
             if value and value != "0":
                 facts.append("%s=%s" % (fact, value))
         lines.append("%s: %s" % (name, " ".join(facts)))
-    return told("network/interfaces", "/sys/class/net", lines)
+    return own_answer("network/interfaces", "/sys/class/net", lines)
 
 
 def hcas() -> CollectedAnswer:
@@ -441,7 +441,7 @@ def hcas() -> CollectedAnswer:
                         value = read("%s/%s/%s" % (here, counters, counter))
                         if value not in (None, "0"):
                             lines.append("%s port %s %s: %s" % (hca, port, counter, value))
-    return told("infiniband/sysfs", base, lines)
+    return own_answer("infiniband/sysfs", base, lines)
 
 
 def passwd() -> Accounts:
@@ -512,7 +512,7 @@ def processes(ports: list[tuple[int, int]], known: Accounts) -> tuple[CollectedA
             lines.append("%d %s %s [%s] %s" % (pid, owner(uid, known)[0], its.state, ", ".join(why), shown))
     if hidden:
         lines.append("(%d processes of other users could not be looked into)" % hidden)
-    return told("processes", "processes with a GPU or one of the ports, stuck, or left of a run", lines), uids
+    return own_answer("processes", "processes with a GPU or one of the ports, stuck, or left of a run", lines), uids
 
 
 def of_the_run(kernel_log: CollectedAnswer, age: float) -> CollectedAnswer:
@@ -527,14 +527,14 @@ def of_the_run(kernel_log: CollectedAnswer, age: float) -> CollectedAnswer:
         except ValueError:
             continue
     command = kernel_log["command"] + ", since the run began"
-    answer = told("system/kernel-log-of-the-run", command, lines)
+    answer = own_answer("system/kernel-log-of-the-run", command, lines)
     answer["status"], answer["err"] = kernel_log["status"], kernel_log["err"]
     return answer
 
 
 def environment(prefixes: list[str]) -> CollectedAnswer:
     lines = ["%s=%s" % (key, value) for key, value in sorted(os.environ.items()) if key.startswith(tuple(prefixes))]
-    return told("nccl/environment", "env (names on a list only, as this login gives them)", lines)
+    return own_answer("nccl/environment", "env (names on a list only, as this login gives them)", lines)
 
 
 def python(arguments: dict[str, Any]) -> CollectedAnswer:

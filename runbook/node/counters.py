@@ -16,8 +16,8 @@ import os
 import re
 import time
 
+from runbook.node.adapters import CLASS, hardware, number
 from runbook.node.gpus import find_smi, query_gpus
-from runbook.node.link import CLASS, hardware, number
 from runbook.node.proc import read
 from runbook.node.tools import tool
 

@@ -11,13 +11,13 @@ import socket
 import struct
 import time
 
-from runbook.node.turns import READ, pause
+from runbook.node.event_loop import READ, pause
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.node.turns import Conversation, Turns
+    from runbook.node.event_loop import Conversation, EventLoop
     from runbook.transport.answers import Pinged
 
 PAUSE_S = 0.005
@@ -40,7 +40,7 @@ class Peer:
         self.sent: dict[str, dict[int, float]] = {"small": {}, "full": {}}  # by sequence number, when
         self.trips: dict[str, list[float]] = {"small": [], "full": []}  # seconds
 
-    def told(self) -> dict[str, Pinged] | None:
+    def result(self) -> dict[str, Pinged] | None:
         """As `ping` would have it, where every echo came back; else None."""
         found: dict[str, Pinged] = {}
         for size, sent in self.sent.items():
@@ -58,9 +58,9 @@ class Peer:
 
 
 class Echoes:
-    def __init__(self, family: socket.AddressFamily, turns: Turns) -> None:
+    def __init__(self, family: socket.AddressFamily, loop: EventLoop) -> None:
         self.request, self.reply, self.protocol = ECHO[family]
-        self.turns = turns
+        self.loop = loop
         self.family = family
         self.own = os.getpid() & 0xFFFF
         self.number = 0
@@ -82,20 +82,20 @@ class Echoes:
 
     def run(self, peers: list[Peer], count: int) -> Conversation:
         """Generator: so many small echoes to each, and a few of full size."""
-        listening = [self.turns.start(self._listen(sock)) for sock in self.sockets.values()]
-        begun = self.turns.clock
+        listening = [self.loop.start(self._listen(sock)) for sock in self.sockets.values()]
+        begun = self.loop.clock
         for turn in range(count):
             for peer in peers:
-                if self.turns.clock - begun < SIGN_S or peer.trips["small"]:
+                if self.loop.clock - begun < SIGN_S or peer.trips["small"]:
                     self._send(peer, "small")
                     if turn < FULL:
                         self._send(peer, "full")
             yield from pause(PAUSE_S)
-        ended = self.turns.clock
-        while self.waiting and self.turns.clock - ended < LAST_S:
+        ended = self.loop.clock
+        while self.waiting and self.loop.clock - ended < LAST_S:
             yield from pause(0.01)
         for task, sock in zip(listening, self.sockets.values()):
-            self.turns.cancel(task)
+            self.loop.cancel(task)
             sock.close()
 
     def _send(self, peer: Peer, size: str) -> None:
@@ -141,7 +141,7 @@ def checksum(packet: bytes) -> int:
     return ~(total + (total >> 16)) & 0xFFFF
 
 
-def echoes(turns: Turns, addresses: dict[str, int], count: int) -> dict[str, dict[str, Pinged]]:
+def echoes(loop: EventLoop, addresses: dict[str, int], count: int) -> dict[str, dict[str, Pinged]]:
     """`addresses`: address -> bytes of a full-size echo's data. By address what came of its echoes, where all came
     back."""
     peers = [Peer(address, size) for address, size in addresses.items()]
@@ -151,10 +151,10 @@ def echoes(turns: Turns, addresses: dict[str, int], count: int) -> dict[str, dic
         if not those:
             continue
         try:
-            turns.start(Echoes(family, turns).run(those, count), over.append)
+            loop.start(Echoes(family, loop).run(those, count), over.append)
         except OSError:
             over.append(None)  # we may not
     while len(over) < len({":" in peer.address for peer in peers}):
-        turns.turn()
-    told = {peer.address: peer.told() for peer in peers}
+        loop.turn()
+    told = {peer.address: peer.result() for peer in peers}
     return {address: found for address, found in told.items() if found}

@@ -36,7 +36,7 @@ import threading
 import time
 
 from runbook.node.journal import ABOUT, ATTEMPT, JOURNAL, PLAIN, WRITTEN, Odd, belongs, checked, node_of
-from runbook.node.owned import document, is_ours, listed, opened, ours, safe, write
+from runbook.node.own_files import document, is_ours, listed, opened, ours, safe, write
 from runbook.node.proc import born, environ, owner, pids, stat
 from runbook.node.proc import kill as send
 from runbook.node.steps import USUAL, number, step_in
@@ -352,7 +352,7 @@ def steps(folder: str, facts: Facts, finds: Pattern[str]) -> dict[str, float]:
             try:
                 with log(folder, name + end) as file:
                     age = max(0.0, time.time() - os.fstat(file.fileno()).st_mtime)
-                    first, last = (step_told(part, end, finds) for part in ends(file))
+                    first, last = (first_step(part, end, finds) for part in ends(file))
             except OSError:
                 continue
             if last is not None:
@@ -372,7 +372,7 @@ def ends(file: BinaryIO) -> tuple[list[str], list[str]]:
     return begin, end[::-1]
 
 
-def step_told(lines: list[str], end: str, finds: Pattern[str]) -> int | None:
+def first_step(lines: list[str], end: str, finds: Pattern[str]) -> int | None:
     """The first step that these lines tell."""
     found = (number(line.strip()) if end == ".step" else step_in(line, finds) for line in lines)
     return next((step for step in found if step is not None), None)

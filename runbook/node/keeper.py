@@ -31,7 +31,7 @@ import threading
 import time
 
 from runbook.node.message import say as say_it
-from runbook.node.owned import document, listed, ours, safe, write
+from runbook.node.own_files import document, listed, ours, safe, write
 from runbook.node.proc import born, kill, tagged
 
 TYPE_CHECKING = False

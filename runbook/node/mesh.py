@@ -29,15 +29,15 @@ import termios
 import threading
 import time
 
+from runbook.node.event_loop import READ, WRITE, EventLoop, pause
 from runbook.node.message import say
-from runbook.node.turns import READ, WRITE, Turns, pause
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import Any, Literal
 
-    from runbook.node.turns import Conversation, Task
+    from runbook.node.event_loop import Conversation, Task
     from runbook.transport.answers import AwakeFacts, Dialled
 
     Outcome = Literal["open", "stranger", "silent", "lost"]
@@ -70,7 +70,7 @@ def greeting(run_id: str) -> bytes:
     return ("runbook " + run_id + "\n").encode()
 
 
-# Conversations: each is a generator that `turns` resumes.
+# Conversations: each is a generator that the event loop resumes.
 
 
 def receive(sock: socket.socket, count: int, seconds: float) -> Generator[Any, Any, bytes]:
@@ -146,23 +146,21 @@ def answer(sock: socket.socket, run_id: str) -> Conversation:
 
 
 def dial(
-    target: dict[str, Any], order: dict[str, Any], run_id: str, held: list[socket.socket], turns: Turns
+    target: dict[str, Any], order: dict[str, Any], run_id: str, held: list[socket.socket], loop: EventLoop
 ) -> Generator[Any, Any, Dialled | None]:
     """One dial: open, stranger, refused, dropped (silence), rejected (the network said no), unsent (no port left to
     dial from), unresolvable, reset, silent or lost. `tries`: which of them opened, the kernel's own repetitions not
     counted; all of them where none did. `local` and `remote`: the addresses of both ends as numbers."""
-    begun = turns.clock
+    begun = loop.clock
     result: Dialled = {**UNMEASURED}
     try:
-        sock = yield from connect(target, result, order["open_s"], turns)
+        sock = yield from connect(target, result, order["open_s"], loop)
         knock = target.get("mode") == "knock"
         kept = order["hold"] and not knock and len(held) < HELD
         if kept:
             held.append(sock)
         try:
-            result["outcome"] = (
-                "open" if knock else (yield from converse(sock, target, run_id, order["reply_s"], turns))
-            )
+            result["outcome"] = "open" if knock else (yield from converse(sock, target, run_id, order["reply_s"], loop))
             result["retransmitted"] = retransmitted(sock)
         finally:
             if not kept:
@@ -183,7 +181,7 @@ def dial(
             result["outcome"] = "unsent"
         else:
             result["outcome"] = "rejected"
-    result["seconds"] = round(turns.clock - begun, 3)
+    result["seconds"] = round(loop.clock - begun, 3)
     plain = (result["outcome"], result["tries"], result["retransmitted"]) == ("open", 1, 0)
     return None if plain else result
 
@@ -249,7 +247,7 @@ LOOKUPS = Lookups()
 
 
 def connect(
-    target: dict[str, Any], result: Dialled, seconds: float, turns: Turns
+    target: dict[str, Any], result: Dialled, seconds: float, loop: EventLoop
 ) -> Generator[Any, Any, socket.socket]:
     """The first of several tries to open, and which one it was: on a long way, or a busy host, it is the first, though
     others have been sent after it. Raises Silence."""
@@ -257,12 +255,12 @@ def connect(
     family, kind, protocol, _, where = found[0]
     where = (where[0], target["port"]) + tuple(where[2:])
     result["remote"] = where[0]
-    begun = turns.clock
+    begun = loop.clock
     pending: list[socket.socket] = []
     starts: tuple[float, ...] = TRIES_S
     try:
         while True:
-            waited = turns.clock - begun
+            waited = loop.clock - begun
             if len(pending) < len(starts) and waited >= starts[len(pending)]:
                 sock = socket.socket(family, kind, protocol)
                 pending.append(sock)
@@ -288,7 +286,7 @@ def connect(
                 result["tries"] = pending.index(sock) + 1
                 pending.remove(sock)
                 return sock
-            if turns.clock - begun >= seconds:
+            if loop.clock - begun >= seconds:
                 raise PatienceOver()
     finally:
         for sock in pending:
@@ -304,7 +302,7 @@ def retransmitted(sock: socket.socket) -> int | None:
 
 
 def converse(
-    sock: socket.socket, target: dict[str, Any], run_id: str, seconds: float, turns: Turns
+    sock: socket.socket, target: dict[str, Any], run_id: str, seconds: float, loop: EventLoop
 ) -> Generator[Any, Any, Outcome]:
     expected = greeting(run_id)
     try:
@@ -324,12 +322,12 @@ def converse(
         if mode == "trips":
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.send(b"t")
-            begun = turns.clock
+            begun = loop.clock
             for _ in range(TRIPS):
                 sock.send(b"x")
                 if not (yield from receive(sock, 1, seconds)):
                     return "lost"
-                if turns.clock - begun > TRIPS_S:
+                if loop.clock - begun > TRIPS_S:
                     break
     except PatienceOver:
         return "lost"
@@ -363,7 +361,7 @@ def places(address: str, port: int) -> list[tuple[int, Any]]:
 class MeshProgram:
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
-        self.turns = Turns()
+        self.loop = EventLoop()
         self.shut_out = 0  # connections for which this process had no descriptor
         self.over = False
 
@@ -389,7 +387,7 @@ class MeshProgram:
                     break
                 continue
             listener.setblocking(False)
-            self.turns.start(self.accept(listener))
+            self.loop.start(self.accept(listener))
             return int(listener.getsockname()[1])
         raise first or OSError("no place to listen")
 
@@ -404,7 +402,7 @@ class MeshProgram:
                     yield from pause(0.05)
                 continue
             sock.setblocking(False)
-            self.turns.start(answer(sock, self.run_id))
+            self.loop.start(answer(sock, self.run_id))
 
     def orders(self) -> Conversation:
         """The lines of stdin; its end is ours."""
@@ -423,7 +421,7 @@ class MeshProgram:
 
     def awake(self) -> AwakeFacts:
         shut_out, self.shut_out = self.shut_out, 0
-        told = self.turns.report()
+        told = self.loop.report()
         told["shut_out"] = shut_out
         return told
 
@@ -442,14 +440,14 @@ class Order:
         self.told = False
 
     def begin(self) -> None:
-        self.mesh.turns.start(self.minded())
+        self.mesh.loop.start(self.minded())
         self.fill()
 
     def fill(self) -> None:
         while self.left and len(self.under_way) < self.order["at_once"]:
             at = self.left.pop()
-            conversation = dial(self.targets[at], self.order, self.mesh.run_id, self.held, self.mesh.turns)
-            self.under_way[at] = self.mesh.turns.start(conversation, functools.partial(self.ended, at))
+            conversation = dial(self.targets[at], self.order, self.mesh.run_id, self.held, self.mesh.loop)
+            self.under_way[at] = self.mesh.loop.start(conversation, functools.partial(self.ended, at))
         if not self.left and not self.under_way:
             self.tell()
 
@@ -469,7 +467,7 @@ class Order:
             return
         self.told = True
         for task in list(self.under_way.values()):
-            self.mesh.turns.cancel(task)
+            self.mesh.loop.cancel(task)
         for sock in self.held:
             forget(sock)
         say({"event": "dialled", "results": self.results, "awake": self.mesh.awake()})
@@ -498,9 +496,9 @@ def main() -> None:
         except OSError as error:
             errors.append({"port": port, "errno": errno.errorcode.get(error.errno or 0, ""), "text": str(error)})
     say({"event": "listening", "ports": ports, "errors": errors})
-    mesh.turns.start(mesh.orders())
+    mesh.loop.start(mesh.orders())
     while not mesh.over:
-        mesh.turns.turn()
+        mesh.loop.turn()
     os._exit(0)
 
 

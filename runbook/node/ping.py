@@ -25,16 +25,16 @@ import threading
 import time
 
 from runbook.node.echo import echoes
+from runbook.node.event_loop import EventLoop, pause
 from runbook.node.proc import read
 from runbook.node.tools import find, json_of, run, tool
-from runbook.node.turns import Turns, pause
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from concurrent.futures import Future
     from typing import Any
 
-    from runbook.node.turns import Conversation
+    from runbook.node.event_loop import Conversation
     from runbook.transport.answers import (
         Looked,
         Neighbour,
@@ -90,7 +90,7 @@ class Lookup:
             self._thread.join(max(0.0, self.begun + LOOKUP_S - time.monotonic()))
         return None if self.took is None else self.addresses
 
-    def told(self) -> Looked:
+    def result(self) -> Looked:
         addresses = self.wait()
         seconds = LOOKUP_S if self.took is None else self.took
         return {"addresses": addresses, "seconds": round(seconds, 2), "in_hosts": hosts_lines(self.name)}
@@ -288,13 +288,13 @@ def batch(lines: list[str]) -> list[dict[str, Any]]:
 
 
 def at_first_glance(
-    turns: Turns, targets: list[dict[str, Any]], lookups: dict[str, Lookup], count: int
+    loop: EventLoop, targets: list[dict[str, Any]], lookups: dict[str, Lookup], count: int
 ) -> dict[str, PingTarget]:
     """By peer, those of which every echo comes back at once."""
     number = {target["peer"]: numeric(lookups[target["address"]]) for target in targets}
     ways = routes_at_once(sorted({address for address in number.values() if address}))
     sizes = {address: full_data(address, way.get("mtu")) for address, way in ways.items()}
-    answered = echoes(turns, sizes, count) if sizes else {}
+    answered = echoes(loop, sizes, count) if sizes else {}
     if not answered:
         return {}
     known = {entry.get("dst"): entry for entry in json_of(tool("ip", ["-j", "neigh", "show"], 3)) or []}
@@ -380,20 +380,20 @@ def look(arguments: dict[str, Any]) -> PingAnswer:
     lookups = {name: Lookup(name) for name in wanted + ([hostname] if arguments["hostname"] else [])}
     reverse = Reverse(arguments["reverse"])
     count = max(FEWEST, min(MOST, ALL_PEERS // max(1, len(targets))))
-    turns = Turns()
-    at_once = at_first_glance(turns, targets, lookups, count)
+    loop = EventLoop()
+    at_once = at_first_glance(loop, targets, lookups, count)
     left = [target for target in targets if target["peer"] not in at_once]
     with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
         looking = {t["peer"]: pool.submit(look_at, t, lookups[t["address"]], count) for t in left}
-        turns.start(waiting(looking))
+        loop.start(waiting(looking))
         while not all(one.done() for one in looking.values()):
-            turns.turn()
+            loop.turn()
     seen = [at_once.get(target["peer"]) or looking[target["peer"]].result() for target in targets]
     after, since = rp_filtered(), neighbours_refused()
     return {
-        "names": {name: lookups[name].told() for name in arguments["names"]},
+        "names": {name: lookups[name].result() for name in arguments["names"]},
         "hostname": hostname,
-        "own": lookups[hostname].told() if arguments["hostname"] else None,
+        "own": lookups[hostname].result() if arguments["hostname"] else None,
         "nameservers": nameservers(),
         "name_sources": sources(),
         "hosts_unreadable": hosts_unreadable(),
@@ -401,7 +401,7 @@ def look(arguments: dict[str, Any]) -> PingAnswer:
         "interfaces": interfaces(),
         "rp_filtered": None if dropped is None or after is None else after - dropped,
         "neighbours_refused": None if refused is None or since is None else since - refused,
-        "awake": turns.report(),
+        "awake": loop.report(),
         "targets": seen,
     }
 

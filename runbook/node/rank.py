@@ -247,7 +247,7 @@ class Worker:
             store = self.dist.TCPStore(
                 host, port, self.world_size, is_master=False, timeout=patience, wait_for_workers=False
             )
-        store.set("runbook/host/%d" % self.rank, json.dumps({"host": socket.gethostname(), "machine": machine()}))
+        store.set("runbook/host/%d" % self.rank, json.dumps({"host": socket.gethostname(), "machine": this_machine()}))
         self.step("connected")
         self.store = store
         options: dict[str, Any] = {}
@@ -638,8 +638,8 @@ def available_memory() -> int | None:
     return free
 
 
-def machine() -> str:
-    """The words of the supervisor's `machine()`, which the controller compares these with."""
+def this_machine() -> str:
+    """As `node/proc.py` has it, which this program cannot import: the controller compares both."""
     parts = []
     for path in ("/proc/sys/kernel/random/boot_id", "/etc/machine-id"):
         try:
@@ -678,9 +678,9 @@ def main() -> None:
             if order["do"] in ("join", "allreduce"):
                 getattr(worker, order["do"])(order)
             elif order["do"] == "measure":
-                import lanes  # the controller lays it beside us when it wants single links measured
+                import rank_bandwidth  # the controller lays it beside us when it wants single links measured
 
-                lanes.measure(worker, order, say, worker.waited)
+                rank_bandwidth.measure(worker, order, say, worker.waited)
             else:
                 raise RankFailure("program-error", "unknown order %r" % order["do"])
     except RankFailure as failure:

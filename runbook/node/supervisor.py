@@ -25,8 +25,8 @@ import time
 import types
 import zlib
 
-from runbook.node.owned import make, ours, safe
-from runbook.node.proc import RUN_ID_VARIABLE, account, kill, tagged
+from runbook.node.own_files import make, ours, safe
+from runbook.node.proc import RUN_ID_VARIABLE, account, kill, tagged, this_machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ class Supervisor:
             "pid": os.getpid(),
             "uid": os.getuid() if hasattr(os, "getuid") else None,
             "home": os.path.expanduser("~"),
-            "machine": machine(),
+            "machine": this_machine() or hostname(),
         }
         workdir = os.path.join(os.path.expanduser("~"), os.path.expanduser(config["workdir"]))
         # A folder a node inside the run's: nodes may share their home over NFS, or be one machine.
@@ -489,23 +489,6 @@ def place(workdir: str) -> WorkdirFacts:
     except OSError:
         pass  # what is known by now has to do
     return said
-
-
-def machine() -> str:
-    """What tells one machine (and network namespace) from another, so that a job of one host cannot pass as two."""
-    parts = []
-    for path in ("/proc/sys/kernel/random/boot_id", "/etc/machine-id"):
-        try:
-            with open(path) as file:
-                parts.append(file.read().strip())
-                break
-        except OSError:
-            continue
-    try:
-        parts.append(os.readlink("/proc/self/ns/net"))
-    except OSError:
-        pass
-    return " ".join(parts) or hostname()
 
 
 def waking_pipe() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from runbook.parsers.reading import CUT, Fault, Reading, Support, Tool, fields, number, numbered, yes
+from runbook.parsers.tool_reading import CUT, Fault, Reading, Support, Tool, fields, number, numbered, yes
 
 WARN_S, FAIL_S = 2.0, 10.0
 """Of the live check as well: torch's elastic agent drops a peer whose stamped heartbeat is more than 15 s old

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from runbook.model.commands import word
-from runbook.parsers.reading import CUT, Fault, Reading, Tool, some
+from runbook.parsers.tool_reading import CUT, Fault, Reading, Tool, some
 
 # --- facts ----------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from runbook.parsers.reading import CUT, Fault, Reading, Support, Tool, numbered
+from runbook.parsers.tool_reading import CUT, Fault, Reading, Support, Tool, numbered
 
 ON_INTERFACE = (
     "interface-missing",

@@ -35,13 +35,13 @@ class Gpu:
     index: int
     fields: Mapping[str, str]
 
-    def told(self, name: str) -> str | None:
+    def value(self, name: str) -> str | None:
         """The field's value, or None where there is none to be had."""
         value = self.fields.get(name, "").strip()
         return None if not value or NOT_TOLD.match(value) or BROKEN.match(value) else value
 
     def number(self, name: str) -> float | None:
-        value = self.told(name)
+        value = self.value(name)
         try:
             return None if value is None else float(int(value, 16) if value.startswith("0x") else float(value))
         except ValueError:

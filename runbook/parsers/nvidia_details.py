@@ -17,7 +17,7 @@ from runbook.parsers.nvidia import (
     yes_or_no,
 )
 from runbook.parsers.nvidia_table import failures
-from runbook.parsers.reading import CUT, Fault, Reading, Support, Tool, number, numbered
+from runbook.parsers.tool_reading import CUT, Fault, Reading, Support, Tool, number, numbered
 
 Entries = Mapping[str, str]
 SLOW = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from runbook.parsers.nvidia import BROKEN, LOST, flat, parse_links
 from runbook.parsers.nvidia_table import failures
-from runbook.parsers.reading import CUT, Fault, Reading, Support, Tool, numbered
+from runbook.parsers.tool_reading import CUT, Fault, Reading, Support, Tool, numbered
 
 GPU = re.compile(
     r"GPU (?P<index>\d+): (?P<name>.+?) \(UUID: (?P<uuid>GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\)\s*\Z"

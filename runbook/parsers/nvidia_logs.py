@@ -6,7 +6,7 @@ import re
 
 from runbook.model.bounded_regex import bounded
 from runbook.parsers.nvidia import APPLICATION, XidEvent, events
-from runbook.parsers.reading import Fault, Reading, Support, Tool, numbered
+from runbook.parsers.tool_reading import Fault, Reading, Support, Tool, numbered
 
 UP = bounded(r"Started .*(?:fabric ?manager|Fabric Manager)", re.IGNORECASE)
 CONFIGURED = re.compile(r"Successfully configured all the available (?:GPUs and )?NVSwitches", re.IGNORECASE)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from runbook.model.commands import word
 from runbook.parsers.nvidia import LOST, REFUSALS, flat
-from runbook.parsers.reading import CUT, Fault, Reading, Support, Tool, numbered
+from runbook.parsers.tool_reading import CUT, Fault, Reading, Support, Tool, numbered
 
 HEAD = re.compile(
     r"NVIDIA-SMI (?P<smi>[\d.]+)\s+(?:Driver|KMD) Version: (?P<driver>[\d.]+"

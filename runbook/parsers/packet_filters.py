@@ -13,7 +13,7 @@ from runbook.firewall import iptables, nft
 from runbook.firewall.evaluate import Base, Flow, packet, walk
 from runbook.firewall.front_ends import FirewalldZone, firewalld_runs, parse_ufw, parse_zones
 from runbook.model.commands import NFT_BY_HAND, nft_words, word
-from runbook.parsers.reading import CUT, Reading, Support, Tool, numbered
+from runbook.parsers.tool_reading import CUT, Reading, Support, Tool, numbered
 
 BLOCKED = ("firewall-drop", "firewall-reject", "data-ports-blocked")
 FOREIGN = Flow("198.51.100.23", "203.0.113.9", 45_678)

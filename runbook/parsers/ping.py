@@ -10,7 +10,7 @@ from typing import Literal
 
 from runbook.causes.catalogue import Confidence
 from runbook.model.commands import powershell_word, word
-from runbook.parsers.reading import CUT, Fault, Reading, Tool
+from runbook.parsers.tool_reading import CUT, Fault, Reading, Tool
 
 HEAD = re.compile(
     r"^PING (?P<target>\S*?) ?\((?P<ip>[^)]*)\)(?: from \S+ (?:[^\s:]+)?:?)?(?:.*? "

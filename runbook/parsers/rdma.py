@@ -9,7 +9,7 @@ import re
 
 from runbook.model.commands import word
 from runbook.parsers.ibstat import START_SUBNET_MANAGER, Port, PortCause, as_state
-from runbook.parsers.reading import CUT, Fault, Reading, Tool, numbered, some
+from runbook.parsers.tool_reading import CUT, Fault, Reading, Tool, numbered, some
 
 LINK_STATES = {"Down": "down", "Initialize": "initializing", "Armed": "armed", "Active": "active"}
 """Of ibportstate, in the words of ibstat."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from runbook.model.commands import netsh_name, powershell_word
-from runbook.parsers.reading import CUT, Fault, Reading, Support, Tool, numbered
+from runbook.parsers.tool_reading import CUT, Fault, Reading, Support, Tool, numbered
 
 BLOCKED = ("firewall-drop", "firewall-reject", "data-ports-blocked", "master-not-listening")
 ALLOW = (

@@ -10,7 +10,7 @@ from itertools import islice
 from runbook.causes.catalogue import CausePage, mend
 from runbook.diagnose.judge import Cause
 from runbook.model.visible import visible
-from runbook.report.text import one_line
+from runbook.report.safe_text import one_line
 
 VERSION = 1
 SET_UP = "nothing says that anything failed, and nothing after the setup shows that it went on or ended"
@@ -90,7 +90,7 @@ def as_text(
 ) -> str:
     """The page that a person reads. `went_on`: some line shows more than how a run is set up."""
     read = _count(coverage.lines, "line") + f" of {_count(coverage.files, 'file')} read"
-    also = "".join(f"{line}\n" for line in _told(coverage))
+    also = "".join(f"{line}\n" for line in _coverage_lines(coverage))
     if not causes:
         if went_on:
             return f"healthy: nothing in these logs says that anything failed ({read})\n{also}"
@@ -112,7 +112,7 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def _told(coverage: Coverage) -> Iterator[str]:
+def _coverage_lines(coverage: Coverage) -> Iterator[str]:
     """What was not read, what was read otherwise than it stands there, what was left aside."""
     for label, those, more in (("not read", coverage.unread, coverage.more), ("note", coverage.notes, 0)):
         for at, one in enumerate(those[:LISTED]):

@@ -9,9 +9,9 @@ from functools import cached_property, partial
 from typing import Any
 
 from runbook.files.document import Keys
-from runbook.files.hints import nearest
 from runbook.files.node_sets import select
-from runbook.files.origins import Candidate, Origins
+from runbook.files.suggestions import nearest
+from runbook.files.value_origins import Candidate, Origins
 from runbook.launch.ranks import NodeRanks, layout, node_environment
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import Inventory, Node

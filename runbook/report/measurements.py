@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from runbook.model.node_ranges import fold
 from runbook.model.units import bytes_text, link_text, significant
 from runbook.model.verdict import Outcome
-from runbook.report.record import fastest_links
-from runbook.report.text import cells, one_line, pad
+from runbook.report.run_record import fastest_links
+from runbook.report.safe_text import cells, one_line, pad
 
 # title, unit, key of the row, width, significant digits (0: write it as it is)
 COLUMNS = (

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import TextIO, cast
 
 from runbook.model.visible import json_visible, visible, visible_lines
-from runbook.report.text import ascii_only
+from runbook.report.safe_text import ascii_only
 
 NAMES = {"stdout": "standard output", "stderr": "standard error"}
 

@@ -29,7 +29,7 @@ from runbook.model.events import (
 from runbook.model.exit_codes import BUG
 from runbook.model.remedy import Remedy, RemedyStep
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.report.record import Record, StageRecord
+from runbook.report.run_record import Record, StageRecord
 
 
 def plain(value: object) -> object:

@@ -20,7 +20,7 @@ from runbook.model.node_ranges import fold
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Verdict
 from runbook.model.visible import visible
-from runbook.report.groups import (
+from runbook.report.folding import (
     FindingBlock,
     FoldedFinding,
     Gist,
@@ -34,8 +34,8 @@ from runbook.report.groups import (
     warning_groups,
 )
 from runbook.report.measurements import bandwidth_line, links_map, table_header, table_row
-from runbook.report.record import Record, StageRecord, assert_never
-from runbook.report.text import ascii_only, cells, lines, one_line, pad, wrap
+from runbook.report.run_record import Record, StageRecord, assert_never
+from runbook.report.safe_text import ascii_only, cells, lines, one_line, pad, wrap
 
 T = TypeVar("T")
 

@@ -42,12 +42,12 @@ from runbook.serve.agent_states import (
     State,
     drained,
     never_enrolled,
+    no_stream_because,
     not_connected,
     not_opened,
     ranks_of,
     spoken,
     state_of,
-    state_told,
 )
 from runbook.serve.changed import Changed
 from runbook.serve.settings import ServeSettings
@@ -155,7 +155,9 @@ class Fleet:
         """Every enrolled node, in natural order of the names."""
         with self._lock:
             self._judge()
-            return [self._seen(self._members[name]) for name in sorted(self._members, key=natural)]
+            members = list(self._members.values())
+        # Of a thousand nodes it takes a while, in which agents are to be heard.
+        return [self._seen(member) for member in sorted(members, key=lambda member: natural(member.name))]
 
     def node(self, name: str) -> AgentState | None:
         with self._lock:
@@ -328,7 +330,7 @@ class Fleet:
                 return StreamStatus()
             if member.link is None and member.state in ("ONLINE", "DRAINING", "SUSPECT"):
                 return not_connected(name, self._silent(member))
-            return state_told(name, member.state, self._silent(member), member.version)
+            return no_stream_because(name, member.state, self._silent(member), member.version)
 
     async def open(self, request: StreamRequest) -> Channel:
         """A stream to a supervisor on a node. Raises NoStreamError."""

@@ -125,7 +125,7 @@ def not_connected(name: str, silent_s: float) -> StreamStatus:
     return StreamStatus(CAUSE, says, fix, node=name)
 
 
-def state_told(name: str, state: State, silent_s: float, version: str) -> StreamStatus:
+def no_stream_because(name: str, state: State, silent_s: float, version: str) -> StreamStatus:
     """Of a node that is neither online nor drained."""
     if state == "REVOKED":
         fix = f"enrol it again: `runbook serve enrol`, and on {name} `runbook agent enrol STRING --again`"

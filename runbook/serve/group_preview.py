@@ -17,8 +17,8 @@ from runbook.engine.plan import Choice, Plan, make_plan
 from runbook.engine.scripts import node_files
 from runbook.files.document import parse_document
 from runbook.files.inventory import examine_inventory, with_shell
-from runbook.files.origins import Origins
 from runbook.files.playbook import examine_launch, has_launch
+from runbook.files.value_origins import Origins
 from runbook.launch.launchers import launch_spec
 from runbook.launch.ranks import layout
 from runbook.launch.script import LAUNCH
@@ -27,8 +27,7 @@ from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import Playbook
 from runbook.model.redact import GONE, Redactor
-from runbook.model.secret import Secret
-from runbook.model.secret_formats import holds_secret, names_secret
+from runbook.model.secrets import Secret, holds_secret, names_secret
 
 SHELLS = ("sh", "bat", "ps1")
 DRAFT = ".lint-"
@@ -111,8 +110,8 @@ def linted(file: Path, text: str) -> Linted:
         try:
             found = lint([str(path)]).findings
         except FilesWrong as wrong:
-            return Linted([_told("error", problem) for problem in wrong.problems], text, {})
-    told = [_told(one.rule.severity, one.problem) for one in found]
+            return Linted([_shown("error", problem) for problem in wrong.problems], text, {})
+    told = [_shown(one.rule.severity, one.problem) for one in found]
     if any(one.rule == "secret.private-key" for one in told):
         return Linted(told, "", {}, "the file holds a private key, so nothing of it is shown here: take it out by hand")
     lines = text.split("\n")  # what lint counts as lines is the same where YAML can be read
@@ -139,7 +138,7 @@ def revealed(text: str, hidden: Mapping[str, str]) -> str:
     return text
 
 
-def _told(severity: str, problem: Problem) -> ShownFinding:
+def _shown(severity: str, problem: Problem) -> ShownFinding:
     line, column = (problem.span.line, problem.span.column) if problem.span else (1, 1)
     return ShownFinding(severity, problem.id, line, column, problem.message, problem.help or "")
 

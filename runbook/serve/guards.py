@@ -29,8 +29,9 @@ from starlette.websockets import WebSocket
 import runbook
 from runbook.model.errors import FilesWrong
 from runbook.serve.changed import Changed
-from runbook.serve.page import READS, Page, allows, failure
+from runbook.serve.page import READS, Page, allows
 from runbook.serve.people import Audit, People, Person, csrf_of
+from runbook.serve.rendering import failure
 from runbook.serve.settings import ServeSettings
 
 HEADERS = {

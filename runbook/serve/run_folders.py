@@ -17,8 +17,8 @@ from typing import Any
 from runbook.model.errors import FilesWrong
 from runbook.model.events import RunStarted
 from runbook.model.safe_files import open_below
-from runbook.report.record import number
 from runbook.report.run_json import Result, from_json, read
+from runbook.report.run_record import number
 from runbook.serve.store import Store
 
 ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")

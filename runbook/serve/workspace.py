@@ -12,6 +12,7 @@ from pathlib import Path
 
 from starlette.requests import Request
 
+from runbook.engine.runfolder import ENDING
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import GroupFile, Groups, NoGroup
@@ -51,6 +52,10 @@ class Workspace:
     def unheard(self, row: RunRow) -> list[AgentState]:
         """Nodes of a run that goes on whose agents are SUSPECT or LOST: their ranks live on, and nobody sees them."""
         return self._fleet.unheard(row.nodes) if self.processes.lives(row.id) else []
+
+    def ending(self, row: RunRow) -> bool:
+        """Whether somebody has told a run to end."""
+        return (self.runs.folder / row.id / ENDING).exists()
 
     def view(self, name: str) -> GroupView:
         """Raises NoGroup."""

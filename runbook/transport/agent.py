@@ -100,7 +100,7 @@ class AgentStream:
         self._node = node
         self._path = socket_path(inventory)
         self._complaint = b""
-        self._told: StreamStatus | None = None
+        self._status: StreamStatus | None = None
         self._heard = False
         self._over = threading.Event()
         self._closing = threading.Lock()
@@ -120,7 +120,7 @@ class AgentStream:
             self._socket.settimeout(OPENED_S)
             self._socket.sendall(framed(ASK, msgspec.json.encode(request)))
             kind, data = _read(self._socket)
-            refused = None if kind == OPENED else _told(data)
+            refused = None if kind == OPENED else _decoded_status(data)
             self._socket.settimeout(None)
         except (OSError, ValueError) as error:
             self._socket.close()
@@ -158,8 +158,8 @@ class AgentStream:
 
     def why(self, says: str) -> Unreachable | None:
         """What the server knows against the node; None where it hears it."""
-        told = self._told.unreachable(says) if self._told else None
-        if self._told is None and self._over.is_set():  # a server that goes on says why a stream is over
+        told = self._status.unreachable(says) if self._status else None
+        if self._status is None and self._over.is_set():  # a server that goes on says why a stream is over
             return gone(f"{says}; the server ended its stream without a word: it was stopped, or is gone")
         try:
             told = told or ask(self._path, self._node.name).unreachable(says)
@@ -183,7 +183,7 @@ class AgentStream:
                 elif kind == STDERR:
                     self._complaint = (self._complaint + data)[-MOST_COMPLAINT:]
                 elif kind == OVER:
-                    self._told = _told(data)
+                    self._status = _decoded_status(data)
                     return
         except (OSError, ValueError):
             return  # the server is gone: `why` finds out
@@ -197,7 +197,7 @@ def ask(path: Path, node: str) -> StreamStatus:
         try:
             asking.settimeout(ASKED_S)
             asking.sendall(framed(ASK, msgspec.json.encode(StreamRequest(node, open=False))))
-            return _told(_read(asking)[1])
+            return _decoded_status(_read(asking)[1])
         except (OSError, ValueError) as error:
             raise _no_answer(node, path, f"it does not answer: {error}") from None
 
@@ -209,7 +209,7 @@ def enrolment(path: Path, by: str, name: str | None) -> str:
         try:
             asking.settimeout(ASKED_S)
             asking.sendall(framed(ENROL, msgspec.json.encode(EnrolmentRequest(by, name))))
-            told = _told(_read(asking)[1])
+            told = _decoded_status(_read(asking)[1])
         except (OSError, ValueError) as error:
             raise _no_answer(name or "a new node", path, f"it does not answer: {error}") from None
     if (refused := told.unreachable()) is not None:
@@ -277,7 +277,7 @@ def _exactly(source: socket.socket, count: int) -> bytes:
     return bytes(found)
 
 
-def _told(data: bytes) -> StreamStatus:
+def _decoded_status(data: bytes) -> StreamStatus:
     try:
         return _STREAM_STATUS.decode(data)
     except (ValueError, RecursionError) as error:

@@ -381,7 +381,7 @@ class AdapterFacts(TypedDict):
     tc: dict[Word, Text] | None
 
 
-class LinkAnswer(TypedDict):
+class Adapters(TypedDict):
     interfaces: dict[Interface, AdapterFacts]
 
 
@@ -484,7 +484,7 @@ class RankSeen(TypedDict):
     own_stacks: dict[Digits, Text]
 
 
-class HaltAnswer(TypedDict):
+class RankProcesses(TypedDict):
     ranks: dict[Digits, RankSeen]
     busy: list[BusyProcess]
     carried: Integer | None
@@ -495,7 +495,7 @@ class HaltAnswer(TypedDict):
     seconds: Seconds
 
 
-class RankStanding(TypedDict):
+class RankSamples(TypedDict):
     pid: Pid
     states: Annotated[str, Meta(pattern=r"\A[A-Za-z]{0,1000}\Z")]
     stacks: Annotated[list[Text], Meta(max_length=1000)]
@@ -506,8 +506,8 @@ class SentTo(TypedDict):
     busy_s: Number
 
 
-class StandingAnswer(TypedDict):
-    ranks: dict[Digits, RankStanding]
+class StackSamples(TypedDict):
+    ranks: dict[Digits, RankSamples]
     busy: list[BusyProcess]
     sent: dict[Line, SentTo] | None
     seconds: Seconds
@@ -634,24 +634,28 @@ class Asked(str, Generic[Told]):
         return asked
 
 
+ADAPTERS = Asked("adapters", Adapters)
 COLLECT = Asked("collect", Collected)
 COUNTERS = Asked("counters", Counters)
 EPHEMERAL = Asked("ephemeral", Ephemeral)
 FLOWS = Asked("flows", Flows)
-HALT = Asked("halt", HaltAnswer)
+GPUS = Asked("gpus", GpusAnswer)
+IBSTAT = Asked("ibstat", IbstatAnswer)
+PING = Asked("ping", PingAnswer)
+PORT = Asked("port", PortAnswer)
+PYTHONS = Asked("pythons", Pythons)
+RANK_PROCESSES = Asked("rank_processes", RankProcesses)
+REACH = Asked("reach", ReachAnswer)
 ROUTE = Asked("route", Routes)
-STANDING = Asked("standing", StandingAnswer)
+STACK_SAMPLES = Asked("stack_samples", StackSamples)
+SURVEY = Asked("survey", SurveyAnswer)
 
+_ONE_ANSWER: tuple[Asked[Any], ...] = (
+    *(ADAPTERS, COLLECT, COUNTERS, EPHEMERAL, FLOWS, GPUS, IBSTAT, PING, PORT, PYTHONS),
+    *(RANK_PROCESSES, REACH, ROUTE, STACK_SAMPLES, SURVEY),
+)
 ANSWERS: Mapping[str, Any] = {
-    **{asked: asked.answer for asked in (COLLECT, COUNTERS, EPHEMERAL, FLOWS, HALT, ROUTE, STANDING)},
-    "reach": ReachAnswer,
-    "ping": PingAnswer,
-    "port": PortAnswer,
-    "gpus": GpusAnswer,
-    "ibstat": IbstatAnswer,
-    "link": LinkAnswer,
-    "survey": SurveyAnswer,
-    "pythons": Pythons,
+    **{asked: asked.answer for asked in _ONE_ANSWER},
     "job prepare": Prepared,
     "job watch": Watched,
     "job stop": KeptAnswer,
@@ -692,7 +696,7 @@ def _asked(program: str, arguments: Mapping[str, Any], found: Mapping[str, Any])
             Ephemeral.__annotations__ if found["low"] is not None and found["high"] is not None else ("low", "high")
         )
         return list(fields), [name for name in Ephemeral.__annotations__ if name in found]
-    if program == "halt":
+    if program == "rank_processes":
         return sorted(rank for rank, pid in arguments["leaders"].items() if pid), sorted(found["ranks"])
     return [], []
 
@@ -757,7 +761,7 @@ class ToolRun(TypedDict):
     flavour: NotRequired[Word]
 
 
-class RulesFacts(TypedDict, total=False):
+class FirewallFacts(TypedDict, total=False):
     conntrack_count: Digits | None
     conntrack_max: Digits | None
     local_ports: Line | None
@@ -771,9 +775,9 @@ class RulesFacts(TypedDict, total=False):
     traffic_filters: dict[Line, Line]
 
 
-class RulesAnswer(TypedDict):
+class FirewallRules(TypedDict):
     tools: dict[Line, ToolRun]
-    facts: RulesFacts
+    facts: FirewallFacts
 
 
 class RankOfWorld(TypedDict):
@@ -958,7 +962,7 @@ class Messages:
 
 
 MESH = Messages({"listening": Listening, "dialled": DialResults})
-RULES = Messages({"": RulesAnswer})
+FIREWALL_RULES = Messages({"": FirewallRules})
 RANK: Descriptions = {
     "step started": Started,
     "step imported": Imported,
@@ -978,7 +982,7 @@ RANK: Descriptions = {
 }
 KEEPER = Messages({"kept": KeptNow})
 
-PROGRAMS: Mapping[str, Messages] = {"mesh": MESH, "rules": RULES}
+PROGRAMS: Mapping[str, Messages] = {"mesh": MESH, "firewall_rules": FIREWALL_RULES}
 """Of the programs in `runbook/node/` that are started by their name."""
 
 

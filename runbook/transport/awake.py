@@ -1,5 +1,5 @@
-"""Was this machine awake? Silence counts only for somebody who would have heard, and a deadline only for somebody who
-ran.
+"""Whether this machine was awake: silence counts only for somebody who would have heard, and a deadline only for
+somebody who ran.
 
 Whoever waits for nodes ticks here every so often; a tick that comes late is this machine's own lateness: it slept, the
 process was stopped, or others had the CPU.

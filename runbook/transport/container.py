@@ -257,7 +257,7 @@ ON_THE_HOST: Mapping[str, AskedOnHost] = {
     "collect": AskedOnHost(_collect),
     "gpus": AskedOnHost(_gpus),
     "ibstat": AskedOnHost(_instead),
-    "link": AskedOnHost(_instead, network=True),
+    "adapters": AskedOnHost(_instead, network=True),
     "ping": AskedOnHost(
         _ping,
         ours=lambda asked: {**asked, "targets": []},
@@ -266,7 +266,7 @@ ON_THE_HOST: Mapping[str, AskedOnHost] = {
     ),
     "port": AskedOnHost(_port, network=True),
     "reach": AskedOnHost(_reach),
-    "rules": AskedOnHost(_instead, network=True),
+    "firewall_rules": AskedOnHost(_instead, network=True),
 }
 """By program. All others look only where the job runs."""
 

@@ -61,7 +61,7 @@ class Pods:
         self._lock = threading.Lock()
         self._asking = threading.Lock()
         self._names: dict[Kubernetes, set[str]] = {}
-        self._told: dict[object, tuple[float, object]] = {}
+        self._known: dict[object, tuple[float, object]] = {}
         self._entered: dict[str, Pod] = {}
 
     def expect(self, nodes: Iterable[Node]) -> None:
@@ -160,13 +160,13 @@ class Pods:
 
     def _ask(self, key: object, fresh_s: float, question: Callable[[], str]) -> str:
         with self._asking:
-            when, told = self._told.get(key, (-FRESH_S, None))
+            when, told = self._known.get(key, (-FRESH_S, None))
             if told is None or time.monotonic() - when > fresh_s:
                 try:
                     told = question()
                 except Unreachable as error:
                     told = error
-                self._told[key] = time.monotonic(), told
+                self._known[key] = time.monotonic(), told
         if isinstance(told, Unreachable):
             raise told
         return str(told)

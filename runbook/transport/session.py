@@ -24,7 +24,7 @@ from runbook.model.errors import Unreachable
 from runbook.transport import answers, bootstrap, container, programs
 from runbook.transport.awake import Awake, cpu_pressure
 from runbook.transport.frames import Frame, FrameReader, UnexpectedAnswer, decoded
-from runbook.transport.remote import MOST_OUTPUT, Answer, Message, ProgramNotStarted, Remote
+from runbook.transport.remote_program import MOST_OUTPUT, Answer, Message, ProgramNotStarted, Remote
 from runbook.transport.stream import Stream
 
 BEAT_S = 1.0

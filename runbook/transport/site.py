@@ -1,4 +1,4 @@
-"""All nodes of a run at once: open them in parallel, keep them awake, fan work out, let them go."""
+"""The sessions with all nodes of a run: opened in parallel, kept alive, used at once, and closed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runbook.transport.awake import Awake, Pace, cpu_pressure, short_of_cpu
 from runbook.transport.bootstrap import SilentPython
 from runbook.transport.container import ContainerStream
 from runbook.transport.kubernetes import Pods
-from runbook.transport.remote import Message
+from runbook.transport.remote_program import Message
 from runbook.transport.session import BEAT_S, SILENCE_S, Session
 from runbook.transport.slurm import Allocations
 from runbook.transport.stream import LocalStream, Stream

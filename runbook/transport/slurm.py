@@ -367,7 +367,7 @@ class Allocations:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._told: dict[object, tuple[float, SlurmJob | Mapping[str, SlurmNode] | Unreachable]] = {}
+        self._known: dict[object, tuple[float, SlurmJob | Mapping[str, SlurmNode] | Unreachable]] = {}
 
     def connect(self, node: Node) -> SlurmStream:
         """A stream to the node's supervisor. Raises Unreachable with the cause."""
@@ -416,13 +416,13 @@ class Allocations:
 
     def _ask(self, key: object, question: Callable[[], T]) -> T:
         with self._lock:
-            when, told = self._told.get(key, (-FRESH_S, None))
+            when, told = self._known.get(key, (-FRESH_S, None))
             if time.monotonic() - when > FRESH_S:
                 try:
                     told = question()  # type: ignore[assignment]
                 except Unreachable as error:
                     told = error
-                self._told[key] = time.monotonic(), told  # type: ignore[assignment]
+                self._known[key] = time.monotonic(), told  # type: ignore[assignment]
         if isinstance(told, Unreachable):
             raise told
         return told  # type: ignore[return-value]

@@ -30,7 +30,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 from websockets.sync.server import ServerConnection, serve
 
-from runbook.agent.home import Home, Identity, certificate_of, enrol
+from runbook.agent.enrolment import certificate_of, enrol
+from runbook.agent.folder import AgentFolder, Identity
 from runbook.agent.protocol import (
     KILL,
     PROTOCOL,
@@ -316,7 +317,7 @@ def test_an_agent_survives_whatever_a_server_says(tmp_path: Path) -> None:
     with serve(handle, "127.0.0.1", 0) as listener:
         thread = threading.Thread(target=listener.serve_forever)
         thread.start()
-        home = Home(tmp_path / "agent")
+        home = AgentFolder(tmp_path / "agent")
         port = listener.socket.getsockname()[1]
         home.remember(Identity("n1", f"http://127.0.0.1:{port}", "token"))
         argv = [sys.executable, "-m", "runbook", "agent", "run", "--as-root", "--dir", str(home.path)]
@@ -392,7 +393,7 @@ def test_another_certificate_hears_no_secret_and_the_right_one_needs_no_date(tmp
     with tls_server(false, got) as port:
         told = Enrolment(f"https://127.0.0.1:{port}", digest, "a secret")
         with pytest.raises(FilesWrong, match="not the one"):
-            enrol(Home(tmp_path / "home"), str(told), "n1")
+            enrol(AgentFolder(tmp_path / "home"), str(told), "n1")
         identity = Identity("n1", told.url, "a token", ssl.DER_cert_to_PEM_cert(real[2]))
         context = identity.context()
         assert context is not None
@@ -408,7 +409,7 @@ def test_another_certificate_hears_no_secret_and_the_right_one_needs_no_date(tmp
 
 
 def test_a_folder_that_others_can_write_holds_no_identity(tmp_path: Path) -> None:
-    home = Home(tmp_path / "agent")
+    home = AgentFolder(tmp_path / "agent")
     home.remember(Identity("n1", "http://127.0.0.1:1", "t"))
     assert (home.path / "identity.json").stat().st_mode & 0o777 == 0o600
     assert home.identity() == Identity("n1", "http://127.0.0.1:1", "t")

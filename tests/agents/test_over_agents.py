@@ -34,7 +34,7 @@ stages:
 """
 LOOK = """\
 import json, sys, msgspec
-from runbook.agent.facts import jobs
+from runbook.agent.heartbeat import jobs
 print(json.dumps([msgspec.to_builtins(one) for one in jobs(sys.argv[1], ["~/.runbook", "~/nowhere"])]))
 """
 

@@ -14,7 +14,7 @@ from profiles import examples
 
 pytest.importorskip("starlette")
 
-from runbook.agent.program import FIRST_S, MOST_S, back_off
+from runbook.agent.agent import FIRST_S, MOST_S, back_off
 from runbook.agent.protocol import (
     ELSEWHERE,
     LOST_S,

@@ -192,7 +192,7 @@ def neutral(text: str, lab: Lab) -> str:
 def only_of_the_lab(said: dict[str, list[Json]], lab: Lab) -> None:
     """Leave out what nodes told of processes, kernel messages and accounts that are this machine's; and besides beats that
     came again because it was slow, and calls that went well long before."""
-    for halt in filter(None, said.get("halt", ())):
+    for halt in filter(None, said.get("rank_processes", ())):
         halt["kernel_says"] = []
         for number, busy in enumerate(halt["busy"]):
             busy.update(user="somebody", command=f"python busy-{number}.py")

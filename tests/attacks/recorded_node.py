@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from runbook.transport.bootstrap import MARK
-from runbook.transport.remote import MARK as MESSAGE
+from runbook.transport.remote_program import MARK as MESSAGE
 
 FOLDER = Path(__file__).parent / "recorded"
 
@@ -108,7 +108,7 @@ def asked(frame: Json) -> str | None:
         if frame["argv"][:2] == ["/bin/sh", "-c"]:
             return "shell"
         words = " ".join(frame["argv"])
-        return next((name for name in ("mesh", "rules", "keeper") if f"/{name}.py" in words), "rank")
+        return next((name for name in ("mesh", "firewall_rules", "keeper") if f"/{name}.py" in words), "rank")
     return None
 
 
@@ -246,7 +246,7 @@ class _Program:
         self._left: list[Json] = node.next(self._name) or []
         self._over = False
         node.say({"id": self._id, "event": "started", "pid": 4242})
-        if self._name in ("rules", "shell"):
+        if self._name in ("firewall_rules", "shell"):
             self._all()
             self._exit(0)
         elif self._name == "mesh":

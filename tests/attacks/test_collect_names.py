@@ -24,12 +24,12 @@ from profiles import examples
 
 from runbook.cli.main import main
 from runbook.collect.archive import archive_files, packed
-from runbook.collect.entries import Absent, ArchiveFile, UsedPaths, refused
+from runbook.collect.archive_entries import Absent, ArchiveFile, UsedPaths, refused
+from runbook.collect.ask_nodes import MOST_OF_A_NODE, NodeAnswer, fail, take
 from runbook.collect.gather import scrubbed
-from runbook.collect.nodes import MOST_OF_A_NODE, NodeAnswer, fail, take
-from runbook.collect.people import GENERIC
+from runbook.collect.local_files import read_run, run_entries
+from runbook.collect.people_pseudonyms import GENERIC
 from runbook.collect.scrub import Scrubber
-from runbook.collect.sources import read_run, run_entries
 from runbook.model.errors import Unreachable
 from runbook.transport import ProgramNotStarted, UnexpectedAnswer
 from runbook.transport.answers import Collected, answer
@@ -81,7 +81,7 @@ def answers(draw: st.DrawFn) -> object:
     return said if draw(st.integers(0, 9)) else draw(ANYTHING)
 
 
-def told_by(name: str, said: object) -> NodeAnswer:
+def answered_by(name: str, said: object) -> NodeAnswer:
     """What becomes of an answer on its way through the one boundary."""
     node = NodeAnswer(name)
     try:
@@ -95,7 +95,7 @@ def archived(
     *entries: ArchiveFile, scrubber: Scrubber | None = None, **said: object
 ) -> tuple[dict[str, bytes], list[NodeAnswer]]:
     """The members of an archive with these answers, by node."""
-    nodes = [told_by(name, answer) for name, answer in said.items()]
+    nodes = [answered_by(name, answer) for name, answer in said.items()]
     found: list[ArchiveFile | Absent] = [*entries]
     for node in nodes:
         found += [*node.entries, *node.absent]
@@ -412,7 +412,7 @@ def test_a_node_with_many_users_costs_little() -> None:
     """As many as an answer may name, all beginning alike."""
     many = [[f"u-{number}", f"/home/u-{number}", f"Us Er{number}"] for number in range(20_000)]
     begin = time.process_time()
-    node = told_by(
+    node = answered_by(
         "node-a", {**ANSWER, "users": many, "answers": [{**GOOD, "out": "u u-1 u-x us er data=u\n" * 20_000}]}
     )
     scrubber = Scrubber()
@@ -422,7 +422,7 @@ def test_a_node_with_many_users_costs_little() -> None:
     half = time.process_time() - begin
     assert "u user2 u-x us er" in found.entries[0].text
     begin = time.process_time()
-    node = told_by(
+    node = answered_by(
         "node-a", {**ANSWER, "users": many[:10_000], "answers": [{**GOOD, "out": "u u-1 u-x us er data=u\n" * 10_000}]}
     )
     scrubber = Scrubber()

@@ -106,7 +106,7 @@ NUMBERS = re.compile(
 OURS = {
     # what is made of checked parts beside the command itself
     "firewall/blocked.py": {"permitted", "file"},
-    "firewall/evidence.py": {"way", "LISTERS.get(whose[0], whose[0] + '-save')"},
+    "firewall/collected_rules.py": {"way", "LISTERS.get(whose[0], whose[0] + '-save')"},
     "firewall/explain.py": {"base.engine", "table", "words", "where", "match"},
     "firewall/front_ends.py": {
         *("where", "peer", "part", "protocol", "rules"),
@@ -116,7 +116,7 @@ OURS = {
         *("how", "address", "port", "state", "table", "where", "peers", "match", "protocol", "wanted.protocol"),
         "base.engine",
     },
-    "parsers/host.py": {"remedy"},
+    "parsers/host_resources.py": {"remedy"},
     "checks/bandwidth/adapters.py": {"way"},
     "checks/ping/names.py": {"append"},
     "checks/network/routing.py": {"family(target)", "typed(words)"},
@@ -139,7 +139,7 @@ SENTENCES = re.compile(
     r"-M do -s \{\} from|neigh on|\{\} on \{\}: From)|runbook (?:\{\}|serves )"
 )
 """What only begins like a command."""
-SCRIPTS = ("launch/", "files/env.py", "transport/bootstrap.py", "report/run_text.py", "cli/arguments.py", "collect/sources.py", "importers/survey_facts.py")  # fmt: skip
+SCRIPTS = ("launch/", "files/environment_values.py", "transport/bootstrap.py", "report/run_text.py", "cli/arguments.py", "collect/local_files.py", "importers/survey_facts.py")  # fmt: skip
 FUNCTIONS = ("word(", "powershell_word(", "netsh_name(")
 
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 from profiles import examples
 
-from runbook.checks.ranks.calls import compare_all
+from runbook.checks.ranks.collective_calls import compare_all
 from runbook.cli.main import main
 from runbook.diagnose.all_rules import SIGNS
 from runbook.diagnose.tool_outputs import TABLE, read_paste
-from runbook.model.numbers import MOST, number, small_number
+from runbook.model.units import MOST, number, small_number
 
 EXAMPLES = examples(60, suppress_health_check=list(HealthCheck))
 DIGITS = "7" * 4400

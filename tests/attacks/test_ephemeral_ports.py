@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from lab import Lab
 from lab.fault import Fault, run_fault
 
-from runbook.checks.network.ephemeral import exhausted, few_ports_warning, too_few
+from runbook.checks.network.ephemeral_ports import exhausted, few_ports_warning, too_few
 from runbook.model.verdict import Finding
 
 CHECKS = "name: checks\nstages: [{check: ping}, {check: port}, {check: firewall}]\n"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from runbook.checks.context import NOT_SAFE, folder_finding
-from runbook.checks.reach.login import folder_findings
+from runbook.checks.reach.workdir_and_limits import folder_findings
 from runbook.model.inventory import Node
 from runbook.transport import ProgramNotStarted, Session
 from runbook.transport.stream import LocalStream

@@ -14,7 +14,7 @@ from runbook.checks.network import mesh
 from runbook.checks.ranks import pool
 from runbook.files.inventory import load_inventory
 from runbook.jobs import ending, follow
-from runbook.transport.answers import ANSWERS, KEEPER, MESH, RULES, Messages, message
+from runbook.transport.answers import ANSWERS, FIREWALL_RULES, KEEPER, MESH, Messages, message
 from runbook.transport.frames import UnexpectedAnswer
 
 from .hostile_run import Done, attack, changing
@@ -160,7 +160,7 @@ def hostile(plan: Attack) -> Callable[[str, Json], Json]:
         if name != program:
             return said
         steps = at
-        if program in ("rank", "mesh", "rules", "keeper"):  # whose messages come one by one
+        if program in ("rank", "mesh", "firewall_rules", "keeper"):  # whose messages come one by one
             if not at:
                 return said
             steps = at[1:]
@@ -196,7 +196,7 @@ def test_what_was_recorded_ends_as_it_ended(name: str, tmp_path: Path) -> None:
     assert innocent_are_judged(done, found, "") is None, str(done)
 
 
-ASKED_LATE = {"standing"}
+ASKED_LATE = {"stack_samples"}
 """What nodes are asked only after minutes of a training: no recording is played for so long."""
 
 
@@ -303,7 +303,7 @@ def test_other_commands_bear_a_node_that_lies_in_many_ways(name: str, tmp_path: 
     ("program", "bytes_"),
     [
         pytest.param(program, bytes_, id=f"{program}-{index}")
-        for program in ("hello", "reach", "ping", "port", "rules", "mesh", "rank")
+        for program in ("hello", "reach", "ping", "port", "firewall_rules", "mesh", "rank")
         for index, bytes_ in enumerate(NOT_JSON)
     ],
 )
@@ -314,7 +314,7 @@ def test_what_is_no_json_at_all(program: str, bytes_: bytes, tmp_path: Path) -> 
     assert done.code in (1, 3), str(done)
     assert json.loads((done.run_dir / "result.json").read_text())["verdict"] in ("fail", "unknown")
     told = [finding for outcome in done.outcomes("node-b") for finding in outcome["findings"]]
-    assert told or program == "rules", "only rules are not needed where a port of another node tells enough"
+    assert told or program == "firewall_rules", "only rules are not needed where a port of another node tells enough"
     assert {finding["cause"] for finding in told} <= {"tool-output-unknown"}, str(done)
     # A rank prints among libraries that are not ours: what it says is log, and its silence is what is known of it.
     assert all((program == "rank") == ("not what our programs say" not in one["says"]) for one in told), str(done)
@@ -323,7 +323,7 @@ def test_what_is_no_json_at_all(program: str, bytes_: bytes, tmp_path: Path) -> 
 NO_MESSAGES = (*NOT_JSON[:-1], b"7", b"[]", b'"x"', b'{"event": 3}', b'{"event": "heard-of-by-nobody"}')
 
 
-@pytest.mark.parametrize("messages", [MESH, RULES, KEEPER], ids=["mesh", "rules", "keeper"])
+@pytest.mark.parametrize("messages", [MESH, FIREWALL_RULES, KEEPER], ids=["mesh", "firewall_rules", "keeper"])
 @pytest.mark.parametrize("said", NO_MESSAGES)
 def test_a_program_that_prints_alone_says_nothing_but_its_messages(said: bytes, messages: Messages) -> None:
     with pytest.raises(UnexpectedAnswer):

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checks.training_world import kept
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jobs.attempt_world import kept
 from profiles import examples, one_in
 
 from runbook.cli.main import main
 from runbook.jobs.attempt import ProcessSpec
+from runbook.jobs.failure import judge_attempt
 from runbook.jobs.logs import MARK, RankLogs
-from runbook.jobs.verdict import judge_attempt
 from runbook.jobs.watch import WatchEnd
 from runbook.model.errors import Unreachable
 from runbook.model.redact import Redactor

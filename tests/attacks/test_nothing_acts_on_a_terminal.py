@@ -22,7 +22,7 @@ from report.stories import Story
 import runbook
 from runbook.cli import jobs as jobs_command
 from runbook.cli.main import main
-from runbook.jobs.known import Cleaned, KnownJob, Stopped
+from runbook.jobs.known_jobs import Cleaned, KnownJob, Stopped
 from runbook.model.errors import FilesWrong, Problem, RunbookError, Span, Unreachable
 from runbook.model.inventory import Inventory, Rendezvous
 from runbook.model.verdict import Finding, Outcome, Verdict

@@ -85,7 +85,7 @@ def test_what_is_this_machines_is_left_out(tmp_path: Path) -> None:
     tool = {"name": "system/disks", "out": "/dev/sda1 /secret\n", "err": ""}
     halt = {"kernel_says": ["oom"], "busy": [{"pid": 1, "user": "me", "command": "/secret", "cpu": 1.0}]}
     told: dict[str, list[Json]] = {
-        "halt": [halt, None],
+        "rank_processes": [halt, None],
         "collect": [{"users": [["me", "/home/me", "Me"], ["rblab", "/home/rblab", ""]], "hostnames": ["mine", "node-a"], "answers": [tool]}],
         "rank": [[{"event": "beat"}, {"event": "beat"}, {"event": "step"}]],
     }  # fmt: skip

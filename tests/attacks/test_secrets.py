@@ -30,7 +30,7 @@ from runbook.jobs.logs import LONGEST_LINE, RankLogs
 from runbook.launch.quote import bat, ps1, sh
 from runbook.model.decoded_text import views
 from runbook.model.redact import Redactor, long_enough
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 
 SECRETS = st.text(
     st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Cf", "Zl", "Zp", "Zs")), min_size=6, max_size=40

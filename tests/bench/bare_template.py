@@ -12,7 +12,7 @@ from pathlib import Path
 import jinja2
 
 import runbook
-from runbook.launch.guards import PROBE, Guards, read_activation
+from runbook.launch.preconditions import PROBE, Guards, read_activation
 from runbook.launch.script import DIALECTS, ScriptProcess, ScriptSpec, stops
 
 

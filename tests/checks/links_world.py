@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from runbook.checks.bandwidth.judge import Endpoint, Judgement, Link, LinksVerdict, Measured, Role, verdict
-from runbook.checks.bandwidth.schedule import Schedule
+from runbook.checks.bandwidth.rounds import Schedule
 
 NOISE, TRANSIENTS = 0.03, 0.002
 GBYTES = 12.0

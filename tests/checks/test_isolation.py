@@ -1,27 +1,27 @@
-"""Where a slow AllReduce loses its time: which lanes are tried, what they prove, and who is blamed with which reason."""
+"""Where a slow AllReduce loses its time: which links are tried, what they prove, and who is blamed with which reason."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import pytest
 
 from runbook.checks.bandwidth.adapters import NodeAdapters, rate_after, reasons, shapers
 from runbook.checks.bandwidth.blame import blame
-from runbook.checks.bandwidth.isolation import (
+from runbook.checks.bandwidth.bottleneck import (
     Isolation,
-    LaneLayer,
-    LanesVerdict,
+    LinkLayer,
+    RingVerdict,
     judge,
     ring,
     rounds,
     second_look,
-    slow_lanes,
+    slow_links,
 )
 from runbook.checks.bandwidth.judge import Link
-from runbook.checks.bandwidth.search import uneven
+from runbook.checks.bandwidth.slow_link_search import uneven
 from runbook.parsers.ibstat import Port
+from runbook.transport.answers import AdapterFacts
 
 from .world import cluster, node, pool_of
 
@@ -30,25 +30,25 @@ FAST, SLOW = 12.0, 2.0
 ENDS = [f"n{number}" for number in range(9)]
 
 
-def looked(count: int, is_slow: Callable[[Link], bool], gate: float = GATE, fast: float = FAST) -> LanesVerdict:
-    """What both looks conclude in a world where these lanes are slow."""
+def looked(count: int, is_slow: Callable[[Link], bool], gate: float = GATE, fast: float = FAST) -> RingVerdict:
+    """What both looks conclude in a world where these links are slow."""
 
-    def rate(lane: Link) -> float:
-        return SLOW if is_slow(lane) else fast
+    def rate(link: Link) -> float:
+        return SLOW if is_slow(link) else fast
 
-    first = {lane: rate(lane) for lane in ring(ENDS[:count])}
-    return judge(first, {lane: rate(lane) for lane in second_look(first, gate)}, gate)
+    first = {link: rate(link) for link in ring(ENDS[:count])}
+    return judge(first, {link: rate(link) for link in second_look(first, gate)}, gate)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 9])
 def test_every_end_sends_once_and_receives_once_and_is_on_one_lane_at_a_time(count: int) -> None:
-    lanes = ring(ENDS[:count])
-    assert len(lanes) == (count if count > 1 else 0)
-    assert sorted(lane.source for lane in lanes) == sorted(lane.destination for lane in lanes)
-    groups = rounds(lanes)
+    links = ring(ENDS[:count])
+    assert len(links) == (count if count > 1 else 0)
+    assert sorted(link.source for link in links) == sorted(link.destination for link in links)
+    groups = rounds(links)
     assert len(groups) <= 3
     for group in groups:
-        ends = [end for lane in group for end in (lane.source, lane.destination)]
+        ends = [end for link in group for end in (link.source, link.destination)]
         assert len(ends) == len(set(ends))
 
 
@@ -56,33 +56,33 @@ def test_every_end_sends_once_and_receives_once_and_is_on_one_lane_at_a_time(cou
 @pytest.mark.parametrize("guilty", [0, 1, 2])
 def test_a_slow_sender_receiver_node_or_path_is_told_apart(count: int, guilty: int) -> None:
     end, following = ENDS[guilty], ENDS[(guilty + 1) % count]
-    assert looked(count, lambda lane: lane.source == end) == LanesVerdict(sending=(end,))
-    assert looked(count, lambda lane: lane.destination == end) == LanesVerdict(receiving=(end,))
-    assert looked(count, lambda lane: end in (lane.source, lane.destination)) == LanesVerdict((end,), (end,))
+    assert looked(count, lambda link: link.source == end) == RingVerdict(sending=(end,))
+    assert looked(count, lambda link: link.destination == end) == RingVerdict(receiving=(end,))
+    assert looked(count, lambda link: end in (link.source, link.destination)) == RingVerdict((end,), (end,))
     path = Link(end, following)
-    assert looked(count, lambda lane: lane == path) == LanesVerdict(paths=(path,))
+    assert looked(count, lambda link: link == path) == RingVerdict(paths=(path,))
 
 
 def test_two_nodes_cannot_tell_who_of_them_it_is() -> None:
-    assert looked(2, lambda lane: lane.source == "n0") == LanesVerdict(paths=(Link("n0", "n1"),))
-    assert looked(2, lambda lane: True).clean
-    assert looked(2, lambda lane: False).clean
+    assert looked(2, lambda link: link.source == "n0") == RingVerdict(paths=(Link("n0", "n1"),))
+    assert looked(2, lambda link: True).clean
+    assert looked(2, lambda link: False).clean
 
 
 @pytest.mark.parametrize("count", [2, 3, 8, 9])
 @pytest.mark.parametrize("gate", [1.0, 10.0, 1000.0])
 def test_nobody_is_blamed_where_all_are_alike(count: int, gate: float) -> None:
-    assert looked(count, lambda lane: True, gate).clean
-    assert looked(count, lambda lane: False, gate).clean
+    assert looked(count, lambda link: True, gate).clean
+    assert looked(count, lambda link: False, gate).clean
 
 
 def test_a_gate_that_nobody_meets_still_shows_who_is_far_behind() -> None:
-    assert looked(5, lambda lane: lane.source == "n3", gate=1000.0) == LanesVerdict(sending=("n3",))
-    assert looked(5, lambda lane: lane.source == "n3", gate=1000.0, fast=3.5).clean
+    assert looked(5, lambda link: link.source == "n3", gate=1000.0) == RingVerdict(sending=("n3",))
+    assert looked(5, lambda link: link.source == "n3", gate=1000.0, fast=3.5).clean
 
 
 def test_two_slow_nodes_of_nine() -> None:
-    verdict = looked(9, lambda lane: lane.source in ("n1", "n5"))
+    verdict = looked(9, lambda link: link.source in ("n1", "n5"))
     assert (set(verdict.sending), verdict.receiving, verdict.paths) == ({"n1", "n5"}, (), ())
 
 
@@ -102,7 +102,7 @@ def test_a_second_look_that_could_not_be_had_leaves_the_path() -> None:
 def test_partners_come_from_the_same_ring() -> None:
     first = {Link("a0", "a1"): SLOW, Link("a1", "a0"): SLOW, Link("b0", "b1"): FAST, Link("b1", "b0"): FAST}
     assert set(second_look(first, GATE)) == {Link("a0", "a1"), Link("a1", "a0")}
-    assert slow_lanes(first, GATE) == [Link("a0", "a1"), Link("a1", "a0")]
+    assert slow_links(first, GATE) == [Link("a0", "a1"), Link("a1", "a0")]
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_rates_of_tc() -> None:
     assert rate_after("rate", "ceil 1Gbit") is None
 
 
-def told(mbit: int | None = None, tc: Mapping[str, str] | None = None, duplex: str | None = "full") -> NodeAdapters:
-    facts: dict[str, Any] = {
+def told(mbit: int | None = None, tc: dict[str, str] | None = None, duplex: str | None = "full") -> NodeAdapters:
+    facts: AdapterFacts = {
         "hardware": ["eth0"] if mbit else [],
         "mbit": mbit,
         "duplex": [duplex],
@@ -201,10 +201,10 @@ THREE = pool_of(cluster(node("node-a"), node("node-b"), node("node-c"))).members
 PAIRS = pool_of(cluster(node("node-a", processes=2), node("node-b", processes=2))).members
 
 
-def layer(first: Mapping[tuple[str, str], float], second: Mapping[tuple[str, str], float] | None = None) -> LaneLayer:
+def layer(first: Mapping[tuple[str, str], float], second: Mapping[tuple[str, str], float] | None = None) -> LinkLayer:
     one = {Link(*ends): rate for ends, rate in first.items()}
     other = {Link(*ends): rate for ends, rate in (second or {}).items()}
-    return LaneLayer(one, other, verdict=judge(one, other, GATE))
+    return LinkLayer(one, other, verdict=judge(one, other, GATE))
 
 
 ALIKE = layer({("node-a", "node-b"): 2.0, ("node-b", "node-c"): 2.1, ("node-c", "node-a"): 2.2})
@@ -261,7 +261,7 @@ def test_a_rank_that_is_slow_by_itself_explains_its_lanes() -> None:
     assert charge.cause == "rank-behind"
     assert "waited 90% of the time for a CPU" in charge.says
     assert charge.evidence == ("pid 7",)
-    # Slow alone, and yet its lanes are the good ones: that is not why.
+    # Slow alone, and yet its links are the good ones: that is not why.
     innocent = {0: (10.0, 0.0), 1: (9.0, 0.0), 2: (1.0, 0.9)}
     verdict = blame(THREE, Isolation(alone=innocent, between=SENDS_SLOWLY), {}, GATE)
     assert set(verdict.charges) == {"node-b"}

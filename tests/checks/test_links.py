@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 
 from runbook.checks.bandwidth.adapters import NodeAdapters
+from runbook.checks.bandwidth.bottleneck import between
 from runbook.checks.bandwidth.findings import LinkFindings, as_csv, as_metrics, tell
-from runbook.checks.bandwidth.isolation import between
 from runbook.checks.bandwidth.judge import Normal
-from runbook.checks.bandwidth.normal import BandwidthSetting, link_floor
-from runbook.checks.bandwidth.search import Halted, Pair, PairMeasured, Search, leaves, look, starved
+from runbook.checks.bandwidth.normal_busbw import BandwidthSetting, link_floor
+from runbook.checks.bandwidth.slow_link_search import Pair, PairMeasured, Search, Unfinished, leaves, look, starved
 from runbook.checks.base import configure
 from runbook.checks.links import Links, outcomes
 from runbook.checks.ranks.pool import Halt
 from runbook.model.errors import FilesWrong
 from runbook.model.verdict import Verdict
+from runbook.transport.answers import AdapterFacts
 
 from .world import cluster, context, node, pool_of
 
@@ -146,7 +147,7 @@ def test_a_node_that_is_slow_both_ways() -> None:
 
 def test_a_limit_that_explains_it_is_the_remedy_and_one_that_does_not_is_none() -> None:
     def limited(rate: str) -> NodeAdapters:
-        facts: dict[str, Any] = {
+        facts: AdapterFacts = {
             "hardware": [],
             "mbit": None,
             "duplex": [],
@@ -307,7 +308,7 @@ def test_time_that_ran_out_proves_nobody_sound_or_slow() -> None:
     class Short(Measuring):
         def meet(self, pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], PairMeasured]:
             if len(self.rounds) == 1:
-                raise Halted("there was no time left to measure the rest")
+                raise Unfinished("there was no time left to measure the rest")
             return super().meet(pairs)
 
     inventory = world(12)
@@ -325,10 +326,10 @@ def test_time_that_ran_out_proves_nobody_sound_or_slow() -> None:
 def test_a_rank_that_died_ends_the_search() -> None:
     class Dying(Measuring):
         def meet(self, pairs: Sequence[Pair], **_how: object) -> dict[tuple[int, int], PairMeasured]:
-            raise Halted(f"{len(pairs)} pairs did not finish", Halt("died", 1.0))
+            raise Unfinished(f"{len(pairs)} pairs did not finish", Halt("died", 1.0))
 
     ranks: Any = Dying([], sound)
-    with pytest.raises(Halted):
+    with pytest.raises(Unfinished):
         look(ranks, pool_of(world(3)).members, seconds=0.5)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from runbook.checks.bandwidth.judge import Endpoint, Judgement, Link, Measured, Role, normal, verdict
-from runbook.checks.bandwidth.schedule import Schedule, crossing, groups, round_robin
+from runbook.checks.bandwidth.rounds import Schedule, crossing, groups, round_robin
 
 from .links_world import GBYTES, Network, first_links, leaf_size, search
 

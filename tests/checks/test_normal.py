@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runbook.checks.bandwidth.normal import (
+from runbook.checks.bandwidth.normal_busbw import (
     BandwidthComparison,
     BandwidthSetting,
     Expectation,

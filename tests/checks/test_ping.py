@@ -11,10 +11,11 @@ from runbook.checks.network.dial import Dial
 from runbook.checks.network.pairs import Pairs, culprits, listed
 from runbook.checks.ping.loss import chance_findings, loses
 from runbook.checks.ping.names import name_findings
-from runbook.checks.ping.observed import Observations
+from runbook.checks.ping.observations import Observations
 from runbook.checks.ping.ping import Judge, before_packets, ssh_port, targets
 from runbook.model.inventory import Inventory, Network, Ssh
 from runbook.model.verdict import Finding, Outcome, Verdict
+from runbook.transport.answers import PingAnswer
 
 from .world import A, B, C, Ruled, cluster, context, dial, facts_of, interface, machine, node, verdicts
 
@@ -77,9 +78,9 @@ def card(*prefixes: str, **options: Any) -> Facts:
     }
 
 
-def answer(*found: Facts, **options: Any) -> Facts:
+def answer(*found: Facts, **options: Any) -> PingAnswer:
     given: Facts = {"names": {}, "hostname": "host", "own": None, "nameservers": [], "interfaces": {}}
-    return {
+    said: Any = {
         **given,
         "reverse_late": False,
         "rp_filtered": None,
@@ -87,6 +88,7 @@ def answer(*found: Facts, **options: Any) -> Facts:
         "targets": list(found),
         **options,
     }
+    return cast(PingAnswer, said)
 
 
 def judged(

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 
 from runbook.checks.network.live_traffic import Between
-from runbook.checks.ranks.calls import faithless
-from runbook.checks.ranks.ended import STOPPED, last_place, own_failure
+from runbook.checks.ranks.collective_calls import faithless
 from runbook.checks.ranks.evidence import gather
-from runbook.checks.ranks.halts import outcomes_of_halt, stragglers
+from runbook.checks.ranks.outcomes import outcomes_of_halt, stragglers
+from runbook.checks.ranks.own_failure import STOPPED, last_place, own_failure
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool
-from runbook.launch.guards import CODES
+from runbook.launch.preconditions import CODES
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.transport import Remote
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from runbook.checks.context import Facts, folder_finding, no_answer, select_interfaces
 from runbook.checks.ranks.pool import RankPool
 from runbook.checks.reach.interfaces import interface_findings
-from runbook.checks.reach.login import folder_findings, limit_findings
 from runbook.checks.reach.reach import Clocks, right_clock
 from runbook.checks.reach.torch import compare_versions, torch_findings
+from runbook.checks.reach.workdir_and_limits import folder_findings, limit_findings
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Infiniband, Network
 from runbook.model.verdict import Outcome, Verdict

@@ -83,7 +83,7 @@ class Nobody:
         self.kernel: dict[str, Any] = {}
 
     def call(self, program: str, arguments: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
-        if program != "halt" or self.pool is None:
+        if program != "rank_processes" or self.pool is None:
             raise TimeoutError(f"nobody runs {program} here within {timeout_s} s")
         remotes = {rank: cast(FakeRemote, self.pool.members[int(rank)].remote) for rank in arguments["leaders"]}
         ranks = {
@@ -149,7 +149,7 @@ class Ruled:
         self.answer = SimpleNamespace(message=rules(*lines))
 
     def program(self, name: str, *_: object, **__: object) -> Any:
-        assert name == "rules"
+        assert name == "firewall_rules"
         return SimpleNamespace(wait=lambda seconds: self.answer)
 
 

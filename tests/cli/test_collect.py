@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from runbook.cli.main import main
-from runbook.collect.entries import ArchiveFile, decoded, read_entry
+from runbook.collect.archive_entries import ArchiveFile, decoded, read_entry
 from runbook.model.decoded_text import views
 
 INVENTORY = """\
@@ -251,7 +251,7 @@ def test_interrupted_nothing_is_left(say: Say, folder: Path, monkeypatch: pytest
 
 
 def test_a_long_log_keeps_its_head_and_tail_in_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runbook.collect.entries.MOST_OF_A_FILE", 1000)
+    monkeypatch.setattr("runbook.collect.archive_entries.MOST_OF_A_FILE", 1000)
     path = tmp_path / "x.log"
     lines = [f"line {number:04} of the log" for number in range(200)]
     path.write_text("\n".join(lines) + "\n")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.checks.ranks.calls import Call, Trace, compare, compare_all, odd_ones, read_dump
+from runbook.checks.ranks.collective_calls import Call, Trace, compare, compare_all, odd_ones, read_dump
 
 REDUCE = Call("all_reduce", ((256,),), ("Float",))
 TWICE = Call("all_reduce", ((512,),), ("Float",))

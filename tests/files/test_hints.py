@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from runbook.files.document import parse_document
-from runbook.files.hints import spaced, unfinished
 from runbook.files.inventory import examine_inventory
 from runbook.files.playbook import examine_playbook
+from runbook.files.suggestions import spaced, unfinished
 from runbook.importers.ansible import _MEANINGS
 
 

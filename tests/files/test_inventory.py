@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from runbook.files.inventory import load_inventory, load_inventory_with_origins, natural
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import Infiniband, Inventory, Network, Node, Rendezvous, Ssh
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 
 from .write import inventory, inventory_problems
 

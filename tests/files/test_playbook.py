@@ -6,7 +6,7 @@ import pytest
 
 from runbook.model.errors import Span
 from runbook.model.playbook import Expect
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 
 from .write import playbook, playbook_problems
 

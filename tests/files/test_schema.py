@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from runbook.files import schema as subject
-from runbook.files.accepts import accepts
+from runbook.files.compiled_schema import accepts
 from runbook.files.document import parse_document
 from runbook.files.schema import judge, schema
 

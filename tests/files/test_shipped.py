@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from runbook.files import shipped as subject
-from runbook.files.shipped import find_inventory, find_playbook, shipped, shipped_names
+from runbook.files import shipped_files as subject
+from runbook.files.shipped_files import find_inventory, find_playbook, shipped, shipped_names
 from runbook.model.errors import FilesWrong
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from runbook.files.templating import fill, names_used, truth
 from runbook.model.errors import FilesWrong, Span
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 
 VARIABLES: dict[str, object] = {"iterations": 20, "name": "lab", "sizes": ["1K", "1M"], "on": True, "map": {"a": 1}}
 

@@ -26,7 +26,7 @@ from runbook.transport import programs
 Seen = Literal["open", "dropped", "rejected"]
 CLIENT, SERVER = "10.77.0.1", "10.77.0.2"
 CLIENT6, SERVER6 = "fd77::1", "fd77::2"
-PROGRAM = programs.started("rules").decode()
+PROGRAM = programs.started("firewall_rules").decode()
 TOOLS = ("ip", "nft", "iptables", "iptables-legacy")
 CLONE_NEWNET = 0x40000000
 SHORT, LONG = 0.25, 10.0

@@ -10,7 +10,7 @@ import pytest
 from profiles import one_in
 
 from firewall.pair import CLIENT, CLIENT6, LONG, SERVER, SERVER6, SHORT, Pair, Seen
-from runbook.firewall import Evidence, Explanation, explain, explain_blocked
+from runbook.firewall import Ends, Evidence, Explanation, explain, explain_blocked
 from runbook.firewall.blocked import Seen as SeenBlocked
 
 pytestmark = pytest.mark.lab
@@ -165,7 +165,7 @@ def test_says_what_the_kernel_does_and_the_remedy_opens_it(pair: Pair, case: Cas
     assert seen == case.seen
     client, server = both(pair)
     observed: SeenBlocked = "dropped" if seen != "rejected" else "rejected"
-    told = explain_blocked(observed, pair.flow(PORT, case.version), client, server, "node-a", "node-b")
+    told = explain_blocked(observed, pair.flow(PORT, case.version), Ends(client, server, "node-a", "node-b"))
     assert told is not None
     assert told.decided
     if seen == "open":
@@ -230,7 +230,7 @@ def test_both_ends_block_and_both_are_told(pair: Pair) -> None:
     pair.load(pair.client, chain("tcp dport 29500 drop", hook="output"))
     pair.load(pair.server, chain("tcp dport 29500 drop"))
     client, server = both(pair)
-    told = explain_blocked("dropped", pair.flow(PORT), client, server, "node-a", "node-b")
+    told = explain_blocked("dropped", pair.flow(PORT), Ends(client, server, "node-a", "node-b"))
     assert told is not None
     assert told.node == "node-a"
     assert any(line.startswith("node-b blocks it too") for line in told.evidence)
@@ -254,7 +254,7 @@ def test_a_rule_that_draws_lots_takes_some_of_the_packets(pair: Pair) -> None:
     rule = "numgen random mod 100 < 30 drop"
     pair.load(pair.server, chain(rule))
     client, server = both(pair)
-    told = explain_blocked("dropped", pair.flow(PORT), client, server, "node-a", "node-b")
+    told = explain_blocked("dropped", pair.flow(PORT), Ends(client, server, "node-a", "node-b"))
     assert told is not None
     assert told.by_chance
     assert "node-b drops some of the packets of TCP 29500" in told.says
@@ -272,7 +272,7 @@ def test_a_rule_that_draws_lots_takes_some_of_the_packets(pair: Pair) -> None:
 def test_what_cannot_be_told_is_never_claimed(pair: Pair, rule: str) -> None:
     pair.load(pair.server, chain(rule))
     client, server = both(pair)
-    told = explain_blocked("dropped", pair.flow(PORT), client, server, "node-a", "node-b")
+    told = explain_blocked("dropped", pair.flow(PORT), Ends(client, server, "node-a", "node-b"))
     assert told is not None
     assert not told.decided
     assert "node-b drops TCP 29500" in told.says

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from firewall.pair import CLIENT, LONG, SERVER, SHORT, Pair
-from runbook.firewall import explain, explain_blocked
+from runbook.firewall import Ends, explain, explain_blocked
 from runbook.firewall.front_ends import UfwRule
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("temporary_folder_of_the_test")]
@@ -80,7 +80,7 @@ def test_ufw_on_the_way_out(pair: Pair) -> None:
     pair.keep(pair.client, UFW + "ufw default deny outgoing")
     assert pair.connect(29500) == "dropped"
     client, server = pair.evidence(pair.client, SERVER), pair.evidence(pair.server, CLIENT)
-    told = explain_blocked("dropped", pair.flow(29500), client, server, "node-a", "node-b")
+    told = explain_blocked("dropped", pair.flow(29500), Ends(client, server, "node-a", "node-b"))
     assert told is not None
     assert told.node == "node-a"
     assert told.remedy == f"sudo ufw allow out to {SERVER} port 29500 proto tcp"

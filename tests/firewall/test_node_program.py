@@ -1,4 +1,4 @@
-"""`runbook/node/rules.py` itself: what it says where it may not look, and that it waits for nobody."""
+"""`runbook/node/firewall_rules.py` itself: what it says where it may not look, and that it waits for nobody."""
 
 from __future__ import annotations
 

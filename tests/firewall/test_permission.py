@@ -8,7 +8,7 @@ import pytest
 from lab import Host, Lab
 
 from firewall.pair import PROGRAM
-from runbook.firewall import Evidence, Flow, explain_blocked
+from runbook.firewall import Ends, Evidence, Flow, explain_blocked
 
 pytestmark = pytest.mark.lab
 
@@ -25,14 +25,14 @@ def test_what_is_printed_lets_the_rules_be_read_and_nothing_be_changed(two_hosts
     )
     b.sudo("password")
     flow = Flow(a.address, b.address, 29500)
-    told = explain_blocked("dropped", flow, rules(a, b), rules(b, a), "node-a", "node-b")
+    told = explain_blocked("dropped", flow, Ends(rules(a, b), rules(b, a), "node-a", "node-b"))
     assert told is not None
     assert (told.decided, told.node) == (False, "node-b")
     assert "nobody may look for the rule that does it on node-b: nft and iptables" in told.says
     (grant,) = re.findall(r"`(echo .*?)`", told.remedy)
     b.run(grant, "root", env={"USER": two_hosts.user})
     assert "parsed OK" in b.run(["visudo", "-c"], "root").stdout
-    told = explain_blocked("dropped", flow, rules(a, b), rules(b, a), "node-a", "node-b")
+    told = explain_blocked("dropped", flow, Ends(rules(a, b), rules(b, a), "node-a", "node-b"))
     assert told is not None
     assert told.decided
     assert "policy drop" in told.says

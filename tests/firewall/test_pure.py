@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from runbook.firewall import Evidence, Flow, explain, explain_blocked, sent_elsewhere
+from runbook.firewall import Ends, Evidence, Flow, explain, explain_blocked, sent_elsewhere
 from runbook.firewall.blocked import READERS
 from runbook.firewall.explain import merge
 from runbook.firewall.front_ends import blocking_line, firewalld_runs, parse_ufw, parse_zones, port_lists
 from runbook.firewall.nft import texts_by_handle
 from runbook.model.verdict import Finding
-from runbook.node.rules import AS_ROOT
+from runbook.node.firewall_rules import AS_ROOT
 
 HERE = Path(__file__).parent
 CORPUS = HERE.parents[2] / "shared" / "corpus" / "tool_outputs.jsonl"
@@ -114,7 +114,7 @@ def test_one_condition_of_nft(condition: Any, blocks: bool | None) -> None:
 
 
 def test_the_finding_says_who_what_and_how() -> None:
-    told = explain_blocked("dropped", FLOW, nft(), nft([match(DPORT, 29500), DROP]), "node-a", "node-b")
+    told = explain_blocked("dropped", FLOW, Ends(nft(), nft([match(DPORT, 29500), DROP]), "node-a", "node-b"))
     assert told is not None
     assert told.finding(["node-a"]) == Finding(
         "firewall-drop",
@@ -148,14 +148,14 @@ def test_a_destination_nat_is_the_culprit_and_is_not_followed() -> None:
     told = explain(nft(others=others), FLOW)
     assert (told.blocks, told.elsewhere) == (None, True)
     assert told.allow == "sudo nft insert rule ip nat pre position 2 ip saddr 10.77.0.1 tcp dport 29500 accept"
-    blocked = explain_blocked("refused", FLOW, nft(), nft(others=others), "node-a", "node-b")
+    blocked = explain_blocked("refused", FLOW, Ends(nft(), nft(others=others), "node-a", "node-b"))
     assert blocked is not None
     assert (blocked.cause, blocked.node, blocked.remedy) == ("firewall-reject", "node-b", told.allow)
     assert "elsewhere" in blocked.says
-    answered = sent_elsewhere(replace(FLOW, state="established"), nft(), nft(others=others), "node-a", "node-b")
+    answered = sent_elsewhere(replace(FLOW, state="established"), Ends(nft(), nft(others=others), "node-a", "node-b"))
     assert answered is not None
     assert answered.node == "node-b"
-    assert sent_elsewhere(FLOW, nft(), nft(), "node-a", "node-b") is None
+    assert sent_elsewhere(FLOW, Ends(nft(), nft(), "node-a", "node-b")) is None
 
 
 def test_a_source_nat_makes_the_other_end_see_another_sender() -> None:
@@ -163,10 +163,10 @@ def test_a_source_nat_makes_the_other_end_see_another_sender() -> None:
     snat = {"family": "ip", "table": "nat", "chain": "post", "handle": 2, "expr": [{"snat": {"addr": "10.77.0.99"}}]}
     others = [{"chain": {**post, "prio": 100, "policy": "accept"}}, {"rule": snat}]
     only_its_own = nft([match(SADDR, "10.77.0.1"), {"accept": None}], policy="drop")
-    untouched = explain_blocked("dropped", FLOW, nft(), only_its_own, "node-a", "node-b")
+    untouched = explain_blocked("dropped", FLOW, Ends(nft(), only_its_own, "node-a", "node-b"))
     assert untouched is not None
     assert untouched.between
-    blocked = explain_blocked("dropped", FLOW, nft(others=others), only_its_own, "node-a", "node-b")
+    blocked = explain_blocked("dropped", FLOW, Ends(nft(others=others), only_its_own, "node-a", "node-b"))
     assert blocked is not None
     assert (blocked.node, blocked.decided, blocked.between) == ("node-b", True, False)
     assert "10.77.0.99" in blocked.remedy
@@ -190,7 +190,7 @@ def test_data_may_be_pushed(flags: list[str], value: Any, blocks: bool | None) -
 
 
 def test_when_both_ends_allow_it_the_blame_lies_between() -> None:
-    told = explain_blocked("dropped", FLOW, nft(), nft(), "node-a", "node-b", ports=[(29500, 29510)])
+    told = explain_blocked("dropped", FLOW, Ends(nft(), nft(), "node-a", "node-b", ports=[(29500, 29510)]))
     assert told is not None
     assert told.decided
     assert told.between
@@ -217,7 +217,7 @@ def test_not_having_looked_is_never_an_open_port(record: dict[str, Any], words: 
     assert told.could_not_look is not None
     assert words in told.could_not_look
     assert "sudo nft" in told.could_not_look
-    blocked = explain_blocked("dropped", FLOW, nft(), unseen, "node-a", "node-b")
+    blocked = explain_blocked("dropped", FLOW, Ends(nft(), unseen, "node-a", "node-b"))
     assert blocked is not None
     assert not blocked.decided
     assert not blocked.between
@@ -226,7 +226,9 @@ def test_not_having_looked_is_never_an_open_port(record: dict[str, Any], words: 
 
 
 def test_nothing_collected_at_all() -> None:
-    blocked = explain_blocked("dropped", FLOW, nft(), None, "node-a", "node-b", no_evidence="node-b did not answer")
+    blocked = explain_blocked(
+        "dropped", FLOW, Ends(nft(), None, "node-a", "node-b"), no_evidence="node-b did not answer"
+    )
     assert blocked is not None
     assert not blocked.decided
     assert "node-b did not answer" in blocked.says
@@ -234,9 +236,9 @@ def test_nothing_collected_at_all() -> None:
 
 
 def test_a_refusal_without_a_listener_is_no_firewall() -> None:
-    assert explain_blocked("refused", FLOW, nft(), nft(), "a", "b", listener_was_up=False) is None
+    assert explain_blocked("refused", FLOW, Ends(nft(), nft(), "a", "b"), listener_was_up=False) is None
     reset = nft([match(DPORT, 29500), {"reject": {"type": "tcp reset"}}])
-    told = explain_blocked("refused", FLOW, nft(), reset, "a", "b", listener_was_up=False)
+    told = explain_blocked("refused", FLOW, Ends(nft(), reset, "a", "b"), listener_was_up=False)
     assert told is not None
     assert told.cause == "firewall-reject"
     assert "with a TCP reset" in told.says
@@ -345,7 +347,7 @@ def test_what_drops_beside_the_packet_filter_is_named_when_no_rule_does_it() -> 
     node = evidence()
     for place, found in (("eth0 ingress", True), ("eth1 ingress", False)):
         guarded = Evidence(node.tools, {**node.facts, "traffic_filters": {place: text}})
-        told = explain_blocked("dropped", FLOW, evidence(), guarded, "node-a", "node-b")
+        told = explain_blocked("dropped", FLOW, Ends(evidence(), guarded, "node-a", "node-b"))
         assert told is not None
         assert (told.node, told.between) == ("node-b", not found)
         assert ("a tc filter on eth0 (ingress)" in told.says) is found

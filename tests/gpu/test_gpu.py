@@ -202,7 +202,7 @@ def test_every_gpu_of_nvidia_smi_is_read_whole(gpus: int, facts: dict[str, Any])
     assert (listing.garbled, listing.other, listing.lost) == ((), (), ()), facts["gpu"]
     for gpu in listing.gpus:
         assert gpu.number("memory.total"), gpu
-        assert gpu.told("driver_version"), gpu
+        assert gpu.value("driver_version"), gpu
 
 
 def test_real_gpus_are_judged_and_nothing_about_them_is_unknown(gpus: int, facts: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ import pytest
 from runbook.model.inventory import Kubernetes, Node
 from runbook.transport import Site
 
-from .test_told import POD
+from .test_refusals import POD
 
 STAGES = "name: stages\nstages:\n  - {name: where, shell: 'echo it is $IN_POD', expect: {stdout: it is worker-0}}\n"
 

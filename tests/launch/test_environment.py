@@ -15,7 +15,7 @@ from runbook.launch.ranks import (
     socket_interfaces,
 )
 from runbook.model.inventory import EnvValue, Infiniband, Inventory, Network
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 
 from .world import cluster, node
 

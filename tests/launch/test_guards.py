@@ -16,10 +16,10 @@ from hypothesis import Phase, given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.launch.guards import CODES, Activation, Guards, read_activation
+from runbook.launch.preconditions import CODES, Activation, Guards, read_activation
 from runbook.launch.quote.sh import KEYWORDS
 from runbook.launch.script import write
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 
 from .needs import require
 from .specs import TEXT, ranks, spec, written

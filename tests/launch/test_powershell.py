@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.launch.guards import PROBE, Guards
+from runbook.launch.preconditions import PROBE, Guards
 from runbook.launch.quote import CannotQuote, Word, ps1
 from runbook.launch.script import write
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 
 from .specs import TEXT, ranks, spec
 from .wine import Wine, got

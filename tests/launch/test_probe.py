@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from ports import free_port
 
-from runbook.launch.guards import PROBE
+from runbook.launch.preconditions import PROBE
 
 PYTHONS = sorted(
     {sys.executable, *(str(path) for path in Path("/usr/bin").glob("python3.?*") if path.name[8:].isdecimal())}

@@ -14,7 +14,7 @@ from runbook.launch.quote import CannotQuote
 from runbook.launch.ranks import layout
 from runbook.launch.script import Script, write
 from runbook.model.inventory import Inventory, Node
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 
 from .specs import put
 from .test_script import SHELLS, run

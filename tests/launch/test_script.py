@@ -22,7 +22,7 @@ from profiles import examples
 
 from runbook.launch.quote import CannotQuote, Word, sh
 from runbook.launch.script import complaints, write
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 
 from .specs import TEXT, put, ranks, spec, written
 

@@ -8,7 +8,7 @@ import pytest
 
 from runbook.files.inventory import load_inventory
 from runbook.files.playbook import load_playbook
-from runbook.files.shipped import shipped
+from runbook.files.shipped_files import shipped
 from runbook.launch.job import make_job
 from runbook.launch.launchers import launch_spec
 from runbook.launch.ranks import layout, node_environment, rank_environment, rank_table

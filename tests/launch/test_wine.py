@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from profiles import examples, one_in
 
-from runbook.launch.guards import PROBE, Guards
+from runbook.launch.preconditions import PROBE, Guards
 from runbook.launch.quote import CannotQuote, Word, bat
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 
 from .specs import FRAGMENTS, TEXT, ranks, written
 from .wine import Wine, got, windows

@@ -241,7 +241,7 @@ def test_a_correct_inventory_is_not_complained_about(name: str, tmp_path: Path) 
 
 
 def test_what_we_ship_is_not_complained_about() -> None:
-    from runbook.files.shipped import shipped
+    from runbook.files.shipped_files import shipped
     from runbook.lint.run import lint
 
     report = lint([str(shipped("inventories")), str(shipped("playbooks"))])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from runbook.cli.main import main
-from runbook.files.shipped import shipped
+from runbook.files.shipped_files import shipped
 from runbook.lint.rule_inputs import InventoryFile
 from runbook.lint.run import RuleFailed, lint
 

@@ -9,7 +9,7 @@ import pytest
 from runbook.lint.findings import Report
 from runbook.lint.formats import FORMATS
 from runbook.lint.run import lint
-from runbook.model.secret_formats import holds_secret, known_tokens, names_secret, stands_for_one
+from runbook.model.secrets import holds_secret, known_tokens, names_secret, stands_for_one
 
 LETTERS = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789" * 2
 

@@ -18,14 +18,14 @@ for name, text in json.loads(sys.argv[1]).items():
     sys.modules[name] = types.ModuleType(name)
     exec(text, sys.modules[name].__dict__)
 from runbook.node.echo import echoes
-from runbook.node.turns import Turns
-print(json.dumps(echoes(Turns(), json.loads(sys.argv[2]), 20)))
+from runbook.node.event_loop import EventLoop
+print(json.dumps(echoes(EventLoop(), json.loads(sys.argv[2]), 20)))
 """
 
 
 def echoed(lab: Lab, sizes: dict[str, int], user: str = "root") -> dict[str, dict[str, dict[str, float]]]:
     node = Path(runbook.node.__file__).parent
-    parts = {f"runbook.node.{name}": (node / f"{name}.py").read_text() for name in ("turns", "echo")}
+    parts = {f"runbook.node.{name}": (node / f"{name}.py").read_text() for name in ("event_loop", "echo")}
     arguments = [json.dumps(parts), json.dumps(sizes)]
     done = lab["node-a"].run([lab.python_without_torch, "-c", CODE, *arguments], user=user)
     found: dict[str, dict[str, dict[str, float]]] = json.loads(done.stdout)

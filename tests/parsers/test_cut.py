@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from profiles import examples
 
 from runbook.diagnose.tool_outputs import LONGEST, TABLE, ToolOutput, read_paste
-from runbook.parsers.reading import Reading
+from runbook.parsers.tool_reading import Reading
 
 from .outputs import OUTPUTS, Output
 

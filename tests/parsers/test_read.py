@@ -7,7 +7,7 @@ from one_tool import read_tool
 
 from runbook.causes.catalogue import causes as known_causes
 from runbook.diagnose.tool_outputs import TABLE
-from runbook.parsers.reading import Reading
+from runbook.parsers.tool_reading import Reading
 
 from .outputs import OUTPUTS, Output
 

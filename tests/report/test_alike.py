@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.report.groups import Gist, Likewise, in_one, likewise
+from runbook.report.folding import Gist, Likewise, in_one, likewise
 
 NAMES = ("node-a", "node-b", "gn01", "gn02")
 

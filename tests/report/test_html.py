@@ -18,7 +18,7 @@ from runbook.model.errors import FilesWrong
 from runbook.model.events import Event, OutcomeReached
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Verdict
-from runbook.report.groups import FindingBlock
+from runbook.report.folding import FindingBlock
 from runbook.report.html.render import fixes, fragment, part, render, render_comparison
 
 from .stories import STORIES

@@ -11,7 +11,7 @@ from hypothesis import given
 
 from runbook.model.errors import FilesWrong
 from runbook.model.events import Event, OutcomeReached, Progress
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 from runbook.model.verdict import Outcome
 from runbook.report.run_json import Jsonl, from_json, read, replay, to_json
 

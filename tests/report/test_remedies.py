@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from runbook.model.redact import Redactor
 from runbook.model.remedy import Remedy, RemedyStep
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.report.groups import FindingBlock, blocks
-from runbook.report.record import record
+from runbook.report.folding import FindingBlock, blocks
+from runbook.report.run_record import record
 
 from .stories import PAIR, Story
 from .test_console import page

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from runbook.model.events import Event, OutcomeReached, StageStarted
-from runbook.model.secret import Secret
+from runbook.model.secrets import Secret
 from runbook.model.verdict import Outcome
 from runbook.report.run_json import Result
 

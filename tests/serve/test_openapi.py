@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from runbook.files.shipped import shipped
+from runbook.files.shipped_files import shipped
 from serve.world import World, world_of
 
 DESCRIPTION: dict[str, Any] = json.loads(shipped("schemas", "api.openapi.json").read_text(encoding="utf-8"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from runbook.causes.catalogue import of_kind
-from runbook.engine import slurm as draining
-from runbook.engine.slurm import LONGEST_REASON, Verdicts, drain, reason
+from runbook.engine import slurm_drain as draining
+from runbook.engine.slurm_drain import LONGEST_REASON, Verdicts, drain, reason
 from runbook.model.events import OutcomeReached
 from runbook.model.verdict import Finding, Outcome
 

@@ -54,9 +54,9 @@ def test_programs_run_inside_and_those_that_look_at_the_host_outside(site: Site,
     assert session.folder == f"{tmp_path}/{RUN_ID}/node-a"
     outside = outside_of(session)
     assert outside.folder == f"/tmp/{RUN_ID}/node-a+host"
-    assert session.program("rules", {"peers": []}, timeout_s=20).wait(25).message is not None
-    assert Path(outside.folder, "rules.py").exists()
-    assert not Path(session.folder, "rules.py").exists()
+    assert session.program("firewall_rules", {"peers": []}, timeout_s=20).wait(25).message is not None
+    assert Path(outside.folder, "firewall_rules.py").exists()
+    assert not Path(session.folder, "firewall_rules.py").exists()
     said = session.call("reach", {"address": "127.0.0.1"}, timeout_s=20)
     assert (said["own"], said["outside"]) == (True, True)
     session.goodbye()

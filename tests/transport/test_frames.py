@@ -17,7 +17,7 @@ AT_ONCE = """
 import sys, threading
 sys.setswitchinterval(1e-6)
 from runbook.transport import answers, frames
-described = [answers.GpusAnswer, answers.IbstatAnswer, answers.PingAnswer, answers.LinkAnswer, answers.SurveyAnswer]
+described = [answers.GpusAnswer, answers.IbstatAnswer, answers.PingAnswer, answers.Adapters, answers.SurveyAnswer]
 described += [answers.Listed, answers.Hello]
 for _ in range(150):
     for one in described:

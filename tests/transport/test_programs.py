@@ -69,5 +69,5 @@ def test_a_program_that_is_started_is_one_file() -> None:
 
 
 def test_a_program_that_needs_nothing_of_ours_is_sent_as_it_is() -> None:
-    for name in ("rank", "lanes", "stack_on_signal"):
+    for name in ("rank", "rank_bandwidth", "stack_on_signal"):
         assert programs.started(name) == programs.source(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from runbook.transport.remote import LONGEST_LINE, MARK, _Text
+from runbook.transport.remote_program import LONGEST_LINE, MARK, _Text
 
 
 def read(*pieces: bytes) -> tuple[list[bytes], str]:

@@ -14,6 +14,8 @@ from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Outcome
 from runbook.parsers.ibstat import Port
+from runbook.transport import answers
+from runbook.transport.answers import AdapterFacts, IbstatAnswer
 
 UNITS = {"": 1e-9, "K": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3}
 RATE = r"([\d.]+)([KMGT]?)bit"
@@ -21,18 +23,19 @@ RATE = r"([\d.]+)([KMGT]?)bit"
 
 @dataclass(frozen=True, slots=True)
 class NodeAdapters:
-    """`interfaces`: what `link.py` told of those that TCP uses. `ports`: the HCA ports that NCCL takes. `inner`: of the
-    loopback interface, which carries what the ranks of one node tell each other over TCP."""
+    """`interfaces`: what `node/adapters.py` told of those that TCP uses. `ports`: the HCA ports that NCCL takes.
+    `inner`: of the loopback interface, which carries what the ranks of one node tell each other over TCP."""
 
-    interfaces: Mapping[str, Facts]
+    interfaces: Mapping[str, AdapterFacts]
     ports: tuple[Port, ...] = ()
-    inner: Mapping[str, Facts] = field(default_factory=dict)
+    inner: Mapping[str, AdapterFacts] = field(default_factory=dict)
 
     @property
     def gbps(self) -> float | None:
         """Gbit/s of the slowest interface, None where the kernel does not know one of them."""
         rates = [facts["mbit"] for facts in self.interfaces.values()]
-        return min(rates) / 1000 if rates and all(rates) else None
+        known = [rate for rate in rates if rate]
+        return min(known) / 1000 if known and len(known) == len(rates) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +50,16 @@ class SlowReason:
 
 def ask(at: Context) -> dict[str, NodeAdapters | Outcome]:
     """Ask every node; an outcome stands for one that could not be asked."""
-    links = at.ask("link", lambda node: {"interfaces": [*interfaces_of(at, node), "lo"]}, timeout_s=6.0)
-    rdma = at.inventory.rendezvous.backend == "nccl" and at.ask("ibstat", lambda node: {}, timeout_s=10.0)
+    adapters = at.ask(answers.ADAPTERS, lambda node: {"interfaces": [*interfaces_of(at, node), "lo"]}, timeout_s=6.0)
+    rdma = at.inventory.rendezvous.backend == "nccl" and at.ask(answers.IBSTAT, lambda node: {}, timeout_s=10.0)
     found: dict[str, NodeAdapters | Outcome] = {}
     for node in at.nodes:
-        link, ib = links[node.name], rdma[node.name] if rdma else {}
-        if isinstance(link, Outcome) or isinstance(ib, Outcome):
-            found[node.name] = link if isinstance(link, Outcome) else ib  # type: ignore[assignment]  # one of them is
+        answer, ib = adapters[node.name], rdma[node.name] if rdma else None
+        if isinstance(answer, Outcome) or isinstance(ib, Outcome):
+            found[node.name] = answer if isinstance(answer, Outcome) else ib  # type: ignore[assignment]  # one of them
             continue
-        outer = {name: facts for name, facts in link["interfaces"].items() if name != "lo"}
-        inner = {name: facts for name, facts in link["interfaces"].items() if name == "lo"}
+        outer = {name: facts for name, facts in answer["interfaces"].items() if name != "lo"}
+        inner = {name: facts for name, facts in answer["interfaces"].items() if name == "lo"}
         found[node.name] = NodeAdapters(outer, tuple(adapters_of(at, node, ib)) if ib else (), inner)
     return found
 
@@ -71,7 +74,7 @@ def interfaces_of(at: Context, node: Node) -> list[str]:
     return [name for name, facts in known.items() if address in facts["addresses"]]
 
 
-def adapters_of(at: Context, node: Node, answer: Facts) -> list[Port]:
+def adapters_of(at: Context, node: Node, answer: IbstatAnswer) -> list[Port]:
     """The active ports that NCCL would use; none where it is told not to, or there are none."""
     if network_environment(at.inventory, node).get("NCCL_IB_DISABLE") == "1":
         return []

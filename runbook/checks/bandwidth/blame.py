@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from runbook.causes.catalogue import mend
 from runbook.checks.bandwidth.adapters import NodeAdapters, SlowReason, inner_reasons, reasons, wire_text
-from runbook.checks.bandwidth.isolation import Isolation, LaneLayer
+from runbook.checks.bandwidth.bottleneck import Isolation, LinkLayer
 from runbook.checks.bandwidth.judge import Link
-from runbook.checks.bandwidth.normal import span_text
+from runbook.checks.bandwidth.normal_busbw import span_text
 from runbook.checks.ranks.pool import RankMember
 from runbook.model.commands import word
 from runbook.model.remedy import Remedy
@@ -48,7 +48,7 @@ class Blame:
 
 
 def blame(members: Sequence[RankMember], found: Isolation, wires: Mapping[str, NodeAdapters], gate: float) -> Blame:
-    """Who is to blame. The innermost layer that singles somebody out decides: a rank slow alone slows every lane."""
+    """Who is to blame. The innermost layer that singles somebody out decides: a rank slow alone slows every link."""
     nodes = list(dict.fromkeys(member.rank.node for member in members))
     home = {member.label: member.rank.node for member in members}
     own = {
@@ -65,7 +65,7 @@ def blame(members: Sequence[RankMember], found: Isolation, wires: Mapping[str, N
         _starved(members, found) or _inside(found.inside, home, wires) or _between(found.between, own, members, wires)
     )
     if not charges and any(own.values()) and (found.between.rates or found.stopped):
-        # The lanes single nobody out, and some adapters say themselves that they are limited below the gate.
+        # The links single nobody out, and some adapters say themselves that they are limited below the gate.
         charges = {node: _limited(node, own[node][0], found.between) for node in nodes if own.get(node)}
     for node, charge in charges.items():
         errors = tuple(wire_text(wires[node])) if node in wires else ()
@@ -76,11 +76,11 @@ def blame(members: Sequence[RankMember], found: Isolation, wires: Mapping[str, N
 
 
 def _starved(members: Sequence[RankMember], found: Isolation) -> dict[str, Charge]:
-    """Ranks that are slow with nobody else involved, and whose lanes are slow too: CPU, GPU or memory of their node."""
+    """Ranks that are slow with nobody else involved, and whose links are slow too: CPU, GPU or memory of their node."""
     best = max((rate for rate, _ in found.alone.values()), default=0.0)
     least = min((waited for _, waited in found.alone.values()), default=0.0)
     verdict = found.between.verdict
-    involved = {*verdict.ends, *(end for lane in verdict.paths for end in (lane.source, lane.destination))}
+    involved = {*verdict.ends, *(end for link in verdict.paths for end in (link.source, link.destination))}
     charges: dict[str, Charge] = {}
     for member in members:
         rate, waited = found.alone.get(member.rank.rank, (best, 0.0))
@@ -90,7 +90,7 @@ def _starved(members: Sequence[RankMember], found: Isolation) -> dict[str, Charg
             continue
         node = member.rank.node
         if not verdict.clean and node not in involved:
-            continue  # its lanes are fine, so that is not why all of them together are slow
+            continue  # its links are fine, so that is not why all of them together are slow
         cpu = not member.steps.get("imported", {}).get("gpu")
         why = f" (its threads waited {waited:.0%} of the time for a CPU)" if waited > 0.2 and cpu else ""
         says = (
@@ -102,16 +102,16 @@ def _starved(members: Sequence[RankMember], found: Isolation) -> dict[str, Charg
     return charges
 
 
-def _inside(layer: LaneLayer, home: Mapping[str, str], wires: Mapping[str, NodeAdapters]) -> dict[str, Charge]:
+def _inside(layer: LinkLayer, home: Mapping[str, str], wires: Mapping[str, NodeAdapters]) -> dict[str, Charge]:
     """Ranks that are slow with other ranks of their node: NVLink, PCIe, shared memory, TCP over loopback."""
     charges: dict[str, Charge] = {}
     verdict = layer.verdict
-    slow = [lane for lane in layer.rates if lane.source in verdict.sending or lane.destination in verdict.receiving]
-    for lane in dict.fromkeys([*slow, *verdict.paths]):
-        node = home[lane.source]
+    slow = [link for link in layer.rates if link.source in verdict.sending or link.destination in verdict.receiving]
+    for link in dict.fromkeys([*slow, *verdict.paths]):
+        node = home[link.source]
         says = (
-            f"the ranks of {node} are slow among themselves, before anything leaves the node: {lane} "
-            f"{bandwidth_text(layer.rates[lane])}, the fastest such pair {bandwidth_text(max(layer.rates.values()))}"
+            f"the ranks of {node} are slow among themselves, before anything leaves the node: {link} "
+            f"{bandwidth_text(layer.rates[link])}, the fastest such pair {bandwidth_text(max(layer.rates.values()))}"
         )
         remedy = mend("allreduce-slow", "inside", node=node)
         own = inner_reasons(wires[node]) if node in wires else []
@@ -120,7 +120,7 @@ def _inside(layer: LaneLayer, home: Mapping[str, str], wires: Mapping[str, NodeA
 
 
 def _between(
-    layer: LaneLayer,
+    layer: LinkLayer,
     own: Mapping[str, list[SlowReason]],
     members: Sequence[RankMember],
     wires: Mapping[str, NodeAdapters],
@@ -132,30 +132,30 @@ def _between(
     best = bandwidth_text(max(rates.values()))
     for node in verdict.ends:
         sends, receives = node in verdict.sending, node in verdict.receiving
-        lanes = [lane for lane in rates if (sends and lane.source == node) or (receives and lane.destination == node)]
-        slowest = bandwidth_text(min(rates[lane] for lane in lanes))
+        links = [link for link in rates if (sends and link.source == node) or (receives and link.destination == node)]
+        slowest = bandwidth_text(min(rates[link] for link in links))
         way = " and ".join(["sends"] * sends + ["receives"] * receives)
-        whoever = ", whichever the other node is" if len(lanes) > 1 else ""
+        whoever = ", whichever the other node is" if len(links) > 1 else ""
         says = f"{node} {way} at {slowest}{whoever}; the fastest link carries {best}"
         charges[node] = charge_of(
-            node, says, own.get(node, []), where_to_look(node, wires), rails_of(layer, lanes, members)
+            node, says, own.get(node, []), where_to_look(node, wires), rails_of(layer, links, members)
         )
-    for lane in verdict.paths:
-        ends = [lane.source, lane.destination]
+    for link in verdict.paths:
+        ends = [link.source, link.destination]
         told = [node for node in ends if own.get(node)]
-        says = f"{lane} carries {bandwidth_text(rates[lane])}, where the fastest link carries {best}"
+        says = f"{link} carries {bandwidth_text(rates[link])}, where the fastest link carries {best}"
         if told:  # one end says itself that it is the limit
             for node in told:
                 charges.setdefault(node, charge_of(node, f"{node} is slow: {says}", own[node], ""))
             continue
         two = len({end for each in rates for end in (each.source, each.destination)}) == 2
         says += (
-            f": {lane.source} sends slowly, or {lane.destination} receives slowly; a third node would tell which"
+            f": {link.source} sends slowly, or {link.destination} receives slowly; a third node would tell which"
             if two
             else ": only on the way between these two; with other nodes both are fast"
         )
         for node, other in zip(ends, reversed(ends), strict=True):
-            charge = charge_of(node, says, [], where_to_look(node, wires), rails_of(layer, [lane], members))
+            charge = charge_of(node, says, [], where_to_look(node, wires), rails_of(layer, [link], members))
             charges.setdefault(node, replace(charge, peers=(other,)))
     return charges
 
@@ -178,19 +178,19 @@ def where_to_look(node: str, wires: Mapping[str, NodeAdapters]) -> str:
     return mend("node-slow", "interface", node=node, name=word(name))
 
 
-def _limited(node: str, reason: SlowReason, layer: LaneLayer) -> Charge:
+def _limited(node: str, reason: SlowReason, layer: LinkLayer) -> Charge:
     says = f"{node} is slow: {reason.says}"
     if layer.rates:
         says += f" (measured between nodes: {layer.span})"
     return Charge(says, Remedy.run(f"{reason.command}", node=node), (reason.evidence,))
 
 
-def rails_of(layer: LaneLayer, lanes: Sequence[Link], members: Sequence[RankMember]) -> tuple[str, ...]:
-    """Where single pairs of ranks make a lane slow: with GPUs each pair has an adapter of its own."""
+def rails_of(layer: LinkLayer, links: Sequence[Link], members: Sequence[RankMember]) -> tuple[str, ...]:
+    """Where single pairs of ranks make a link slow: with GPUs each pair has an adapter of its own."""
     labels = {member.rank.rank: member.label for member in members}
     found = []
-    for lane in lanes:
-        rates = layer.pairs.get(lane, {})
+    for link in links:
+        rates = layer.pairs.get(link, {})
         best = max(rates.values(), default=0.0)
         for (source, destination), rate in rates.items():
             if rate < 0.7 * best:
@@ -229,10 +229,10 @@ def shared_remedy(wires: Mapping[str, NodeAdapters]) -> str:
 
 
 def _cleared(nodes: Sequence[str], charges: Mapping[str, Charge], found: Isolation) -> dict[str, str]:
-    """What speaks for the nodes that are not charged: the lanes among them."""
+    """What speaks for the nodes that are not charged: the links among them."""
     free = [node for node in nodes if node not in charges]
     rates = found.between.rates
-    among = {lane: rate for lane, rate in rates.items() if lane.source in free and lane.destination in free}
+    among = {link: rate for link, rate in rates.items() if link.source in free and link.destination in free}
     guilty = ", ".join(charges)
     if not among:
         return {node: f"nothing speaks against {node}: the loss is explained by {guilty}" for node in free}
@@ -241,13 +241,13 @@ def _cleared(nodes: Sequence[str], charges: Mapping[str, Charge], found: Isolati
 
 
 def _measured(found: Isolation) -> list[str]:
-    """The numbers, slowest lanes first."""
+    """The numbers, slowest links first."""
     lines = []
     for name, layer in (("between nodes", found.between), ("inside a node", found.inside)):
         if layer.rates:
-            lanes = sorted(layer.rates, key=lambda lane: layer.rates[lane])
-            shown = [f"{lane} {bandwidth_text(layer.rates[lane])}" for lane in lanes[:6]]
-            more = f" and {len(lanes) - 6} more, up to {bandwidth_text(max(layer.rates.values()))}" * (len(lanes) > 6)
+            links = sorted(layer.rates, key=lambda link: layer.rates[link])
+            shown = [f"{link} {bandwidth_text(layer.rates[link])}" for link in links[:6]]
+            more = f" and {len(links) - 6} more, up to {bandwidth_text(max(layer.rates.values()))}" * (len(links) > 6)
             lines.append(f"{name}: {', '.join(shown)}{more}")
     if found.alone:
         rates = [rate for rate, _ in found.alone.values()]

@@ -12,9 +12,9 @@ from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.bandwidth.adapters import NodeAdapters, SlowReason, reasons, wire_text
 from runbook.checks.bandwidth.blame import charge_of, rails_of, shared_remedy, where_to_look
-from runbook.checks.bandwidth.isolation import between
+from runbook.checks.bandwidth.bottleneck import between
 from runbook.checks.bandwidth.judge import Endpoint, Judgement, Link, LinksVerdict, Role
-from runbook.checks.bandwidth.search import MeasuredLink, Search
+from runbook.checks.bandwidth.slow_link_search import MeasuredLink, Search
 from runbook.checks.network.mesh import too_busy_finding
 from runbook.checks.ranks.pool import RankMember
 from runbook.model.units import link_text, significant
@@ -48,10 +48,10 @@ def tell(
     done: Search, members: Sequence[RankMember], wires: Mapping[str, NodeAdapters], floor: float | None
 ) -> LinkFindings:
     """`floor`: Gbit/s that every node should have at least, where that is known."""
-    return _Teller(done, members, wires, floor).told()
+    return _FindingsOfLinks(done, members, wires, floor).findings()
 
 
-class _Teller:
+class _FindingsOfLinks:
     def __init__(
         self, done: Search, members: Sequence[RankMember], wires: Mapping[str, NodeAdapters], floor: float | None
     ) -> None:
@@ -62,7 +62,7 @@ class _Teller:
         self.rates = done.best
         self.found: dict[str, list[Finding]] = {}
 
-    def told(self) -> LinkFindings:
+    def findings(self) -> LinkFindings:
         if self.verdict.common:
             self._all(self._common())
         elif self.floor is not None and self.median * 8 < self.floor:

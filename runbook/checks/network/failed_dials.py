@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypedDict
 
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Context
@@ -21,10 +20,10 @@ from runbook.checks.network.dial import (
     seen_of,
     why_so_many,
 )
-from runbook.checks.network.ephemeral import exhausted
+from runbook.checks.network.ephemeral_ports import exhausted
 from runbook.checks.network.packet_filters import by_policy, peers_of, rules_of, unseen
 from runbook.checks.network.routing import Sent, gone, turned_away
-from runbook.firewall import Blocked, Evidence, Flow, also_small, explain_blocked, sent_elsewhere
+from runbook.firewall import Blocked, Ends, Evidence, Flow, also_small, explain_blocked, sent_elsewhere
 from runbook.firewall.blocked import Seen, command_line
 from runbook.firewall.evaluate import EPHEMERAL, NumberRange
 from runbook.model.commands import word
@@ -84,12 +83,6 @@ REPEATED = 3
 
 OPENED = ("reset", "silent", "lost")
 """Dials that got as far as an established connection."""
-
-
-class WantedPorts(TypedDict):
-    ports: list[tuple[int, int]]
-    sources: list[str]
-    destinations: list[str]
 
 
 @dataclass(frozen=True)
@@ -209,15 +202,14 @@ class Trouble:
         return explain_blocked(
             SEEN[first.outcome],
             replace(self._flow(first), ports=folded(alike)),
-            *self._ends(first),
-            **self._wanted(dials),
+            self._ends(dials),
             listener_was_up=first.mode != "knock",
         )
 
     def elsewhere(self, dials: Sequence[Dial]) -> Blocked | None:
         """The NAT rule by which something else than our listener answered these dials."""
         first = dials[0]
-        return sent_elsewhere(self._flow(first), *self._ends(first), **self._wanted(dials))
+        return sent_elsewhere(self._flow(first), self._ends(dials))
 
     def _flow(self, dial: Dial) -> Flow:
         to_itself = "lo" if dial.source == dial.destination else None
@@ -231,18 +223,15 @@ class Trouble:
             packet_length=self._mtu(dial.source) if dial.outcome == "lost" else None,
         )
 
-    def _ends(self, dial: Dial) -> tuple[Evidence | None, Evidence | None, str, str]:
-        ends = dial.source, dial.destination
-        return self.evidence.get(ends[0]), self.evidence.get(ends[1]), *ends
-
-    def _wanted(self, dials: Sequence[Dial]) -> WantedPorts:
-        """All that one command is to open."""
+    def _ends(self, dials: Sequence[Dial]) -> Ends:
+        """Those of the first of these dials, with all that one command is to open."""
         first = dials[0]
-        return {
-            "ports": needed_ports(self.at.inventory, dials),
-            "sources": sorted({self.source_of(d) for d in dials if d.destination == first.destination}),
-            "destinations": sorted({self.destination_of(d) for d in dials if d.source == first.source}),
-        }
+        return replace(
+            Ends.of(self.evidence, first.source, first.destination),
+            ports=needed_ports(self.at.inventory, dials),
+            sources=sorted({self.source_of(d) for d in dials if d.destination == first.destination}),
+            destinations=sorted({self.destination_of(d) for d in dials if d.source == first.source}),
+        )
 
     def source_of(self, dial: Dial) -> str:
         """The address that the dialler's kernel chose, which is what the rules of the other end see."""
@@ -340,7 +329,8 @@ class Trouble:
             )
             return Accusation(destination, finding)
         cause, says = blocked.cause, blocked.says
-        if first.outcome == "lost" and not also_small(blocked, self._flow(first), *self._ends(first)):
+        ends = Ends.of(self.evidence, source, destination)
+        if first.outcome == "lost" and not also_small(blocked, self._flow(first), ends):
             cause = "mtu-blackhole"
             says = f"full-size packets from {source} to {destination} vanish while small ones pass: {says}"
         elif self._only_data_ports(dials) and (sure(blocked) or not blocked.rule):  # else chance picks the ports

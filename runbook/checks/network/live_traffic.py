@@ -18,7 +18,7 @@ from runbook.checks.network.failed_dials import Trouble, sure
 from runbook.checks.network.mesh import Mesh, Want
 from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.routing import smaller
-from runbook.firewall import Blocked, Evidence, Flow, explain_blocked
+from runbook.firewall import Blocked, Ends, Evidence, Flow, explain_blocked
 from runbook.firewall.evaluate import EPHEMERAL
 from runbook.model.inventory import Node
 from runbook.model.units import bytes_text
@@ -187,15 +187,7 @@ def stopped(at: Context, stream: RankConnection, evidence: Mapping[str, Evidence
             source_ports=(stream.client_port, stream.client_port),
             packet_length=length,
         )
-        blocked = explain_blocked(
-            "lost",
-            flow,
-            evidence.get(stream.client),
-            evidence.get(stream.server),
-            stream.client,
-            stream.server,
-            ports=ports,
-        )
+        blocked = explain_blocked("lost", flow, replace(Ends.of(evidence, stream.client, stream.server), ports=ports))
         if sure(blocked):
             break
     if blocked is None or not (sure(blocked) or (stream.still and blocked.remedies)):

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Facts, no_answer
@@ -16,6 +17,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport import Answer, ProgramNotStarted, Remote, UnexpectedAnswer
+from runbook.transport.answers import AwakeFacts
 
 OPEN_S = 0.5
 """How long a dial waits for an answer to one of its four SYNs, on the node's own clock, which stands still while the
@@ -78,8 +80,8 @@ class Mesh:
         self.occupied: dict[str, list[Facts]] = {}  # by node: ports that could not be bound
         self.silent: dict[str, Outcome] = {}
         self.dials: list[Dial] = []
-        self.busy: dict[str, Facts] = {}  # by node that had no CPU for a dial: how late its program ran
-        self._awake: dict[str, Facts] = {}  # by node, of the last order
+        self.busy: dict[str, AwakeFacts] = {}  # by node that had no CPU for a dial: how late its program ran
+        self._awake: dict[str, AwakeFacts] = {}  # by node, of the last order
 
     def __enter__(self) -> Mesh:
         # Nodes that are one machine with one address share its ports: the first listens, dialling it proves both. The
@@ -254,14 +256,14 @@ LATE_S = 0.5
 """A program that was kept from its CPU for so long at a time may be what the other end took for silence."""
 
 
-def sleepy(awake: Facts) -> bool:
+def sleepy(awake: AwakeFacts) -> bool:
     """Whether a program ran so late, or was so short of descriptors, that somebody may have taken it for silent."""
     return float(awake["latest_s"]) >= LATE_S or int(awake.get("shut_out", 0)) > 0
 
 
-def too_busy(node: str, awake: Facts | None, what: str) -> Finding:
+def too_busy(node: str, awake: AwakeFacts | None, what: str) -> Finding:
     """`awake`: how late the program on the node ran, where it could tell. `what` could not be measured there."""
-    seen = awake or {}
+    seen: Mapping[str, Any] = awake or {}
     late = (
         f"our program got no CPU for {seen['latest_s']:.1f} s at a time" if seen else "our program got no CPU in time"
     )
@@ -283,6 +285,6 @@ def too_busy_finding(node: str, seen: str, evidence: Iterable[str]) -> Finding:
     return finding_for(TOO_BUSY, f"{node} was too busy to be measured: {seen}", tuple(evidence), way="live", node=node)
 
 
-def busiest(one: Facts | None, other: Facts) -> Facts:
+def busiest(one: AwakeFacts | None, other: AwakeFacts) -> AwakeFacts:
     """Of two reports of one node the one that tells of the longer pause."""
     return other if one is None or float(other["latest_s"]) >= float(one["latest_s"]) else one

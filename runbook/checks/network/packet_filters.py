@@ -25,7 +25,7 @@ def rules_of(
     """The firewall rules of these nodes, asked in parallel; None for a node that could not be asked in time."""
 
     def one(node: Node) -> Evidence | None:
-        program = at.session(node).program("rules", {"peers": list(peers.get(node.name, ()))}, timeout_s=8.0)
+        program = at.session(node).program("firewall_rules", {"peers": list(peers.get(node.name, ()))}, timeout_s=8.0)
         answer = program.wait(min(10.0, timeout_s))
         return Evidence.of(answer.message) if answer.message else None
 

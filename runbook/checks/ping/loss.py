@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 from runbook.causes.catalogue import mend
@@ -13,8 +13,8 @@ from runbook.checks.context import Facts
 from runbook.checks.network.dial import Dial
 from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.pairs import culprits, ends
-from runbook.checks.ping.observed import Observations, Pair, version
-from runbook.firewall import Explanation, Flow, explain_blocked
+from runbook.checks.ping.observations import Observations, Pair, version
+from runbook.firewall import Ends, Explanation, Flow, explain_blocked
 from runbook.model.commands import word
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
@@ -186,11 +186,7 @@ def chance_findings(seen: Observations, losing: Iterable[Pair]) -> dict[str, lis
                     protocol=protocol,
                     state="established",
                 ),
-                evidence.get(source),
-                evidence.get(destination),
-                source,
-                destination,
-                ports=ANY_PORT,
+                replace(Ends.of(evidence, source, destination), ports=ANY_PORT),
             )
             for name, one in blocked.explanations if blocked else ():
                 if one.by_chance:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.network.pairs import listed
-from runbook.checks.ping.observed import Observations, is_link_local, version
+from runbook.checks.ping.observations import Observations, is_link_local, version
 from runbook.files.address import is_ip, is_loopback
 from runbook.launch.ranks import socket_interface
 from runbook.model.commands import word
@@ -224,12 +224,12 @@ def _other_family(seen: Observations, node: Node, own: list[str], *, interface_h
 
 def gloo_announces(seen: Observations, node: Node) -> str:
     """The first address of the node's own host name that gloo can bind; without one it warns and takes loopback."""
-    told = seen.answers[node.name]["own"] or {}
+    own = seen.answers[node.name]["own"]
     truth = seen.at.own_addresses(node.name)
-    return next((one for one in told.get("addresses") or () if is_loopback(one) or one in truth), "127.0.0.1")
+    return next((one for one in (own and own["addresses"]) or () if is_loopback(one) or one in truth), "127.0.0.1")
 
 
-def correct_hosts(name: str, right: str, lines: list[list[Any]]) -> str:
+def correct_hosts(name: str, right: str, lines: Sequence[Sequence[Any]]) -> str:
     """The command that makes a name mean an address: it removes other lines of /etc/hosts and adds one."""
     append = f"echo {word(f'{right} {name}')} | sudo tee -a /etc/hosts"
     if not lines:

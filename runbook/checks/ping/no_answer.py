@@ -12,9 +12,9 @@ from runbook.causes.findings import finding_for
 from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.pairs import culprits, listed
 from runbook.checks.network.routing import typed
-from runbook.checks.ping.observed import Observations, Pair
+from runbook.checks.ping.observations import Observations, Pair
 from runbook.files.address import is_ip
-from runbook.firewall import Evidence, Flow, arp_stop, explain_blocked
+from runbook.firewall import Ends, Evidence, Flow, arp_stop, explain_blocked
 from runbook.model.commands import word
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
@@ -109,7 +109,8 @@ def _reverse_path(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     back = seen.pair(pair.peer, pair.source)
     if arrives is None or back is None:
         return None
-    strict = seen.interfaces(pair.peer).get(arrives, {}).get("rp_filter")
+    interface = seen.interface(pair.peer, arrives)
+    strict = interface["rp_filter"] if interface else None
     leaves = back.route.get("dev")
     if strict != 1 or leaves in (None, arrives):
         return None
@@ -136,7 +137,8 @@ def _reverse_path(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
 def _same_hardware(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     """Both ends show the switch one hardware address: machines made of one image. The later in order gets a new one."""
     places = {name: seen.data_interface(name) or "" for name in pair.ends}
-    macs = {name: seen.interfaces(name).get(place, {}).get("mac") for name, place in places.items()}
+    interfaces = {name: seen.interface(name, place) for name, place in places.items()}
+    macs = {name: one["mac"] if one else None for name, one in interfaces.items()}
     mac = macs[pair.peer]
     if pair.route.get("via") or not mac or len(set(macs.values())) > 1 or not mac.replace(":", "").strip("0"):
         return None
@@ -199,14 +201,11 @@ def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]
 
 def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
     flow = Flow(seen.numeric(pair.source), pair.numeric, seen.at.inventory.rendezvous.port)
+    ends = Ends.of(evidence, pair.source, pair.peer)
     blocked = explain_blocked(
         "dropped",
         flow,
-        evidence.get(pair.source),
-        evidence.get(pair.peer),
-        pair.source,
-        pair.peer,
-        ports=[(1, 65535)],  # not even ICMP comes through: everything between the two is blocked
+        replace(ends, ports=[(1, 65535)]),  # not even ICMP comes through: everything between the two is blocked
     )
     if not blocked or not blocked.decided or blocked.between:
         return None
@@ -215,10 +214,7 @@ def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) 
         discovery = explain_blocked(
             "dropped",
             replace(flow, protocol="ipv6-icmp"),
-            evidence.get(pair.source),
-            evidence.get(pair.peer),
-            pair.source,
-            pair.peer,
+            ends,
         )
         if discovery and discovery.decided and discovery.node == blocked.node and not discovery.between:
             remedy, says = (

@@ -12,18 +12,19 @@ from runbook.causes.findings import finding_for
 from runbook.checks.base import Check, pairs_argument
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import UNMEASURED, Dial
-from runbook.checks.network.ephemeral import exhausted, without_ports
+from runbook.checks.network.ephemeral_ports import exhausted, without_ports
 from runbook.checks.network.mesh import TURNS, Mesh, Want, sleepy, too_busy
 from runbook.checks.network.pairs import Pairs, chosen, groupings, listed
 from runbook.checks.ping.loss import chance_findings, loses, loss_findings, losses, warning
 from runbook.checks.ping.names import name_findings, name_warnings, names_used
 from runbook.checks.ping.no_answer import silence_findings
-from runbook.checks.ping.observed import Observations, Pair
+from runbook.checks.ping.observations import Observations, Pair
 from runbook.checks.ping.routes import address_findings, route_findings, strangers, wrong_interface
 from runbook.checks.ping.sizes import cannot_probe, only_icmp_limited, size_findings, smaller_path, ways
 from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
+from runbook.transport.answers import PING, AwakeFacts, PingAnswer, PingTarget
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Ping(Check):
             first = chance_findings(Observations(at, answers, []), losing)
         dials: list[Dial] = []
         starved: dict[str, list[str]] = {}
-        busy: dict[str, Facts] = {}
+        busy: dict[str, AwakeFacts] = {}
         if len(at.nodes) > 1 and not first:
             # TCP with full segments, one direction at a time: the traffic that the job will really send.
             with Mesh(at, lambda node: [Want(0, "full")]) as mesh:
@@ -70,7 +71,7 @@ class Ping(Check):
             judge.warnings[name].append("no port was left here to try TCP as well: proven by ICMP alone")
         return judge.outcomes(silent)
 
-    def _asked(self, at: Context, pairs: Pairs) -> dict[str, Facts | Outcome]:
+    def _asked(self, at: Context, pairs: Pairs) -> dict[str, PingAnswer | Outcome]:
         """What the nodes say. A node that had no CPU and missed answers is asked again when the others are quiet."""
         names = names_used(at.nodes, at.inventory.rendezvous.address)
 
@@ -79,16 +80,17 @@ class Ping(Check):
             reverse = at.data_address(at.inventory.master)
             return {"names": names, "hostname": own, "reverse": reverse, "targets": targets(at, node, pairs)}
 
-        said = at.ask("ping", arguments, timeout_s=30.0)
+        said = at.ask(PING, arguments, timeout_s=30.0)
         for _ in range(TURNS):
             doubtful = [node for node in at.nodes if overslept(said[node.name])]
             if not doubtful:
                 break
-            said |= at.ask("ping", arguments, timeout_s=30.0, nodes=doubtful)
+            again = at.ask(PING, arguments, timeout_s=30.0, nodes=doubtful)
+            said.update(again)
         return said
 
 
-def overslept(answer: Facts | Outcome) -> bool:
+def overslept(answer: PingAnswer | Outcome) -> bool:
     """Whether a node that missed an answer may have slept through it."""
     return (
         not isinstance(answer, Outcome)
@@ -97,7 +99,7 @@ def overslept(answer: Facts | Outcome) -> bool:
     )
 
 
-def lost_some(target: Facts) -> bool:
+def lost_some(target: PingTarget) -> bool:
     return any(one and one.get("received", 0) < one.get("sent", 0) for one in (target["small"], target["full"]))
 
 
@@ -136,7 +138,7 @@ class Judge:
         self,
         seen: Observations,
         findings: Mapping[str, list[Finding]] | None = None,
-        busy: Mapping[str, Facts] | None = None,
+        busy: Mapping[str, AwakeFacts] | None = None,
         pairs: Pairs | None = None,
     ) -> None:
         self.seen = seen

@@ -10,7 +10,7 @@ from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.network.pairs import culprits, listed
 from runbook.checks.network.routing import Sent, family, refusal
-from runbook.checks.ping.observed import Observations, Pair, version
+from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.files.address import is_ip
 from runbook.model.commands import word
 from runbook.model.verdict import Finding
@@ -189,7 +189,8 @@ def _neighbour(pair: Pair) -> str | None:
 def _fixed_entry(seen: Observations, pair: Pair, mac: str) -> Finding:
     """An entry of the ARP table that somebody wrote by hand, and that is no longer true."""
     interface = seen.data_interface(pair.peer) or "IFACE"
-    mine = seen.interfaces(pair.peer).get(interface, {}).get("mac", "?")
+    own = seen.interface(pair.peer, interface)
+    mine = own["mac"] if own else "?"
     return finding_for(
         "host-unreachable",
         f"{pair.source} has a fixed ARP entry for {pair.numeric}, the address of {pair.peer}: it leads to {mac}, while "
@@ -208,7 +209,8 @@ def _fixed_entry(seen: Observations, pair: Pair, mac: str) -> Finding:
 def _stranger(seen: Observations, pair: Pair, mac: str) -> Finding:
     owner = seen.owner_of(mac)
     interface = seen.data_interface(pair.peer) or "IFACE"
-    mine = seen.interfaces(pair.peer).get(interface, {}).get("mac", "?")
+    own = seen.interface(pair.peer, interface)
+    mine = own["mac"] if own else "?"
     return finding_for(
         "duplicate-address",
         f"another machine uses {pair.numeric}, the address of {pair.peer}: {pair.source} reaches {mac}"

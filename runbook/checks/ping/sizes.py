@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runbook.causes.catalogue import mend
 from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.pairs import culprits, ends, listed
-from runbook.checks.ping.observed import Observations, Pair, version
-from runbook.firewall import Evidence, Flow, also_small, explain_blocked
+from runbook.checks.ping.observations import Observations, Pair, version
+from runbook.firewall import Ends, Evidence, Flow, also_small, explain_blocked
 from runbook.model.commands import word
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
@@ -23,13 +23,13 @@ UNABLE = ("nvalid option", "unrecognized")
 
 @dataclass(frozen=True)
 class Way:
-    """One direction in which full-size packets vanish; `told` are the proofs. An echo needs both directions, so what it
-    proves stands for either: `by_tcp` is what one-way TCP says. Where full-size echoes do pass, it is no matter of the
-    MTU."""
+    """One direction in which full-size packets vanish; `lines` are the proofs. An echo needs both directions, so what
+    it proves stands for either: `by_tcp` is what one-way TCP says. Where full-size echoes do pass, it is no matter of
+    the MTU."""
 
     source: str
     destination: str
-    told: tuple[str, ...]
+    lines: tuple[str, ...]
     by_tcp: bool
     by_icmp: bool
     echoes_pass: bool = False
@@ -131,7 +131,7 @@ def _explained(node: str, ways: list[Way], reasons: list[SizeReason]) -> Finding
     if not any(reason.any_size for reason in reasons):
         return _finding(node, ways, reasons[0].why, fix, lines)
     peers = dict.fromkeys(name for way in ways for name in (way.source, way.destination) if name != node)
-    told = [line for way in ways for line in way.told if line.startswith("TCP")]
+    told = [line for way in ways for line in way.lines if line.startswith("TCP")]
     return Finding(
         "firewall-drop",
         f"transfers {_directions(node, ways)} begin and break off: {reasons[0].why}; it stops small packets as well",
@@ -142,7 +142,7 @@ def _explained(node: str, ways: list[Way], reasons: list[SizeReason]) -> Finding
 
 
 def _finding(node: str, those: list[Way], why: str, fix: str, lines: list[str]) -> Finding:
-    told = [line for way in those for line in way.told]
+    told = [line for way in those for line in way.lines]
     peers = dict.fromkeys(name for way in those for name in (way.source, way.destination) if name != node)
     return Finding(
         "mtu-blackhole",
@@ -185,14 +185,16 @@ def _rule(seen: Observations, way: Way, found: list[Way], evidence: Mapping[str,
             state="established",
             packet_length=_mtu(seen.pair(way.source, way.destination)) or 1500,
         )
-        sides = evidence.get(source), evidence.get(destination), source, destination
+        ends = Ends.of(evidence, source, destination)
         blocked = explain_blocked(
             "dropped",
             flow,
-            *sides,
-            ports=[(1, 65535)],  # data flows on whatever ports the kernel picks
-            sources=sorted({seen.numeric(one.source) for one in found if one.destination == destination}),
-            destinations=sorted({seen.numeric(one.destination) for one in found if one.source == source}),
+            replace(
+                ends,
+                ports=[(1, 65535)],  # data flows on whatever ports the kernel picks
+                sources=sorted({seen.numeric(one.source) for one in found if one.destination == destination}),
+                destinations=sorted({seen.numeric(one.destination) for one in found if one.source == source}),
+            ),
         )
         if not blocked or not blocked.remedies or blocked.between or (node and blocked.node != node):
             continue
@@ -202,7 +204,7 @@ def _rule(seen: Observations, way: Way, found: list[Way], evidence: Mapping[str,
         culprit = next(reasons)
         likely = "" if blocked.decided else "most likely "
         node, why = node or blocked.node, why or f"{likely}{culprit.where} of {blocked.node}: `{culprit.rule}`"
-        any_size = any_size or (protocol == "tcp" and also_small(blocked, flow, *sides))
+        any_size = any_size or (protocol == "tcp" and also_small(blocked, flow, ends))
         lines += blocked.evidence
         commands.append(blocked.remedy)
     return SizeReason(node, why, tuple(commands), tuple(lines), any_size) if node else None

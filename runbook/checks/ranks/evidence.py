@@ -53,7 +53,7 @@ def _gather_node(pool: RankPool, name: str, watch_s: float) -> None:
     alive = [member for member in members if member.remote and not member.over]
     leaders = {str(member.rank.rank): member.remote.pid for member in alive if member.remote}
     try:
-        facts = session.call("halt", {"leaders": leaders, "seconds": watch_s}, timeout_s=5.0)
+        facts = session.call("rank_processes", {"leaders": leaders, "seconds": watch_s}, timeout_s=5.0)
     except (Unreachable, ProgramNotStarted, TimeoutError):
         return
     pool.seen[name] = facts

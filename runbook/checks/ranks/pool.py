@@ -16,8 +16,8 @@ from typing import Any
 
 from runbook.checks.context import QUIET_S, Run
 from runbook.checks.output_file import OutputFile
-from runbook.launch.guards import CODES as STOPS
 from runbook.launch.launchers import ranks_spec
+from runbook.launch.preconditions import CODES as STOPS
 from runbook.launch.ranks import Rank, layout
 from runbook.launch.script import write
 from runbook.model.bounded_regex import bounded

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Context
 from runbook.checks.network.live_traffic import Between, between
-from runbook.checks.ranks.calls import absent, comparison, elsewhere, mismatched
+from runbook.checks.ranks.collective_calls import absent, comparison, elsewhere, mismatched
 from runbook.checks.ranks.evidence import gather, kept, progress, rank_stopped, stack_lines
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
@@ -38,13 +38,13 @@ def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
     """Findings by guilty node, from evidence gathered before and from a look between the nodes now."""
     suspected = halt.kind in ("suspected", "silent")
     if found := mismatched(pool, doing) or ({} if halt.kind == "suspected" else asleep(pool, doing)):
-        return told_where(pool, found)
+        return with_folder(pool, found)
     if not suspected and (found := absent(pool, doing)):
-        return told_where(pool, found)
+        return with_folder(pool, found)
     broken = [member for member in pool.members if member.aftermath]
     waited = f"nothing moved for {halt.seconds:.0f} s" if halt.kind == "late" else "no rank makes progress"
     if not broken and not suspected and (found := behind(pool, doing)):
-        return told_where(pool, found)
+        return with_folder(pool, found)
     if not broken and (flows := moving(pool)) > TRICKLE:
         return flowing(pool, halt, doing, flows)
     seen = look_between(pool)
@@ -55,7 +55,7 @@ def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
             if not broken
             else f"a connection broke {doing}"
         )
-        return told_where(
+        return with_folder(
             pool,
             {
                 name: [replace(f, evidence=(*f.evidence, state, *words)) for f in listed]
@@ -65,7 +65,7 @@ def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
     if suspected:
         return {}
     if broken:
-        return told_where(pool, connection_lost(pool, broken, doing, seen))
+        return with_folder(pool, connection_lost(pool, broken, doing, seen))
     gather(pool, watch_s=LONGER_S)
     if (flows := moving(pool)) > TRICKLE:
         return flowing(pool, halt, doing, flows)
@@ -85,7 +85,7 @@ def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
             evidence,
             way="live",
         )
-    return told_where(pool, {node.name: [finding] for node in pool.inventory.nodes})
+    return with_folder(pool, {node.name: [finding] for node in pool.inventory.nodes})
 
 
 def flowing(pool: RankPool, halt: Halt, doing: str, rate: float) -> Found:
@@ -93,10 +93,10 @@ def flowing(pool: RankPool, halt: Halt, doing: str, rate: float) -> Found:
     as_promised = halt.promised is None or rate > halt.promised / TOO_SLOW
     if halt.kind in ("suspected", "silent") or (as_promised and halt.kind != "late"):
         return {}
-    return told_where(pool, slow(pool, doing, rate, halt.promised))
+    return with_folder(pool, slow(pool, doing, rate, halt.promised))
 
 
-def told_where(pool: RankPool, found: Found) -> Found:
+def with_folder(pool: RankPool, found: Found) -> Found:
     """The first finding says where the rest lies."""
     first = next(iter(found))
     head, *rest = found[first]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from runbook.causes.findings import finding_for
-from runbook.checks.context import Facts, in_brief
+from runbook.checks.context import in_brief
 from runbook.model.commands import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
@@ -26,6 +27,7 @@ from runbook.parsers.nvidia import (
     waits_to_remap,
     without_spare_rows,
 )
+from runbook.transport.answers import GpuProcess
 
 SMI_DEADLINE_S = 12
 """Seconds that nvidia-smi may take: without persistence mode it wakes eight GPUs one by one, a second each."""
@@ -43,7 +45,7 @@ CODES = {
 """What the exit code alone tells, as nvidia-smi's manual has it, where the words are missing or of another language."""
 
 
-def refused(node: Node, smi: Facts, listing: Listing, facts: Facts) -> Finding | None:
+def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping[str, Any]) -> Finding | None:
     """Why nvidia-smi listed nothing that can be gone by; None when it did its work."""
     wanted = f"{len(node.gpus)} GPU" + ("s" if len(node.gpus) > 1 else "")
     if smi.get("missing"):
@@ -84,7 +86,7 @@ def refused(node: Node, smi: Facts, listing: Listing, facts: Facts) -> Finding |
     )
 
 
-def missing(node: Node, wanted: str, facts: Facts) -> Finding:
+def missing(node: Node, wanted: str, facts: Mapping[str, Any]) -> Finding:
     pci = facts.get("pci")
     seen = ["nvidia-smi is not on PATH"]
     if pci is not None:
@@ -121,7 +123,7 @@ def missing(node: Node, wanted: str, facts: Facts) -> Finding:
     )
 
 
-def evidence(smi: Facts) -> tuple[str, ...]:
+def evidence(smi: Mapping[str, Any]) -> tuple[str, ...]:
     text = f"{smi.get('out', '')}\n{smi.get('err', '')}".strip()
     return tuple(line.strip() for line in text.splitlines() if line.strip())[:6] or ("it printed nothing",)
 
@@ -195,7 +197,7 @@ def _broken(gpu: Gpu, detail: Mapping[str, str]) -> tuple[str, str] | None:
         return "ecc", f"{errors:.0f} uncorrectable memory error{plural} since the driver was loaded"
     if waits_to_remap(detail):
         return "pending", "Remapped Rows: Pending: Yes"
-    if gpu.told("retired_pages.pending") == "Yes":
+    if gpu.value("retired_pages.pending") == "Yes":
         return "pending", "Retired pages: Pending: Yes"
     return None
 
@@ -209,9 +211,9 @@ def _fabric(detail: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def _settings(gpu: Gpu) -> Iterator[tuple[str, str]]:
-    if gpu.told("mig.mode.current") == "Enabled":
+    if gpu.value("mig.mode.current") == "Enabled":
         yield "mig", "MIG mode: Enabled"
-    if gpu.told("compute_mode") == "Prohibited":
+    if gpu.value("compute_mode") == "Prohibited":
         yield "prohibited", "Compute mode: Prohibited"
 
 
@@ -238,7 +240,7 @@ def unreadable(node: Node, gpus: Sequence[Gpu]) -> Finding | None:
 
 
 def busy(
-    node: Node, gpus: Sequence[Gpu], apps: Sequence[App], processes: Mapping[str, Facts]
+    node: Node, gpus: Sequence[Gpu], apps: Sequence[App], processes: Mapping[str, GpuProcess]
 ) -> tuple[list[Finding], list[str]]:
     """Who else holds these GPUs: a finding where too little is left or nobody else is let in, else a warning."""
     taken: list[str] = []
@@ -252,7 +254,7 @@ def busy(
         others = [app for app in here if not (processes.get(str(app.pid), {}).get("ours") or SHARER in app.program)]
         mine = sum(app.mib or 0 for app in here if app not in others)
         held = max(sum(app.mib or 0 for app in others), (used or 0) - mine)
-        alone = (gpu.told("compute_mode") or "").startswith("Exclusive")
+        alone = (gpu.value("compute_mode") or "").startswith("Exclusive")
         people = [(app, processes.get(str(app.pid), {})) for app in others]
         lines = [f"GPU {gpu.index}: {who(*one)}" for one in people]
         if (others and alone) or (total and held > BUSY_SHARE * total):
@@ -263,7 +265,7 @@ def busy(
                 f"GPU {gpu.index}: {held:.0f} of {total:.0f} MiB in use by a process that cannot be seen from here"
             ]
             if alone and others:
-                taken.append(f"GPU {gpu.index}: compute mode {gpu.told('compute_mode')}: one process at a time")
+                taken.append(f"GPU {gpu.index}: compute mode {gpu.value('compute_mode')}: one process at a time")
         else:
             present += [f"GPU {gpu.index}: {who(*one, brief=True)}" for one in people]
     warnings = [f"other processes are on its GPUs as well: {'; '.join(present[:4])}"] if present else []
@@ -282,7 +284,7 @@ def busy(
     return [finding], warnings
 
 
-def who(app: App, process: Facts, *, brief: bool = False) -> str:
+def who(app: App, process: GpuProcess, *, brief: bool = False) -> str:
     """One process for people: pid, user, command, memory."""
     memory = f"{app.mib:.0f} MiB" if app.mib is not None else "memory of unknown size"
     if not process:

@@ -6,10 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runbook.causes.findings import finding_for
-from runbook.checks.context import Context, Facts
+from runbook.checks.context import Context
 from runbook.checks.reach.gpu_faults import (
     SMI_DEADLINE_S,
     busy,
@@ -36,6 +36,7 @@ from runbook.parsers.nvidia import (
     parse_gpus,
     parse_links,
 )
+from runbook.transport.answers import GPUS
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember, RankPool
@@ -61,17 +62,17 @@ class GpuJudgement:
     cuda: str | None = None
 
 
-def judge_gpus(node: Node, facts: Facts, device_order: object = None) -> GpuJudgement:
+def judge_gpus(node: Node, facts: Mapping[str, Any], device_order: object = None) -> GpuJudgement:
     """Whether the GPUs that the inventory names are there, sound and free. Pure.
 
     `device_order` is the job's CUDA_DEVICE_ORDER.
     """
-    smi: Facts = facts.get("gpu") or {"code": None, "err": "nothing was heard of nvidia-smi"}
+    smi: Mapping[str, Any] = facts.get("gpu") or {"code": None, "err": "nothing was heard of nvidia-smi"}
     listing = parse_gpus(str(smi.get("out") or ""), smi.get("fields") or (), str(smi.get("err") or ""))
     details = parse_details(out_of(facts, "all"))
     named = [gpu for gpu in listing.gpus if gpu.index in node.gpus]
     log = [*(facts.get("dmesg") or ()), *(facts.get("journal") or ())]
-    kernels, warnings = told_by_kernel(node, listing, events(log, float(facts.get("uptime_s") or 0)))
+    kernels, warnings = kernel_findings(node, listing, events(log, float(facts.get("uptime_s") or 0)))
     found: list[Finding] = []
     failed = refused(node, smi, listing, facts)
     if failed is None:
@@ -100,7 +101,7 @@ def judge_gpus(node: Node, facts: Facts, device_order: object = None) -> GpuJudg
     unknown = [failed] if failed and failed.cause in COULD_NOT_TELL else []
     if failed and not unknown:
         found.insert(0, failed)
-    drivers = {version for gpu in named if (version := gpu.told("driver_version"))}
+    drivers = {version for gpu in named if (version := gpu.value("driver_version"))}
     return GpuJudgement(
         tuple(found),
         tuple(unknown),
@@ -111,7 +112,7 @@ def judge_gpus(node: Node, facts: Facts, device_order: object = None) -> GpuJudg
     )
 
 
-def out_of(facts: Facts, name: str) -> str:
+def out_of(facts: Mapping[str, Any], name: str) -> str:
     return str((facts.get(name) or {}).get("out") or "")
 
 
@@ -141,7 +142,7 @@ def lost(node: Node, listing: Listing) -> list[Finding]:
 
 def seen(listing: Listing) -> tuple[str, ...]:
     """What nvidia-smi listed, a line a GPU, and what it said besides."""
-    gpus = [f"GPU {gpu.index}: {gpu.name}, {gpu.told('pci.bus_id') or gpu.fields['uuid']}" for gpu in listing.gpus]
+    gpus = [f"GPU {gpu.index}: {gpu.name}, {gpu.value('pci.bus_id') or gpu.fields['uuid']}" for gpu in listing.gpus]
     return tuple([*(line.strip() for line in listing.other if line.strip()), *gpus][:8]) or ("it printed nothing",)
 
 
@@ -180,7 +181,7 @@ BY_KERNEL = {
 """What an Xid says of a GPU, and the way to mend it where that GPU is still listed."""
 
 
-def told_by_kernel(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tuple[list[Finding], list[str]]:
+def kernel_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tuple[list[Finding], list[str]]:
     """Findings for faults of the last hour on a GPU of ours (or on one that is not listed any more), and warnings."""
     index = {bus_key(gpu.fields.get("pci.bus_id", "")): gpu.index for gpu in listing.gpus}
     ours = [event for event in log if index.get(event.bus) in node.gpus or event.bus not in index]
@@ -218,7 +219,7 @@ def told_by_kernel(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tup
     return found, list(warnings.values())[:6]
 
 
-def silent(facts: Facts) -> list[str]:
+def silent(facts: Mapping[str, Any]) -> list[str]:
     """Warnings about questions that nvidia-smi never answered, though it answered the first."""
     asked = {"apps": "--query-compute-apps", "links": "nvlink -s", "all": "-q"}
     mute = [f"`nvidia-smi {words}`" for name, words in asked.items() if (facts.get(name) or {}).get("timed_out")]
@@ -235,7 +236,7 @@ def look_at_gpus(at: Context) -> dict[str, GpuJudgement]:
     if not named:
         return {}
     question = {"run_id": at.run.run_id, "deadline_s": SMI_DEADLINE_S}
-    said = at.ask("gpus", lambda node: question, timeout_s=30.0, nodes=named)
+    said = at.ask(GPUS, lambda node: question, timeout_s=30.0, nodes=named)
     judged: dict[str, GpuJudgement] = {}
     for node in named:
         answer = said[node.name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts, select_interfaces
@@ -21,7 +22,7 @@ INSIDE = re.compile(
 guests of one machine: their addresses are the same on every machine, and lead nowhere outside."""
 
 
-def interface_findings(inventory: Inventory, node: Node, facts: Facts) -> list[Finding]:
+def interface_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any]) -> list[Finding]:
     """Whether the interfaces that NCCL and gloo are told to use exist here, are up, and have an address.
 
     Both are looked at, whatever the backend: a name that is wrong for one of them is a mistake that waits.
@@ -48,7 +49,7 @@ def of_pod(pod: Pod) -> str:
     )
 
 
-def apart_findings(inventory: Inventory, node: Node, facts: Facts, pod: Pod | None = None) -> list[Finding]:
+def apart_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any], pod: Pod | None = None) -> list[Finding]:
     """A container or a pod with a network of its own, where the address that the others dial is not one of it."""
     if len(inventory.nodes) < 2 or facts.get("own") is not False:
         return []
@@ -101,7 +102,9 @@ def _not_of_pod(node: Node, pod: Pod) -> Finding:
     )
 
 
-def interface_finding(inventory: Inventory, node: Node, facts: Facts, variable: str, expression: str) -> Finding | None:
+def interface_finding(
+    inventory: Inventory, node: Node, facts: Mapping[str, Any], variable: str, expression: str
+) -> Finding | None:
     interfaces: Mapping[str, Facts] = facts["interfaces"]
     listed = "; ".join(f"{name} {' '.join(entry['addresses']) or '(no address)'}" for name, entry in interfaces.items())
     evidence = (f"interfaces of {node.name}: {listed}",)

@@ -14,11 +14,12 @@ from runbook.checks.base import Check
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.reach.gpus import GpuJudgement, all_sound, look_at_gpus, shared_gpus, torch_beside_gpus
 from runbook.checks.reach.interfaces import apart_findings, interface_findings, of_pod
-from runbook.checks.reach.login import folder_findings, limit_findings, python_finding
+from runbook.checks.reach.workdir_and_limits import folder_findings, limit_findings, python_finding
 from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 from runbook.parsers.clock import FAIL_S, WARN_S
+from runbook.transport.answers import REACH, ReachAnswer
 from runbook.transport.kubernetes_pods import Pod
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Reach(Check):
         with ThreadPoolExecutor(1, "gpus") as beside:
             looking = beside.submit(look_at_gpus, at)
             facts = at.ask(
-                "reach", lambda node: {"address": node.address} if node.place != node.name else {}, timeout_s=30.0
+                REACH, lambda node: {"address": node.address} if node.place != node.name else {}, timeout_s=30.0
             )
             gpus = looking.result()
         clocks = at.each(lambda node: at.session(node).clock(), reached)
@@ -86,7 +87,7 @@ class Learned:
     """What was learned of all nodes. `imported`: nodes whose ranks all have torch. `waited`: they had time for it."""
 
     at: Context
-    facts: Mapping[str, Facts | Outcome]
+    facts: Mapping[str, ReachAnswer | Outcome]
     clocks: Clocks
     gpus: Mapping[str, GpuJudgement]
     pool: RankPool | None
@@ -113,7 +114,7 @@ class Learned:
             return no_answer(node.name, "reach", TimeoutError())
         return self._judge(node, session.hello, facts)
 
-    def _judge(self, node: Node, hello: Facts, facts: Facts) -> Outcome:
+    def _judge(self, node: Node, hello: Facts, facts: ReachAnswer) -> Outcome:
         at, pod = self.at, self.at.run.site.pods.entered(node.name)
         gpus = self.gpus.get(node.name, GpuJudgement())
         findings = folder_findings(node, hello)
@@ -149,7 +150,7 @@ class Learned:
             return None
         return next(m.steps["imported"] for m in self.pool.on(node.name) if "imported" in m.steps)
 
-    def _metrics(self, node: Node, hello: Facts, facts: Facts, pod: Pod | None, torch: Facts | None) -> Facts:
+    def _metrics(self, node: Node, hello: Facts, facts: ReachAnswer, pod: Pod | None, torch: Facts | None) -> Facts:
         told: Facts = {
             "hostname": facts["hostname"],
             "python": hello["python"],

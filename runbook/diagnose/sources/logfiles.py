@@ -19,7 +19,7 @@ from runbook.diagnose.sources.archives import ZIP, ArchiveMember, contents, is_a
 from runbook.diagnose.sources.decoding import Account, Unpacked, UnreadError, decoded, packing_of
 from runbook.diagnose.sources.own_runs import is_run
 from runbook.model.errors import FilesWrong, Problem
-from runbook.model.numbers import number, small_number
+from runbook.model.units import number, small_number
 
 CHUNK = 1 << 20
 PACKED_CHUNK = 1 << 17

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from runbook.files.address import is_loopback
-from runbook.files.hints import nearest
 from runbook.files.node_sets import expand, select
-from runbook.files.shipped import SUFFIXES
-from runbook.lint.files import Read, ReadFiles, inventory_named
-from runbook.lint.rule_inputs import InventoryFile, PlaybookFile, said, trusted
+from runbook.files.shipped_files import SUFFIXES
+from runbook.files.suggestions import nearest
+from runbook.lint.rule_inputs import InventoryFile, PlaybookFile, ReadFile, ReadFiles, inventory_named, said, trusted
 from runbook.model.errors import FilesWrong, Problem
 
 
-def named_inventory(playbooks: Sequence[Read], linted: Sequence[Read], reading: ReadFiles) -> Iterator[Problem]:
+def named_inventory(playbooks: Sequence[ReadFile], linted: Sequence[ReadFile], reading: ReadFiles) -> Iterator[Problem]:
     """Each playbook's, once it cannot be used. What is wrong with one that is linted itself is told there."""
     for playbook in playbooks:
         path = inventory_named(playbook.document)

@@ -6,7 +6,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from runbook.files.hints import nearest
+from runbook.files.suggestions import nearest
 from runbook.lint.rules.environment_names import VariableFault
 from runbook.lint.variables import Variable, known
 from runbook.model.nccl_devices import Selection, selection

@@ -10,7 +10,7 @@ from functools import lru_cache
 from runbook.files.document import Document, Keys, split_lines
 from runbook.lint.rule_inputs import scalars
 from runbook.model.errors import Problem, Span
-from runbook.model.secret_formats import (
+from runbook.model.secrets import (
     AUTHORIZATION,
     LOGIN_OF_CURL,
     PRIVATE_KEY,
@@ -58,7 +58,7 @@ def named_secrets(document: Document) -> Iterator[Problem]:
         if names_secret(name) is None or value is None or isinstance(value, bool):
             continue
         text = value if isinstance(value, str) else document.texts.get(keys, str(value))
-        if holds_secret(name, text) and not _told(text):
+        if holds_secret(name, text) and not _has_known_format(text):
             yield Problem("secret.value", f"`{name}` holds a secret in plain text", document.span(*keys), _INSTEAD)
 
 
@@ -75,7 +75,7 @@ def secrets_in_commands(document: Document) -> Iterator[Problem]:
                     for name, start, end in _in_line(word):
                         yield _in_command(name, _part(document, (*keys, place), word, start, end))
             for name, place in _in_words(words):
-                if not _told(words[place]):
+                if not _has_known_format(words[place]):
                     yield _in_command(name, document.span(*keys, place))
 
 
@@ -116,13 +116,13 @@ def _in_line(line: str) -> Iterator[tuple[str, int, int]]:
     for pattern in (_FLAG_IN_LINE, _ASSIGNED):
         for match in pattern.finditer(line):
             text = match[2].strip("\"'")
-            if not text.startswith("-") and holds_secret(match[1], text) and not _told(text):
+            if not text.startswith("-") and holds_secret(match[1], text) and not _has_known_format(text):
                 yield match[1], *match.span(2)
     for match in TYPED_FOR_A_PROMPT.finditer(line):
         yield "a prompt", *match.span(match.lastindex or 0)
     for name, pattern in (("Authorization", AUTHORIZATION), ("--user", LOGIN_OF_CURL)):
         for match in pattern.finditer(line):
-            if not stands_for_one(match[1]) and not _told(match[1]):
+            if not stands_for_one(match[1]) and not _has_known_format(match[1]):
                 yield name, *match.span(1)
 
 
@@ -131,7 +131,7 @@ def _in_command(name: str, span: Span | None) -> Problem:
     return Problem("secret.argument", f"the command gives `{name}` a secret in plain text", span, help)
 
 
-def _told(text: str) -> bool:
+def _has_known_format(text: str) -> bool:
     """Whether the format alone says that it is a secret."""
     return any(True for _ in known_tokens(text)) or PRIVATE_KEY.search(text) is not None
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from runbook.model.node_ranges import fold
 from runbook.model.units import bytes_text, significant
-from runbook.report.html.recorded import Recorded
-from runbook.report.record import Pair, StageRecord, fastest_links, number
+from runbook.report.html.recorded_run import Recorded
+from runbook.report.run_record import Pair, StageRecord, fastest_links, number
 
 TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 MOST_TICKS = 6
@@ -149,7 +149,7 @@ def sweep(recorded: Recorded, stage: StageRecord) -> Sweep | None:
 
 def rows_of(recorded: Recorded, stage: StageRecord) -> tuple[SizeRow, ...]:
     """As they were told while it ran, else as its outcomes have them."""
-    told: Sequence[object] = recorded.told(stage).rows
+    told: Sequence[object] = recorded.progress_of(stage).rows
     if not told:
         listed = (outcome.metrics.get("rows") for outcome in stage.outcomes)
         told = next((rows for rows in listed if isinstance(rows, list) and rows), [])

@@ -9,8 +9,8 @@ from runbook.model.node_ranges import fold
 from runbook.model.verdict import Verdict
 from runbook.report.html import nodes as of_nodes
 from runbook.report.html.charts import Chart, SizeRow, links_of, overlay, rows_of
-from runbook.report.html.recorded import Recorded
-from runbook.report.record import StageRecord
+from runbook.report.html.recorded_run import Recorded
+from runbook.report.run_record import StageRecord
 
 NOTICED = 0.1
 """A time, a bandwidth or a link that changed by less of itself is not told as a difference."""
@@ -100,7 +100,7 @@ def compare(one: Recorded, other: Recorded) -> RunComparison:
     return RunComparison(
         one=sides[0],
         other=sides[1],
-        run=tuple(_told([(_run(one), _run(other), "")])),
+        run=tuple(_grouped([(_run(one), _run(other), "")])),
         nodes=_by_node(*[{name: _node(entry) for name, entry in of.items()} for of in known]) if recorded else (),
         versions=_by_node(*versions),
         environment=_by_node(of_nodes.environment(one), of_nodes.environment(other)) if recorded else (),
@@ -150,10 +150,10 @@ def _node(entry: Mapping[str, object]) -> dict[str, str]:
 def _by_node(one: Mapping[str, Mapping[str, str]], other: Mapping[str, Mapping[str, str]]) -> tuple[Difference, ...]:
     """Of the nodes that both runs have; the same change on several is told once."""
     both = [name for name in one if name in other]
-    return tuple(_told([(one[name], other[name], name) for name in both]))
+    return tuple(_grouped([(one[name], other[name], name) for name in both]))
 
 
-def _told(sides: list[tuple[Mapping[str, str], Mapping[str, str], str]]) -> list[Difference]:
+def _grouped(sides: list[tuple[Mapping[str, str], Mapping[str, str], str]]) -> list[Difference]:
     changes: dict[tuple[str, str, str], list[str]] = {}
     for one, other, where in sides:
         for name in sorted({*one, *other}):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.model.verdict import Verdict
-from runbook.report.html.recorded import Recorded
+from runbook.report.html.recorded_run import Recorded
 
 BY_DESIGN = ("NODE_RANK", "GROUP_RANK")
 """Variables that must differ between nodes."""

@@ -23,14 +23,14 @@ from runbook.model.exit_codes import BUG, INTERRUPTED
 from runbook.model.node_ranges import fold
 from runbook.model.units import bandwidth_text, bytes_text, link_text, seconds_text, significant
 from runbook.model.verdict import Verdict
-from runbook.report.groups import FindingBlock, Said, blocks
+from runbook.report.folding import FindingBlock, Said, blocks
 from runbook.report.html.charts import LEVELS, heat_maps, sweeps
 from runbook.report.html.compare import RunComparison, compare
 from runbook.report.html.nodes import nodes
-from runbook.report.html.recorded import Recorded, dumps, tails
+from runbook.report.html.recorded_run import Recorded, dumps, tails
 from runbook.report.html.stages import launches, timeline
 from runbook.report.run_text import ENDS, WORDS
-from runbook.report.text import lines
+from runbook.report.safe_text import lines
 
 QUOTED = re.compile(r"`([^`]*)`")
 
@@ -47,14 +47,16 @@ class Head:
 
 def render(run_dir: Path) -> str:
     """The report of the run in `run_dir` as one HTML document. Raises FilesWrong where no run is there."""
-    return _document("document.html", {**_told(Recorded(run_dir)), "alone": True})
+    return _document("document.html", {**_template_values(Recorded(run_dir)), "alone": True})
 
 
 def fragment(run_dir: Path, *, lives: bool = False) -> str:
     """The same without the document around it, for a page that has the stylesheet (`style.css`) and the script
     (`copy.js`), and lists the files itself. It has no inline style and no script, so a strict Content-Security-Policy
     bears it. `lives`: the caller knows that the run goes on."""
-    return _templates().get_template("report.html").render(**_told(Recorded(run_dir, lives=lives)), alone=False)
+    return (
+        _templates().get_template("report.html").render(**_template_values(Recorded(run_dir, lives=lives)), alone=False)
+    )
 
 
 def render_comparison(one: Path, other: Path) -> str:
@@ -90,7 +92,7 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _told(recorded: Recorded) -> dict[str, Any]:
+def _template_values(recorded: Recorded) -> dict[str, Any]:
     """Everything that the templates show."""
     record = recorded.record
     found = blocks(record.stages, record.causes)

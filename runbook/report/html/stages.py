@@ -10,10 +10,10 @@ from runbook.model.events import NodesDropped
 from runbook.model.process_end import ProcessEnd
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Verdict
-from runbook.report.groups import Gist, OutcomeGroup, dropped_groups, outcome_groups, stage_groups, warning_groups
+from runbook.report.folding import Gist, OutcomeGroup, dropped_groups, outcome_groups, stage_groups, warning_groups
 from runbook.report.html.charts import Tick, percent, time_ticks
-from runbook.report.html.recorded import Recorded, StageProgress
-from runbook.report.record import StageRecord, number
+from runbook.report.html.recorded_run import Recorded, StageProgress
+from runbook.report.run_record import StageRecord, number
 from runbook.report.run_text import progress_text
 
 THINNEST = 0.004
@@ -89,7 +89,7 @@ def _lane(
     width = max(THINNEST, min(seconds / whole, 1 - left))
     goes_on = recorded.lives and stage.finished is None
     groups = outcome_groups(stage.outcomes, gist) if goes_on else stage_groups(stage, gist)
-    marks = recorded.told(stage).marks
+    marks = recorded.progress_of(stage).marks
     bad = sum(group.verdict.stops for group in groups)
     shown = groups[: max(bad, MOST_GROUPS)]
     return Lane(
@@ -114,7 +114,7 @@ def _marks(recorded: Recorded, stage: StageRecord, span: tuple[float, float]) ->
     """Moments, those that fall together as one."""
     began, whole = span
     found: list[tuple[float, list[str]]] = []
-    for progress in recorded.told(stage).marks:
+    for progress in recorded.progress_of(stage).marks:
         part = min(1.0, max(0.0, (progress.time - began) / whole))
         text = f"{seconds_text(max(0.0, progress.time - stage.started.time))}: {progress_text(progress)}"
         if found and abs(part - found[-1][0]) < CLOSEST:
@@ -143,14 +143,14 @@ class ProcessBar:
 
 @dataclass(frozen=True, slots=True)
 class AttemptLane:
-    """`told`: whether the run lived to tell how its processes ended."""
+    """`ended`: whether the run lived to tell how its processes ended."""
 
     number: str
     launcher: str
     logs: str
     seconds: float
     processes: tuple[ProcessBar, ...]
-    told: bool
+    ended: bool
     more: int = 0
 
 
@@ -163,7 +163,7 @@ class LaunchLanes:
 def launches(recorded: Recorded) -> list[LaunchLanes]:
     found = []
     for stage in recorded.record.stages:
-        told = recorded.told(stage)
+        told = recorded.progress_of(stage)
         if stage.started.check == "launch" and (told.attempts or told.ends):
             found.append(LaunchLanes(stage.name, tuple(_attempts(recorded, stage, told))))
     return found
@@ -189,7 +189,7 @@ def _attempts(recorded: Recorded, stage: StageRecord, told: StageProgress) -> li
                 logs=str(about.get("logs") or ""),
                 seconds=span[1] - span[0],
                 processes=tuple(lanes[:MOST_LANES]),
-                told=bool(processes),
+                ended=bool(processes),
                 more=sum(lane.count for lane in lanes[MOST_LANES:]),
             )
         )

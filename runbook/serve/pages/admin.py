@@ -11,9 +11,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from runbook.serve.guards import RequestRefused
-from runbook.serve.page import Page, html
+from runbook.serve.page import Page
 from runbook.serve.pages.nodes import NODE_GLYPHS
 from runbook.serve.people import Audit, People, role_named
+from runbook.serve.rendering import html
 from runbook.serve.workspace import fleet_of
 
 AUDIT_PAGE = 100

@@ -19,8 +19,9 @@ from runbook.serve.group_files import MOST_BYTES, ChangedMeanwhile, NameTaken, N
 from runbook.serve.group_form import fields_of, nodes_of
 from runbook.serve.group_preview import SHELLS, Linted, Meaning, difference, linted, scripts, zipped
 from runbook.serve.guards import RequestRefused, json_body
-from runbook.serve.page import Page, html
+from runbook.serve.page import Page
 from runbook.serve.pages.nodes import rows
+from runbook.serve.rendering import html
 from runbook.serve.run_folders import NoRun, RunRow
 from runbook.serve.run_processes import Busy, NotRunning
 from runbook.serve.workspace import GroupView, Workspace, fleet_of, workspace_of
@@ -160,6 +161,7 @@ async def _page(
         wrong=wrong,
         latest=latest,
         lives=lives,
+        ending=latest is not None and workspace.ending(latest),
         unheard=workspace.unheard,
         versions=await run_in_threadpool(workspace.groups.history, name),
         others=[other for other in workspace.groups.names() if other != name],

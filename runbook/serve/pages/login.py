@@ -8,8 +8,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from runbook.serve.guards import RequestRefused, TokenBucket, address_of
-from runbook.serve.page import Page, html
+from runbook.serve.page import Page
 from runbook.serve.people import SESSION_S, People, Person
+from runbook.serve.rendering import html
 
 
 async def ask(request: Request) -> Response:

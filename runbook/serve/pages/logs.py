@@ -13,8 +13,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from runbook.serve import run_logs as logs
 from runbook.serve.guards import RequestRefused
-from runbook.serve.page import Page, html
+from runbook.serve.page import Page
 from runbook.serve.pages.runs import known_run
+from runbook.serve.rendering import html
 from runbook.serve.run_folders import NoRun
 from runbook.serve.workspace import workspace_of
 

@@ -20,7 +20,8 @@ from runbook.files.inventory import natural
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState
 from runbook.serve.guards import RequestRefused
-from runbook.serve.page import Page, environment, html
+from runbook.serve.page import Page
+from runbook.serve.rendering import environment, html
 from runbook.serve.run_folders import NoRun, RunFilter, RunRow
 from runbook.serve.workspace import GroupView, Workspace, fleet_of, workspace_of
 
@@ -115,7 +116,7 @@ def _of_group(workspace: Workspace, look: GroupView, agents: Mapping[str, AgentS
     planned: dict[str, dict[int, RankCell]] = {node: {} for node in nodes}
     for rank in means.ranks:
         planned[rank.node][rank.rank] = RankCell(rank.rank, states.get(rank.node, "none"))
-    told = {node: _told(agents.get(node), latest.job if latest else "") for node in nodes}
+    told = {node: _with_heartbeat(agents.get(node), latest.job if latest else "") for node in nodes}
     cells = rank_cells(planned, told)
     return [
         replace(
@@ -143,7 +144,7 @@ def _row(name: str, group: str, agent: AgentState | None, ranks: tuple[RankCell,
     )
 
 
-def _told(agent: AgentState | None, job: str) -> dict[int, RankCell]:
+def _with_heartbeat(agent: AgentState | None, job: str) -> dict[int, RankCell]:
     """What a node's agent says of the job's ranks, in the latest attempt that the node knows."""
     own = [one for one in (agent.jobs if agent else ()) if one.job == job]
     return {

@@ -20,12 +20,13 @@ from runbook.model.errors import FilesWrong
 from runbook.model.units import significant
 from runbook.report.html.charts import HEIGHT, Chart, Scale, Series, Tick, around, decimal_ticks, percent, pixels
 from runbook.report.html.render import comparison_fragment, fragment
-from runbook.report.record import Pair, number
+from runbook.report.run_record import Pair, number
 from runbook.serve import group_actions as actions
 from runbook.serve import run_logs as logs
 from runbook.serve.group_files import NoGroup
 from runbook.serve.guards import RequestRefused, json_body
-from runbook.serve.page import Page, html
+from runbook.serve.page import Page
+from runbook.serve.rendering import html
 from runbook.serve.run_folders import NoRun, RunFilter, RunRow, Runs, started
 from runbook.serve.run_processes import NotRunning
 from runbook.serve.workspace import Workspace, workspace_of
@@ -92,6 +93,7 @@ async def shown(request: Request) -> Response:
     return html(
         request, "run.html", row=row, document=document, lives=lives, files=files, tail=tail, report=report,
         started_here=bool(started(workspace.runs.path(id))), unheard=workspace.unheard(row),
+        ending=workspace.ending(row),
     )  # fmt: skip
 
 

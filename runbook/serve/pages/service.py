@@ -11,10 +11,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 import runbook
-from runbook.files.shipped import shipped
+from runbook.files.shipped_files import shipped
 from runbook.serve.changed import Changed, Subscriber, messages
 from runbook.serve.guards import RequestRefused
-from runbook.serve.page import Page, static_files
+from runbook.serve.page import Page
+from runbook.serve.rendering import static_files
 
 PING_S = 15.0
 MOST_TOPICS = 20

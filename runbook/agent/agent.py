@@ -1,0 +1,348 @@
+"""`runbook agent run`: hold the control socket, beat, and open a channel whenever the server asks for one.
+
+Losing the server touches nothing but the channels that it held. Nothing here waits without a deadline, and what looks
+at the node (nvidia-smi, the journals) does so in a thread of its own: a slow tool delays what is told, never the
+heartbeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import signal
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+
+import runbook
+from runbook.agent.folder import AgentFolder, Identity, State, hostname, machine
+from runbook.agent.heartbeat import facts
+from runbook.agent.permissions import NotAllowed, OrderFilter, OwnerRules
+from runbook.agent.protocol import (
+    BEAT_S,
+    CHUNK,
+    DIAL_S,
+    END,
+    KILL,
+    LONGEST_MESSAGE,
+    LONGEST_PIECE,
+    MOST_CHANNELS,
+    PROTOCOL,
+    REPLACED,
+    REVOKED,
+    STDERR,
+    STDOUT,
+    WATCHDOG_S,
+    AgentHello,
+    ChannelRefused,
+    Denied,
+    Ended,
+    Heard,
+    Heartbeat,
+    Leaving,
+    Open,
+    ProtocolError,
+    Welcome,
+    from_server,
+    said,
+)
+from runbook.agent.systemd import Notify, scope
+
+FIRST_S, MOST_S = 1.0, 30.0
+"""Before dialling again: at random up to FIRST_S, each time up to twice as long, at the most up to MOST_S."""
+
+STEADY_S = 60.0
+"""A connection that held for so long was a good one: the next begins with FIRST_S again."""
+
+CLOSE_S = 3.0
+ENDING_S = 10.0
+"""For supervisors to end what they started, when the agent is told to end."""
+
+MOST_WORKDIRS = 32
+FOR_GOOD = (REPLACED, REVOKED)
+"""Of a server that will never have this agent again: it ends."""
+
+
+class Turned(Exception):
+    """The server will not have us, and says why."""
+
+    def __init__(self, denied: Denied) -> None:
+        super().__init__(denied.why)
+        self.denied = denied
+
+
+def back_off(failures: int, chance: Callable[[float, float], float] = random.uniform) -> float:
+    """Seconds before dialling again, after so many failures in a row: full jitter."""
+    return chance(0.0, min(MOST_S, FIRST_S * 2.0 ** min(failures, 10)))
+
+
+class Agent:
+    """One incarnation of a node's agent. `tell` prints a line for whoever reads its log."""
+
+    def __init__(self, folder: AgentFolder, identity: Identity, rules: OwnerRules, tell: Callable[[str], None]) -> None:
+        self.folder = folder
+        self.identity = identity
+        self.rules = rules
+        self.tell = tell
+        self.incarnation = os.urandom(16).hex()
+        self.workdirs = dict.fromkeys(("~/.runbook", *rules.workdirs))
+        self._beat = Heartbeat(0)  # the latest look at the node; number 0: none yet
+        self._channels: set[asyncio.Task[None]] = set()
+        self._sockets: set[ClientConnection] = set()
+        self._stopping = asyncio.Event()
+        self._scope: tuple[str, ...] = ()
+        self._notify = Notify()
+
+    async def run(self) -> int:
+        """Until SIGTERM, or the server will never have us again; gives the exit code: 0 told to end, 1 turned away."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stopping.set)
+        self._scope = await scope()
+        if "INVOCATION_ID" in os.environ and not self._scope:
+            self.tell(
+                "jobs will end with this service: `loginctl enable-linger` gives them scopes of their own, then "
+                "restart it"
+            )
+        looking = asyncio.create_task(self._look())
+        staying = asyncio.create_task(self._stay())
+        stopped = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait((looking, staying, stopped), return_when=asyncio.FIRST_COMPLETED)
+            for task in (looking, staying):
+                if task.done():
+                    task.result()
+            return 1 if staying.done() else 0
+        finally:
+            self._stopping.set()
+            self._notify.say("STOPPING=1")
+            for socket in list(self._sockets):
+                await socket.close()  # so that the supervisors see the end, and clean up
+            await _cancelled(looking, staying, stopped)
+            if self._channels:
+                await asyncio.wait(self._channels, timeout=ENDING_S)
+
+    async def _stay(self) -> None:
+        """Dial, again and again. Returns where that has no sense any more."""
+        failures = 0
+        self._says("dialling", connected=False)
+        self._notify.say("READY=1")
+        while True:
+            began = time.monotonic()
+            try:
+                async with self._dial("/agent/control", LONGEST_MESSAGE) as socket:
+                    await self._converse(socket)
+                why = "the server closed the connection"
+            except Turned as turned:
+                self._says(f"{turned.denied.why}: {turned.denied.fix}", connected=False)
+                if turned.denied.code in FOR_GOOD:
+                    return
+                failures, why = 10, ""
+            except InvalidStatus as error:
+                failures, why = 10, f"the server refuses this agent (HTTP {error.response.status_code})"
+            except (
+                OSError,
+                WebSocketException,
+                TimeoutError,
+                asyncio.TimeoutError,
+                ProtocolError,
+                ssl.SSLError,
+            ) as error:
+                why = f"{type(error).__name__}: {error}".rstrip(": ")
+            failures = 1 if time.monotonic() - began > STEADY_S else failures + 1
+            pause = back_off(failures)
+            if why:
+                self._says(f"not connected: {why}; again in {pause:.0f} s", connected=False)
+            await asyncio.sleep(pause)
+
+    def _dial(self, path: str, most: int) -> connect:
+        """Entered, a WebSocket to the server. Raises OSError, WebSocketException, TimeoutError."""
+        url = "ws" + self.identity.url.removeprefix("http") + path
+        return connect(
+            url,
+            ssl=self.identity.context(),
+            additional_headers={"Authorization": f"Bearer {self.identity.token}"},
+            user_agent_header=f"runbook-agent/{runbook.__version__}",
+            compression=None,
+            open_timeout=DIAL_S,
+            ping_interval=BEAT_S,
+            ping_timeout=WATCHDOG_S,
+            close_timeout=CLOSE_S,
+            max_size=most,
+            max_queue=8,
+        )
+
+    async def _converse(self, socket: ClientConnection) -> None:
+        """Until the socket ends, or the server says nothing for WATCHDOG_S. Raises Turned, ProtocolError,
+        TimeoutError."""
+        user = str(os.getuid())
+        hello = AgentHello(PROTOCOL, runbook.__version__, self.incarnation, hostname()[:200], machine(), user)
+        await socket.send(said(hello))
+        beating = asyncio.create_task(self._beats(socket))
+        try:
+            while True:
+                message = from_server(await asyncio.wait_for(socket.recv(), WATCHDOG_S))
+                if isinstance(message, Denied):
+                    raise Turned(message)
+                if isinstance(message, Welcome):
+                    self._says(f"connected as {message.name}", connected=True)
+                elif isinstance(message, Open):
+                    await self._opened(socket, message)
+                assert isinstance(message, Welcome | Heard | Open)
+        except ConnectionClosed:
+            return
+        finally:
+            if self._stopping.is_set():
+                with contextlib.suppress(ConnectionClosed, asyncio.TimeoutError):
+                    await asyncio.wait_for(socket.send(said(Leaving())), CLOSE_S)
+            await _cancelled(beating)
+
+    async def _beats(self, socket: ClientConnection) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            for number in itertools.count(1):
+                beat = msgspec.structs.replace(self._beat, number=number, draining=self.folder.drained)
+                text = said(beat)
+                if len(text) > LONGEST_MESSAGE // 2:
+                    text = said(msgspec.structs.replace(beat, jobs=beat.jobs[:16]))
+                await socket.send(text)
+                await asyncio.sleep(BEAT_S)
+
+    async def _look(self) -> None:
+        """Look at the node as often as is told of it, one look at a time; and tell the service manager that we live."""
+        looking: asyncio.Task[Heartbeat] | None = None
+        while True:
+            self._notify.say("WATCHDOG=1")
+            if looking is not None and looking.done():
+                if (error := looking.exception()) is None:
+                    self._beat = looking.result()
+                else:
+                    self.tell(f"the node could not be looked at: {type(error).__name__}: {error}")
+                looking = None
+            if looking is None:
+                looking = asyncio.create_task(asyncio.to_thread(facts, self.identity.name, tuple(self.workdirs)))
+            await asyncio.sleep(BEAT_S if self._beat.number else FIRST_S)
+
+    async def _opened(self, socket: ClientConnection, order: Open) -> None:
+        why = self.rules.against(order)
+        if len(self._channels) >= MOST_CHANNELS:
+            why = f"{MOST_CHANNELS} channels are open on this node already"
+        if why:
+            self.tell(f"refused a channel for {order.person or 'somebody'}: {why}")
+            await socket.send(said(ChannelRefused(order.channel, why)))
+            return
+        if order.workdir and len(self.workdirs) < MOST_WORKDIRS:
+            self.workdirs.setdefault(order.workdir)
+        task = asyncio.create_task(self._channel(order))
+        self._channels.add(task)
+        task.add_done_callback(self._channels.discard)
+
+    async def _channel(self, order: Open) -> None:
+        try:
+            async with self._dial(f"/agent/channel/{order.channel}", LONGEST_PIECE) as socket:
+                self._sockets.add(socket)
+                try:
+                    gate = OrderFilter(self.rules) if self.rules.looks_only else None
+                    await carry(socket, order.command, self._scope, gate)
+                finally:
+                    self._sockets.discard(socket)
+        except (OSError, WebSocketException, TimeoutError, asyncio.TimeoutError) as error:
+            self.tell(f"a channel ended: {type(error).__name__}: {error}")
+
+    def _says(self, text: str, *, connected: bool) -> None:
+        self.tell(text)
+        self.folder.write_state(State(os.getpid(), time.time(), connected, text))
+        self._notify.say(f"STATUS={text}")
+
+
+async def _cancelled(*tasks: asyncio.Task[object] | asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDS", "MAINPID")
+"""What a service manager tells the agent, and is true of nothing that it starts."""
+
+PIPES_S = 2.0
+
+
+def environment(base: Mapping[str, str]) -> dict[str, str]:
+    """What a supervisor is started with: as in a login, the user's own."""
+    return {name: value for name, value in base.items() if name not in OURS}
+
+
+async def carry(
+    socket: ClientConnection, command: str, prefix: Sequence[str] = (), gate: OrderFilter | None = None
+) -> None:
+    """Start `command` under /bin/sh and carry its bytes until it has ended. `prefix` is put before the shell. `gate`
+    has its own command, and says what of the bytes gets through."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(*prefix, "/bin/sh", "-c", gate.command if gate else command),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=Path.home(),
+            env=environment(os.environ),
+            start_new_session=True,
+        )
+    except OSError as error:
+        with contextlib.suppress(ConnectionClosed):
+            await socket.send(STDERR + f"the agent could not start /bin/sh: {error}".encode())
+            await socket.send(said(Ended(127)))
+        return
+    assert process.stdout is not None
+    assert process.stderr is not None
+    feeding = asyncio.create_task(_feed(socket, process, gate))
+    pumps = [
+        asyncio.create_task(_pump(socket, STDOUT, process.stdout)),
+        asyncio.create_task(_pump(socket, STDERR, process.stderr)),
+    ]
+    try:
+        code = await process.wait()
+        await asyncio.wait(pumps, timeout=PIPES_S)  # something that it left running may hold the pipes
+        with contextlib.suppress(ConnectionClosed):
+            await socket.send(said(Ended(code)))
+    finally:
+        for task in (feeding, *pumps):
+            task.cancel()
+        await asyncio.gather(feeding, *pumps, return_exceptions=True)
+
+
+async def _pump(socket: ClientConnection, kind: bytes, stream: asyncio.StreamReader) -> None:
+    """Goes on reading when nobody hears it any more: a full pipe would keep the supervisor from ending."""
+    heard = True
+    while data := await stream.read(CHUNK):
+        if heard:
+            try:
+                await socket.send(kind + data)
+            except ConnectionClosed:
+                heard = False
+
+
+async def _feed(socket: ClientConnection, process: asyncio.subprocess.Process, gate: OrderFilter | None) -> None:
+    assert process.stdin is not None
+    try:
+        async for message in socket:
+            if isinstance(message, bytes):
+                process.stdin.write(gate.feed(message) if gate else message)
+                await process.stdin.drain()
+            elif message == KILL:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            elif message == END:
+                break
+    except (ConnectionClosed, OSError):
+        pass
+    except NotAllowed as error:
+        with contextlib.suppress(ConnectionClosed):
+            await socket.send(STDERR + f"agent.yml of this node: {error}".encode("utf-8", "replace"))
+    finally:
+        process.stdin.close()

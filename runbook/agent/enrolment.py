@@ -1,0 +1,115 @@
+"""How a host is made known to a server: the pasted string is spent for a token, over a connection to the one
+certificate that the string names."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import socket
+import ssl
+from urllib.parse import urlsplit
+
+import msgspec
+
+from runbook.agent.folder import AgentFolder, Identity
+from runbook.agent.protocol import DIAL_S, NAME, Enrolment, ProtocolError
+from runbook.causes.findings import unreachable_for
+from runbook.model.commands import word
+from runbook.model.errors import FilesWrong, Problem, Unreachable
+
+LONGEST_ANSWER = 64 << 10
+
+
+class EnrolmentAnswer(msgspec.Struct, frozen=True):
+    name: str
+    token: str
+
+
+def enrol(folder: AgentFolder, text: str, name: str) -> Identity:
+    """Raises FilesWrong where the string, the name or the server's answer will not do; Unreachable."""
+    try:
+        told = Enrolment.of(text)
+    except ProtocolError as error:
+        raise FilesWrong([Problem("agent.enrol", str(error))]) from None
+    if not NAME.match(name):
+        fix = "name the node: `runbook agent enrol STRING --name gn01`"
+        raise FilesWrong([Problem("agent.enrol", f"a node cannot be called {name!r}", None, fix)])
+    certificate = certificate_of(told) if told.certificate else None
+    pinned = Identity(name, told.url, "", certificate)
+    status, body = _post(pinned, {"secret": told.secret, "name": name})
+    if status != 200:
+        raise FilesWrong([Problem("agent.enrol", f"{told.url} says: {_reason(status, body)}")])
+    try:
+        answer = msgspec.json.decode(body, type=EnrolmentAnswer)
+    except ValueError as error:
+        raise FilesWrong([Problem("agent.enrol", f"{told.url} is no runbook server: {error}")]) from None
+    identity = Identity(answer.name, told.url, answer.token, certificate)
+    if not NAME.match(identity.name) or not identity.token.isascii() or not identity.token:
+        raise FilesWrong([Problem("agent.enrol", f"{told.url} answers what no runbook server does")])
+    folder.remember(identity)
+    return identity
+
+
+def certificate_of(told: Enrolment) -> str:
+    """The server's certificate in PEM, once it is the one that the string names. Raises Unreachable, FilesWrong."""
+    host, port = address(told.url)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # its hash is compared, and only then anything is said
+    try:
+        with (
+            socket.create_connection((host, port), DIAL_S) as plain,
+            context.wrap_socket(plain, server_hostname=host) as wrapped,
+        ):
+            der = wrapped.getpeercert(binary_form=True) or b""
+    except OSError as error:
+        raise _unreached(told.url, error) from None
+    if hashlib.sha256(der).hexdigest() != told.certificate:
+        why = f"the certificate of {told.url} is not the one that the enrolment string names: nothing was sent"
+        fix = (
+            "take a new string from the server itself; if it differs again, somebody is between this host and the "
+            "server"
+        )
+        raise FilesWrong([Problem("agent.certificate", why, None, fix)])
+    return ssl.DER_cert_to_PEM_cert(der)
+
+
+def address(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _post(server: Identity, body: object) -> tuple[int, bytes]:
+    host, port = address(server.url)
+    context = server.context()
+    connection = (
+        http.client.HTTPConnection(host, port, timeout=DIAL_S)
+        if context is None
+        else http.client.HTTPSConnection(host, port, timeout=DIAL_S, context=context)
+    )
+    try:
+        connection.request("POST", "/agent/enrol", json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read(LONGEST_ANSWER)
+    except (OSError, http.client.HTTPException) as error:
+        raise _unreached(server.url, error) from None
+    finally:
+        connection.close()
+
+
+def _reason(status: int, body: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(body)["error"])[:500]
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {status}"
+
+
+def _unreached(url: str, error: Exception) -> Unreachable:
+    return unreachable_for(
+        "agent-lost",
+        f"the server at {url} cannot be reached from this host",
+        (f"{type(error).__name__}: {error}",),
+        way="enrolling",
+        url=word(url + "/healthz"),
+    )

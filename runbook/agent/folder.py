@@ -1,0 +1,154 @@
+"""The folder of an agent on its node: who it is, whom it trusts, what its owner allows, what it is doing.
+
+A folder a host, since many hosts may share one home: `~/.runbook-agent/HOSTNAME/` with `identity.json` (0600: it holds
+the agent's token), `agent.yml` (the owner's rules), `state.json` (for `runbook agent status`), `drained` (while it is)
+and `lock`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from runbook.agent.protocol import NAME
+from runbook.model.errors import FilesWrong, Problem
+from runbook.node import own_files
+from runbook.node.proc import this_machine
+
+NO_CHECK_TIME = 0x200000
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME: the certificate is trusted by its hash, and a node's clock may be wrong."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """`certificate` is the server's own, in PEM: the only one that is trusted; None for plain HTTP."""
+
+    name: str
+    url: str
+    token: str
+    certificate: str | None = None
+
+    def context(self) -> ssl.SSLContext | None:
+        """Trusts this one certificate, whatever names and dates stand in it."""
+        if self.certificate is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.verify_flags |= NO_CHECK_TIME
+        context.load_verify_locations(cadata=self.certificate)
+        return context
+
+
+@dataclass(frozen=True)
+class State:
+    """What a running agent is doing, in a sentence; `since` is in seconds since 1970."""
+
+    pid: int
+    since: float
+    connected: bool
+    says: str
+
+
+class AgentFolder:
+    """The agent's folder. Only what is ours counts, where nobody else could have put or changed it."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or Path.home() / ".runbook-agent" / hostname()
+        self.rules = self.path / "agent.yml"
+        self._identity = self.path / "identity.json"
+        self._state = self.path / "state.json"
+        self._drained = self.path / "drained"
+
+    def identity(self) -> Identity | None:
+        """None where this host was never enrolled. Raises FilesWrong where what lies there cannot be believed."""
+        if not self._identity.exists():
+            return None
+        try:
+            identity = msgspec.convert(self._read(self._identity), Identity)
+        except (OSError, ValueError) as error:
+            why = f"{self._identity} cannot be used: {getattr(error, 'strerror', None) or error}"
+            fix = "`runbook agent uninstall`, and enrol this host again"
+            raise FilesWrong([Problem("agent.identity", why, None, fix)]) from None
+        if not NAME.match(identity.name):
+            raise FilesWrong([Problem("agent.identity", f"{self._identity} holds no name of a node")])
+        return identity
+
+    def remember(self, identity: Identity) -> None:
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        own_files.safe(str(self.path))
+        own_files.write(str(self._identity), json.dumps(msgspec.to_builtins(identity)))
+
+    def forget(self) -> None:
+        for file in (self._identity, self._state, self._drained):
+            file.unlink(missing_ok=True)
+
+    @property
+    def drained(self) -> bool:
+        return self._drained.exists()
+
+    def drain(self, on: bool) -> None:
+        if on:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._drained.touch()
+        else:
+            self._drained.unlink(missing_ok=True)
+
+    def write_state(self, state: State) -> None:
+        with contextlib.suppress(OSError):  # a full disk must not end the agent
+            own_files.write(str(self._state), json.dumps(asdict(state)))
+
+    def state(self) -> State | None:
+        """What the agent that runs now is doing; None where none runs."""
+        if not self._locked():
+            return None
+        try:
+            return msgspec.convert(self._read(self._state), State)
+        except (OSError, ValueError):
+            return None
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the folder: raises FilesWrong where another agent does."""
+        with (self.path / "lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                why = f"an agent of {self.path} runs already"
+                raise FilesWrong(
+                    [Problem("agent.runs-already", why, None, "`runbook agent status` shows it")]
+                ) from None
+            yield
+
+    def _locked(self) -> bool:
+        try:
+            with (self.path / "lock").open("r") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def _read(self, path: Path) -> Mapping[str, Any]:
+        own_files.safe(str(self.path))
+        found: Mapping[str, Any] = own_files.document(str(path))
+        return found
+
+
+def hostname() -> str:
+    """The host's own short name."""
+    return socket.gethostname().partition(".")[0] or "node"
+
+
+def machine() -> str:
+    """What tells this host from a copy of its disk: the boot of its kernel, and its network namespace."""
+    return f"{this_machine()} {socket.gethostname()}".strip()[:200]

@@ -1,0 +1,251 @@
+"""Where a slow AllReduce loses its time: each rank alone, pairs inside a node, pairs of nodes in each direction.
+
+An end is whatever can be slow: a node, or one rank of a node. A link goes one way, from one end to another. First every
+end sends to the next one (a ring, as AllReduce does), so each is tried once as a sender and once as a receiver. A link
+that is slow leaves two suspects and the path between them; each suspect is then tried with a partner that is proven
+good in that very role. In one round no end is on two links: a slow neighbour makes nobody else look slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runbook.checks.bandwidth.judge import Link, Role
+from runbook.checks.bandwidth.normal_busbw import span_text
+from runbook.checks.bandwidth.slow_link_search import MeasuringRanks, Search, Unfinished, leaves, look, uneven
+from runbook.checks.context import Context
+from runbook.checks.ranks.evidence import busy_lines, gather
+from runbook.checks.ranks.pool import RankMember, RankPool
+from runbook.model.errors import Unreachable
+
+SLOWER_THAN_GATE = 0.7
+SLOWER_THAN_BEST = 0.5
+"""A link is slow below the gate and below this part of the fastest: 0.7 where that one meets the gate, so that it is
+proven to be possible; else 0.5, what is between healthy links of one cluster at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingVerdict:
+    """What the links prove. `sending`, `receiving`: ends that are slow in this role, whoever the partner. `paths`:
+    links that are slow where nothing tells the two ends apart, or where both are fine with others."""
+
+    sending: tuple[str, ...] = ()
+    receiving: tuple[str, ...] = ()
+    paths: tuple[Link, ...] = ()
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Every end that is to blame, each once."""
+        return tuple(dict.fromkeys([*self.sending, *self.receiving]))
+
+    @property
+    def clean(self) -> bool:
+        return not (self.sending or self.receiving or self.paths)
+
+
+def ring(ends: Sequence[str]) -> list[Link]:
+    """Every end to the next; two ends give both directions, one gives nothing."""
+    if len(ends) < 2:
+        return []
+    return [Link(end, ends[(index + 1) % len(ends)]) for index, end in enumerate(ends)]
+
+
+def rounds(links: Iterable[Link]) -> list[list[Link]]:
+    """The links in as few rounds as a greedy choice finds: two for a ring of an even number of ends, else three."""
+    found: list[tuple[set[str], list[Link]]] = []
+    for link in links:
+        ends = {link.source, link.destination}
+        for taken, members in found:
+            if not taken & ends:
+                taken |= ends
+                members.append(link)
+                break
+        else:
+            found.append((ends, [link]))
+    return [members for _, members in found]
+
+
+def slow_links(measured: Mapping[Link, float], gate: float) -> list[Link]:
+    """Links that are slow beside the fastest one, slowest first. GB/s."""
+    best = max(measured.values(), default=0.0)
+    part = SLOWER_THAN_GATE if best >= gate else SLOWER_THAN_BEST
+    return sorted((link for link, rate in measured.items() if rate < min(gate, part * best)), key=measured.__getitem__)
+
+
+def second_look(measured: Mapping[Link, float], gate: float) -> list[Link]:
+    """Each slow link again, since once may be chance, and each of its ends with a partner that is proven good.
+
+    Partners are used evenly, so that many suspects need few rounds.
+    """
+    slow = slow_links(measured, gate)
+    good = [link for link in measured if link not in slow]
+    senders = [link.source for link in good]
+    receivers = [link.destination for link in good]
+    circle = circles(measured)
+    used: dict[str, int] = {}
+    wanted: list[Link] = []
+
+    def partner(choice: Sequence[str], link: Link) -> str | None:
+        own = circle[link.source]
+        free = [end for end in choice if circle[end] == own and end not in (link.source, link.destination)]
+        chosen = min(free, key=lambda end: used.get(end, 0), default=None)
+        if chosen is not None:
+            used[chosen] = used.get(chosen, 0) + 1
+        return chosen
+
+    for link in slow:
+        receiver, sender = partner(receivers, link), partner(senders, link)
+        if receiver is not None:
+            wanted.append(Link(link.source, receiver))
+        if sender is not None:
+            wanted.append(Link(sender, link.destination))
+        wanted.append(link)
+    return list(dict.fromkeys(wanted))
+
+
+def circles(links: Iterable[Link]) -> dict[str, str]:
+    """For every end the first end of its ring: ranks of one node are no partners for those of another."""
+    found: dict[str, str] = {}
+    for link in links:
+        kept = found.setdefault(link.source, link.source)
+        old = found.setdefault(link.destination, kept)
+        found = {end: kept if circle == old else circle for end, circle in found.items()}
+    return found
+
+
+def judge(first: Mapping[Link, float], second: Mapping[Link, float], gate: float) -> RingVerdict:
+    """Who is to blame, by the ring and by the second look. A link that was slow only once is nobody's fault."""
+    suspects = slow_links(first, gate)
+    # Both looks on one scale. The better of two counts for a link: what it reached once it can do.
+    best = {link: max(first.get(link, 0.0), second.get(link, 0.0)) for link in {**first, **second}}
+    slow = set(slow_links(best, gate))
+    good = [link for link in first if link not in suspects]
+    receivers, senders = {link.destination for link in good}, {link.source for link in good}
+
+    def whoever_the_partner(mine: list[Link], proven: bool) -> bool:
+        return proven and all(link in slow for link in mine)
+
+    sending, receiving, paths = [], [], []
+    for link in suspects:
+        sent = [other for other in best if other.source == link.source]
+        received = [other for other in best if other.destination == link.destination]
+        sends_slowly = whoever_the_partner(sent, any(other.destination in receivers for other in sent))
+        receives_slowly = whoever_the_partner(received, any(other.source in senders for other in received))
+        if sends_slowly:
+            sending.append(link.source)
+        if receives_slowly:
+            receiving.append(link.destination)
+        if link in slow and not sends_slowly and not receives_slowly:
+            paths.append(link)
+    return RingVerdict(_once(sending), _once(receiving), tuple(paths))
+
+
+def _once(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+DEADLINE_S = 20.0
+WAY_S = 0.25
+MOST_ROUNDS = 4
+"""Of second looks: with more suspects than this has room for, the slowest are looked at."""
+
+
+@dataclass
+class LinkLayer:
+    """Links of one kind: GB/s of each in the ring and in the second look, and the pairs of ranks it was made of."""
+
+    first: dict[Link, float] = field(default_factory=dict)
+    second: dict[Link, float] = field(default_factory=dict)
+    pairs: dict[Link, dict[tuple[int, int], float]] = field(default_factory=dict)
+    verdict: RingVerdict = field(default_factory=RingVerdict)
+
+    @property
+    def rates(self) -> dict[Link, float]:
+        """The better of the two looks."""
+        return {
+            link: max(self.first.get(link, 0.0), self.second.get(link, 0.0)) for link in {**self.first, **self.second}
+        }
+
+    @property
+    def span(self) -> str:
+        return span_text(min(self.rates.values()), max(self.rates.values()))
+
+
+@dataclass
+class Isolation:
+    """What was measured. `alone`: GB/s in its own memory and the share of time without a CPU, by rank. `busy`: by node,
+    who uses the CPUs there, looked at when ranks differ. `stopped`: why not everything could be measured."""
+
+    alone: dict[int, tuple[float, float]] = field(default_factory=dict)
+    busy: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    inside: LinkLayer = field(default_factory=LinkLayer)
+    between: LinkLayer = field(default_factory=LinkLayer)
+    stopped: str | None = None
+
+
+def isolate(pool: RankPool, at: Context, gate: float) -> Isolation:
+    """Measure every layer. `gate` is the bus bandwidth, in GB/s, that all of them together should have had."""
+    found = Isolation()
+    by_node: dict[str, list[RankMember]] = {}
+    for member in pool.members:
+        by_node.setdefault(member.rank.node, []).append(member)
+    numbers = {member.label: member.rank.rank for member in pool.members}
+    inside = [link for members in by_node.values() for link in ring([member.label for member in members])]
+    try:
+        ranks = MeasuringRanks(pool, at, DEADLINE_S)
+        at.say("too slow: measuring every rank alone")
+        found.alone = ranks.alone()
+        if uneven(found.alone):
+            gather(pool)
+            found.busy = {node: busy_lines(pool, node) for node in by_node}
+        if inside:
+            at.say("too slow: measuring inside each node")
+            _look_inside(ranks, found.inside, inside, numbers, gate)
+        if len(by_node) > 1:
+            at.say("too slow: measuring between the nodes, each direction")
+            done = look(ranks, pool.members, seconds=WAY_S, leaf_of=leaves(at.nodes), enough=gate)
+            found.between, found.stopped = between(done), done.stopped
+    except (Unfinished, Unreachable) as error:
+        found.stopped = str(error)
+    return found
+
+
+def between(done: Search) -> LinkLayer:
+    """A layer out of a search: those who are far below the others. What is only a little slower is not why all are."""
+    told, best = done.verdict, done.best
+    limit = SLOWER_THAN_GATE * told.normal.median
+
+    def slow(links: Iterable[Link]) -> bool:
+        return all(best[link] < limit for link in links if link in best)
+
+    def ends(role: Role) -> tuple[str, ...]:
+        leaves = [leaf.name for leaf in told.leaves if leaf.role is role]
+        names = [end.name for end in told.nodes if end.role is role]
+        names += [node for node in done.nodes if done.leaf_of.get(node) in leaves]
+        return tuple(name for name in names if slow(link for link in best if link.end(role).name == name))
+
+    pairs = [Link(str(done.leaf_of.get(link.source)), str(done.leaf_of.get(link.destination))) for link in best]
+    paths = [*told.links, *(link for link, leaf in zip(best, pairs, strict=True) if leaf in told.leaf_pairs)]
+    rails: dict[Link, dict[tuple[int, int], float]] = {}
+    for each in done.found:
+        rails.setdefault(each.link, {}).update(each.rails)
+    verdict = RingVerdict(ends(Role.SENDS), ends(Role.RECEIVES), tuple(path for path in paths if slow([path])))
+    return LinkLayer(best, {}, rails, verdict)
+
+
+def _look_inside(
+    ranks: MeasuringRanks, layer: LinkLayer, links: Sequence[Link], numbers: Mapping[str, int], gate: float
+) -> None:
+    """Measures every pair of a ring once, then slow pairs and their ends again; keeps what is known when time is up."""
+
+    def measure(group: Sequence[Link]) -> dict[Link, float]:
+        pairs = {link: (numbers[link.source], numbers[link.destination]) for link in group}
+        moved = ranks.meet([(*pair, WAY_S) for pair in pairs.values()])
+        return {link: moved[pair].gbytes for link, pair in pairs.items()}
+
+    for group in rounds(links):
+        layer.first |= measure(group)
+    for group in rounds(second_look(layer.first, gate))[:MOST_ROUNDS]:
+        layer.second |= measure(group)
+    layer.verdict = judge(layer.first, layer.second, gate)

@@ -1,0 +1,286 @@
+"""Which bus bandwidth is normal for what a job runs on. Every number, with its source, stands in `normal_busbw.json`.
+
+Inside one node the measured numbers of that GPU hold. Between nodes a ring carries what a node's adapters carry, less
+the protocol, and never more than the GPUs exchange inside a node. GB/s are 10^9 bytes, link rates Gbit/s.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from runbook.checks.bandwidth.adapters import NodeAdapters
+from runbook.checks.context import Context
+from runbook.checks.ranks.pool import RankPool
+from runbook.launch.ranks import network_environment
+from runbook.model.units import bandwidth_text, bytes_text, significant
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class BandwidthSetting:
+    """What decides how fast an AllReduce can be.
+
+    `gpus`: the GPU of each rank as torch names it, none on CPUs. `ranks`: how many each node has. `adapters`: for each
+    node the rates of the HCA ports that NCCL takes; empty where it has none. `link_gbps`: of the slowest interface that
+    TCP would use, None where the kernel does not know. `algorithm`: NCCL_ALGO.
+    """
+
+    backend: str
+    ranks: tuple[int, ...]
+    gpus: tuple[str, ...] = ()
+    adapters: tuple[tuple[float, ...], ...] = ()
+    link_gbps: float | None = None
+    algorithm: str | None = None
+    one_machine: bool = False
+
+    @property
+    def nodes(self) -> int:
+        return len(self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What is normal once messages are large. `high` None: only a lower bound is known. `half_bytes`: the size at which
+    half of it is reached."""
+
+    what: str
+    low: float
+    high: float | None
+    half_bytes: float
+    source: str
+    note: str = ""
+
+    @property
+    def range(self) -> str:
+        if self.high is None:
+            return f"{bandwidth_text(self.low)} or more"
+        return span_text(self.low, self.high)
+
+    @property
+    def plateau_bytes(self) -> float:
+        return float(table()["ramp"]["plateau_at_halves"] * self.half_bytes)
+
+    def gate(self, size: float) -> float:
+        """Below this it is slow, at messages of `size` bytes: part of what is normal, and of the plateau."""
+        small = table()["ramp"]["small"]
+        part = float(table()["gate"]["of_low"]) * (small["of_gate"] if size < small["below_bytes"] else 1.0)
+        return part * self.low * size / (size + self.half_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class NotKnown:
+    """No number for this hardware, and why."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class BandwidthComparison:
+    """A measured bandwidth in GB/s, at messages of `size` bytes, beside what is normal."""
+
+    expected: Expectation
+    measured: float
+    size: int
+
+    @property
+    def slow(self) -> bool:
+        return self.measured < self.expected.gate(self.size)
+
+    @property
+    def early(self) -> bool:
+        """Whether messages were too small to show the whole bandwidth."""
+        return self.size < self.expected.plateau_bytes
+
+    @property
+    def ratio(self) -> float:
+        """Of the end of the normal range that is nearer; 1 inside it."""
+        high = self.expected.high or max(self.expected.low, self.measured)
+        return self.measured / min(max(self.measured, self.expected.low), high)
+
+    @property
+    def normal(self) -> str:
+        note = f"; {self.expected.note}" if self.expected.note else ""
+        return f"{self.expected.range} is normal for {self.expected.what} ({self.expected.source}){note}"
+
+    @property
+    def says(self) -> str:
+        """A few words for a verdict."""
+        if self.slow and self.early:
+            return (
+                f"messages of {bytes_text(self.size)} should reach {bandwidth_text(self.expected.gate(self.size))} "
+                "at least"
+            )
+        if self.early:
+            plateau = bytes_text(2 ** math.ceil(math.log2(self.expected.plateau_bytes)))
+            return f"{bytes_text(self.size)} is too small to tell, the whole bandwidth shows from {plateau} on"
+        return "as it should be" if self.ratio >= 1 else f"{self.ratio:.0%} of what is normal"
+
+
+@functools.cache
+def table() -> Mapping[str, Any]:
+    data: Mapping[str, Any] = json.loads(resources.files(__package__).joinpath("normal_busbw.json").read_text("utf-8"))
+    return data
+
+
+def expect(setting: BandwidthSetting) -> Expectation | NotKnown:
+    what = described(setting)
+    if sum(setting.ranks) < 2:
+        return NotKnown(what, "one rank sends nothing")
+    if setting.backend != "nccl":
+        return _gloo(setting, what)
+    if len(set(setting.gpus)) != 1:
+        return NotKnown(what, "the GPUs differ, or torch does not name them")
+    rows = _inside_rows(setting)
+    if setting.nodes == 1 or setting.one_machine:
+        if not rows:
+            return NotKnown(what, "nobody has published one")
+        low, high = _span(rows)
+        return Expectation(what, low, high, _half(setting, "inside_half_bytes"), _sources(rows), _algorithms(rows))
+    return _between(setting, what, rows)
+
+
+def described(setting: BandwidthSetting) -> str:
+    """`2 nodes of 8 × H100 80GB HBM3 over 8 × 400 Gbit/s`."""
+    counts = sorted(set(setting.ranks))
+    many = "-".join(str(count) for count in (counts if len(counts) < 2 else (counts[0], counts[-1])))
+    gpu = setting.gpus[0].removeprefix("NVIDIA ") if setting.gpus else "rank"
+    each = f"{many} × {gpu}" if setting.gpus else f"{many} rank{'s' if many != '1' else ''}"
+    text = each if setting.nodes == 1 else f"{setting.nodes} nodes of {each}"
+    if setting.one_machine:
+        return f"{setting.backend}, {text}, on one machine"
+    if setting.nodes == 1:
+        return f"{setting.backend}, {text}"
+    slowest = min(setting.adapters, key=sum, default=())
+    if setting.backend == "nccl" and slowest:
+        over = f"{len(slowest)} × {min(slowest):g} Gbit/s"
+    elif setting.link_gbps:
+        over = f"TCP on {setting.link_gbps:g} Gbit/s"
+    else:
+        over = "TCP on a link whose rate the kernel does not know"
+    return f"{setting.backend}, {text} over {over}"
+
+
+def _inside_rows(setting: BandwidthSetting) -> list[Mapping[str, Any]]:
+    rows = [
+        row
+        for row in table()["inside"]
+        if re.search(row["gpu"], setting.gpus[0]) and set(setting.ranks) == {row["gpus"]}
+    ]
+    named = [row for row in rows if row["algorithm"] and row["algorithm"] == setting.algorithm]
+    return named or rows
+
+
+def _between(setting: BandwidthSetting, what: str, rows: list[Mapping[str, Any]]) -> Expectation | NotKnown:
+    if not setting.adapters or not all(setting.adapters):
+        return NotKnown(what, "without HCAs NCCL runs over TCP, where CPUs and sockets decide")
+    if re.search(r"\bG[HB][23]00\b", setting.gpus[0]):
+        return NotKnown(what, "NVLink may join these nodes, and then no adapter is the limit")
+    if not all(rate for rates in setting.adapters for rate in rates):
+        return NotKnown(what, "an adapter shows no rate")
+    family = next((row for row in table()["inside"] if re.search(row["gpu"], setting.gpus[0])), None)
+    if family is None or (max(setting.ranks) > 1 and not rows):
+        return NotKnown(what, "nobody has published what these GPUs exchange inside a node, which limits them as well")
+    rule = table()["adapters"]
+    # A GPU sends no faster than its own PCIe slot, however many adapters the node has.
+    pairs = zip(setting.adapters, setting.ranks, strict=True)
+    line = min(min(sum(rates), ranks * family["adapter_gbps"]) for rates, ranks in pairs) / 8
+    cap = _span(rows)[1] if rows else None
+    low, high = (fraction * line for fraction in rule["of_line_rate"])
+    if cap:
+        low, high = min(low, _span(rows)[0]), min(high, cap)
+    note, source = "", f"{rule['source']}, {rule['date']}"
+    world = sum(setting.ranks)
+    if setting.nodes == 2 and setting.algorithm != "ring" and world > 2:
+        inflated = rule["of_line_rate"][1] * line * 2 * (world - 1) / world
+        note = (
+            f"two nodes inflate Tree and NVLS, to {bandwidth_text(min(inflated, cap or inflated))}: "
+            "`env: {NCCL_ALGO: RING}` judges the adapters"
+        )
+    return Expectation(what, low, high, _half(setting, "between_half_bytes"), source, note)
+
+
+def _gloo(setting: BandwidthSetting, what: str) -> Expectation | NotKnown:
+    rule = table()["gloo"]
+    if setting.one_machine or setting.nodes == 1:
+        return NotKnown(what, "inside one machine memory and CPUs decide")
+    if setting.link_gbps is None:
+        return NotKnown(what, "a virtual interface has no rate of its own")
+    if setting.link_gbps > rule["up_to_gbps"]:
+        return NotKnown(what, rule["beyond"])
+    low, high = (fraction * setting.link_gbps / 8 for fraction in rule["of_line_rate"])
+    return Expectation(what, low, high, _half(setting, "gloo_half_bytes"), f"{rule['source']}, {rule['date']}")
+
+
+def _span(rows: list[Mapping[str, Any]]) -> tuple[float, float | None]:
+    highs = [row["busbw"][1] for row in rows]
+    return min(row["busbw"][0] for row in rows), None if None in highs else max(highs)
+
+
+def _sources(rows: list[Mapping[str, Any]]) -> str:
+    return "; ".join(f"{row['source']}, {row['date']}" for row in rows)
+
+
+def _algorithms(rows: list[Mapping[str, Any]]) -> str:
+    if len(rows) < 2:
+        return ""
+    return "; ".join(
+        f"{str(row['algorithm']).upper()} {significant(row['busbw'][0])}-{significant(row['busbw'][1])}" for row in rows
+    )
+
+
+def _half(setting: BandwidthSetting, key: str) -> float:
+    return float(table()["ramp"][key]) * max(1.0, math.log2(max(2, setting.nodes)))
+
+
+def link_floor(setting: BandwidthSetting, promised_gbps: float | None = None) -> float | None:
+    """Gbit/s that each node should move one way at least, all its ranks together with ranks of one other node; None
+    where nobody knows. `promised_gbps`: what the inventory promises of each adapter."""
+    part = float(table()["gate"]["of_low"])
+    if setting.one_machine or setting.nodes < 2:
+        return None
+    if setting.backend != "nccl":
+        rule, rate = table()["gloo"], setting.link_gbps
+        return part * float(rule["of_line_rate"][0]) * rate if rate and rate <= rule["up_to_gbps"] else None
+    if not setting.adapters or not all(setting.adapters):
+        return None
+    lines = []
+    for rates, ranks in zip(setting.adapters, setting.ranks, strict=True):
+        used = sorted((promised_gbps or rate for rate in rates), reverse=True)[:ranks]  # one adapter a pair of ranks
+        lines.append(sum(used))
+    return part * float(table()["adapters"]["of_line_rate"][0]) * min(lines) or None
+
+
+def span_text(low: float, high: float) -> str:
+    """`328 to 388 GB/s`; GB/s in."""
+    one, other = bandwidth_text(low), bandwidth_text(high)
+    if one == other:
+        return one
+    number, _, unit = one.partition(" ")
+    return f"{number} to {other}" if other.endswith(f" {unit}") else f"{one} to {other}"
+
+
+def setting_of(pool: RankPool, at: Context, wires: Mapping[str, NodeAdapters]) -> BandwidthSetting:
+    """`wires` of every node."""
+    nodes = at.nodes
+    said = [member.steps.get("imported", {}).get("gpu") for member in pool.members]
+    rates = [wires[node.name].gbps for node in nodes]
+    algorithm = network_environment(at.inventory, nodes[0]).get("NCCL_ALGO")
+    one_name = isinstance(algorithm, str) and re.fullmatch(r"[A-Za-z_]+", algorithm)
+    return BandwidthSetting(
+        backend=at.inventory.rendezvous.backend,
+        ranks=tuple(len(pool.on(node.name)) for node in nodes),
+        gpus=tuple(str(name) for name in said) if all(said) else (),
+        adapters=tuple(tuple(port.rate_gbps or 0.0 for port in wires[node.name].ports) for node in nodes),
+        link_gbps=min((rate for rate in rates if rate), default=None) if all(rates) else None,
+        algorithm=str(algorithm).lower() if one_name else None,
+        one_machine=len({at.machine(node.name) for node in nodes}) == 1,
+    )

@@ -1,0 +1,338 @@
+"""Which link is slow: the ranks measure pairs of nodes in rounds until it is settled."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from runbook.checks.bandwidth.judge import Judgement, Link, LinksVerdict, Measured, Normal, normal, verdict
+from runbook.checks.bandwidth.rounds import Meeting, Schedule
+from runbook.checks.context import Context
+from runbook.checks.ranks.pool import Halt, RankMember, RankPool
+from runbook.launch.ranks import Rank
+from runbook.model.inventory import Node
+
+ALONE_S = 0.4
+UNEVEN = 0.5
+"""Ranks that differ by more than this are measured again before anybody is blamed: other programs run as well."""
+
+STALL_S = 10.0
+"""Nothing moves at all for so long: even over a link of 100 kbit/s a message takes less."""
+
+Pair = tuple[int, int, float]
+"""Two ranks, and for about how many seconds each way is to last."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairMeasured:
+    """What one rank had of another. GB/s one way alone; how long that took, and for how much of it one of the two was
+    kept from running; GB/s while the other way was busy as well; microseconds for a few bytes; the share of its TCP
+    segments that the source's node sent again."""
+
+    gbytes: float
+    seconds: float
+    waited: float
+    both: float | None = None
+    us: float | None = None
+    resent: float | None = None
+
+
+class Unfinished(Exception):
+    """A measurement did not come to an end. `halt` says how, where it was the ranks."""
+
+    def __init__(self, says: str, halt: Halt | None = None) -> None:
+        super().__init__(says)
+        self.halt = halt
+
+
+class MeasuringRanks:
+    """Until a deadline on the monotonic clock, of the stage and for all measurements together. Raises Unfinished.
+
+    `go_on` is asked about a halt: whether it proves nothing, so that waiting goes on.
+    """
+
+    def __init__(
+        self, pool: RankPool, at: Context, timeout_s: float, go_on: Callable[[Halt], bool] = lambda _: False
+    ) -> None:
+        self._pool = pool
+        self._ends = time.monotonic() + min(timeout_s, at.left_s)
+        self._go_on = go_on
+        for name, result in at.each(lambda node: at.session(node).push_program("rank_bandwidth")).items():
+            if isinstance(result, BaseException):
+                raise Unfinished(f"the measurement could not be brought to {name}: {result}")
+
+    def alone(self) -> dict[int, tuple[float, float]]:
+        """By rank, GB/s in its own memory and the share of time without a CPU; the better of two where they differ."""
+        found = self._alone()
+        if uneven(found):
+            found = {rank: max(again, found.get(rank, again)) for rank, again in self._alone().items()}
+        return found
+
+    def _alone(self) -> dict[int, tuple[float, float]]:
+        said = self._run({"alone": ALONE_S}, "alone")
+        return {int(each["rank"]): (float(each["gbytes"]), float(each["waited"])) for each in said}
+
+    def meet(self, pairs: Sequence[Pair], *, trips: int = 0, both: bool = False) -> dict[tuple[int, int], PairMeasured]:
+        """What every pair moved, by source and destination: all pairs at once, and no rank in two of them."""
+        mine = {rank: pair for pair in pairs for rank in pair[:2]}
+
+        def own(rank: Rank) -> dict[str, Any]:
+            return {"pair": mine.get(rank.rank)}  # a thousand nodes are not told of each other's
+
+        said = self._run({"trips": trips, "both": both}, "moved", own)
+        found = {(int(each["source"]), int(each["destination"])): _moved(each) for each in said}
+        wanted = {way for one, other, _ in pairs for way in ((one, other), (other, one))}
+        if missing := wanted - found.keys():
+            raise Unfinished(f"rank {min(missing)[1]} did not say what it received from rank {min(missing)[0]}")
+        return {way: found[way] for way in wanted}
+
+    def _run(
+        self, what: Mapping[str, Any], event: str, own: Callable[[Rank], Mapping[str, Any]] = lambda _: {}
+    ) -> list[Mapping[str, Any]]:
+        """Give the order and return what the ranks said of it."""
+        if self._ends <= time.monotonic():
+            raise Unfinished("there was no time left to measure the rest")
+        said: list[Mapping[str, Any]] = []
+
+        def hear(_member: RankMember, message: Mapping[str, Any]) -> None:
+            if message.get("event") == event:
+                said.append(message)
+
+        self._pool.order({"do": "measure", **what}, own)
+        for halt in self._halts(hear):
+            if halt.kind == "late" or not self._go_on(halt):
+                raise Unfinished(
+                    f"the ranks did not finish the measurement ({halt.kind} after {halt.seconds:.1f} s)", halt
+                )
+            self._pool.go_on(halt)
+        return said
+
+    def _halts(self, hear: Callable[[RankMember, Mapping[str, Any]], None]) -> Iterator[Halt]:
+        while True:
+            left = max(0.1, self._ends - time.monotonic())
+            halt = self._pool.until("done", timeout_s=left, stall_s=lambda: STALL_S, on_message=hear)
+            if halt is None:
+                return
+            yield halt
+
+
+def _moved(said: Mapping[str, Any]) -> PairMeasured:
+    return PairMeasured(
+        float(said["gbytes"]),
+        float(said["seconds"]),
+        float(said["waited"]),
+        said.get("both"),
+        said.get("us"),
+        said.get("resent"),
+    )
+
+
+def uneven(alone: Mapping[int, tuple[float, float]]) -> bool:
+    rates = [rate for rate, _ in alone.values()]
+    return min(rates, default=0.0) < UNEVEN * max(rates, default=0.0)
+
+
+LONGER = 3.0
+"""A long transfer takes so many times as long."""
+
+TRIES = 3
+"""For a link of which nothing counts."""
+
+EXPLAINED = 0.5
+"""A slow rate does not count where this part of the time that was lost is time in which one of the ends did not run."""
+
+
+LOSSY, LOSSY_TIMES = 0.01, 5.0
+"""A link loses packets where this share of its TCP segments is sent again, and so many times the median of all links:
+what a busy network loses everywhere is nobody's fault."""
+
+LOSSY_PART = 0.4
+"""A transfer that lost packets counts as if it had carried this part of its bytes: TCP hides on a short way what costs
+most of the rate on a fast or a long one. So who is lossy is told apart as who is slow is."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLink:
+    """One link in one round (counted from 0): GB/s and seconds of all pairs of ranks together, which run side by side
+    as an AllReduce makes them. `rails` is GB/s by the numbers of the two ranks; `counts`: whether both ends could be
+    measured."""
+
+    link: Link
+    round: int
+    meeting: Meeting
+    moved: PairMeasured
+    rails: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    counts: bool = True
+
+
+@dataclass
+class Search:
+    """What was measured. `stopped`: why it ended early. `enough`: GB/s above which more makes no difference."""
+
+    nodes: tuple[str, ...]
+    leaf_of: Mapping[str, str]
+    enough: float = math.inf
+    found: list[MeasuredLink] = field(default_factory=list)
+    rounds: int = 0
+    stopped: str | None = None
+
+    @property
+    def measured(self) -> list[Measured]:
+        """What counts."""
+        least = self.lossy_from
+        return [
+            Measured(
+                each.link,
+                min(self.enough, each.moved.gbytes) * (LOSSY_PART if (each.moved.resent or 0.0) >= least else 1.0),
+                each.round,
+                each.meeting.asked,
+                each.meeting.long,
+            )
+            for each in self.found
+            if each.counts
+        ]
+
+    @property
+    def lossy_from(self) -> float:
+        """The share of segments sent again from which a link loses packets."""
+        told = [each.moved.resent for each in self.found if each.counts and each.moved.resent is not None]
+        return max(LOSSY, LOSSY_TIMES * statistics.median(told)) if told else math.inf
+
+    def lost(self, links: Iterable[Link]) -> float | None:
+        """The share of segments that all of these links sent again at least, each time; None where one is not lossy."""
+        wanted = set(links)
+        told = [each.moved.resent or 0.0 for each in self.found if each.counts and each.link in wanted]
+        least = min(told, default=0.0)
+        return least if least >= self.lossy_from else None
+
+    def judge(self) -> Judgement:
+        return Judgement(self.nodes, self.measured, self.leaf_of)
+
+    @property
+    def verdict(self) -> LinksVerdict:
+        """Nobody is accused where nothing was measured."""
+        return verdict(self.judge()) if self.measured else LinksVerdict(Normal(0.0, 0.0))
+
+    @property
+    def best(self) -> dict[Link, float]:
+        """GB/s that each link reached once."""
+        found: dict[Link, float] = {}
+        for each in self.found:
+            if each.counts:
+                found[each.link] = max(each.moved.gbytes, found.get(each.link, 0.0))
+        return found
+
+    @property
+    def again(self) -> list[tuple[str, str]]:
+        """Pairs with a link of which nothing counts yet, as long as another try may help."""
+        open_ = [
+            all_[0] for all_ in self._tried.values() if len(all_) < TRIES and not any(each.counts for each in all_)
+        ]
+        return list(dict.fromkeys((each.meeting.one, each.meeting.other) for each in open_))
+
+    @property
+    def never_counted(self) -> list[Link]:
+        """Links of which nothing counts, however often they were tried."""
+        return [link for link, tried in self._tried.items() if not any(one.counts for one in tried)]
+
+    @property
+    def _tried(self) -> dict[Link, list[MeasuredLink]]:
+        """What was asked of each link."""
+        tried: dict[Link, list[MeasuredLink]] = {}
+        for each in self.found:
+            if each.meeting.asked:
+                tried.setdefault(each.link, []).append(each)
+        return tried
+
+    @property
+    def too_busy(self) -> list[str]:
+        """Nodes that were measured again and again, and had no CPU for it each time: nothing is known of them."""
+        tried = {name for each in self.found for name in (each.link.source, each.link.destination)}
+        return [name for name in self.judge().untested(self.nodes) if name in tried] if self.found else []
+
+
+def look(
+    ranks: MeasuringRanks,
+    members: Sequence[RankMember],
+    *,
+    seconds: float,
+    leaf_of: Mapping[str, str] | None = None,
+    every_pair: bool = False,
+    trips: int = 0,
+    both: bool = False,
+    enough: float = math.inf,
+    say: Callable[[str], object] = lambda _: None,
+) -> Search:
+    """Ask the ranks until it is settled. `seconds` is for one way of a short transfer."""
+    by_node: dict[str, list[RankMember]] = {}
+    for member in members:
+        by_node.setdefault(member.rank.node, []).append(member)
+    done = Search(tuple(by_node), dict(leaf_of or {}), enough)
+    schedule = Schedule(done.nodes, done.leaf_of, every_pair=every_pair)
+    judged: Judgement | None = None
+    while len(done.nodes) > 1 and (meetings := schedule.round(done.rounds, judged, done.measured, done.again)):
+        say(f"round {done.rounds + 1}: {len(meetings)} pair{'s' * (len(meetings) > 1)} of nodes")
+        pairs = {each: _rails(by_node, each, seconds) for each in meetings}
+        try:
+            moved = ranks.meet([pair for some in pairs.values() for pair in some], trips=trips, both=both)
+        except Unfinished as error:
+            if error.halt is not None and error.halt.kind != "late":
+                raise
+            done.stopped = str(error)
+            break
+        new = [_found(link, done.rounds, each, pairs[each], moved) for each in meetings for link in each.links]
+        done.found += counted(done.found, new)
+        done.rounds += 1
+        judged = done.judge()
+    return done
+
+
+def _rails(by_node: Mapping[str, Sequence[RankMember]], meeting: Meeting, seconds: float) -> list[Pair]:
+    """Every rank of one node and the rank with the same place on the other: with GPUs, each through its own adapter."""
+    here, there = by_node[meeting.one], by_node[meeting.other]
+    lasts = seconds * (LONGER if meeting.long else 1.0)
+    return [(one.rank.rank, other.rank.rank, lasts) for one, other in zip(here, there, strict=False)]
+
+
+def _found(
+    link: Link, number: int, meeting: Meeting, pairs: Sequence[Pair], moved: Mapping[tuple[int, int], PairMeasured]
+) -> MeasuredLink:
+    """A link is as fast as its slowest pair lets it be: AllReduce gives all pairs the same work."""
+    ways = [(one, other) if link.source == meeting.one else (other, one) for one, other, _ in pairs]
+    said = [moved[way] for way in ways]
+    both = [each.both for each in said if each.both is not None]
+    us = [each.us for each in said if each.us is not None]
+    resent = [each.resent for each in said if each.resent is not None]
+    together = PairMeasured(
+        len(said) * min(each.gbytes for each in said),
+        max(each.seconds for each in said),
+        max(each.waited for each in said),
+        len(both) * min(both) if both else None,
+        statistics.median(us) if us else None,
+        max(resent, default=None),
+    )
+    return MeasuredLink(link, number, meeting, together, {way: moved[way].gbytes for way in ways})
+
+
+def counted(before: Sequence[MeasuredLink], new: Sequence[MeasuredLink]) -> list[MeasuredLink]:
+    """The new measurements, each with `counts`: a slow one proves nothing if an end had no CPU meanwhile."""
+    usual = normal(each.moved.gbytes for each in (*before, *new))
+    return [
+        MeasuredLink(each.link, each.round, each.meeting, each.moved, each.rails, not starved(each.moved, usual))
+        for each in new
+    ]
+
+
+def starved(moved: PairMeasured, usual: Normal) -> bool:
+    """Whether it is slow and most of the time that was lost is explained by an end that did not run."""
+    ratio = moved.gbytes / usual.median if usual.median else 1.0
+    return ratio < usual.suspect and moved.waited >= EXPLAINED * (1 - ratio) * moved.seconds
+
+
+def leaves(nodes: Sequence[Node]) -> dict[str, str]:
+    """The switch of each node, as far as the inventory names it: its leaf, or else its rack."""
+    return {node.name: name for node in nodes if (name := node.leaf or node.rack)}

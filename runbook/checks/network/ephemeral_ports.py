@@ -1,0 +1,154 @@
+"""What it means when a node has no port left to dial from or to listen on, or hardly one: how many its kernel hands
+out, and who holds them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from runbook.causes.catalogue import mend
+from runbook.causes.findings import finding_for
+from runbook.checks.context import Context, Facts
+from runbook.checks.network.dial import Dial, seen_of
+from runbook.checks.network.mesh import Mesh
+from runbook.firewall.evaluate import EPHEMERAL
+from runbook.model.inventory import Node
+from runbook.model.verdict import Finding
+
+NO_PORT = "ephemeral-ports-exhausted"
+
+PORTS_A_RANK = 4
+"""What a rank takes at the least: its connection to the store, the port that it listens on for its peers, and as many
+again, since one that was closed stays taken for a minute (TIME_WAIT). Two gloo ranks on two nodes get up with two ports
+each, and not if an earlier try has left one of them in TIME_WAIT."""
+
+FEW_PORTS = 1024
+"""Of fewer the next job may find none."""
+
+WAITING_SHARE = 0.5
+
+LOOK_S = 5.0
+
+WHO = "sudo ss -Htanp | grep -o 'users:.*' | sort | uniq -c | sort -rn | head"
+
+
+def port_range(facts: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The ports that the kernel of a node hands out, both ends included, as `reach` learned them."""
+    bounds = str(facts.get("port_range") or "").split()
+    if len(bounds) != 2 or not all(bound.isdecimal() and len(bound) < 6 for bound in bounds):
+        return None
+    low, high = (int(bound) for bound in bounds)
+    return (low, high) if low <= high else None
+
+
+def how_many(facts: Mapping[str, Any]) -> int | None:
+    bounds = port_range(facts)
+    return None if bounds is None else bounds[1] - bounds[0] + 1
+
+
+def too_few(at: Context, node: Node) -> bool:
+    """Whether its kernel has not as many ports to hand out as the ranks there take at the least."""
+    ports = how_many(at.facts(node.name))
+    return ports is not None and ports < PORTS_A_RANK * node.slots
+
+
+def few_ports_warning(facts: Mapping[str, Any]) -> list[str]:
+    bounds, ports = port_range(facts), how_many(facts)
+    if bounds is None or ports is None or ports >= FEW_PORTS:
+        return []
+    few = (
+        f"the kernel hands out only {ports} port{'s' if ports > 1 else ''} ({bounds[0]}-{bounds[1]}) to all who "
+        "dial or listen"
+    )
+    return [f"{few}: a large job needs more; `{mend(NO_PORT, 'more')}` is usual"]
+
+
+def without_ports(mesh: Mesh) -> dict[str, list[str]]:
+    """Nodes that had no port for our listeners or dials, and what was met there."""
+    found: dict[str, list[str]] = {}
+    for name, errors in mesh.occupied.items():
+        if any(not error["port"] for error in errors):
+            found[name] = ["bind(0): no port is free"]
+    unsent: dict[str, list[Dial]] = defaultdict(list)
+    for dial in mesh.dials:
+        if dial.outcome == "unsent":
+            unsent[dial.source].append(dial)
+    for name, dials in unsent.items():
+        found[name] = [*found.get(name, ()), *seen_of(dials)]
+    return found
+
+
+def exhausted(
+    at: Context, seen: Mapping[str, Sequence[str]], peers: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, Finding]:
+    """One finding for each node in `seen`, which gives the lines that show that no port is left there."""
+    counted = _counted(at, list(seen))
+    return {
+        node: _finding(at, node, counted.get(node), list(lines), tuple((peers or {}).get(node, ())))
+        for node, lines in seen.items()
+    }
+
+
+def _counted(at: Context, names: Collection[str]) -> dict[str, Facts]:
+    """What the nodes themselves count; without those that cannot say it, or not in time."""
+
+    def one(node: Node) -> Facts:
+        return at.session(node).call("ephemeral", {}, timeout_s=LOOK_S)
+
+    found = at.each(one, at.reached(names), timeout_s=LOOK_S + 1.0)
+    return {
+        name: answer
+        for name, answer in found.items()
+        if isinstance(answer, dict) and answer.get("low") is not None and answer["low"] <= answer["high"]
+    }
+
+
+def _finding(at: Context, node: str, counted: Facts | None, seen: list[str], peers: tuple[str, ...]) -> Finding:
+    bounds = (counted["low"], counted["high"]) if counted else port_range(at.facts(node))
+    which = f" ({bounds[0]}-{bounds[1]})" if bounds else ""
+    narrow = bounds is None or bounds[1] - bounds[0] < EPHEMERAL[1] - EPHEMERAL[0]
+    reserved = counted["reserved"] if counted else 0
+    usable = bounds[1] - bounds[0] + 1 - reserved if bounds else None
+    if usable is not None and (counted is None or counted["taken"] - counted["ours"] < usable):
+        says = (
+            f"the kernel of {node} has hardly a port to hand out{which}: {usable} for all that dials or listens there"
+        )
+    else:
+        says = (
+            f"every port that the kernel of {node} may hand out{which} is taken: ranks there can neither dial nor "
+            "listen"
+        )
+    if reserved:
+        says += f"; {reserved} of that range are reserved"
+    lines = [
+        *seen[:4],
+        f"net.ipv4.ip_local_port_range of {node}: {' '.join(map(str, bounds)) if bounds else 'unknown'}",
+        *(_who(node, counted) if counted else [f"who holds them: `{WHO}`"]),
+    ]
+    holder = next((one["pid"] for one in counted["holders"] if one["pid"]), None) if counted else None
+    way = "holder" if holder else "holders"
+    if counted and reserved > (counted["high"] - counted["low"] + 1) // 2:
+        way = "reserved"
+    elif narrow:
+        way = "more"
+    elif counted and counted["waiting"] > WAITING_SHARE * (counted["connected"] + counted["waiting"]):
+        way = "time-wait"
+    return finding_for(NO_PORT, says, tuple(lines), peers, way=way, node=node, pid=holder, who=WHO)
+
+
+def _who(node: str, counted: Facts) -> list[str]:
+    """What was counted on the node."""
+    ports = counted["high"] - counted["low"] + 1
+    sockets = f"{counted['connected']} connected, {counted['listening']} listening, {counted['waiting']} in TIME_WAIT"
+    ours = f" ({counted['ours']} by this check)" if counted["ours"] else ""
+    lines = [f"{counted['taken']} of {ports} cannot be had now{ours}; sockets on them: {sockets}"]
+    if counted["reserved"]:
+        lines.append(f"net.ipv4.ip_local_reserved_ports of {node}: {counted['reserved']} of them")
+    for one in counted["holders"][:4]:
+        number = f"{one['sockets']} socket{'s' if one['sockets'] != 1 else ''}"
+        if one["pid"] is None:
+            lines.append(f"user {one['user']} holds {number}; root can see which process: `{WHO}`")
+        else:
+            lines.append(f"process {one['pid']} of {one['user']} holds {number}: {one['command'] or '?'}")
+    return lines

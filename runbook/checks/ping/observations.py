@@ -1,0 +1,195 @@
+"""What was seen between the nodes: every node's answers about its peers, and the TCP that was tried."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from runbook.checks.context import Context, Facts, select_interfaces
+from runbook.checks.network.dial import UNMEASURED, Dial
+from runbook.launch.ranks import socket_interface
+from runbook.model.inventory import Node
+from runbook.transport.answers import NetworkInterface, PingAnswer
+
+ANSWERS = ("open", "refused", "reset", "stranger", "silent", "lost")
+"""Dials that prove that packets travel both ways, whatever came of them."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What `source` saw of `peer` at `address`; `dials` are the TCP connections that it tried there."""
+
+    source: str
+    peer: str
+    address: str
+    target: Mapping[str, Any]
+    dials: tuple[Dial, ...]
+
+    @property
+    def ends(self) -> frozenset[str]:
+        return frozenset((self.source, self.peer))
+
+    @property
+    def route(self) -> Facts:
+        return dict(self.target["route"] or {})
+
+    @property
+    def small(self) -> Facts:
+        return dict(self.target["small"] or {})
+
+    @property
+    def full(self) -> Facts:
+        return dict(self.target["full"] or {})
+
+    @property
+    def numeric(self) -> str:
+        """The address as a number, as the source resolves it."""
+        found = self.target.get("resolved") or [self.address]
+        return str(next((a for a in found if ":" not in a), found[0]))
+
+    @property
+    def answered(self) -> bool:
+        """Whether TCP got any answer at all."""
+        return any(dial.outcome in ANSWERS for dial in self.dials)
+
+    @property
+    def full_dials(self) -> tuple[Dial, ...]:
+        return tuple(dial for dial in self.dials if dial.kind == "full" and dial.mode in ("up", "down"))
+
+    @property
+    def round_trips(self) -> Dial | None:
+        """TCP with one byte a packet: what it had to send again tells the loss on the way from here to the peer."""
+        return next((dial for dial in self.dials if dial.mode == "trips"), None)
+
+    @property
+    def echoes_lost(self) -> bool:
+        """Whether some small echoes came back and others did not."""
+        return 0 < int(self.small.get("received", 0)) < int(self.small.get("sent", 0))
+
+    @property
+    def echoes(self) -> str:
+        """How the small echoes fared, in ping's own words."""
+        lines = str(self.small.get("raw", "")).splitlines()
+        return next((line for line in lines if "transmitted" in line), "some echoes are lost")
+
+    @property
+    def routeless(self) -> bool:
+        return bool(self.route.get("error")) and not self.small.get("received") and not self.answered
+
+    @property
+    def unanswered(self) -> bool:
+        tried = bool(self.small) and not self.small.get("missing")
+        return tried and not self.small.get("received") and not self.answered and not self.routeless
+
+    @property
+    def unmeasured(self) -> bool:
+        """Whether one of the ends had no CPU for what would tell whether packets come through."""
+        nothing = not self.small.get("received") and not self.answered
+        return nothing and any(dial.outcome == UNMEASURED for dial in self.dials)
+
+    @property
+    def full_size_proven(self) -> bool:
+        if self.full.get("received"):
+            return True
+        return bool(self.full_dials) and all(dial.outcome == "open" for dial in self.full_dials)
+
+    def echo_says(self) -> tuple[str, ...]:
+        return tuple(str(self.small.get("raw", "")).strip().splitlines()[-2:])
+
+
+@dataclass(frozen=True)
+class Observations:
+    """`answers` are those of the nodes that answered, by name."""
+
+    at: Context
+    answers: Mapping[str, PingAnswer]
+    dials: list[Dial]
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        return list(self._pairs())
+
+    def _pairs(self) -> Iterator[Pair]:
+        dials: dict[tuple[str, str], list[Dial]] = defaultdict(list)
+        for dial in self.dials:
+            dials[dial.source, dial.destination].append(dial)
+        for source, answer in self.answers.items():
+            for target in answer["targets"]:
+                tried = tuple(dials.get((source, target["peer"]), ()))
+                yield Pair(source, target["peer"], target["address"], target, tried)
+
+    @cached_property
+    def _by_ends(self) -> Mapping[tuple[str, str], Pair]:
+        return {(pair.source, pair.peer): pair for pair in self.pairs}
+
+    @cached_property
+    def _by_peer(self) -> Mapping[str, Pair]:
+        """The first pair that leads to each node."""
+        found: dict[str, Pair] = {}
+        for pair in self.pairs:
+            found.setdefault(pair.peer, pair)
+        return found
+
+    def pair(self, source: str, peer: str) -> Pair | None:
+        return self._by_ends.get((source, peer))
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes that answered, in the inventory's order."""
+        return tuple(node for node in self.at.nodes if node.name in self.answers)
+
+    def interface(self, node: str, name: str) -> NetworkInterface | None:
+        return self.interfaces(node).get(name)
+
+    def interfaces(self, node: str) -> Mapping[str, NetworkInterface]:
+        return self.answers[node]["interfaces"] if node in self.answers else {}
+
+    def data_address(self, node: str) -> str:
+        return self.at.data_address(self.at.inventory.node(node))
+
+    def numeric(self, node: str) -> str:
+        """The address that the job dials on a node, as a number, as its peers resolve it."""
+        return self._by_peer[node].numeric if node in self._by_peer else self.data_address(node)
+
+    def data_interface(self, node: str) -> str | None:
+        """The interface that carries the address which the job dials."""
+        address = self.numeric(node)
+        for name, entry in self.interfaces(node).items():
+            if any(prefix.partition("/")[0] == address for prefix in entry["prefixes"]):
+                return name
+        expression = socket_interface(self.at.inventory, self.at.inventory.node(node))
+        return next(iter(select_interfaces(expression, self.interfaces(node))), None) if expression else None
+
+    def prefixes(self, node: str, interface: str | None = None) -> list[tuple[str, str]]:
+        """(interface, address/length) of a node's addresses that others could reach."""
+        return [
+            (name, prefix)
+            for name, entry in self.interfaces(node).items()
+            for prefix in entry["prefixes"]
+            if interface in (None, name) and not _own_affair(prefix)
+        ]
+
+    def owner_of(self, mac: str) -> str | None:
+        """The node that has this hardware address on an interface."""
+        for node in self.answers:
+            if any(entry["mac"] == mac for entry in self.interfaces(node).values()):
+                return node
+        return None
+
+
+def is_link_local(address: str) -> bool:
+    """An address that a host gives itself when nobody gave it one; also with its prefix length."""
+    return ipaddress.ip_interface(address).ip.is_link_local
+
+
+def _own_affair(prefix: str) -> bool:
+    return ipaddress.ip_interface(prefix).ip.is_loopback or is_link_local(prefix)
+
+
+def version(address: str) -> int:
+    """4 or 6."""
+    return 6 if ":" in address else 4

@@ -1,0 +1,242 @@
+"""What a login gives the job: a writable folder, a Python that is new enough, limits that are wide enough."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runbook.causes.findings import finding_for
+from runbook.checks.context import NOT_SAFE, Facts, folder_finding
+from runbook.model.commands import word
+from runbook.model.inventory import Inventory, Node
+from runbook.model.verdict import Finding
+from runbook.parsers.host_resources import FILES, MEMLOCK_KIB
+from runbook.transport import bootstrap
+
+ROOM_BYTES = 64 << 20
+ROOM_FILES = 64
+NO_ROOM = ("ENOSPC", "EDQUOT")
+
+
+def folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:
+    """What is wrong with the run's folder. `hello` is what the supervisor said of itself when it came up."""
+    place: Mapping[str, Any] = hello.get("place") or {}
+    if "folder_error" in hello:
+        return [_cannot_be_made(node, hello["folder_error"], place)]
+    folder, free, files = hello["folder"], hello.get("free_bytes"), hello.get("free_files")
+    if free is not None and free < ROOM_BYTES:
+        return [_full(node, place, f"{free} bytes free at {folder}", f"{free >> 20} MiB left")]
+    if files is not None and files < ROOM_FILES:
+        return [_full(node, place, f"{files} inodes are left at {folder}", None)]
+    if hello.get("noexec"):
+        mount = place.get("mount")
+        return [
+            finding_for(
+                "workdir-not-writable",
+                f"{folder} on {node.name} lies on a file system mounted noexec: programs put there cannot be started",
+                (f"the mount {mount} has the flag noexec",),
+                way="noexec",
+                node=node.name,
+                mount=word(mount),
+            )
+        ]
+    return []
+
+
+def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, Any]) -> Finding:
+    if not place or error.get("type") == NOT_SAFE:
+        return folder_finding(node.name, error)
+    workdir, user = place["workdir"], place["user"]
+    code = error.get("errno") or error.get("type")
+    seen = (
+        f"{error.get('path')}: {error.get('text')} ({code})",
+        f"{place['there']} belongs to {place['owner']}, mode {place['mode']}; we are {user}",
+    )
+    if code == "EDQUOT":
+        return finding_for(
+            "disk-full",
+            f"{user} has used up the quota on {place.get('mount')} of {node.name}, where the workdir {workdir} lies",
+            seen,
+            way="quota",
+            node=node.name,
+        )
+    if code == "ENOSPC":
+        return _full(node, place, seen[0], None if place.get("full_of_files") else "no room left")
+    if code == "EROFS":
+        mount = place.get("mount")
+        return finding_for(
+            "workdir-not-writable",
+            f"the workdir {workdir} of {node.name} lies on a read-only file system ({mount})",
+            seen,
+            way="read-only",
+            node=node.name,
+            mount=word(mount),
+        )
+    return _cannot_be_written(node, place, seen)
+
+
+def _cannot_be_written(node: Node, place: Mapping[str, Any], seen: tuple[str, ...]) -> Finding:
+    """Where the file system would take it, and what stands at its place, or whose that is, does not let it be made."""
+    workdir, user, there = place["workdir"], place["user"], place["there"]
+    if place.get("link"):
+        return finding_for(
+            "workdir-not-writable",
+            f"the workdir {workdir} of {node.name} is a link to {place['link']}, which is not there",
+            seen,
+            way="missing",
+            node=node.name,
+            user=word(user),
+            link=word(place["link"]),
+        )
+    if not place["folder"]:
+        return finding_for(
+            "workdir-not-writable",
+            f"{there} on {node.name} is a file, and the workdir {workdir} would have to be a folder there",
+            seen,
+            way="file",
+            node=node.name,
+            there=word(there),
+        )
+    home = place.get("home")
+    if home and f"{workdir}/".startswith(f"{home}/") and not f"{there}/".startswith(f"{home}/"):
+        return finding_for(
+            "workdir-not-writable",
+            f"{user} has no home folder on {node.name}: {home} is not there, and the workdir {workdir} would lie in it",
+            seen,
+            way="missing",
+            node=node.name,
+            user=word(user),
+            link=word(home),
+        )
+    return finding_for(
+        "workdir-not-writable",
+        f"{user} may not write to {there} on {node.name}, where the workdir "
+        + (f"{workdir} is to be made" if there != workdir else "is"),
+        seen,
+        way="missing" if there != workdir else "below",
+        node=node.name,
+        user=word(user),
+        link=word(workdir),
+        own=f"{workdir}/{user}",
+    )
+
+
+def _full(node: Node, place: Mapping[str, Any], seen: str, room: str | None) -> Finding:
+    """`room`: how little is left for bytes, in words; None: it is inodes that have run out."""
+    mount = place.get("mount", "/")
+    says = f"{node.name} has room for bytes but not for files where its workdir lies: {mount} has run out of inodes"
+    if room is not None:
+        says = (
+            f"{node.name} has {room} where its workdir lies ({place.get('workdir')} on {mount}); "
+            f"the job needs at least {ROOM_BYTES >> 20} MiB"
+        )
+    way = "inodes" if room is None else "space"
+    return finding_for("disk-full", says, (seen,), way=way, node=node.name, mount=word(mount))
+
+
+def python_finding(node: Node, hello: Mapping[str, Any]) -> Finding | None:
+    """Whether the supervisor had to do without the interpreter that the inventory names, and why.
+
+    With an `activate` line the name may only mean something behind it: then the ranks find out.
+    """
+    rejected = list(hello.get("rejected") or ())
+    if node.activate or not rejected:
+        return None
+    name, code = node.interpreter, int(rejected[0])
+    if code == bootstrap.TOO_OLD:
+        return finding_for(
+            "python-too-old",
+            f"{name} on {node.place} is older than Python 3.8",
+            (f"`{name} --version` on {node.place}; {hello['executable']} is {hello['python']}",),
+            way="live",
+            node=node.name,
+            executable=hello["executable"],
+        )
+    why = "is not there" if code == bootstrap.MISSING else f"does not start (exit code {code})"
+    return finding_for(
+        "python-missing",
+        f"{name} {why} on {node.place}",
+        (f"`{name} --version` on {node.place}; {hello['executable']} is {hello['python']}",),
+        way="other",
+        node=node.name,
+        executable=hello["executable"],
+    )
+
+
+MEMLOCK_FAIL, MEMLOCK_WARN = MEMLOCK_KIB << 10, 1 << 30
+"""Bytes: with the first two nodes do not get up, with the second many nodes may not."""
+
+FILES_FAIL, FILES_WARN = FILES, 1024
+"""Each peer holds a handful; 1024 is what every system starts with."""
+
+SHM_SEGMENT, SHM_WARN = 10 << 20, 1 << 30
+"""Bytes. NCCL's smallest segment (/dev/shm/nccl-*, 9637888 bytes) is made for each GPU of a node that talks to another:
+where not even one for each fits, nothing starts. What Docker gives, 64 MiB, is enough for two and not for eight."""
+
+
+def limit_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any], warnings: list[str]) -> list[Finding]:
+    """Limits under which the job cannot work; those under which it may not are added to `warnings`."""
+    limits = facts["limits"]
+    found = [
+        _memlock(inventory, node, limits, warnings),
+        _open_files(node, limits, warnings),
+        _shared_memory(node, facts.get("shm"), warnings),
+    ]
+    return [finding for finding in found if finding is not None]
+
+
+def _memlock(inventory: Inventory, node: Node, limits: Facts, warnings: list[str]) -> Finding | None:
+    soft, hard = limits.get("memlock_bytes"), limits.get("memlock_hard_bytes")
+    # Root is not limited, and who may raise the limit by `activate` perhaps does.
+    if inventory.infiniband is None or soft is None or limits.get("may_lock") or soft >= MEMLOCK_WARN:
+        return None
+    can_raise = node.activate is not None and (hard is None or hard >= MEMLOCK_FAIL)
+    if inventory.rendezvous.backend != "nccl" or soft >= MEMLOCK_FAIL or can_raise:
+        warnings.append(
+            f"logins may lock {soft >> 10} KiB of memory (ulimit -l): RDMA registers more; set it to unlimited"
+        )
+        return None
+    return finding_for(
+        "memlock-limit",
+        f"logins on {node.name} may lock {soft >> 10} KiB of memory: RDMA cannot register its buffers in that",
+        (f"RLIMIT_MEMLOCK is {soft} bytes, at most {'unlimited' if hard is None else f'{hard} bytes'}",),
+        way="live",
+        node=node.name,
+    )
+
+
+def _open_files(node: Node, limits: Facts, warnings: list[str]) -> Finding | None:
+    files = limits.get("open_files")
+    if files is None or files >= FILES_WARN or files < 0:
+        return None
+    if files >= FILES_FAIL:
+        warnings.append(f"logins may have {files} files open (ulimit -n): a large job needs more; 65536 is usual")
+        return None
+    return finding_for(
+        "open-files-limit",
+        f"logins on {node.name} may have {files} files open, fewer than torch and its connections need",
+        (f"RLIMIT_NOFILE is {files}",),
+        way="node",
+        node=node.name,
+    )
+
+
+def _shared_memory(node: Node, shm: Facts | None, warnings: list[str]) -> Finding | None:
+    if (
+        len(node.gpus) < 2
+        or not shm
+        or (shm["bytes"] >= SHM_WARN and shm["free_bytes"] >= SHM_SEGMENT * len(node.gpus))
+    ):
+        return None
+    size, free, need = shm["bytes"] >> 20, shm["free_bytes"] >> 20, SHM_SEGMENT * len(node.gpus) >> 20
+    if shm["free_bytes"] >= SHM_SEGMENT * len(node.gpus):
+        warnings.append(f"/dev/shm has {size} MiB: NCCL between GPUs of one node wants 1 GiB or more")
+        return None
+    return finding_for(
+        "shm-too-small",
+        f"/dev/shm on {node.name} has {free} of {size} MiB free: NCCL needs at least {need} MiB for "
+        f"{len(node.gpus)} GPUs (in Docker: `--shm-size=8g` or `--ipc=host`)",
+        (f"{shm['free_bytes']} of {shm['bytes']} bytes are free",),
+        way="larger" if size < need else "filled",
+        node=node.name,
+    )

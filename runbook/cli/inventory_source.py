@@ -1,0 +1,118 @@
+"""Which inventory is meant: what `-i` names is a file, the nodes of a Slurm job, or the pods that a label selector
+selects."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from runbook.files.document import Document, parse_document
+from runbook.files.environment_values import Environment
+from runbook.files.extra_vars import parse_extra
+from runbook.files.inventory import load_inventory_with_origins
+from runbook.files.inventory_draft import Draft, written
+from runbook.files.shipped_files import find_inventory
+from runbook.files.value_origins import Origins
+from runbook.model.errors import FilesWrong, Problem, Unreachable
+from runbook.model.inventory import Inventory
+from runbook.report.output import stderr
+
+SUFFIXES = (".yml", ".yaml")
+
+
+def load(arguments: argparse.Namespace) -> tuple[Inventory, Origins]:
+    """The inventory that is meant. Variables of `{env: NAME}` need not be set: what they hold is not shown."""
+    path = inventory_source(arguments.inventory) if arguments.inventory is not None else only_one_here()
+    return load_inventory_with_origins(
+        path, extra_vars=parse_extra(arguments.extra_vars), environ=Environment(os.environ)
+    )
+
+
+def only_one_here() -> Path:
+    """`inventory.yml` here, or the one file in `inventories/`. Raises FilesWrong where that is none or several."""
+    from runbook.lint.find_files import leads_out
+
+    here = [Path(f"inventory{suffix}") for suffix in SUFFIXES if Path(f"inventory{suffix}").is_file()]
+    folder = Path("inventories")
+    there = sorted(file for file in folder.glob("*") if file.suffix in SUFFIXES and file.is_file())
+    outside = {file: real for file in here + there if (real := leads_out(file, [str(Path.cwd().resolve())]))}
+    candidates = [file for file in here + there if file not in outside]
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        message = f"which inventory? There are {len(candidates)}: {', '.join(map(str, candidates[:6]))}"
+        raise FilesWrong([Problem("arguments.which-inventory", message, None, f"name one: -i {candidates[0]}")])
+    for file, real in outside.items():
+        message = f"{file} is a link that leads out of this folder, to {real}: it is not taken without being named"
+        raise FilesWrong([Problem("arguments.no-inventory", message, None, f"name it: -i {file}")])
+    message = "there is no inventory.yml here, and no inventories/ with one in it"
+    help = "name one: -i FILE; or make one: runbook inventory init HOST…, runbook inventory import FILE"
+    raise FilesWrong([Problem("arguments.no-inventory", message, None, help)])
+
+
+ALLOCATION = re.compile(r"slurm(?::(?P<job>.*))?", re.DOTALL)
+PODS = re.compile(r"kubernetes(?::(?:(?P<namespace>[^:=!]*):)?(?P<selector>.*))?", re.DOTALL)
+_JOB = re.compile(r"[1-9][0-9]*(_[0-9]+|[+][0-9]+)?")
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_SELECTOR = re.compile(r"[A-Za-z0-9_.\-/=!,() ]+")
+
+MISNAMED = (
+    "slurm-no-allocation",
+    "slurm-job-unknown",
+    "slurm-job-ended",
+    "kubernetes-pod-unknown",
+    "kubernetes-config-wrong",
+)
+"""Of these it was the argument that was wrong; of others it is not known."""
+
+
+def inventory_source(named: str) -> Path | Document:
+    """For the loader. Raises FilesWrong for what does not exist, Unreachable where the cluster could not be asked."""
+    return parse_document(asked(named), named) if is_asked(named) else find_inventory(named)
+
+
+def is_asked(named: str) -> bool:
+    """Whether a cluster is asked for this inventory, and no file read."""
+    return (ALLOCATION.fullmatch(named) or PODS.fullmatch(named)) is not None
+
+
+def asked(named: str, name: str | None = None) -> str:
+    """The text of the inventory that `slurm[:JOBID]` or `kubernetes:[NAMESPACE:]SELECTOR` stands for."""
+    try:
+        draft, notes = _pods(named) if PODS.fullmatch(named) else _allocated(named)
+    except Unreachable as error:
+        if error.cause not in MISNAMED:
+            raise
+        raise FilesWrong([Problem(error.cause, error.says, None, error.remedy)]) from error
+    for note in notes:
+        stderr.line(f"note: {note}")
+    return written(replace(draft, name=name) if name else draft)
+
+
+def _allocated(named: str) -> tuple[Draft, list[str]]:
+    from runbook.importers.slurm_job import allocation
+
+    match = ALLOCATION.fullmatch(named)
+    number = match["job"] if match else None
+    if number is not None and not _JOB.fullmatch(number):
+        message = f"`{named}` names no Slurm job: its id is a number"
+        raise FilesWrong([Problem("slurm-job-unknown", message, None, "`squeue --me` lists your jobs: -i slurm:JOBID")])
+    return allocation(number)
+
+
+def _pods(named: str) -> tuple[Draft, list[str]]:
+    from runbook.importers.pods import pods_of
+
+    match = PODS.fullmatch(named)
+    namespace, selector = (match["namespace"], match["selector"]) if match else (None, None)
+    if selector is None or not _SELECTOR.fullmatch(selector.strip()):
+        message = f"`{named}` does not say which pods: it is `kubernetes:` and a label selector"
+    elif namespace is not None and not _NAMESPACE.fullmatch(namespace):
+        message = f"`{named}` names no namespace: `{namespace}` cannot be one"
+    else:
+        return pods_of(selector.strip(), namespace)
+    help = "`kubectl get pods --show-labels` lists them: -i kubernetes:app=llama, or -i kubernetes:NAMESPACE:app=llama"
+    raise FilesWrong([Problem("kubernetes-pod-unknown", message, None, help)])

@@ -1,0 +1,239 @@
+"""All nodes asked at once for an archive: what each said, or why it could not be asked. Every wait has a deadline."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from runbook.collect.archive_entries import UNFIT, Absent, ArchiveFile
+from runbook.files.address import is_loopback
+from runbook.model.errors import Unreachable
+from runbook.model.inventory import Inventory, Node
+from runbook.transport import ProgramNotStarted, Site
+from runbook.transport.answers import COLLECT, Collected, CollectedAnswer
+
+LOOK_S = 26.0
+CALL_S = 30.0
+MOST_OF_A_NODE = 4 * 1024 * 1024
+MOST_TEXT = 512 * 1024
+"""Characters of one tool's output: twice what the program on the node keeps."""
+MOST_ERRORS = 64 * 1024
+MOST_HOSTNAMES = 20_000
+MOST_LOOKED_UP = 8
+LONGEST_REASON = 400
+WINDOWS = "windows-node"
+TOOL_NAME = re.compile(r"(?:[a-z][a-z0-9-]{0,31}/)?[A-Za-z0-9](?:[A-Za-z0-9_.+@-]{0,78}[A-Za-z0-9_+-])?")
+"""Of a tool's answer, which becomes the name of a file here. Two dots in a row are in none."""
+
+# Names of variables that say how a job finds its network, GPUs and libraries, by their beginnings.
+VARIABLES = tuple(
+    re.findall(
+        r"\S+",
+        """NCCL_ GLOO_ TORCH_ TORCHELASTIC_ PYTORCH_ CUDA_ NVIDIA_ UCX_ OMPI_MCA_ UCC_ RCCL_ HSA_ ROCM_ HIP_ ROCR_ GPU_
+    XLA_ JAX_ OMP_ MKL_ KMP_ FI_ RDMA IBV_ MLX SHARP_ SLURM_ MASTER_ WORLD_SIZE RANK LOCAL_ NODE_RANK GROUP_RANK
+    LD_LIBRARY_PATH LD_PRELOAD PATH PYTHON CONDA_DEFAULT_ENV CONDA_PREFIX VIRTUAL_ENV LANG LC_ALL TZ TMPDIR""",
+    )
+)
+
+
+@dataclass(slots=True)
+class NodeAnswer:
+    """One node: what it gave, or `cause`, `says` and `remedy` of why it gave nothing."""
+
+    node: str
+    entries: list[ArchiveFile] = field(default_factory=list)
+    absent: list[Absent] = field(default_factory=list)
+    people: list[tuple[str, str, str]] = field(default_factory=list)  # login name, home, full name
+    hostnames: list[str] = field(default_factory=list)
+    seconds: float | None = None
+    cause: str | None = None
+    says: str = ""
+    remedy: str = ""
+    evidence: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> bool:
+        return self.cause is None
+
+    @property
+    def whole(self) -> bool:
+        """Asked, and all that it gave was what is asked for."""
+        return self.asked and not any(one.kind == UNFIT for one in self.absent)
+
+
+def ask_nodes(
+    inventory: Inventory, nodes: Sequence[Node], *, forks: int, run_began: float | None = None
+) -> list[NodeAnswer]:
+    """Log in to all of them and look around; `run_began` is the time of day here. Ends by itself; Ctrl-C lets go of
+    every node on the way out."""
+    found = {node.name: _windows(node) if node.windows else NodeAnswer(node.name) for node in nodes}
+    # The session's own folder goes to /tmp: nothing may stay behind, not even an empty ~/.runbook.
+    asked = [replace(node, workdir="/tmp") for node in nodes if not node.windows]
+    site = Site(f"collect-{secrets.token_hex(4)}", forks=forks)
+    try:
+        site.open(asked)
+        reached = [node for node in asked if node.name in site.sessions]
+        age = None if run_began is None else max(0.0, time.time() - run_began)
+        arguments = {node.name: {**_arguments(inventory, node), "age": age} for node in reached}
+        waves = -(-max(1, len(reached)) // forks)
+        answers = site.each(
+            reached, lambda node: _ask(site, node, arguments[node.name]), timeout_s=(CALL_S + 2.0) * waves
+        )
+        for name, failure in site.failures.items():
+            fail(found[name], failure)
+        for name, answer in answers.items():
+            if isinstance(answer, BaseException):
+                fail(found[name], answer)
+            else:
+                take(found[name], answer)
+    finally:
+        site.close()
+    return list(found.values())
+
+
+def _ask(site: Site, node: Node, arguments: Mapping[str, object]) -> Collected:
+    return site.sessions[node.name].call(COLLECT, dict(arguments), timeout_s=CALL_S)
+
+
+def _windows(node: Node) -> NodeAnswer:
+    return NodeAnswer(
+        node.name,
+        cause=WINDOWS,
+        says=f"{node.name} is a Windows node, and was not asked: what to look at there is not known to this version",
+        remedy=f"send what `ipconfig /all` and `nvidia-smi` print on {node.name}",
+    )
+
+
+def _arguments(inventory: Inventory, node: Node) -> dict[str, object]:
+    rendezvous = inventory.rendezvous
+    others = [other.address for other in inventory.nodes if not is_loopback(other.address)]
+    ports = list(inventory.network.ports)
+    if not any(first <= rendezvous.port <= last for first, last in ports):
+        ports.insert(0, (rendezvous.port, rendezvous.port))
+    return {
+        "addresses": list(dict.fromkeys([rendezvous.address, *others]))[:MOST_LOOKED_UP],
+        "ports": [list(pair) for pair in dict.fromkeys(ports)],
+        "python": node.interpreter,
+        "activate": node.activate,
+        "names": list(VARIABLES),
+        "seconds": LOOK_S,
+    }
+
+
+def fail(found: NodeAnswer, failure: BaseException) -> None:
+    """Why a node gave nothing, into what is known of it."""
+    if isinstance(failure, Unreachable):
+        found.cause, found.says, found.remedy, found.evidence = (
+            failure.cause,
+            failure.says,
+            failure.remedy,
+            failure.evidence,
+        )
+    elif isinstance(failure, (ProgramNotStarted, TimeoutError)):
+        found.cause = "tool-output-unknown"
+        why = "gave no answer in time" if isinstance(failure, TimeoutError) else f"could not look: {failure}"
+        found.says = f"{found.node} {on_one_line(why, LONGEST_REASON)}"
+        found.remedy = (
+            f"look at the load of {found.node}, and for processes in state D (`ps axo stat,pid,cmd | grep '^D'`)"
+        )
+    elif isinstance(failure, Exception):  # whatever it was, the other nodes' answers are worth sending
+        found.cause = "tool-output-unknown"
+        why = on_one_line(f"{type(failure).__name__}: {failure}", LONGEST_REASON)
+        found.says = f"{found.node} answered what could not be understood: {why}"
+        found.remedy = f"ask again; if it stays, look at {found.node} by hand"
+    else:
+        raise failure
+
+
+def take(found: NodeAnswer, said: Collected) -> None:
+    """What a node answered, into what is known of it. A part that cannot have a file of its own is left out, and
+    told."""
+    found.seconds = said["seconds"]
+    found.people = [(login, home, full) for login, home, full in said["users"]]
+    found.hostnames = said["hostnames"][:MOST_HOSTNAMES]
+    folder = f"nodes/{found.node}"
+    tools, misfits = _by_file(said["answers"])
+    found.absent = [Absent(f"{folder}/{part}", why, UNFIT, found.node) for part, why in misfits.items()]
+    room = MOST_OF_A_NODE
+    for file, one in tools.items():
+        place, status = f"{folder}/{file}", one["status"]
+        command = on_one_line(one["command"])
+        out, cut = _beginning(one["out"], MOST_TEXT)
+        err, _ = _beginning(one["err"], MOST_ERRORS)
+        why = _why(one, err or out)
+        if status in ("missing", "failed") or (status in ("denied", "timeout") and not out):
+            found.absent.append(Absent(place, why, status, found.node, command or None))
+            continue
+        text = _page(one, command, out, err)
+        if len(text) > room:
+            why = f"{found.node} has given more than {MOST_OF_A_NODE >> 20} MiB already"
+            found.absent.append(Absent(place, why, "left out", found.node, command))
+            continue
+        room -= len(text)
+        found.entries.append(
+            ArchiveFile(
+                place,
+                text,
+                node=found.node,
+                command=command,
+                code=one["code"],
+                seconds=one["seconds"],
+                left_out=one["left_out"] + cut,
+                trouble=None if status == "ok" else f"{status}: {why}",
+            )
+        )
+
+
+def _by_file(parts: Iterable[CollectedAnswer]) -> tuple[dict[str, CollectedAnswer], dict[str, str]]:
+    """The parts by the files that they become below the node's folder; and why others become none, by their place."""
+    files: dict[str, CollectedAnswer] = {}
+    folded: set[str] = set()
+    misfits: dict[str, str] = {}
+    for number, part in enumerate(parts, 1):
+        name = part["name"]
+        file = name + ("" if "." in name.rpartition("/")[2] else ".txt")
+        if not TOOL_NAME.fullmatch(name) or ".." in name:
+            misfits[f"answer-{number}"] = f"`name` is none of a tool's: {name[:40]!a}"
+        elif file.casefold() in folded:
+            misfits[f"answer-{number}"] = f"there is a {file} already"
+        else:
+            folded.add(file.casefold())
+            files[file] = part
+    return files, misfits
+
+
+def on_one_line(text: str, most: int | None = None) -> str:
+    """The beginning, with a space for whatever is not shown."""
+    return "".join(char if char.isprintable() else " " for char in text[:most])
+
+
+def _beginning(text: str, most: int) -> tuple[str, int]:
+    """Whole lines of it, and how many characters are left out; half a secret is one."""
+    if len(text) <= most:
+        return text, 0
+    kept = text[: text.rfind("\n", 0, most) + 1]
+    return kept, len(text) - len(kept)
+
+
+def _why(one: CollectedAnswer, text: str) -> str:
+    lines = text.strip().splitlines()
+    if lines:
+        return lines[-1][:300]
+    return f"it did not end within {one['seconds']:.0f} s" if one["status"] == "timeout" else "no reason was given"
+
+
+def _page(one: CollectedAnswer, command: str, out: str, err: str) -> str:
+    """What a person would have seen in a terminal: the command, what it printed, and how it ended if not well."""
+    parts = [f"$ {command}\n", out]
+    if out and not out.endswith("\n"):
+        parts.append("\n")
+    if err.strip():
+        parts += ["[stderr]\n", err.rstrip("\n"), "\n"]
+    if one["code"]:
+        parts.append(f"[exit code {one['code']}]\n")
+    if one["status"] == "timeout":
+        parts.append(f"[ended by its deadline after {one['seconds']:.0f} s]\n")
+    return "".join(parts).replace("\0", "")

@@ -1,0 +1,343 @@
+"""What this machine gives to an archive: its own versions, the folder of a run, and the files a job is described by."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+
+import runbook
+from runbook.checks import CHECKS
+from runbook.collect.archive_entries import Absent, ArchiveFile, Form, open_regular, read_entry
+from runbook.collect.scrub import GONE
+from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
+from runbook.engine.runfolder import homes
+from runbook.engine.scripts import node_files
+from runbook.files.document import Document, parse_document, read_document
+from runbook.files.inventory import load_inventory_with_origins
+from runbook.files.playbook import has_launch, load_launch, load_playbook
+from runbook.files.value_origins import Origins
+from runbook.model.errors import FilesWrong
+from runbook.model.inventory import EnvValue, Inventory, Node
+from runbook.model.playbook import Playbook
+from runbook.model.secrets import Secret
+
+# --- this machine, from which runs are started -----------------------------------------------------------------------
+
+PACKAGES = (
+    "runbook",
+    "fabric",
+    "paramiko",
+    "invoke",
+    "cryptography",
+    "PyYAML",
+    "jsonschema",
+    "Jinja2",
+    "rich",
+    "torch",
+    "numpy",
+)
+
+
+def controller_entries(command: Sequence[str]) -> list[ArchiveFile | Absent]:
+    lines = [
+        f"runbook {runbook.__version__}",
+        f"Python {platform.python_version()} ({platform.python_implementation()}) {sys.executable}",
+        f"system {platform.platform()}",
+        f"command {' '.join(command)}",
+    ]
+    found: list[ArchiveFile | Absent] = [
+        ArchiveFile("controller/versions.txt", "\n".join(lines) + "\n"),
+        ArchiveFile("controller/packages.txt", "".join(f"{name}=={_version(name)}\n" for name in PACKAGES)),
+    ]
+    return [*found, _ssh_version()]
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _ssh_version() -> ArchiveFile | Absent:
+    """The client's version: ssh_config is read by it."""
+    program = shutil.which("ssh")
+    if program is None:
+        return Absent("controller/ssh.txt", "there is no ssh here", command="ssh -V")
+    try:
+        done = subprocess.run([program, "-V"], capture_output=True, text=True, errors="replace", timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Absent("controller/ssh.txt", str(error), "failed", command="ssh -V")
+    return ArchiveFile("controller/ssh.txt", done.stdout + done.stderr, command="ssh -V", code=done.returncode)
+
+
+def controller_person() -> tuple[str, str, str]:
+    """Login name, home and full name of whoever runs this; empty where nobody knows."""
+    try:
+        import pwd
+
+        entry = pwd.getpwuid(os.getuid())
+        return entry.pw_name, entry.pw_dir, entry.pw_gecos.split(",")[0]
+    except (ImportError, KeyError):
+        pass
+    try:
+        return getpass.getuser(), str(Path.home()), ""
+    except (OSError, KeyError, RuntimeError, ImportError):
+        return "", "", ""
+
+
+def controller_name() -> str:
+    return socket.gethostname()
+
+
+# --- the folder of a run ---------------------------------------------------------------------------------------------
+
+RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]+")
+MOST_LOGS = 2000
+MOST_READ = 64 * 1024 * 1024
+LONGEST_WORD = 1000
+_FILES: tuple[tuple[str, Form], ...] = (("result.json", "json"), ("events.jsonl", "json lines"), ("crash.txt", "text"))
+FORMS: Mapping[str, Form] = {".jsonl": "json lines", ".json": "json"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """`inventory` and `playbook` are the paths the run was given, found again where they still exist."""
+
+    path: Path
+    verdict: str = "unknown"
+    stopped_at: str | None = None
+    causes: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    inventory: Path | None = None
+    playbook: Path | None = None
+    started: float | None = None
+    named_inventory: str = ""
+    named_playbook: str = ""
+
+
+def latest_run() -> Path | None:
+    """The newest folder of the places where `run` puts its own, or None. Names of runs begin with their time."""
+    found: list[Path] = []
+    for runs in homes():
+        try:
+            if hasattr(os, "getuid") and runs.stat().st_uid != os.geteuid():
+                continue  # in a folder like /tmp anybody may put one of our name
+            found += [path for path in runs.iterdir() if RUN_ID.fullmatch(path.name) and _is_run(path)]
+        except OSError:
+            continue
+    return max(found, key=lambda path: path.name, default=None)
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "events.jsonl").is_file() or (path / "result.json").is_file()
+
+
+def read_run(path: Path) -> RunFolder | None:
+    """What a folder says of its run; None where it is not the folder of one."""
+    if not _is_run(path):
+        return None
+    said = _document(path, "result.json")
+    started = _document(path, "events.jsonl", lines=1)
+    inventory = _text(said.get("inventory")) or _text(started.get("inventory"))
+    playbook = _text(said.get("playbook")) or _text(started.get("playbook"))
+    nodes = said.get("nodes")
+    return RunFolder(
+        path=path,
+        verdict=_text(said.get("verdict")) or "unfinished",
+        stopped_at=_text(said.get("stopped_at")) or None,
+        causes=_texts(said.get("causes")),
+        nodes=_texts(nodes.get("all") if isinstance(nodes, dict) else nodes) or _texts(started.get("nodes")),
+        inventory=_again(path, inventory),
+        playbook=_again(path, playbook),
+        started=_time(started.get("time")),
+        named_inventory=inventory,
+        named_playbook=playbook,
+    )
+
+
+def run_entries(run: RunFolder) -> Iterator[ArchiveFile | Absent]:
+    """The files of a run that `run` writes, and no others: `--run-dir` may be somebody's home folder."""
+    for name, form in _FILES:
+        if name != "crash.txt" or (run.path / name).exists():
+            yield read_entry(run.path / name, f"run/{name}", form, below=run.path)
+    logs = sorted(_logs(run.path / "logs"))
+    for path in logs[:MOST_LOGS]:
+        place = f"run/logs/{path.relative_to(run.path / 'logs').as_posix()}"
+        yield read_entry(path, place, FORMS.get(path.suffix, "text"), below=run.path)
+    if len(logs) > MOST_LOGS:
+        yield Absent("run/logs", f"{len(logs) - MOST_LOGS} more logs than the {MOST_LOGS} that are here", "left out")
+
+
+def _logs(folder: Path) -> Iterator[Path]:
+    if folder.is_symlink():  # which os.walk would follow
+        return
+    for base, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (
+            path for name in files if not (path := Path(base) / name).is_symlink() and path.is_file() and name[0] != "."
+        )
+
+
+def _document(run: Path, name: str, *, lines: int = -1) -> dict[str, object]:
+    """The JSON object that a file of the run is, or that its first line is; empty where it is none, however it is
+    none."""
+    try:
+        with open_regular(run / name, run) as stream:
+            found = json.loads((stream.readline if lines == 1 else stream.read)(MOST_READ).decode("utf-8", "replace"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value[:LONGEST_WORD] if isinstance(value, str) else ""
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(_text(one) for one in value if _text(one)) if isinstance(value, list) else ()
+
+
+def _time(value: object) -> float | None:
+    """A time of day of this era."""
+    return (
+        float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e11 else None
+    )
+
+
+def _again(run: Path, named: str) -> Path | None:
+    """A path as the run was given it: from here, or from where `.runbook/runs/RUN_ID` says that the run was started."""
+    if not named or "\0" in named:
+        return None
+    bases = [Path()]
+    if run.parent.name == "runs" and run.parent.parent.name == ".runbook":
+        bases.append(run.parent.parent.parent)
+    return next((base / named for base in bases if _is_file(base / named)), None)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that is too long, or that no file can have
+        return False
+
+
+# --- inventory, playbook, and the scripts that `render` makes of them -----------------------------------------------
+
+RANK_PROGRAM = "rank.py"
+KEYS = {"inventory": "nodes", "playbook": "stages"}
+NO_PLAYBOOK = Playbook("none", (), source="none")
+
+
+def load(path: Path | Document, environ: Mapping[str, str]) -> tuple[Inventory, Origins]:
+    """Raises FilesWrong for anything but a variable that is not set."""
+    return load_inventory_with_origins(path, environ=environ)
+
+
+def source_entries(inventory: Path | None, run: RunFolder | None) -> Iterator[ArchiveFile | Absent]:
+    for path, kind, named in (
+        (inventory, "inventory", run.named_inventory if run else ""),
+        (run.playbook if run else None, "playbook", run.named_playbook if run else ""),
+    ):
+        place = f"{kind}.yml"
+        if path is None:
+            why = f"the run names {named}, which is not there any more" if named else "no run, so no playbook"
+            yield Absent(place, why)
+            continue
+        entry = read_entry(path, place, "yaml")
+        if kind == "playbook" and path == inventory:
+            yield Absent(place, "the launch stands in the inventory")
+            continue
+        if isinstance(entry, ArchiveFile) and not _is_of_kind(entry.text, kind):
+            # A run's folder may be another's, and name any file of ours.
+            entry = Absent(place, f"{path} is no {kind}", "left out")
+        if (
+            isinstance(entry, ArchiveFile)
+            and run is not None
+            and run.started is not None
+            and _changed_since(path, run.started)
+        ):
+            entry = replace(entry, trouble="changed since the run")
+        yield entry
+
+
+def _is_of_kind(text: str, kind: str) -> bool:
+    document = parse_document(text, kind)
+    data = document.data
+    return isinstance(data, dict) and KEYS[kind] in data
+
+
+def _changed_since(path: Path, time: float) -> bool:
+    try:
+        return path.stat().st_mtime > time
+    except OSError:
+        return False
+
+
+def plan_of(inventory: Inventory, playbook: Path | None, environ: Mapping[str, str]) -> Plan:
+    """Of the playbook, or of the launch that stands in the inventory. Without either there is still the script that
+    starts any command as every rank. Raises FilesWrong."""
+    own = Path(inventory.source)
+    if own.is_file() and (playbook is None or playbook.resolve() == own.resolve()):
+        document = read_document(own)
+        if has_launch(document):
+            return make_plan(load_launch(document, checks=CHECKS, environ=environ), inventory, Choice())
+    if playbook is None:
+        return Plan(NO_PLAYBOOK, inventory, ())
+    return make_plan(load_playbook(playbook, checks=CHECKS, environ=environ), inventory, Choice())
+
+
+def script_entries(plan: Plan, origins: Origins, nodes: frozenset[str]) -> Iterator[ArchiveFile | Absent]:
+    """What `render` would write for each node, with no secret in it: the values are taken out before, not after."""
+    try:
+        made = node_files(_without_secrets(plan), origins)
+    except FilesWrong as wrong:
+        yield Absent("scripts", f"they cannot be rendered: {wrong}", "failed")
+        return
+    for one in made:
+        if one.node.name not in nodes:
+            continue
+        for name, file in one.files.items():
+            if name != RANK_PROGRAM:  # a part of this version of runbook, the same for all
+                yield ArchiveFile(
+                    f"scripts/{one.node.name}/{name}", file.data.decode("utf-8", "replace"), node=one.node.name
+                )
+
+
+def _without_secrets(plan: Plan) -> Plan:
+    return replace(
+        plan, inventory=_inventory_without(plan.inventory), stages=tuple(_stage_without(stage) for stage in plan.stages)
+    )
+
+
+def _stage_without(stage: PlannedStage) -> PlannedStage:
+    check = stage.check.with_environments(_without)
+    return replace(stage, check=check, inventory=_inventory_without(stage.inventory))
+
+
+def _inventory_without(inventory: Inventory) -> Inventory:
+    return replace(
+        inventory,
+        env=_without(inventory.env),
+        nodes=tuple(_node_without(node) for node in inventory.nodes),
+    )
+
+
+def _node_without(node: Node) -> Node:
+    return replace(node, env=_without(node.env))
+
+
+def _without(env: Mapping[str, EnvValue]) -> dict[str, EnvValue]:
+    """A secret stays one, so that it is rendered where secrets are; its value is the word for what is gone."""
+    return {name: Secret(GONE, value.source) if isinstance(value, Secret) else value for name, value in env.items()}

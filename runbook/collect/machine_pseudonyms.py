@@ -1,0 +1,228 @@
+"""Pseudonyms for machines that keep the structure: equal stays equal, one subnet stays one subnet, v6 and MAC alike.
+
+IPv4: bits in which all addresses seen under one prefix agree become 0, the others stay. So two addresses share exactly
+the prefix they shared before, whatever the netmask, and private stays private. The last octet stays as it is: `.1`, the
+network's `.0` and its broadcast can still be told apart; so do the bits behind a netmask that some text names.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator
+
+from runbook.collect.people_pseudonyms import Place, is_common
+from runbook.files.address import is_loopback
+from runbook.files.node_sets import expand
+
+_V4 = re.compile(
+    r"(?<![\w.])(?:(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})\.){3}(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})(?!\w|\.[0-9])"
+)
+_MASK = re.compile(r"/([0-9]{1,2})(?![0-9.])")
+_SHORTEST_MASK = 16  # one that is shorter would show most of an address
+_V4_RANGE = re.compile(r"(?<![\w.])((?:[0-9]{1,3}\.){3})(?=\[[0-9,\- ]+\])")
+_V4_DASHED = re.compile(r"(?<![A-Za-z0-9-])ip-((?:[0-9]{1,3}-){3}[0-9]{1,3})(?![0-9-])")
+_V6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,8}(?:(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9A-Fa-f]{0,4})(?![\w:])")
+_MAC = re.compile(r"(?<![\w:-])(?:[0-9A-Fa-f]{2}([:-]))(?:[0-9A-Fa-f]{2}\1){4,18}[0-9A-Fa-f]{2}(?![\w:-])")
+_GUID = re.compile(r"(?:GUID|guid):?\s+((?:0x)?[0-9A-Fa-f]{16}|[0-9A-Fa-f]{4}(?::[0-9A-Fa-f]{4}){3})(?![\w:])")
+_RANGE = re.compile(r"[A-Za-z0-9_.-]{0,64}(?:\[[0-9,\- ]{1,64}\][A-Za-z0-9_.-]{0,64}){1,4}")
+_VERSION_BEFORE = re.compile(
+    r"(?:==|version[\s:=\"']*|[-_]cu[0-9]+[\s=]*|\bv|cudnn[\s:=]*|firmware[\s:=\w-]*|fw_ver[\s:=]*)\Z", re.IGNORECASE
+)
+
+# The class of an address is no secret, and says much: (network, how many of its first bits are kept).
+_KEPT_V4 = [
+    (ipaddress.ip_network("10.0.0.0/8"), 8),
+    (ipaddress.ip_network("172.16.0.0/12"), 12),
+    (ipaddress.ip_network("192.168.0.0/16"), 16),
+    (ipaddress.ip_network("100.64.0.0/10"), 10),
+    (ipaddress.ip_network("169.254.0.0/16"), 16),
+]
+_WORDS_OF_ALL = frozenset(
+    re.findall(
+        r"[^\s,]+", "localhost localdomain local master node nodes host hosts all any default gateway router broadcast"
+    )
+)
+
+
+class Machines:
+    """Learns names and addresses from everything first, since a mapping that keeps structure depends on all of them."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._common: set[str] = set()  # names that stay: they tell nobody, and stand in every text
+        self._domains: dict[str, str] = {}
+        self._pattern: re.Pattern[str] | None = None
+        self._bits: set[tuple[int, int]] = set()  # every (length, prefix) of every IPv4 address seen
+        self._networks: set[tuple[int, int]] = set()  # of those whose netmask is told, length and prefix
+        self._public: dict[int, int] = {}
+        self._subnets6: dict[int, int] = {}
+        self._ids6: dict[int, int] = {}
+        self._macs: dict[str, int] = {}
+
+    # Learning.
+
+    def add_name(self, name: str) -> None:
+        """A host's name, with or without a domain. Addresses, localhost and words that every text holds are none."""
+        name = name.lower().strip(".")
+        labels = name.split(".")
+        if not name or is_loopback(name) or name.startswith(("ip6-", "ff02")) or _is_address(name):
+            return
+        if labels[0] in _WORDS_OF_ALL or is_common(labels[0]):
+            self._common.add(labels[0])
+        elif len(labels[0]) > 1:
+            self._names.setdefault(labels[0], f"host{len(self._names) + len(self._common) + 1}")
+        if len(labels) > 1:
+            self.add_domain(".".join(labels[1:]))
+        self._pattern = None
+
+    def add_domain(self, domain: str) -> None:
+        domain = domain.lower().strip(".")
+        if "." in domain or len(domain) > 3:
+            if domain not in _WORDS_OF_ALL and not is_common(domain):
+                self._domains.setdefault(domain, f"domain{len(self._domains) + 1}.example")
+            self._pattern = None
+
+    def learn(self, text: str) -> None:
+        for match in _V4.finditer(text):
+            if not _is_version(text, match.start()):
+                self._learn(match[0])
+                mask = _MASK.match(text, match.end())
+                if mask and _SHORTEST_MASK <= int(mask[1]) < 24:
+                    self._networks.add((int(mask[1]), int(ipaddress.IPv4Address(match[0])) >> (32 - int(mask[1]))))
+        for match in _V4_DASHED.finditer(text):
+            self._learn(match[1].replace("-", "."))
+        for match in _V4_RANGE.finditer(text):
+            self._learn(match[1] + "0")
+        for match in re.finditer(r"^(?:search|domain)\s+(.+)$", text, re.MULTILINE):
+            for domain in match[1].split():
+                if re.fullmatch(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+\.?", domain):
+                    self.add_domain(domain)
+
+    def _learn(self, address: str) -> None:
+        try:
+            value = int(ipaddress.IPv4Address(address))
+        except ValueError:
+            return
+        for length in range(1, 25):
+            self._bits.add((length, value >> (32 - length)))
+
+    # Finding.
+
+    def find(self, text: str) -> Iterator[tuple[Place, str]]:
+        """Every place of a name or an address, and what takes it."""
+        if "[" in text:
+            for match in _V4_RANGE.finditer(text):
+                yield match.span(1), self.v4(match[1] + "0")[:-1]
+            for match in _RANGE.finditer(text):
+                if (other := self._of_range(match[0])) is not None:
+                    yield match.span(), other
+        for match in _V4.finditer(text):
+            if not _is_version(text, match.start()):
+                yield match.span(), self.v4(match[0])
+        for match in _V4_DASHED.finditer(text):
+            yield match.span(1), self.v4(match[1].replace("-", ".")).replace(".", "-")
+        if ":" in text or "-" in text:
+            for match in _MAC.finditer(text):
+                yield match.span(), self._mac(match[0], match[1])
+            for match in _GUID.finditer(text):
+                yield match.span(1), f"0x{self._number(match[1]):016x}"
+        if ":" in text:
+            for match in _V6.finditer(text):
+                if (other := self.v6(match[0])) is not None:
+                    yield match.span(), other
+        if self._names or self._domains:
+            if self._pattern is None:
+                words = sorted([*self._names, *self._domains], key=len, reverse=True)
+                self._pattern = re.compile(
+                    rf"(?<![A-Za-z0-9])(?:{'|'.join(map(re.escape, words))})(?![A-Za-z0-9])", re.IGNORECASE
+                )
+            for match in self._pattern.finditer(text):
+                name = match[0].lower()
+                yield match.span(), self._domains.get(name) or self._names[name]
+
+    def v4(self, address: str) -> str:
+        """The pseudonym of an IPv4 address; what means no single machine stays."""
+        ip = ipaddress.IPv4Address(address)
+        value = int(ip)
+        if ip.is_loopback or ip.is_multicast or value >> 24 in (0, 255) or value >> 28 == 15:
+            return address
+        kept = next((kept for network, kept in _KEPT_V4 if ip in network), None)
+        if kept is None:
+            # No public range is free to be used, but those of documentation and benchmarks: a /24 each.
+            number = self._public.setdefault(value >> 8, len(self._public))
+            blocks = [0xCB0071, 0xC63364, 0xC00002]
+            block = blocks[number] if number < 3 else 0xC61200 + (number - 3) % 512
+            return str(ipaddress.IPv4Address(block << 8 | value & 255))
+        mapped = value >> (32 - kept)
+        for length in range(kept + 1, 25):
+            prefix = value >> (32 - length)
+            of_host = any((mask, value >> (32 - mask)) in self._networks for mask in range(_SHORTEST_MASK, length))
+            both = of_host or (length, prefix ^ 1) in self._bits
+            mapped = mapped << 1 | (prefix & 1 if both else 0)
+        return str(ipaddress.IPv4Address(mapped << 8 | value & 255))
+
+    def v6(self, address: str) -> str | None:
+        """The pseudonym of an IPv6 address; None for what is none. A subnet is the first 64 bits."""
+        try:
+            ip = ipaddress.IPv6Address(address)
+        except ValueError:
+            return None
+        if ip.ipv4_mapped is not None:
+            return f"::ffff:{self.v4(str(ip.ipv4_mapped))}"
+        value = int(ip)
+        if value < 1 << 16 or ip.is_loopback:
+            return address
+        if ip.is_multicast:
+            solicited = value >> 24 == 0xFF0200000000000000000001FF
+            return "ff02::1:ff00:0" if solicited else address
+        subnet, machine = value >> 64, value & (1 << 64) - 1
+        if machine >= 1 << 16:  # made from a MAC, or at random; small ones are typed by people, and tell nobody
+            machine = (1 << 16) + self._ids6.setdefault(machine, len(self._ids6) + 1)
+        if ip.is_link_local:
+            subnet = 0xFE80 << 48
+        else:
+            first = 0xFD00 << 48 if ip.is_private else 0x20010DB8 << 32
+            subnet = first | self._subnets6.setdefault(subnet, len(self._subnets6) + 1)
+        return str(ipaddress.IPv6Address(subnet << 64 | machine))
+
+    def _mac(self, text: str, joint: str) -> str:
+        digits = re.sub(r"[:-]", "", text)
+        if not digits.strip("0") or not digits.lower().strip("f"):
+            return text
+        octets = f"{self._number(digits):0{len(digits)}x}"
+        octets = "02" + octets[2:]  # locally administered
+        return joint.join(octets[at : at + 2] for at in range(0, len(octets), 2))
+
+    def _number(self, of: str) -> int:
+        return self._macs.setdefault(of.lower(), len(self._macs) + 1)
+
+    def _of_range(self, text: str) -> str | None:
+        """`gn[01-04]` as the names of its hosts, in brackets if they follow one another."""
+        try:
+            names = [name.lower() for name in expand(text)]
+        except ValueError:
+            return None
+        if len(names) > 10_000 or any(name.split(".")[0] not in self._names for name in names):
+            return None
+        numbers = [int(self._names[name.split(".")[0]].removeprefix("host")) for name in names]
+        if numbers == list(range(numbers[0], numbers[0] + len(numbers))) and len(numbers) > 1:
+            return f"host[{numbers[0]}-{numbers[-1]}]"
+        return ":".join(f"host{number}" for number in numbers)
+
+    @property
+    def names(self) -> list[str]:
+        return [*self._names, *self._domains]
+
+
+def _is_version(text: str, at: int) -> bool:
+    """Whether four numbers with dots are a version: `nvidia-cublas-cu12==12.1.3.1`."""
+    return _VERSION_BEFORE.search(text, max(0, at - 24), at) is not None
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,293 @@
+"""Signs that no single line shows: counts and sizes compared, times between lines, what is told twice or
+differently."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from runbook.diagnose.collectives import compare, read_report
+from runbook.diagnose.sign import Hit
+from runbook.model.units import number, small_number
+
+NEAR = 80  # lines of one traceback
+SUMMARY = 6  # lines of one process in torchrun's summary
+AT_ONCE_S = 0.2  # a host that is there, or its firewall, rejects within that time
+LARGE = 1000  # bytes of a ping that tests the path's packet size
+ASKING_S = 0.9  # the kernel asks that long who has an address before it gives up
+
+LISTED = re.compile(r"\[(\d+)\]([\w.-]+):(\S+)")
+INNER = re.compile(r"(?:lo|docker\d*|virbr\d*|veth\w*|br-\w+|cni\d*|cali\w*|flannel[\w.]*|vmnet\d*|tun\d*)$")
+
+TELLS_FAILURE = ("nccl-warn", "network-exception", "other-exception", "glog-error", "says-failed", "trouble")
+"""Signs of lines that tell a failure in words that no rule may know."""
+
+WRAPPERS = ("launcher-failed", "nccl-failed", "traceback")
+"""Signs of lines that are known to tell only that something failed."""
+
+Hits = Mapping[str, Sequence[Hit]]
+Place = tuple[str, str, int]
+"""Source, speaker, and number of a line."""
+
+
+def derive(hits: Hits) -> Iterator[Hit]:
+    """All derived signs, from the hits by their sign's name."""
+    yield from compare(hits.get("watchdog", ()), hits.get("watchdog-state", ()))
+    yield from read_report(hits)
+    yield from _barriers(hits.get("store-barrier", ()), hits.get("barrier-completed", ()))
+    yield from _unanswered(hits.get("no-route", ()))
+    yield from _master_in_vain(hits)
+    yield from _world_sizes(hits.get("told-size", ()))
+    yield from _rank_twice(hits.get("global-rank", ()), hits.get("waits-for-rank-key", ()))
+    yield from _ids(hits)
+    yield from _all_clients(hits)
+    yield from _reset_at_once(hits)
+    yield from _unfamiliar(hits)
+    yield from _differ("torch-version", "version", "versions-differ", "versions", hits)
+    yield from _differ("nccl-version", "version", "nccl-versions-differ", "versions", hits)
+    yield from _differ("active-mtu", "mtu", "mtus-differ", "mtus", hits)
+    if hits.get("step-cancelled") and not hits.get("task-exited"):
+        yield Hit("cancelled-plainly", hits["step-cancelled"][0].line)
+    yield from _inner_interfaces(hits)
+    yield from _master_wants_more(hits)
+    yield from _large_pings(hits.get("ping-size", ()), hits.get("ping-loss", ()))
+    yield from (Hit("pod-without-machine", hit.line) for hit in _not_placed("waits-for-machine", hits))
+    yield from (Hit("container-without-image", hit.line) for hit in _not_placed("waits-for-image", hits))
+    yield from (Hit("container-not-started", hit.line) for hit in _not_placed("waits-for-container", hits))
+    for hit in hits.get("nccl-gave-up", ())[:1]:  # the innermost call prints first
+        if hit.groups["where"].startswith("graph/"):
+            yield Hit("gave-up-in-topology", hit.line, hit.groups)
+    stuck = hits.get("hangs") or hits.get("p-to-p-channels")
+    if stuck and hits.get("busy-gpus") and not hits.get("many-nodes") and not hits.get("via-net"):
+        yield Hit("hangs-with-busy-gpus", hits["busy-gpus"][0].line)
+        yield Hit("hangs-with-busy-gpus", stuck[0].line)
+
+
+def without_ignored(hits: Sequence[Hit]) -> list[Hit]:
+    """All but the tracebacks that follow `Exception ignored in`: a finalizer's as a process leaves, which ends
+    nothing."""
+    told: dict[str, set[Place]] = defaultdict(set)
+    for hit in hits:
+        told[hit.sign].add((hit.line.source, hit.line.who, hit.line.number))
+    ignored = {place for start in told["ignored-exception"] for place in _finalizer(start, told)}
+    return [hit for hit in hits if (hit.line.source, hit.line.who, hit.line.number) not in ignored]
+
+
+def _finalizer(start: Place, told: Mapping[str, set[Place]]) -> Iterator[Place]:
+    """The lines of the one traceback that begins right after this line, where its end is known."""
+    source, who, at = start
+    for line_number in range(at + 1, at + NEAR):
+        place = (source, who, line_number)
+        if (place in told["traceback"]) != (line_number == at + 1):
+            return
+        if place in told["exception"]:
+            yield from ((source, who, line) for line in range(at, line_number + 1))
+            return
+
+
+def with_summaries(hits: Sequence[Hit]) -> Iterator[Hit]:
+    """torchrun's summary names rank and host some lines above the exit code that they belong to."""
+    ranks = {
+        (hit.line.source, hit.line.number): small_number(hit.groups["rank"])
+        for hit in hits
+        if hit.sign == "summary-rank"
+    }
+    hosts = {(hit.line.source, hit.line.number): hit.groups["host"] for hit in hits if hit.sign == "summary-host"}
+    for hit in hits:
+        line = hit.line
+        if "exitcode" not in line.text and "Signal " not in line.text:
+            yield hit
+            continue
+        above = [(line.source, line.number - back) for back in range(1, SUMMARY)]
+        rank = next((ranks[place] for place in above if place in ranks), line.rank)
+        node = next((hosts[place] for place in above if place in hosts), line.node)
+        yield replace(hit, line=replace(line, rank=rank, node=node))
+
+
+def _barriers(barriers: Sequence[Hit], completed: Sequence[Hit]) -> Iterator[Hit]:
+    """Fewer workers than the world: some are missing, unless a rank got through. More: the store remembers an earlier
+    run."""
+    last = {hit.line.who: hit for hit in barriers}
+    through = {(hit.groups["key"], hit.groups["size"]) for hit in completed}
+    for hit in last.values():
+        count, size = number(hit.groups["count"]), number(hit.groups["size"])
+        if count < size and (hit.groups.get("key"), hit.groups["size"]) not in through:
+            yield Hit("barrier-too-few", hit.line, {"came": str(count), "wanted": str(size)})
+        if count > size:
+            yield Hit("barrier-too-many", hit.line, {"came": str(count), "wanted": str(size)})
+
+
+def _unanswered(refusals: Sequence[Hit]) -> Iterator[Hit]:
+    """`No route to host` that takes seconds each time comes from ARP that nobody answers, not from a firewall."""
+    by_source: dict[str, list[Hit]] = defaultdict(list)
+    for hit in refusals:
+        if hit.line.when is not None and "113" in hit.line.text:
+            by_source[hit.line.who].append(hit)
+    for hits in by_source.values():
+        times = sorted({hit.line.when for hit in hits if hit.line.when is not None})
+        # Lines about one attempt share its moment; what counts is whether any two attempts followed at once.
+        gaps = [after - before for before, after in pairwise(times) if after - before > 0.01]
+        instant = any(
+            after.line.when - before.line.when < AT_ONCE_S
+            for before, after in pairwise(hits)
+            if before.line.when is not None and after.line.when is not None and _attempt(before) and _attempt(after)
+        )
+        if gaps and max(gaps) >= ASKING_S and not instant and sum(map(_attempt, hits)) > 1:
+            named = next((hit for hit in hits if "host" in hit.groups), hits[0])
+            yield Hit("nobody-has-address", named.line, named.groups)
+
+
+def _attempt(hit: Hit) -> bool:
+    """A line about one address, not the summary of all of them."""
+    return "any network address" not in hit.line.text and "failed to connect to" in hit.line.text
+
+
+def _master_in_vain(hits: Hits) -> Iterator[Hit]:
+    for sign in ("client-timed-out", "no-route", "drops"):
+        for hit in hits.get(sign, ()):
+            # torchrun's `[default0]` is the first rank of a node, of any node.
+            first = hit.line.rank == 0 and "[default" not in hit.line.shown
+            if first and hit.groups.get("host", "localhost") not in ("localhost", "127.0.0.1"):
+                yield Hit("master-dials-itself-in-vain", hit.line, hit.groups)
+                return
+
+
+def _world_sizes(told: Sequence[Hit]) -> Iterator[Hit]:
+    by_name: dict[str, dict[str, Hit]] = defaultdict(dict)
+    speakers: dict[str, set[str]] = defaultdict(set)
+    for hit in told:
+        for name, value in hit.groups.items():
+            by_name[name].setdefault(value, hit)
+            speakers[name].add(hit.line.who)
+    for name, values in by_name.items():
+        who = {hit.line.who for hit in values.values()}
+        if len(values) > 1 and len(who) > 1:
+            yield from (
+                Hit("told-different-sizes", hit.line, {"task": "", name: value}) for value, hit in values.items()
+            )
+
+
+def _rank_twice(told: Sequence[Hit], waits: Sequence[Hit]) -> Iterator[Hit]:
+    ranks: dict[str, list[Hit]] = defaultdict(list)
+    nodes: dict[str, dict[str, Hit]] = defaultdict(dict)
+    size = 0
+    for hit in told:
+        if "rank" in hit.groups:
+            ranks[hit.groups["rank"]].append(hit)
+            size = max(size, number(hit.groups["size"]))
+        elif "node_rank" in hit.groups:
+            nodes[hit.groups["node_rank"]].setdefault(hit.line.who, hit)
+    if size and len(ranks) < size:
+        for rank, hits in ranks.items():
+            if len(hits) > 1:
+                yield from (Hit("rank-twice", hit.line, {"rank": rank}) for hit in hits[:2])
+    for rank, by_who in nodes.items():
+        if len(by_who) > 1 and len(nodes) == 1 and waits:
+            yield from (Hit("rank-twice", hit.line, {"rank": rank}) for hit in by_who.values())
+
+
+def _ids(hits: Hits) -> Iterator[Hit]:
+    ids: dict[str, Hit] = {}
+    for hit in hits.get("run-id", ()):
+        ids.setdefault(hit.groups["id"], hit)
+    if len({hit.line.who for hit in ids.values()}) > 1 and "none" not in ids:
+        yield from (Hit("ids-differ", hit.line, hit.groups) for hit in ids.values())
+    for sign in ("rendezvous-timeout", "client-timed-out", "rendezvous-connection", "store-gone"):
+        yield from (Hit("never-met", hit.line) for hit in hits.get(sign, ())[:1])
+
+
+def _all_clients(hits: Hits) -> Iterator[Hit]:
+    """torchrun's c10d rendezvous where even the owner of the endpoint dials it as a client."""
+    timed_out = hits.get("client-timed-out", ())
+    if not timed_out or not (hits.get("creates-store") or hits.get("c-ten-d")):
+        return
+    owners = {value for hit in hits.get("runs-on", ()) for value in hit.groups.values()}
+    owners |= {hit.line.node for hit in timed_out if hit.line.node}
+    for hit in timed_out:
+        host = hit.groups.get("host", "")
+        service = any(part in ("svc", "service") for part in host.replace(".", "-").split("-"))
+        if host in owners or service:
+            yield Hit("every-node-a-client", hit.line, hit.groups)
+            return
+    speakers = {hit.line.who: hit for hit in timed_out}
+    if len(speakers) > 1:
+        yield from (Hit("every-node-a-client", hit.line, hit.groups) for hit in speakers.values())
+
+
+def _reset_at_once(hits: Hits) -> Iterator[Hit]:
+    """A store that hangs up on the first word: the connection was made, in the code that makes it."""
+    frames: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for frame in hits.get("connecting", ()):
+        frames[frame.line.source, frame.line.who].append(frame.line.number)
+    for hit in hits.get("resets-store", ()):
+        if any(abs(at - hit.line.number) <= NEAR for at in frames.get((hit.line.source, hit.line.who), ())):
+            yield Hit("store-reset-at-once", hit.line, hit.groups)
+
+
+def _inner_interfaces(hits: Hits) -> Iterator[Hit]:
+    """Channels that run through an interface of the list which no other machine can reach."""
+    used = {(hit.line.node, hit.groups["at"]): hit for hit in hits.get("through-socket", ())}
+    for listed in hits.get("lists-interfaces", ()):
+        for at, name, address in LISTED.findall(listed.groups["list"]):
+            channel = used.get((listed.line.node, at))
+            if channel and (INNER.match(name) or address.startswith(("127.", "169.254.", "192.168.122.", "fe80:"))):
+                yield Hit("socket-through-inner-interface", channel.line, {"name": name})
+                yield Hit("socket-through-inner-interface", listed.line, {"name": name})
+
+
+def _master_wants_more(hits: Hits) -> Iterator[Hit]:
+    """The master counts everybody whose log is here and wants more, while another waits for the master: told sizes
+    differ."""
+    waits = [hit for hit in hits.get("waits-for-rank-key", ()) if hit.groups["key"].endswith("/0")]
+    for joined in hits.get("too-few-joined", ()):
+        others = [hit for hit in waits if hit.line.who != joined.line.who]
+        if number(joined.groups["came"]) == len({hit.line.who for hit in others}) + 1 > 1:
+            yield Hit("told-different-sizes", joined.line, {"task": "the last one"})
+            yield from (Hit("told-different-sizes", hit.line) for hit in others[:2])
+            return
+
+
+def _large_pings(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator[Hit]:
+    """Small pings are answered, and those of a size near a packet's are not."""
+    answered: dict[bool, set[bool]] = {True: set(), False: set()}
+    told: list[Hit] = []
+    by_source: dict[str, list[Hit]] = defaultdict(list)
+    for hit in sizes:
+        by_source[hit.line.source].append(hit)
+    for loss in losses:
+        before = [hit for hit in by_source.get(loss.line.source, ()) if hit.line.number < loss.line.number]
+        if before:
+            large = number(before[-1].groups["bytes"]) >= LARGE
+            answered[large].add(float(loss.groups["loss"]) < 100)
+            told += [before[-1], loss] if large else []
+    if answered[False] == {True} and answered[True] == {False}:
+        yield from (Hit("large-pings-vanish", hit.line) for hit in told)
+
+
+def _unfamiliar(hits: Hits) -> Iterator[Hit]:
+    """Lines that tell a failure, and are not of the kind that is known to tell nothing more."""
+    known = {hit.line for sign in WRAPPERS for hit in hits.get(sign, ())}
+    # What NCCL warned of before its ranks met did not keep them from it.
+    met = {hit.line.source: hit.line.number for hit in hits.get("joined", ())}
+    known |= {hit.line for hit in hits.get("nccl-warn", ()) if hit.line.number < met.get(hit.line.source, 0)}
+    told = (hit.line for sign in TELLS_FAILURE for hit in hits.get(sign, ()))
+    yield from (Hit("unfamiliar-error", line) for line in told if line not in known)
+
+
+def _not_placed(sign: str, hits: Hits) -> Iterator[Hit]:
+    """What kept a pod from running, unless a later event of the same log tells that a pod got past it."""
+    past = {hit.line.source: hit.line.number for hit in hits.get("pod-placed", ())}
+    yield from (hit for hit in hits.get(sign, ()) if hit.line.number > past.get(hit.line.source, 0))
+
+
+def _differ(sign: str, group: str, name: str, told: str, hits: Hits) -> Iterator[Hit]:
+    """A value that different speakers give differently."""
+    values: dict[str, Hit] = {}
+    for hit in hits.get(sign, ()):
+        values.setdefault(hit.groups[group], hit)
+    if len(values) > 1 and len({hit.line.who for hit in values.values()}) > 1:
+        groups = {told: ", ".join(sorted(values))}
+        yield from (Hit(name, hit.line, groups) for hit in values.values())

@@ -1,0 +1,400 @@
+"""From the bytes of a log to its lines: what each says, who printed it, and when.
+
+Prefixes of launchers and dialects of clocks are read, what system calls say in other languages is put into English,
+what a terminal or a forum broke is joined, and what a logger packed into JSON is unpacked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+
+from runbook.diagnose.sign import Line
+from runbook.model.units import small_number
+
+# --- other languages ------------------------------------------------------------------------------------------------
+
+SAID: Mapping[str, str] = {
+    "Connection refused": (
+        "拒绝连接|连接被拒绝|拒絕連線|连接遭拒绝|积极拒绝|Verbindungsaufbau abgelehnt"
+        "|Zielcomputer die Verbindung verweigerte|Connexion refusée|Conexión rehusada|Connessione rifiutata"
+        "|Conexão recusada|соединении отказано|接続を拒否|연결이 거부|Połączenie odrzucone"
+        "|отверг запрос на подключение"
+    ),
+    "Connection timed out": (
+        "连接超时|連線逾時|没有正确答复或连接的主机没有反应|Wartezeit für die Verbindung ist abgelaufen"
+        "|Connexion terminée par expiration|Tiempo de expiración excedido|Expiró el tiempo de conexión"
+        "|Connessione scaduta|Tempo esgotado para conexão|Время ожидания соединения истекло|接続がタイムアウト"
+        "|연결 시간 초과|Upłynął limit czasu połączenia"
+    ),
+    "No route to host": (
+        "没有到主机的路由|沒有路由到主機|Keine Route zum Zielrechner|Aucun chemin d'accès pour atteindre"
+        "|No existe ninguna ruta|Nessun instradamento|Não há rota para o host|Нет маршрута до узла"
+        "|ホストへの経路がありません|호스트로 갈 루트가 없음"
+    ),
+    "Network is unreachable": (
+        "网络不可达|网络不可访问|Das Netzwerk ist nicht erreichbar|Le réseau n'est pas accessible"
+        "|La red es inaccesible|Rete non raggiungibile|A rede está fora de alcance|Сеть недоступна"
+        "|ネットワークに届きません|네트워크가 접근 불가능"
+    ),
+    "Connection reset by peer": (
+        "连接被对方重设|连接被对端重置|强迫关闭了一个现有的连接|連接被對方重設"
+        "|vom Kommunikationspartner zurückgesetzt|vom Remotehost geschlossen"
+        "|Connexion ré-initialisée par le correspondant|Conexión reinicializada por la máquina remota"
+        "|Соединение разорвано другой стороной|接続が相手からリセット|연결이 상대편에 의해 끊어짐"
+    ),
+    "Broken pipe": (
+        "断开的管道|管道已断开|Datenübergabe unterbrochen|Relais brisé|Tubería rota|Pipe rotta|Обрыв канала"
+        "|パイプが切断|파이프가 깨어짐"
+    ),
+    "Address already in use": (
+        "地址已被使用|地址已在使用|地址已經被使用|只允许使用一次|Adresse wird bereits verwendet"
+        "|nur jeweils einmal verwendet|Adresse déjà utilisée|dirección ya se está usando|Indirizzo già in uso"
+        "|Endereço já em uso|Адрес уже используется|アドレスは既に使用|이미 사용 중인 주소"
+    ),
+    "Cannot assign requested address": (
+        "无法指定被请求的地址|在其上下文中，该请求的地址无效|Die angeforderte Adresse kann nicht zugewiesen"
+        "|Impossible d'assigner l'adresse demandée|No se puede asignar la dirección"
+        "|Невозможно назначить запрошенный адрес|要求されたアドレスに割り当て"
+    ),
+    "An attempt was made to access a socket in a way forbidden by its access permissions": (
+        "访问权限不允许的方式|aufgrund der Zugriffsrechte des Sockets|interdite par ses autorisations d'accès"
+        "|no permitida por sus permisos de acceso|запрещенным правами доступа|アクセス許可で禁じられた方法"
+        "|액세스 권한에 의해 숨겨진 소켓"
+    ),
+    "Permission denied": (
+        "权限不够|权限被拒绝|拒绝访问|权限不足|Keine Berechtigung|Permission non accordée|Permiso denegado"
+        "|Permesso negato|Permissão negada|Отказано в доступе|許可がありません|허가 거부"
+    ),
+    "Name or service not known": (
+        "未知的名称或服务|不知道这样的主机|Der Name oder der Dienst ist nicht bekannt|Nom ou service inconnu"
+        "|Nombre o servicio desconocido|Nome o servizio sconosciuto|Nome ou serviço desconhecido"
+        "|Имя или служба не известны|名前またはサービスが不明|이름 혹은 서비스를 알 수 없음"
+        "|Der angegebene Host ist unbekannt|Hôte inconnu|Этот хост неизвестен"
+    ),
+    "No such file or directory": (
+        "没有那个文件或目录|系统找不到指定的文件|Datei oder Verzeichnis nicht gefunden"
+        "|Aucun fichier ou dossier de ce|No existe el archivo o el directorio|File o directory non esistente"
+        "|Arquivo ou diretório inexistente|Нет такого файла или каталога"
+        "|そのようなファイルやディレクトリはありません|그런 파일이나 디렉터리가 없습니다"
+    ),
+    "No space left on device": (
+        "设备上没有空间|磁盘空间不足|Kein Speicherplatz|kein Speicherplatz mehr"
+        "|Aucun espace disponible sur le périphérique|No queda espacio en el dispositivo|На устройстве не осталось"
+        "|デバイスに空き領域がありません|장치에 남은 공간이 없음"
+    ),
+    "Too many open files": (
+        "打开的文件过多|Zu viele offene Dateien|Trop de fichiers ouverts|Demasiados archivos abiertos"
+        "|Слишком много открытых файлов|開いているファイルが多すぎます"
+    ),
+    "Segmentation fault": (
+        "段错误|Speicherzugriffsfehler|Erreur de segmentation|Violación de segmento|Errore di segmentazione"
+        "|Falha de segmentação|Ошибка сегментирования|セグメンテーション違反"
+    ),
+    "terminated by signal 9": ("已杀死|Getötet|Processus arrêté|Terminado (killed)|Убито|強制終了|죽었음"),
+}
+
+ENGLISH = {phrase: english for english, phrases in SAID.items() for phrase in phrases.split("|")}
+ABROAD = tuple(phrase.encode().lower().decode() for phrase in ENGLISH)
+"""Lower case as bytes are, which leaves letters beyond ASCII alone."""
+
+
+def in_english(text: str) -> str:
+    """The line with the phrases known here in English."""
+    for phrase, english in ENGLISH.items():
+        text = text.replace(phrase, english)
+    return text
+
+
+# --- who says what, and when ----------------------------------------------------------------------------------------
+
+LONGEST = 2000  # characters of a line that are looked at
+SHOWN = 300  # characters of a line that are quoted
+
+# CSI (as bytes, as JSON or a pager writes it, and colours whose escape a forum dropped), OSC, and short escape
+# sequences; then the controls that are left.
+ESCAPES = re.compile(
+    r"(?:\x1b|\\u001b|\\x1b|\\033|\^\[)\[[0-?]*[ -/]*[@-~]|\[(?:\d{1,2};)*\d{1,2}m(?![\d<])"
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]|[\x00-\x08\x0b-\x1f\x7f]"
+)
+
+MONTHS = {
+    name: at
+    for at, name in enumerate(("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"), 1)
+}
+CLOCKS = (
+    re.compile(
+        r"\b(?P<year>20\d\d)[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:[.,]\d+)?)"
+    ),
+    re.compile(
+        r"(?:^|[\s\[])[IWEF](?P<month>\d\d)(?P<day>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d\.\d+)"
+    ),  # glog, c10d
+    re.compile(
+        r"\b(?P<name>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:\.\d+)?)"
+    ),  # syslog, dmesg -T
+    re.compile(r"^\D{0,20}(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:[.,]\d+)?)\b"),
+)
+
+HOST = r"(?:localhost|(?=[\w.-]*\d)(?!python|pip)[a-z][\w-]*(?:\.[\w-]+)*|(?:\d{1,3}\.){3}\d{1,3})"
+PREFIXES = (
+    re.compile(r"\A(?:[>|`]+ ?|\*\*(?!\*) ?)"),  # quoted in a forum, or a table of a log viewer
+    re.compile(r"\A(?:20\S+Z )?std(?:out|err) [FP] "),  # Kubernetes' own files
+    re.compile(r"\A(?:(?:(?P<node>[\w.-]+) )?\[std(?:out|err)\] |std(?:out|err): )"),
+    re.compile(r"\A\s+(?=\S)"),
+    re.compile(
+        r"\A(?:\d+ +(?=[\w.-]+:\d+:\d+ \[\d+\])|\d{1,7}(?:\t| {2,}| ?[|│] )(?=[^\d\s])|\[\d{3,7}\] (?=\[))"
+    ),  # a viewer's line numbers
+    re.compile(r"\AE\d{4} \d\d:\d\d:\d\d\.\d+ (?:\d+ )?\S+\.py:\d+\] "),  # torch's own Python
+    re.compile(r"\A(?:ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? \[?\S+:\d+\] ?"),  # vLLM
+    re.compile(r"\A(?:(?:ERROR|CRITICAL):[\w.]*: ?|- [\w.]+ - (?:ERROR|CRITICAL) - )"),  # Python's logging
+    re.compile(r"\A(?P<node>[\w.-]+) (?=[\w./@-]+\[\d+\]: |kernel: )"),  # syslog, the journal
+    re.compile(r"\A(?!(?:sshd|systemd|sudo|nvidia|nv)\b)[A-Za-z][\w./@-]*\[\d+\]: "),
+    re.compile(r"\A\[?\(?(?:[a-z_ -]*\w )?pid=\d+(?:, ip=(?P<node>[\w.]+))?\)\]?:? ?", re.IGNORECASE),  # Ray
+    re.compile(r"\A\[(?:rank ?|default)(?P<rank>\d+)\] ?:? ?", re.IGNORECASE),  # torch, torchrun --tee
+    re.compile(r"\A\[\d+,(?P<rank>\d+)\]<std\w+>: ?"),  # Open MPI --tag-output
+    re.compile(r"\A<?rank ?(?P<rank>\d+)[>:] ?", re.IGNORECASE),
+    re.compile(r"\A(?P<rank>\d{1,5}): "),  # srun -l
+    re.compile(r"\A\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ?"),  # kubectl logs --prefix
+    re.compile(rf"\A(?P<node>{HOST}) *\| "),  # docker compose
+    re.compile(rf"\A(?P<node>{HOST}): "),  # pdsh, DeepSpeed, ansible
+    re.compile(
+        r"\A\[?(?:[A-Z][a-z]{2} )?(?:20\d\d[-/]\d\d[-/]\d\d[T _]"
+        r"|[A-Z][a-z]{2} +\d{1,2} )\d\d:\d\d:\d\d(?:[.,]\d+)?(?: 20\d\d)?(?:Z|[+-]\d\d:?\d\d)?\]?,? +"
+    ),
+    re.compile(r"\A\[ *\+?\d+\.\d{6}\] "),  # dmesg
+)
+ANY_PREFIX = re.compile(
+    "|".join(f"(?{'i' if p.flags & re.IGNORECASE else ''}:{p.pattern})" for p in PREFIXES)
+    .replace("(?P<node>", "(?:")
+    .replace("(?P<rank>", "(?:")
+)
+"""Whether any of them is there, at the price of one."""
+GUESSES = re.compile(r"\b(?:potential|possible|common) (?:root )?(?:causes?|reasons?)\b.*", re.IGNORECASE)
+"""What a program lists as causes it can think of: none of them is told by it."""
+NCCL = re.compile(r"\A(?P<node>[\w.-]+):\d+:\d+ \[\d+\] ")
+SLURM = re.compile(r"\b(?:srun|slurmstepd): error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)?")
+RANK_INSIDE = re.compile(r"\[(?:[^\]\[]*\b)?Rank ?(?P<rank>\d+)\]|\bon rank[: ]+(?P<at>\d+)\b", re.IGNORECASE)
+SECTION = re.compile(r"^(?:###+|==>|=== ?|--- ?|>>>) *(?P<title>[^#=<>-].*)")
+SECTION_RANK = re.compile(r"\brank[ _-]?(?P<rank>\d+)\b", re.IGNORECASE)
+SECTION_NODE = re.compile(rf"^(?:node |host |on )?(?P<node>{HOST}|(?:node|host|worker|master)[\w.-]*)(?![\w/])")
+PATH_RANK = re.compile(r"rank[-_.]?0*(?P<rank>\d+)(?:\.(?P<node>[A-Za-z][\w-]*))?\b")
+
+
+def read_line(
+    source: str,
+    number: int,
+    raw: bytes,
+    section: tuple[int | None, str | None] = (None, None),
+    *,
+    foreign: bool = False,
+) -> Line:
+    """The line without escapes and prefixes; `section` is who printed it when the line itself does not say."""
+    shown = ESCAPES.sub("", raw[:LONGEST].decode("utf-8", "replace")).rstrip()
+    text, rank, node = unprefixed(in_english(shown) if foreign else shown)
+    text = GUESSES.sub("", text)
+    if told := SLURM.match(text):
+        node = told["node"]
+        rank = small_number(told["rank"]) if rank is None and text[told.end() : told.end() + 1] == ":" else rank
+    if nccl := NCCL.match(text):
+        node = nccl["node"]
+    if rank is None and (inside := RANK_INSIDE.search(text)):
+        rank = small_number(inside["rank"] or inside["at"])
+    if rank is None and node is None:
+        rank, node = section
+    elif rank is None and node == section[1]:
+        rank = section[0]
+    elif node is None:
+        node = section[1]
+    return Line(source, number, text, shown[:SHOWN].strip(), rank=rank, node=node, when=when(shown))
+
+
+def unprefixed(text: str) -> tuple[str, int | None, str | None]:
+    """The text behind the prefixes of launchers, and the rank and node that they name."""
+    rank: int | None = None
+    node: str | None = None
+    for _ in range(9):
+        if not ANY_PREFIX.match(text):
+            break
+        for prefix in PREFIXES:
+            if found := prefix.match(text):
+                groups = found.groupdict()
+                rank = small_number(groups["rank"]) if groups.get("rank") else rank
+                node = groups.get("node") or node
+                text = text[found.end() :]
+                break
+        else:
+            break
+    return text, rank, node
+
+
+def section_of(text: str) -> tuple[int | None, str | None] | None:
+    """Who speaks from here on, where a line is a heading such as `### rank 0` or `==> node-b.log <==`."""
+    heading = SECTION.match(text.strip()) or SECTION.match(unprefixed(text)[0].strip())
+    if not heading:
+        return None
+    title = heading["title"].rstrip(" #<=-")
+    rank = SECTION_RANK.search(title)
+    node = SECTION_NODE.match(title)
+    if not rank and not node:
+        return None
+    return small_number(rank["rank"]) if rank else None, node["node"] if node else None
+
+
+def section_of_path(path: str) -> tuple[int | None, str | None]:
+    """Who speaks in a file by its name: `rank-00003.node-b.log`, `rank3.log`."""
+    found = PATH_RANK.search(path.replace("\\", "/").rpartition("/")[2])
+    if not found:
+        return None, None
+    return small_number(found["rank"]), found["node"] if found["node"] not in (
+        "log",
+        "out",
+        "err",
+        "txt",
+        "gz",
+    ) else None
+
+
+def when(text: str) -> float | None:
+    """Seconds since the year began (or the day, where the clock tells no more), to compare lines of one run."""
+    for clock in CLOCKS:
+        if found := clock.search(text[:200]):
+            told = found.groupdict()
+            month = MONTHS.get(told["name"].lower(), 0) if told.get("name") else int(told.get("month") or 0)
+            days = month * 31 + int(told.get("day") or 0)
+            return days * 86400 + int(told["h"]) * 3600 + int(told["m"]) * 60 + float(told["s"].replace(",", "."))
+    return None
+
+
+# --- broken and packed lines ----------------------------------------------------------------------------------------
+
+OPENERS = (
+    ".cpp:",
+    ".cc:",
+    ".hpp:",
+    ".h:",
+    ".c:",
+    "nccl warn",
+    "error",
+    "exception",
+    "fail",
+    "barrier",
+    "connect to",
+    "socket",
+)
+"""Literals of messages that are long enough to be broken."""
+ENDED = re.compile(r"(?:[.!?;)\]}>\"'`]|\w(?:Error|Exception): ?)$")
+GOES_ON = re.compile(
+    r"\A(?:(?:Work\w+\(|SeqNum|OpType|Numel|Timeout\(ms|Rank \d+\]|NCCL work"
+    r"|Connection (?:refused|timed|reset)|Address already|No route|Broken pipe|Name or service"
+    r"|\[[\w:.]+\]:\d|\[\.\./)"
+    r"|(?![a-z_]+ +: |(?=\S*[\d.A-Z/-])[\w./-]+: |[\w.-]+:\d|frame #|terminate called|[\w.]+ ?=[ =]|[\w.]+\("
+    r"|raise |return |exitcode|time |at /|in <|self\.|from |import |with )"
+    r"(?:[a-z(,;&]|\d+(?:\)|,| [a-z])))"
+)
+"""How the rest of a sentence begins, and no line of its own does."""
+DIGITS = re.compile(r"\d+")
+PIECES = 5  # of one line
+PIECE = 400  # bytes; who prints longer lines does not break them
+
+KEYS = frozenset(
+    {
+        "message",
+        "msg",
+        "log",
+        "textPayload",
+        "line",
+        "text",
+        "error",
+        "exception",
+        "exc_info",
+        "traceback",
+        "py_callstack",
+        "stack",
+        "stderr",
+        "stdout",
+        "output",
+    }
+)
+"""Under which loggers put what a program printed."""
+LEVELS = frozenset({"info", "debug", "notice", "trace", "warn", "warning"})
+KEYED = re.compile(rb"[\"'] ?: ?b?[\"']")
+BREAK = re.compile(rb"(?<!\\)(?:\\\\)?(?:\\r)?\\n")
+TAB = re.compile(rb"(?<!\\)\\t")
+
+
+class BrokenLine:
+    """A line that may not be over yet, and where it began."""
+
+    def __init__(self, number: int, raw: bytes) -> None:
+        self.number = number
+        self.begun = raw
+        self._pieces = [_text(raw)]
+
+    def takes(self, raw: bytes) -> bool:
+        """Whether `raw` is the rest of this line; it is added then."""
+        if len(self._pieces) == PIECES or len(raw) > PIECE or ENDED.search(self._pieces[-1].rstrip()):
+            return False
+        piece = _text(raw)
+        prefix = _prefix(piece)
+        if not GOES_ON.match(piece[len(prefix) :].lstrip()):
+            return False
+        # What puts a name before every line also does so before the rest of one.
+        if not _constant_part(_prefix(self._pieces[0])).startswith(_constant_part(prefix)):
+            return False
+        self._pieces.append(piece[len(prefix) :])
+        return True
+
+    @property
+    def readings(self) -> list[bytes]:
+        """The line as its pieces may have belonged together, cut between words or in mid-word, and its first piece."""
+        if len(self._pieces) == 1:
+            return [self.begun]
+        between, within = " ".join(piece.strip() for piece in self._pieces), "".join(self._pieces)
+        return [*(text.encode() for text in dict.fromkeys((between, within))), self.begun]
+
+
+def may_go_on(raw: bytes) -> bool:
+    """Whether a line with one of OPENERS may have its end on the next."""
+    return len(raw) <= PIECE and not ENDED.search(_text(raw).rstrip())
+
+
+def unpacked(raw: bytes) -> list[bytes]:
+    """The lines inside of a line of JSON, or of a printed dict that has several in a string; else none."""
+    line = raw.strip()
+    if line.startswith(b"{") and line.endswith(b"}"):
+        try:
+            return list(_printed(json.loads(line)))
+        except (ValueError, RecursionError):
+            pass
+    if b"\\n" not in raw or not KEYED.search(raw):
+        return []
+    lines = BREAK.split(raw)
+    return [TAB.sub(b"\t", line).replace(b'\\"', b'"') for line in lines] if len(lines) > 1 else []
+
+
+def _printed(document: object, level: str = "") -> Iterator[bytes]:
+    """What stands under KEYS, line by line, behind the time and the level at which it was logged."""
+    if not isinstance(document, dict):
+        return
+    told = document.get("level", document.get("levelname"))
+    lesser = f"{told.upper()} " if isinstance(told, str) and told.lower() in LEVELS else level
+    at = next((document[key] for key in ("time", "timestamp", "ts") if isinstance(document.get(key), str)), "")
+    for key, value in document.items():
+        if key in KEYS and isinstance(value, str):
+            yield from (f"{at} {lesser}{line}".strip().encode("utf-8", "replace") for line in value.split("\n"))
+        elif isinstance(value, dict):
+            yield from _printed(value, lesser)
+
+
+def _text(raw: bytes) -> str:
+    return ESCAPES.sub("", raw.decode("utf-8", "replace"))
+
+
+def _prefix(piece: str) -> str:
+    return piece[: len(piece) - len(unprefixed(piece)[0])]
+
+
+def _constant_part(prefix: str) -> str:
+    """A prefix without what changes from line to line."""
+    return DIGITS.sub("", prefix).strip()

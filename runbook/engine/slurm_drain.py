@@ -1,0 +1,119 @@
+"""`runbook run --drain`: nodes that were proven bad are taken out of their Slurm cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runbook.causes.catalogue import of_kind
+from runbook.model.commands import word
+from runbook.model.errors import Unreachable
+from runbook.model.events import Event, OutcomeReached
+from runbook.model.verdict import Finding, Verdict
+from runbook.transport.slurm import SlurmNode, ask, nodes_in
+
+REASON_BEGINS = "runbook: "
+LONGEST_REASON = 120  # characters of a reason: sinfo -R shows twenty of them
+
+
+class Verdicts:
+    """Reads a run's events for the nodes that it proved to be bad."""
+
+    def __init__(self) -> None:
+        self._stages: dict[str, dict[str, Finding | None]] = {}
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, OutcomeReached):
+            outcome = event.outcome
+            failed = outcome.findings if outcome.verdict is Verdict.FAIL else ()
+            self._stages.setdefault(event.stage, {})[outcome.node] = next(
+                (finding for finding in failed if finding.cause in of_kind("of the node")), None
+            )
+
+    def bad(self) -> dict[str, Finding]:
+        """The first proof against each node."""
+        proven: dict[str, Finding] = {}
+        for nodes in self._stages.values():
+            alike = len(nodes) > 1 and len({finding.cause if finding else None for finding in nodes.values()}) == 1
+            if not alike:
+                proven = {**{name: finding for name, finding in nodes.items() if finding}, **proven}
+        return proven
+
+
+@dataclass(slots=True)
+class Drained:
+    """What became of it: a sentence a line, and the commands that somebody else has to type."""
+
+    says: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
+
+
+def drain(bad: Mapping[str, Finding], run_id: str, at_most: float) -> Drained:
+    """Drain these nodes, but never more than `at_most` percent of the cluster, with those that runbook drained before.
+
+    Raises Unreachable where Slurm cannot be asked.
+    """
+    done = Drained()
+    if not bad:
+        return done
+    cluster = nodes_in(ask("scontrol", "show", "node"))
+    wanted = chosen(bad, cluster, done)
+    ours = [node for node in cluster.values() if out(node) and node.reason.startswith(REASON_BEGINS)]
+    if len(ours) + len(wanted) > len(cluster) * at_most / 100:
+        before = f", and {len(ours)} are out already" if ours else ""
+        done.says.append(
+            f"{len(wanted)} of {len(cluster)} nodes would be drained{before}: more than --drain-at-most {at_most:g} "
+            "%, so none is"
+        )
+        done.commands += [command(name, reason(bad[name], run_id)) for name in wanted]
+        return done
+    for name in wanted:
+        why = reason(bad[name], run_id)
+        try:
+            ask("scontrol", "update", f"nodename={name}", "state=drain", f"reason={why}")
+        except Unreachable as error:
+            said = error.evidence[-1] if error.evidence else error.says
+            done.says.append(f"{name} is not drained: {said}")
+            done.commands.append(command(name, why))
+        else:
+            done.says.append(f"{name} is drained: {why}")
+    return done
+
+
+def chosen(bad: Mapping[str, Finding], cluster: Mapping[str, SlurmNode], done: Drained) -> list[str]:
+    """Those of the bad nodes that Slurm knows, and that nobody has drained yet."""
+    wanted = []
+    for name in bad:
+        node = cluster.get(name)
+        if node is None:
+            done.says.append(f"{name} is not drained: Slurm knows no node of that name")
+        elif out(node):
+            done.says.append(f"{name} is out already: {node.reason}")
+        else:
+            wanted.append(name)
+    return wanted
+
+
+def out(node: SlurmNode) -> bool:
+    return any(state in ("DRAIN", "DRAINED", "DRAINING") for state in node.states)
+
+
+def reason(finding: Finding, run_id: str) -> str:
+    """One line, with the run's id at its end; nothing in it ends the quotes that Slurm shows it in."""
+    what = re.sub(r"[^ -~]|[\"'\\]", " ", finding.says)
+    room = LONGEST_REASON - len(f"{REASON_BEGINS}{finding.cause}  ({run_id})")
+    short = " ".join(what.split())
+    return (
+        f"{REASON_BEGINS}{finding.cause} {short if len(short) <= room else short[: room - 3].rstrip() + '...'} "
+        f"({run_id})"
+    )
+
+
+def command(name: str, why: str) -> str:
+    return f"sudo scontrol update nodename={word(name)} state=drain reason={word(why)}"
+
+
+def text(done: Drained) -> Sequence[str]:
+    """Lines for people."""
+    return [*(f"drain: {line}" for line in done.says), *(f"  fix       {line}" for line in done.commands)]

@@ -1,0 +1,80 @@
+"""Environment variables as files give them: the text that was typed, or a secret from this machine's environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from runbook.files.document import Keys
+from runbook.files.problems import PlacedProblems
+from runbook.model.inventory import EnvValue
+from runbook.model.secrets import Secret
+
+UNCARRIABLE = re.compile("[\0\r\n\ud800-\udfff]")  # what no shell can carry on one line of a script
+
+
+class EnvReader:
+    """Reads the `env:` blocks of one document; each value is looked at once, however many nodes share it."""
+
+    def __init__(self, placed: PlacedProblems, environ: Mapping[str, str]) -> None:
+        self._placed = placed
+        self._environ = environ
+        self._known: dict[Keys, EnvValue | None] = {}
+
+    def read(self, block: Mapping[str, object], keys: Keys) -> dict[str, EnvValue]:
+        found = {name: self.value(value, (*keys, name)) for name, value in block.items()}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def value(self, value: object, keys: Keys) -> EnvValue | None:
+        """The text or the secret; None after a problem."""
+        if keys not in self._known:
+            self._known[keys] = self._secret(value, keys) if isinstance(value, dict) else self._text(value, keys)
+        return self._known[keys]
+
+    def _text(self, value: object, keys: Keys) -> str | None:
+        text = self._placed.document.texts.get(keys, value)
+        if not isinstance(text, str):
+            return None
+        if UNCARRIABLE.search(text):
+            message = f"the value of `{keys[-1]}` holds a line break or a character that no shell can carry"
+            self._placed.about_value(keys, "line-break", message, "write it on one line")
+        return text
+
+    def _secret(self, value: dict[str, object], keys: Keys) -> Secret | None:
+        if "env" not in value:
+            return None
+        name = str(value["env"])
+        found = self._environ.get(name)
+        if found is None:
+            message = f"the environment variable `{name}` is not set here"
+            help = f"export {name}=… before you start runbook"
+            self._placed.about_value((*keys, "env"), "missing-variable", message, help)
+            return None
+        if UNCARRIABLE.search(found):
+            message = f"the environment variable `{name}` holds a line break or a character that no shell can carry"
+            self._placed.about_value((*keys, "env"), "line-break", message)
+        return Secret(found, f"the environment variable {name}")
+
+
+class Environment(Mapping[str, str]):
+    """This process's variables, for commands that look at what is there.
+
+    One that is not set does not stop anything: it is remembered, and has no value.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self.unset: dict[str, None] = {}
+
+    def __getitem__(self, name: str) -> str:
+        found = self._environ.get(name)
+        if found is None or UNCARRIABLE.search(found):  # with such a value nothing was ever started
+            self.unset[name] = None
+            return ""
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._environ)
+
+    def __len__(self) -> int:
+        return len(self._environ)

@@ -1,0 +1,86 @@
+"""Where the shipped schemas, playbooks and inventories lie, and how a name on the command line finds one.
+
+In a wheel they travel inside the package (`runbook/shipped/…`); in a checkout they lie at the top of the repository.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from runbook.files.suggestions import nearest
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.visible import visible
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+SUFFIXES = (".yml", ".yaml")
+_SHOWN = 200  # characters of a name
+_MOST = 200  # neighbours that are compared with a name
+
+
+def shipped(kind: str, name: str = "") -> Path:
+    """The path of a shipped file; `kind` is `schemas`, `playbooks` or `inventories`. The file need not exist."""
+    inside = _PACKAGE / "shipped" / kind
+    return (inside if inside.is_dir() else _PACKAGE.parent / kind) / name
+
+
+def shipped_names(kind: str) -> list[str]:
+    """The names of what is shipped, without `.yml`."""
+    folder = shipped(kind)
+    return sorted(file.stem for file in folder.iterdir() if file.suffix in SUFFIXES) if folder.is_dir() else []
+
+
+def find_playbook(name: str) -> Path:
+    """A playbook as typed: a path, a path without its suffix, a file in `playbooks/`, or a shipped one's name."""
+    return _find(name, "playbooks", "playbook")
+
+
+def find_inventory(name: str) -> Path:
+    """An inventory as typed, by the same rules as a playbook."""
+    return _find(name, "inventories", "inventory")
+
+
+def _find(name: str, kind: str, word: str) -> Path:
+    if not name or "\0" in name:
+        raise FilesWrong([Problem(f"{word}.not-found", f"the name of the {word} is empty or not a file name")])
+    for folder in (Path(), Path(kind), shipped(kind)):
+        for suffix in ("",) if name.endswith(SUFFIXES) else ("", *SUFFIXES):
+            path = folder / f"{name}{suffix}"
+            if os.path.isfile(path):  # noqa: PTH113  (Path.is_file raises where a name is too long)
+                return path
+    if os.path.exists(name):  # noqa: PTH110
+        return Path(name)  # a folder, or a pipe such as /dev/stdin: for the reader of files to judge
+    raise FilesWrong([_missing(name, kind, word)])
+
+
+def _missing(name: str, kind: str, word: str) -> Problem:
+    """Says where a name was looked for, and what there is that is nearly called so."""
+    typed = Path(name[:_SHOWN])
+    if typed.parent == Path():
+        message = f"there is no {word} `{typed}` here, in {kind}/ or among the shipped ones"
+    elif not os.path.isdir(typed.parent):  # noqa: PTH112
+        message = f"there is no {word} `{typed}`: there is no folder {typed.parent}"
+    else:
+        message = f"there is no {word} `{typed}`"
+    names = shipped_names(kind)
+    beside = [path for folder in (typed.parent, Path(kind)) for path in _files_in(folder)]
+    near = nearest(typed.name, [path.name for path in beside]) or nearest(typed.stem, [path.stem for path in beside])
+    there = next((path for path in beside if near in (path.name, path.stem)), None)
+    if there is not None:
+        help = f"did you mean `{visible(str(there))}`?"
+    elif typed.parent == Path() and (shipped_near := _begun(typed.stem, names) or nearest(typed.stem, names)):
+        help = f"did you mean `{shipped_near}`?"
+    else:
+        help = f"name a file; shipped: {', '.join(names)}" if names else "name a file"
+    return Problem(f"{word}.not-found", message, None, help)
+
+
+def _begun(name: str, names: list[str]) -> str | None:
+    return next((one for one in names if one.startswith(name)), None)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    try:
+        return sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)[:_MOST]
+    except (OSError, ValueError):
+        return []

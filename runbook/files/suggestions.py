@@ -1,0 +1,69 @@
+"""Suggestions for mistyped words: the nearest known word, and a colon or a space that was left out."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    by_lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[close[0]] if close else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """A help sentence: the nearest word, or else the known ones if there are few."""
+    names = list(known)
+    near = nearest(word, names[:5000])  # difflib takes 20 microseconds a name
+    if near is not None:
+        return f"did you mean `{near}`?"
+    return known_here(names)
+
+
+def known_here(names: Sequence[str]) -> str | None:
+    """A help sentence that lists all names, if they are few."""
+    return "known here: " + ", ".join(names) if 0 < len(names) <= 20 else None
+
+
+# A colon or a space that was left out between a key and its value: `port 29500`, `address:10.0.0.1`, `gpus=8`.
+
+_JOINED = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)(?P<between>\s*[:=]\s*|\s+)(?P<value>\S.*)", re.DOTALL)
+_BARE = re.compile(r"[A-Za-z_][\w.-]*")
+_SHOWN = 60  # characters of a line that is written out as it should be
+
+
+def spaced(text: str, *, name: bool = False) -> tuple[str, str] | None:
+    """The key that was meant, and what to say: None where the text is not a key and a value with too little between.
+
+    With `name` the text is one of the user's own, in which a blank may have been meant.
+    """
+    found = _JOINED.fullmatch(text.strip())
+    if found is None or found["value"].startswith("//"):
+        return None
+    between = found["between"].strip()
+    if name and not between and found["value"][0] not in "[{":
+        return None
+    if between == ":":
+        missing = "a space is missing after the colon"
+    elif between == "=":
+        missing = "a key is followed by a colon and a space, not by `=`"
+    else:
+        missing = "a colon is missing"
+    value = found["value"]
+    bracket = re.match(r"[\[{]", value)
+    shown = f"{bracket.group()}…" if bracket else value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
+    return found["name"], f"{missing}: `{found['name']}: {shown}`"
+
+
+def unfinished(line: str) -> str | None:
+    """What to say of a line that was to be a key, with or without a value, and is not; None where it may be right."""
+    text = re.sub(r"^\s*(- +)*", "", line)
+    text = re.sub(r"(?<!\S)#.*$", "", text).rstrip()
+    if _BARE.fullmatch(text):
+        return f"a colon is missing: `{text}:`"
+    if ": " in text or text.endswith(":"):
+        return None
+    found = spaced(text)
+    return None if found is None else found[1]

@@ -1,0 +1,407 @@
+"""What `runbook/node/firewall_rules.py` brought back from one node, read: its base chains, front ends and routes.
+
+The one subtle part is iptables-nft. Its rules live in nf_tables and show up in `nft -j` too, but there with matches
+that JSON cannot describe (`xt`). So each table that `iptables-save` of that flavour lists is taken from there, and left
+out of nft's listing; a table of the same name that iptables cannot read (it says "incompatible") stays nft's.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from runbook.firewall import iptables, nft
+from runbook.firewall.evaluate import EPHEMERAL, Base, Engine, Truth
+from runbook.firewall.front_ends import UFW_CHAINS, FirewalldStatus, UfwStatus, firewalld_runs, parse_ufw, parse_zones
+from runbook.model.commands import word
+from runbook.node.message import MARK
+
+Version = Literal[4, 6]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """How one command went on the node: `ok` | `missing` | `denied` | `timeout` | `failed`."""
+
+    status: str
+    rc: int | None = None
+    stdout: str = ""
+    stderr: str = ""
+    flavour: str = ""
+
+    @property
+    def read(self) -> bool:
+        return self.status == "ok" and self.rc == 0
+
+    @property
+    def why_not(self) -> str:
+        """Why this could not be read, in words."""
+        first = next((line.strip() for line in self.stderr.splitlines() if line.strip()), "")
+        if self.status == "missing":
+            return "it is not installed"
+        if self.status == "denied":
+            return "sudo asks for a password" if "password" in self.stderr else f"it needs root ({first})"
+        if self.status == "timeout":
+            return "it did not answer in 3 s"
+        return first or f"it ended with exit code {self.rc}"
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """As `ip` shows it: `state` is UP, DOWN or UNKNOWN, `flags` has UP where it is switched on."""
+
+    state: str
+    flags: tuple[str, ...]
+    prefixes: tuple[str, ...]  # addresses with their lengths
+    mtu: int | None
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return tuple(prefix.partition("/")[0] for prefix in self.prefixes)
+
+
+SETS_MARK = re.compile(r"(?:meta mark set|--(?:set-x?|restore-|save-|and-|or-|xor-|tproxy-)mark) ?(\S*)")
+LISTERS = {"nft": "nft -a list ruleset"}
+NOT_RUN = CommandResult("missing")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One node's evidence. Build it with `Evidence.of(...)`; everything else is worked out when asked for."""
+
+    tools: Mapping[str, CommandResult]
+    facts: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> Evidence:
+        """From the JSON object that the node program printed. Raises ValueError when it is something else."""
+        tools = answer.get("tools")
+        if not isinstance(tools, Mapping):
+            raise ValueError("no answer of the node program `rules`: it has no `tools`")
+        readings = {
+            str(name): CommandResult(
+                str(record.get("status", "failed")),
+                record.get("rc"),
+                str(record.get("stdout", "")),
+                str(record.get("stderr", "")),
+                str(record.get("flavour", "")),
+            )
+            for name, record in tools.items()
+        }
+        return cls(readings, answer.get("facts") or {})
+
+    @classmethod
+    def from_stdout(cls, stdout: str) -> Evidence:
+        """From all that the node program wrote: the last line that carries the marker."""
+        for line in reversed(stdout.split("\n")):
+            if line.startswith(MARK):
+                return cls.of(json.loads(line[len(MARK) :]))
+        raise ValueError("the node program `rules` printed no answer")
+
+    def tool(self, name: str) -> CommandResult:
+        return self.tools.get(name, NOT_RUN)
+
+    # --- what filters packets -------------------------------------------------------------------------------------
+
+    def bases(self, version: Version) -> list[Base]:
+        """Every base chain that packets of this IP version meet, in the order in which they meet them on a hook."""
+        return self._bases_4 if version == 4 else self._bases_6
+
+    @cached_property
+    def _bases_4(self) -> list[Base]:
+        return self._read(4)
+
+    @cached_property
+    def _bases_6(self) -> list[Base]:
+        return self._read(6)
+
+    def _read(self, version: Version) -> list[Base]:
+        found = [base for base in self._nft_bases if base.family in _families(version)]
+        found = [base for base in found if (base.family, base.table) not in self._kept_by_iptables(version)]
+        found += self._iptables_bases(version)
+        return sorted(found, key=lambda base: (base.priority, base.order))
+
+    @property
+    def draws_lots(self) -> bool:
+        """Whether any rule here takes packets by count or by chance."""
+        bases = [*self.bases(4), *self.bases(6)]
+        return any(rule.by_chance for base in bases for rules in base.chains.values() for rule in rules)
+
+    @property
+    def arp_bases(self) -> list[Base]:
+        """The base chains of nft's `arp` family."""
+        return [base for base in self._nft_bases if base.family == "arp"]
+
+    def blind(self, version: Version) -> tuple[str, ...]:
+        """What could not be looked at, and how to. Empty: everything that may filter was read."""
+        unread: dict[str, list[str]] = {}  # why -> whose rules
+        if (reason := self._nft_blind()) is not None:
+            unread.setdefault(reason, []).append("nft")
+        prefix = _prefix(version)
+        legacy = (self.facts.get("legacy_tables") or {}).get(_families(version)[0])
+        for name, reading in self._saves(version):
+            covered = self._nft_blind() is None and not self._has_xt(version)
+            nothing_there = legacy == [] and reading.flavour == "legacy"
+            needed = not nothing_there if reading.flavour == "legacy" else not covered
+            if not reading.read and reading.status != "missing" and needed:
+                unread.setdefault(reading.why_not, []).append(name.removesuffix("-save"))
+        reasons = [
+            f"{' and '.join(whose)} rules: {why}; look with `sudo {LISTERS.get(whose[0], whose[0] + '-save')}`"
+            for why, whose in unread.items()
+        ]
+        if not any(reading.read and reading.flavour == "legacy" for _, reading in self._saves(version)) and legacy:
+            reasons.append(f"iptables-legacy tables are in use ({', '.join(legacy)}) and no tool here lists them")
+        if self._has_xt(version) and not any(r.read and r.flavour == "nft" for _, r in self._saves(version)):
+            reasons.append(f"{prefix}-nft rules are in use and {prefix}-save could not list them")
+        return tuple(dict.fromkeys(reasons))
+
+    def _nft_blind(self) -> str | None:
+        reading = self.tool("nft-json")
+        if reading.status == "missing" and self.facts.get("nf_tables") is False:
+            return None
+        if not reading.read:
+            return "nft is not installed here" if reading.status == "missing" else reading.why_not
+        return self._nft_trouble
+
+    @cached_property
+    def _nft_trouble(self) -> str | None:
+        return self._nft_parsed if isinstance(self._nft_parsed, str) else None
+
+    @cached_property
+    def _nft_bases(self) -> list[Base]:
+        return [] if isinstance(self._nft_parsed, str) else self._nft_parsed
+
+    @cached_property
+    def _nft_parsed(self) -> list[Base] | str:
+        reading = self.tool("nft-json")
+        if not reading.read:
+            return []
+        if not reading.stdout.strip():
+            return []  # nft < 0.9.1 prints nothing for no rules
+        try:
+            return nft.parse(reading.stdout, self.tool("nft-text").stdout)
+        except nft.UnreadableRulesetError as error:
+            return f"its JSON could not be read ({error})"
+
+    def _saves(self, version: Version) -> list[tuple[str, CommandResult]]:
+        prefix = _prefix(version)
+        names = (f"{prefix}-save", f"{prefix}-nft-save", f"{prefix}-legacy-save")
+        return [(name, self.tools[name]) for name in names if name in self.tools]
+
+    def _iptables_bases(self, version: Version) -> list[Base]:
+        found: list[Base] = []
+        for name, reading in self._saves(version):
+            if reading.read:
+                sets = iptables.parse_sets(self.tool("ipset").stdout)
+                found += iptables.parse(reading.stdout, self._engine(name, reading, version), sets)
+        return found
+
+    def _engine(self, name: str, reading: CommandResult, version: Version) -> Engine:
+        """Named after the command that changes these rules: plain `iptables` when that is the flavour it speaks."""
+        plain = name.count("-") == 1
+        legacy = reading.flavour == "legacy" and not plain
+        if version == 4:
+            return "iptables-legacy" if legacy else "iptables"
+        return "ip6tables-legacy" if legacy else "ip6tables"
+
+    def _kept_by_iptables(self, version: Version) -> set[tuple[str, str]]:
+        family = _families(version)[0]
+        kept = set()
+        for _, reading in self._saves(version):
+            if reading.read and reading.flavour == "nft":
+                for table, policies in iptables.tables(reading.stdout).items():
+                    native = [b for b in self._nft_bases if (b.family, b.table) == (family, table)]
+                    if all(policies.get(base.chain, "-") != "-" for base in native):
+                        kept.add((family, table))
+        return kept
+
+    def _has_xt(self, version: Version) -> bool:
+        return '"xt"' in self.tool("nft-json").stdout and any(
+            base.family in _families(version) and base.chain in iptables.HOOKS for base in self._nft_bases
+        )
+
+    # --- front ends -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def ufw(self) -> UfwStatus | None:
+        """ufw's own view when it is active; an empty one when only its chains tell that it is."""
+        reading = self.tool("ufw")
+        status = parse_ufw(reading.stdout) if reading.read else None
+        if status is not None:
+            return status if status.active else None
+        chains = any(name in base.chains for base in self.bases(4) for name in UFW_CHAINS)
+        return UfwStatus(active=True) if chains and reading.status != "missing" else None
+
+    @cached_property
+    def firewalld(self) -> FirewalldStatus | None:
+        """firewalld's zones when it runs."""
+        if not firewalld_runs(self.tool("firewalld-state").stdout):
+            return None
+        zones = self.tool("firewalld-zones")
+        default = self.tool("firewalld-default")
+        return parse_zones(zones.stdout if zones.read else "", default=default.stdout if default.read else "")
+
+    # --- the network around ---------------------------------------------------------------------------------------
+
+    def interface_to(self, peer: str) -> str | None:
+        """The interface through which this node reaches `peer`, and so (no asymmetric routes) hears from it."""
+        if peer in self.addresses:
+            return "lo"
+        try:
+            routes = json.loads(self.tool(f"route {peer}").stdout or "[]")
+            device = routes[0].get("dev") if routes else None
+        except (ValueError, AttributeError, KeyError, IndexError):
+            return None
+        return device if isinstance(device, str) else None
+
+    def no_route_to(self, peer: str) -> Mapping[str, Any] | None:
+        """The kernel's refusal to send anything to `peer`, in `error`, with the `routes` and `rules` it comes from;
+        None where it knows a way, or was not asked."""
+        asked = self.tool(f"route {peer}")
+        if asked.status != "ok" or not asked.rc or "RTNETLINK" not in asked.stderr:
+            return None
+        return {"error": asked.why_not, **self.ways_to(peer)}
+
+    def ways_to(self, peer: str) -> Mapping[str, Any]:
+        """The `routes` that match a peer and the policy `rules` that choose among them; both empty where nobody wrote
+        any."""
+        return {
+            "routes": _listed(self.tool(f"routes {peer}")),
+            "rules": _listed(self.tool(f"policy {peer}")),
+        }
+
+    @cached_property
+    def marks(self) -> frozenset[int] | None:
+        """What a packet's mark may be set to here; None where that cannot be told."""
+        if self.blind(4) or self.blind(6):
+            return None
+        texts = [
+            self.tool("nft-text").stdout,
+            *(reading.stdout for name, reading in self.tools.items() if "-save" in name),
+        ]
+        found = [word for text in texts for word in SETS_MARK.findall(text)]
+        known = [int(word.partition("/")[0], 16) for word in found if word.startswith("0x")]
+        return frozenset(known) if len(known) == len(found) else None
+
+    def has_route_to(self, peer: str) -> Truth:
+        return True if self.interface_to(peer) is not None else None
+
+    @cached_property
+    def addresses(self) -> frozenset[str]:
+        found = set()
+        try:
+            for interface in json.loads(self.tool("addresses").stdout or "[]"):
+                for address in interface.get("addr_info", []):
+                    found.add(str(ipaddress.ip_address(address["local"])))
+        except (ValueError, AttributeError, KeyError, TypeError):
+            return frozenset()
+        return frozenset(found)
+
+    @cached_property
+    def interfaces(self) -> Mapping[str, Interface]:
+        """By name; empty where nobody could look."""
+        try:
+            return {
+                str(one["ifname"]): Interface(
+                    str(one.get("operstate", "UNKNOWN")),
+                    tuple(map(str, one.get("flags") or ())),
+                    tuple(
+                        str(ipaddress.ip_interface(f"{a['local']}/{a['prefixlen']}"))
+                        for a in one.get("addr_info", [])
+                        if "local" in a
+                    ),
+                    mtu if isinstance(mtu := one.get("mtu"), int) else None,
+                )
+                for one in _listed(self.tool("addresses"))
+                if "ifname" in one
+            }
+        except (ValueError, AttributeError, KeyError, TypeError):
+            return {}
+
+    @cached_property
+    def client_ports(self) -> tuple[int, int]:
+        """Where this node's clients take their ports from."""
+        try:
+            low, high = (int(word) for word in str(self.facts.get("local_ports")).split())
+        except ValueError:
+            return EPHEMERAL
+        return low, high
+
+    def beside(self, peer: str, *, arriving: bool) -> tuple[tuple[str, str], ...]:
+        """What else may drop packets of this peer here, unseen by every rule: (what it is, how to look and mend)."""
+        device = self.interface_to(peer)
+        found = []
+        way = "ingress" if arriving else "egress"
+        for place, text in (self.facts.get("traffic_filters") or {}).items():
+            action = re.search(r"action drop|police .*drop|action .*\bdrop\b|bpf|action.* steal", str(text), re.DOTALL)
+            if action and place == f"{device} {way}":
+                number = re.search(r"pref (\d+)", str(text))
+                show = f"sudo tc -s filter show dev {word(device)} {way}"
+                delete = (
+                    f"; if it is that one: `sudo tc filter del dev {word(device)} {way} pref {number[1]}`"
+                    if number
+                    else ""
+                )
+                found.append((f"a tc filter on {device} ({way}): {_in_one_line(str(text))}", f"`{show}`{delete}"))
+        if arriving and device in self._xdp:
+            found.append(
+                (f"an XDP program on {device}", f"`ip -d link show dev {word(device)}`, `sudo bpftool net show`")
+            )
+        return tuple(found)
+
+    @cached_property
+    def _xdp(self) -> frozenset[str]:
+        try:
+            listed = json.loads(self.tool("addresses").stdout or "[]")
+            return frozenset(str(one["ifname"]) for one in listed if "xdp" in one)
+        except (ValueError, AttributeError, KeyError, TypeError):
+            return frozenset()
+
+    @property
+    def owner(self) -> tuple[int | None, int | None]:
+        """User and group of who asked, which are those of the job."""
+        uid, gid = self.facts.get("uid"), self.facts.get("gid")
+        return (uid if isinstance(uid, int) else None, gid if isinstance(gid, int) else None)
+
+    @cached_property
+    def asides(self) -> tuple[str, ...]:
+        """Facts beside the rules that make packets vanish, or that nobody here looked into."""
+        found = []
+        try:
+            count, limit = int(self.facts.get("conntrack_count") or 0), int(self.facts.get("conntrack_max") or 0)
+        except ValueError:
+            count = limit = 0
+        if limit and count >= limit * 0.95:
+            found.append(f"the connection tracking table is full ({count} of {limit}): new connections are dropped")
+        if '"xdp"' in self.tool("addresses").stdout:
+            found.append("an XDP program is attached to an interface; what it drops is not seen here")
+        return tuple(found)
+
+
+def _listed(reading: CommandResult) -> list[Mapping[str, Any]]:
+    """A list of objects, as `ip -j` prints it; empty where it is something else."""
+    try:
+        found = json.loads(reading.stdout or "[]")
+    except ValueError:
+        return []
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _in_one_line(text: str) -> str:
+    """tc heads each filter with a line that the next one repeats."""
+    lines = [line.strip() for line in text.splitlines()]
+    kept = [line for line, following in zip(lines, [*lines[1:], ""], strict=True) if not following.startswith(line)]
+    return " ".join(kept)
+
+
+def _families(version: Version) -> tuple[str, ...]:
+    return ("ip", "inet", "netdev") if version == 4 else ("ip6", "inet", "netdev")
+
+
+def _prefix(version: Version) -> str:
+    return "iptables" if version == 4 else "ip6tables"

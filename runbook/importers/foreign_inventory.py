@@ -1,0 +1,62 @@
+"""What an inventory of another program says, in our words: hosts with our keys, and what has no place in ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from runbook.files.inventory_draft import Settings
+from runbook.model.errors import Span
+from runbook.model.secrets import PRIVATE_KEY, hints_at_secret, known_tokens
+
+HOSTFILE, ANSIBLE, HOST_LIST = "hostfile", "Ansible inventory", "host list"
+"""What each kind is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """One thing that was not carried over, and the line where it stands. Never holds a secret."""
+
+    says: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignHost:
+    """One machine, where it was first named, and its settings in our keys."""
+
+    name: str
+    span: Span
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignInventory:
+    """All of one file. Hosts stand in the order in which they were first named: that of their ranks."""
+
+    kind: str
+    source: str
+    hosts: tuple[ForeignHost, ...]
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    group_settings: Mapping[str, Settings] = field(default_factory=dict)
+    remarks: tuple[Remark, ...] = ()
+
+
+LOGIN = re.compile(r"[^-\s]\S*")
+"""A login name as our schema wants it."""
+
+_SECRET_TEXT = re.compile(r"^\$ANSIBLE_VAULT;|sshpass", re.MULTILINE)
+
+
+def may_hold_secret(name: str, value: object) -> bool:
+    """Whether a value must not be copied: by what it is called, or by what it looks like."""
+    if isinstance(value, Mapping):
+        return any(may_hold_secret(str(key), inner) for key, inner in value.items())
+    if isinstance(value, list):
+        return any(may_hold_secret(name, inner) for inner in value)
+    if hints_at_secret(name):
+        return True
+    return isinstance(value, str) and bool(
+        _SECRET_TEXT.search(value) or PRIVATE_KEY.search(value) or next(known_tokens(value), None)
+    )

@@ -1,0 +1,281 @@
+"""Why an attempt failed: how the first process ended, and what the logs of all say together."""
+
+from __future__ import annotations
+
+import functools
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runbook.causes.catalogue import of_kind
+from runbook.causes.findings import finding_for
+from runbook.checks.context import Facts
+from runbook.checks.ranks.own_failure import STOPPED, script_stopped
+from runbook.jobs.attempt import ProcessSpec
+from runbook.jobs.missing_ranks import failed_to_meet, never_met, why_not_met
+from runbook.jobs.processes import KeptProcess, KeptProcesses
+from runbook.jobs.watch import WatchEnd
+from runbook.model.commands import word
+from runbook.model.process_end import ProcessEnd
+from runbook.model.remedy import Remedy
+from runbook.model.units import seconds_text
+from runbook.model.verdict import Finding, Outcome
+
+if TYPE_CHECKING:
+    from runbook.diagnose.judge import Cause
+
+WORKER = re.compile(rb"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
+MOST = 1 << 20
+
+
+def failed_worker(kept: KeptProcesses, member: KeptProcess) -> tuple[ProcessSpec, int] | None:
+    """The rank whose end the launcher saw first, and its exit code (negative: a signal); None where it names none."""
+    try:
+        with (kept.logs.folder / f"{member.place.name}.err").open("rb") as file:
+            found = WORKER.search(file.read(MOST))
+    except OSError:
+        return None
+    if found is None or int(found[2]) >= len(member.place.each):
+        return None
+    return member.place.each[int(found[2])], int(found[1])
+
+
+def first_of_launchers(kept: KeptProcesses, first: KeptProcess, failed: Sequence[KeptProcess]) -> KeptProcess:
+    """Launchers look at their ranks now and then, so the one that ended first need not be the one whose rank did. A
+    rank that was ended by a signal is no consequence of another's error, the other way round it often is."""
+    for member in failed:
+        worker = failed_worker(kept, member) if member.place.each else None
+        if worker and worker[1] < 0 and worker[1] != -signal.SIGTERM:
+            return member
+    return first
+
+
+TAIL = 8
+NOT_TOLD = ("\x1e", "-" * 20, "For simplicity, JAX has removed its internal frames")
+"""Beginnings of lines that say nothing of the failure: our own events, and what JAX puts below an exception."""
+
+
+def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts]) -> list[Outcome]:
+    """One outcome a node: the guilty one fails, of the others nothing was proven."""
+    first = end.first
+    assert first is not None
+    first = first_of_launchers(kept, first, [member for member in kept.members if member.failed])
+    first = _killed_beside(kept, first) or first
+    node, finding = first.place.node, _finding(kept, first, frozen)
+    if failed_to_meet(first):
+        node, finding = why_not_met(kept, first)
+    elif (told := _by_logs(kept, first)) and _says_more(told, finding, first):
+        node, finding = _finding_of_logs(kept, told, first, finding)
+    elif first.gave_up is None and (met := never_met(kept, first, frozen)):
+        node, finding = met
+    finding = replace(finding, evidence=(*finding.evidence, *_collateral(kept, first), f"logs: {kept.logs.folder}"))
+    waited = finding_for("peer-died", f"its ranks were ended because of {node}", (), (node,), way="live", node=node)
+    outcomes = []
+    for name in kept.nodes:
+        if name == node:
+            outcomes.append(
+                Outcome.unknown(name, finding)
+                if first.lost and (finding.cause.startswith("ssh") or finding.cause == first.lost.cause)
+                else Outcome.failed(name, finding)
+            )
+        else:
+            outcomes.append(Outcome.unknown(name, waited))
+    return outcomes
+
+
+def _killed_beside(kept: KeptProcesses, first: KeptProcess) -> KeptProcess | None:
+    """Who was killed, where `first` only raised, and not for a mistake of its own: it may have lost this peer.
+
+    Of two ends the later one can be noted, or told, first: nodes are busy, and clocks agree but roughly. By now all
+    have been ended, and whoever had been killed before that is known, however late the news came."""
+    from runbook.diagnose.judge import MISTAKES  # takes a moment: only for a job that failed
+
+    if not first.raised or "".join(_tail(kept, first.place)[-1:]).startswith(tuple(MISTAKES)):
+        return None
+    killed = [member for member in kept.members if member.killed]
+    return min(killed, key=lambda member: member.ended or 0.0, default=None)
+
+
+def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Facts]) -> Finding:
+    """What can be said of how it ended, without its logs."""
+    node = member.place.node
+    if member.lost is not None:
+        lost = member.lost
+        return Finding(lost.cause, f"{node} was lost while {member.label} ran: {lost.says}", lost.remedy, lost.evidence)
+    if member.gave_up is not None:
+        return finding_for(
+            "program-error",
+            f"{member.label} raised and did not end, as JAX waits for the other processes at its exit: "
+            f"{member.gave_up}",
+            _tail(kept, member.place),
+            way="lingers",
+            log=word(_log(kept, member.place)),
+        )
+    if member.stop is not None:
+        return _stopped(kept, member, member.stop)
+    if member.keeper_gone:
+        return finding_for(
+            "terminated-from-outside",
+            f"runbook's own process that kept {member.label} was killed; the rank was ended with it",
+            way="keeper",
+            node=node,
+        )
+    place, code = member.place, member.code
+    if place.each and code is not None and code > 0:
+        place, code = failed_worker(kept, member) or (place, code)
+    tail = _tail(kept, place)
+    if code is None:
+        why = str(member.journal.get("why") or "it was never started")
+        says = f"{member.label} ended before it was started: {why}"
+        return finding_for("terminated-from-outside", says, tail, way="unknown", node=node)
+    end = ProcessEnd(code)
+    if end.signal is None:
+        said = next((line for line in reversed(tail)), "it printed nothing")
+        return finding_for(
+            "program-error",
+            f"{place.label} exited with code {code} after {_ran(member)}: {said}",
+            tail,
+            way="live",
+            log=word(_log(kept, place)),
+        )
+    return _by_signal(kept, place, end, _ran(member), tail, frozen)
+
+
+def _by_signal(
+    kept: KeptProcesses,
+    place: ProcessSpec,
+    end: ProcessEnd,
+    ran: str,
+    tail: tuple[str, ...],
+    frozen: Mapping[str, Facts],
+) -> Finding:
+    node, cause = place.node, end.cause
+    says = f"{place.label} {{}} ({end.signal_text}) after {ran}"
+    if end.signal == signal.SIGKILL:
+        memory = tuple(str(line) for line in (frozen.get(node) or {}).get("kernel_says", ()))[-2:]
+        return finding_for("rank-killed", says.format("was killed"), (*memory, *tail), way="live", node=node)
+    if cause == "terminated-from-outside":
+        return Finding(
+            cause,
+            says.format("was ended from outside"),
+            f"on {node} see who ends processes: a scheduler's limit, a cleaning job, a person; `sudo journalctl "
+            "--since '-5 min'`",
+            tail,
+        )
+    if cause == "terminal-closed":
+        return Finding(cause, says.format("got a hangup"), f"on {node} see what closes sessions: `loginctl`", tail)
+    return Finding(
+        cause,
+        says.format("crashed" if cause == "rank-crashed" else "was ended by a signal"),
+        Remedy.note(
+            "`sudo dmesg -T | tail`, `coredumpctl info`, where that is installed; its log: `less "
+            f"{word(_log(kept, place))}`",
+            node=node,
+        ),
+        tail,
+    )
+
+
+def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object]) -> Finding:
+    """Why the launch script stopped before it started the program."""
+    node = kept.at.inventory.node(member.place.node)
+    event, tail = str(said["event"]), _tail(kept, member.place)
+    if event == "activation-failed":
+        return finding_for(
+            "activation-failed",
+            f"on {node.name} the inventory's activate line fails with code {said.get('code')}: {node.activate}",
+            tail,
+            way="job",
+            node=node.name,
+            activate=node.activate,
+        )
+    if event == "program-missing":
+        return finding_for(
+            "program-error",
+            tail[-1] if tail else f"{node.name} has not the program that the launch script starts",
+            tail,
+            way="not-found",
+        )
+    if event not in STOPPED:
+        return finding_for(
+            "program-error", f"{member.label} did not start: the launch script stopped: {event}", tail, way="unread"
+        )
+    return script_stopped(event, f"{member.label} did not start", node, tail)
+
+
+def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
+    """What the logs of all processes together tell, where that is more than that something failed."""
+    # Both take a moment: only for a job that failed.
+    from runbook.diagnose.all_rules import scanner
+    from runbook.diagnose.judge import judge
+
+    scan = scanner()
+    for member in sorted(kept.members, key=lambda member: member is not first):
+        for place in (*member.place.each, member.place):
+            for end in ("err", "out"):
+                path = kept.logs.folder / f"{place.name}.{end}"
+                if path.is_file() and path.stat().st_size:
+                    with path.open("rb") as file:
+                        scan.feed(str(path), iter(functools.partial(file.read, 1 << 20), b""), (place.rank, place.node))
+    found = judge(scan)
+    if not found or found[0].confidence == "low" or found[0].cause in of_kind("vague") | of_kind("consequence"):
+        return None
+    return found[0]
+
+
+def _says_more(told: Cause, finding: Finding, first: KeptProcess) -> bool:
+    """Whether the logs know better than the way in which the first one ended."""
+    if first.lost is not None or first.keeper_gone or first.stop is not None:
+        return False
+    if finding.cause in ("rank-killed", "terminated-from-outside", "terminal-closed"):
+        return False  # it was ended by somebody: what the others wrote is what they saw of it
+    return finding.cause != told.cause
+
+
+def _finding_of_logs(kept: KeptProcesses, told: Cause, first: KeptProcess, finding: Finding) -> tuple[str, Finding]:
+    node = told.node if told.node in kept.nodes else None
+    if node is None and told.rank is not None:
+        node = next((m.place.node for m in kept.members if told.rank in m.place.ranks), None)
+    lines = tuple(f"{Path(hit.line.source).name}:{hit.line.number}: {hit.line.shown}" for hit in told.evidence[:6])
+    remedy = told.remedy or f"runbook explain {told.cause}"
+    return node or first.place.node, Finding(told.cause, f"{told.says} ({finding.says})", remedy, lines)
+
+
+def _collateral(kept: KeptProcesses, first: KeptProcess) -> list[str]:
+    """How the others ended: only because of the first."""
+    lines = []
+    for member in kept.members:
+        if member is first or not member.failed or member.state != "ended":
+            continue
+        after = f" {seconds_text(max(0.0, member.ended - first.ended))} later" if member.ended and first.ended else ""
+        how = "ended by runbook" if member.journal.get("why") else f"exit {member.code}"
+        lines.append(f"then {member.label}: {how}{after}")
+    return lines[:8]
+
+
+def _tail(kept: KeptProcesses, place: ProcessSpec) -> tuple[str, ...]:
+    """The last lines that it wrote, errors before ordinary output."""
+    for end in ("err", "out"):
+        path = kept.logs.folder / f"{place.name}.{end}"
+        if path.is_file():
+            lines = [
+                line
+                for line in path.read_text(errors="replace")[-8192:].splitlines()
+                if line.strip() and not line.startswith(NOT_TOLD)
+            ]
+            if lines:
+                return tuple(lines[-TAIL:])
+    return ()
+
+
+def _log(kept: KeptProcesses, place: ProcessSpec) -> Path:
+    return kept.logs.folder / f"{place.name}.err"
+
+
+def _ran(member: KeptProcess) -> str:
+    if member.started is None or member.ended is None:
+        return "an unknown time"
+    return seconds_text(member.ended - member.started)

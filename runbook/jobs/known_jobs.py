@@ -1,0 +1,335 @@
+"""Jobs that are known on the nodes of an inventory: found with their processes, stopped, and removed.
+
+Only what was seen to be dead counts as ended.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from runbook.causes.findings import unreachable_for
+from runbook.checks.context import Facts, no_answer
+from runbook.jobs.attempt import ProcessSpec
+from runbook.model.errors import FilesWrong, Problem, Unreachable
+from runbook.model.inventory import Inventory, Node
+from runbook.node.journal import Odd, attempt_folder, belongs
+from runbook.transport import ProgramNotStarted, Site
+
+ASK_S = 20.0
+
+LEAVE_S = 2.0
+"""How long nodes may take to say goodbye: nothing of ours runs there, and one that is silent ends by itself."""
+
+
+@dataclass
+class KnownJob:
+    """A job as its nodes tell it. `folders`, `attempts` (journals by attempt) and `damaged` (files that a node could
+    not read, with what lives beside them) go by node; times are of the nodes' clocks."""
+
+    id: str
+    about: Facts
+    folders: dict[str, str] = field(default_factory=dict)
+    attempts: dict[str, dict[str, list[Facts]]] = field(default_factory=dict)
+    damaged: dict[str, list[Facts]] = field(default_factory=dict)
+    clocks: dict[str, float] = field(default_factory=dict)
+
+    def join(self, other: KnownJob) -> None:
+        """Take in what another node knows of it."""
+        self.about = max(self.about, other.about, key=_newest)
+        self.folders |= other.folders
+        self.attempts |= other.attempts
+        self.damaged |= other.damaged
+        self.clocks |= other.clocks
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Every node that it was started on, in rank order."""
+        return tuple(self.about.get("nodes") or self.folders)
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Nodes of it that tell nothing: not in this inventory, not reached, or cleaned up."""
+        return tuple(name for name in self.nodes if name not in self.folders)
+
+    @property
+    def attempt(self) -> str:
+        """The latest attempt that any node knows."""
+        known = [name for attempts in self.attempts.values() for name in attempts]
+        return max(known, key=serial_of, default=attempt_folder(1))
+
+    @property
+    def processes(self) -> list[Facts]:
+        """The journals of the latest attempt, in rank order."""
+        found = [journal for attempts in self.attempts.values() for journal in attempts.get(self.attempt, ())]
+        return sorted(found, key=lambda journal: (journal["ranks"], journal["name"]))
+
+    @property
+    def alive(self) -> list[Facts]:
+        """Journals, of whatever attempt, of which something lives."""
+        every = [j for attempts in self.attempts.values() for journals in attempts.values() for j in journals]
+        return [journal for journal in every if journal["lives"] or journal["keeper_lives"]]
+
+    @property
+    def state(self) -> str:
+        """running, degraded (a part of it lives), failed, stopped (by somebody), finished, or unknown, where a node
+        tells nothing, or cannot read what its keepers wrote."""
+        now = self.processes
+        living = [journal for journal in now if journal["lives"]]
+        if living and len(living) == len(now) and not self.absent:
+            return "running"
+        if living:
+            return "degraded"
+        bad = [journal for journal in now if journal["state"] != "ended" or journal.get("code") != 0]
+        if bad:
+            return "stopped" if all(str(journal.get("why") or "").startswith("signal") for journal in bad) else "failed"
+        return "unknown" if self.absent or self.damaged or not now else "finished"
+
+    @property
+    def places(self) -> list[ProcessSpec]:
+        return [
+            ProcessSpec(
+                j["name"],
+                j["node"],
+                j.get("local_rank") or 0,
+                tuple(j["ranks"]),
+                tuple(j.get("gpus") or ()),
+                tuple(
+                    ProcessSpec(name, j["node"], local, (rank,))
+                    for local, (name, rank) in enumerate(zip(j.get("each") or (), j["ranks"], strict=False))
+                ),
+            )
+            for j in self.processes
+        ]
+
+
+class Cluster:
+    """The nodes of an inventory, held for as long as one command takes."""
+
+    def __init__(self, inventory: Inventory, *, forks: int = 64) -> None:
+        self.inventory = inventory
+        name = f"look-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        self.site = Site(name, forks=forks, inventory=inventory.source, looks=True)
+
+    def __enter__(self) -> Cluster:
+        self.site.open(self.inventory.nodes)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.site.close(timeout_s=LEAVE_S)
+
+    @property
+    def unreached(self) -> Mapping[str, Unreachable]:
+        return self.site.failures
+
+    def ask(
+        self, order: Facts, folders: Mapping[str, str], *, timeout_s: float = ASK_S
+    ) -> dict[str, Facts | BaseException]:
+        """The same order for a job's folder on every node that has one."""
+
+        def one(node: Node) -> Facts:
+            return self.site.sessions[node.name].call(
+                "job", {**order, "folder": folders[node.name]}, timeout_s=timeout_s
+            )
+
+        nodes = [self.inventory.node(name) for name in folders if name in self.site.sessions]
+        return dict(self.site.each(nodes, one, timeout_s=timeout_s + 5.0))
+
+    def jobs(self) -> list[KnownJob]:
+        """Every job that some node knows, the latest last."""
+
+        def one(node: Node) -> Facts:
+            return self.site.sessions[node.name].call("job", {"do": "list", "workdir": node.workdir}, timeout_s=ASK_S)
+
+        nodes = [node for node in self.inventory.nodes if node.name in self.site.sessions]
+        found: dict[str, KnownJob] = {}
+        for name, answer in self.site.each(nodes, one, timeout_s=ASK_S + 5.0).items():
+            try:
+                for seen in _jobs_of(answer, name):
+                    found.setdefault(seen.id, KnownJob(seen.id, seen.about)).join(seen)
+            except _ASIDE as error:
+                self.site.failures[name] = why_not(name, error)
+        return sorted(found.values(), key=lambda job: (job.about.get("began", 0.0), job.id))
+
+    def job(self, wanted: str | None, *, alive: bool = False) -> KnownJob:
+        """The job of this id, or beginning of an id; without one the only one there is. Raises FilesWrong, and
+        Unreachable where a node that tells nothing may know it."""
+        jobs = self.jobs()
+        chosen = [job for job in jobs if wanted is None or job.id.startswith(wanted)]
+        if wanted is None and alive:
+            chosen = [job for job in chosen if job.alive] or chosen
+        if len(chosen) == 1:
+            return chosen[0]
+        exact = [job for job in chosen if job.id == wanted]
+        if exact:
+            return exact[0]
+        names = ", ".join(job.id for job in jobs) or "none at all"
+        if not chosen:
+            for silent in self.unreached.values():
+                raise silent
+            raise FilesWrong(
+                [
+                    Problem(
+                        "arguments.no-job",
+                        f"these nodes know no job {wanted or ''}".rstrip(),
+                        help=f"they know: {names}",
+                    )
+                ]
+            )
+        raise FilesWrong([Problem("arguments.which-job", f"{len(chosen)} jobs fit", help=f"name one of {names}")])
+
+
+_ASIDE = (Unreachable, ProgramNotStarted, TimeoutError, Odd)
+"""Errors that concern one node: its state is unknown, and the other nodes are still asked."""
+
+
+def why_not(node: str, error: BaseException) -> Unreachable:
+    """Why a node tells nothing of its jobs."""
+    if isinstance(error, Odd):
+        return unreachable_for(
+            "tool-output-unknown", f"what {node} tells of its jobs cannot be: {error}", way="another-answers", node=node
+        )
+    if isinstance(error, Unreachable):
+        return error
+    finding = no_answer(node, "job", error).findings[0]
+    return Unreachable(finding.cause, finding.says, finding.remedy, finding.evidence)
+
+
+def _jobs_of(answer: Facts | BaseException, node: str) -> list[KnownJob]:
+    """The jobs of a node, each with what this node knows of it. Raises Odd, and what was raised instead of an answer.
+
+    Only those of the node by its own name: nodes may be one machine, or share their homes.
+    """
+    if isinstance(answer, BaseException):
+        raise answer
+    found = []
+    for seen in answer["jobs"]:
+        about = seen["about"]
+        if about["node"] != node:
+            continue
+        journals = {name: _journals(name, every, node, about["job"]) for name, every in seen["attempts"].items()}
+        job = KnownJob(about["job"], about, {node: seen["folder"]}, {node: journals}, clocks={node: answer["time"]})
+        if seen.get("damaged"):
+            job.damaged[node] = seen["damaged"]
+        found.append(job)
+    return found
+
+
+def _journals(attempt: str, journals: list[Facts], node: str, job: str) -> list[Facts]:
+    for one in journals:
+        belongs(one, node, job, attempt)
+    names = [name for journal in journals for name in (journal["name"], *(journal.get("each") or ()))]
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise Odd("name", twice[0], "a name of its own for each process")
+    return journals
+
+
+def _newest(about: Facts) -> tuple[int, int]:
+    """Of what nodes know of a job: a node that left it knows an earlier attempt, one whose job.json is damaged
+    little."""
+    return about.get("attempt") or 0, len(about)
+
+
+def serial_of(attempt: str) -> int:
+    return int(attempt.removeprefix("attempt-"))
+
+
+POLL_S = 0.3
+MOST_GRACE_S = 900.0
+"""The grace of a job is told by its nodes: nobody waits for longer because one of them says so. What ends later is
+killed."""
+
+LONGER_S = 10.0
+"""Beyond the grace: to kill, and to write that down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """How many processes lived and were ended; by node, what still lives, and why a node could not be asked."""
+
+    ended: int
+    left: dict[str, list[str]]
+    unsure: dict[str, str]
+
+
+def stop(cluster: Cluster, job: KnownJob, *, now: bool = False) -> Stopped:
+    """TERM to every keeper, who gives its process the grace of the job; with `now` KILL at once."""
+    before = living(job)
+    grace = 0.0 if now else min(float(job.about.get("grace_s") or 30.0), MOST_GRACE_S)
+    unsure = {name: _silent(cluster, name) for name in job.absent}
+    for attempt in sorted({name for attempts in job.attempts.values() for name in attempts}):
+        folders = {name: f"{folder}/{attempt}" for name, folder in job.folders.items() if attempt in job.attempts[name]}
+        for name, answer in cluster.ask({"do": "kill" if now else "stop"}, folders).items():
+            if isinstance(answer, BaseException):
+                unsure[name] = why_not(name, answer).says
+    deadline = time.monotonic() + grace + LONGER_S
+    while (left := alive(cluster, job, unsure)) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    if left and not now:
+        return stop(cluster, job, now=True)
+    asked = sum(len(names) for name, names in before.items() if name not in unsure)
+    return Stopped(max(0, asked - sum(map(len, left.values()))), left, unsure)
+
+
+def living(job: KnownJob) -> dict[str, list[str]]:
+    """By node, the names of what lives of it."""
+    found: dict[str, list[str]] = {}
+    for journal in job.alive:
+        found.setdefault(str(journal["node"]), []).append(str(journal["name"]))
+    for node, damaged in job.damaged.items():
+        names = [str(one["name"]) for one in damaged if one["pids"]]
+        if names:
+            found.setdefault(node, []).extend(names)
+    return found
+
+
+def alive(cluster: Cluster, job: KnownJob, unsure: dict[str, str]) -> dict[str, list[str]]:
+    """The same as it is now. A node of it that tells nothing any more goes into `unsure`: nobody saw its processes
+    end."""
+    found: dict[str, list[str]] = {}
+    for known in cluster.jobs():
+        if known.id == job.id:
+            found = living(known)
+    unsure.update({name: _silent(cluster, name) for name in job.folders if name in cluster.unreached})
+    return found
+
+
+def _silent(cluster: Cluster, name: str) -> str:
+    error = cluster.unreached.get(name)
+    return error.says if error else "it was not reached, or knows the job no more"
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """Names of nodes: where it was removed; where something lives, by name (then nothing was); where nobody could
+    look."""
+
+    removed: list[str]
+    alive: dict[str, list[str]]
+    unsure: dict[str, str]
+
+
+def clean(cluster: Cluster, job: KnownJob) -> Cleaned:
+    """Remove the job's folders, where no rank of it lives on any node."""
+    if lives := living(job):
+        return Cleaned([], lives, {})
+    removed, unsure = [], {name: _silent(cluster, name) for name in job.absent}
+    still: dict[str, list[str]] = {}
+    for name, answer in cluster.ask({"do": "clean", "whole": True}, job.folders).items():
+        if isinstance(answer, BaseException):
+            unsure[name] = why_not(name, answer).says
+        elif answer.get("removed") is True:
+            removed.append(name)
+        elif names := _names(answer.get("alive")):
+            still[name] = names
+        else:
+            unsure[name] = "it did not say what became of it"
+    return Cleaned(removed, still, unsure)
+
+
+def _names(said: object) -> list[str]:
+    return [str(name) for name in said] if isinstance(said, list) else []

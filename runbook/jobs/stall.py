@@ -1,0 +1,316 @@
+"""A training that makes no steps any more: which rank the others wait for, and where it stands.
+
+A rank is accused only by what tells it from the others: it is stopped, it stands somewhere else than in a call that all
+have to make, or it makes another one than most. Where the ranks do not differ nobody is accused.
+
+A rank with a GPU may wait for it in any line of its own. But then something runs on that GPU, and be it the kernel of a
+collective, which keeps it busy for as long as it waits for other ranks: an idle GPU is not waited for, and belongs to a
+rank that has not come as far as those with busy ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from runbook.causes.findings import finding_for
+from runbook.checks.context import Facts
+from runbook.checks.ranks.evidence import rank_stopped
+from runbook.jobs.attempt import ProcessSpec
+from runbook.jobs.processes import KeptProcess, KeptProcesses
+from runbook.jobs.progress import StepProgress
+from runbook.model.commands import word
+from runbook.model.units import seconds_text
+from runbook.model.verdict import Finding, Outcome
+
+COMPUTES = 0.2
+"""So large a share of one CPU, which others may want as well, is computing, or waiting actively."""
+
+IDLE, IN_USE = 0, 50
+"""Percent of the last second in which something ran on a GPU, as nvidia-smi tells: none, and a waiting collective."""
+
+MOST_FRAMES = 6
+
+OF_FAULTHANDLER = re.compile(r'^  File "([^"\n]{1,500})", line (\d{1,9}) in ([^\n]{1,200})$')
+OF_PY_SPY = re.compile(r"^ {4}([^\s(][^(\n]{0,200}) \(([^\n]{1,500}):(\d{1,9})\)$")
+
+TOGETHER = re.compile(
+    r"""(?x)
+    /torch/(?:distributed|nn/parallel|cuda|xpu|npu)/ | /torch/autograd/graph\.py | /torch/_tensor\.py
+    | /(?:deepspeed/comm|horovod|oneccl_bindings_for_pytorch|torch_npu|torch_xla)/
+    | /jax/_src/(?:array|dispatch|distributed|api|pjit|compiler|xla_bridge|interpreters/)
+    | /jax/experimental/multihost_utils | /mpi4py/
+    """
+)
+"""Files of calls that wait for other ranks, or for a GPU that does."""
+
+OF_PYTHON = re.compile(r"/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)")
+OF_A_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d[\d.]*/|^<(?:frozen|string)")
+
+
+@dataclass(frozen=True, slots=True)
+class StackFrame:
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.file}:{self.line})"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenProcess:
+    """A process of a training as it was seen. `frames` are those of its main thread, the innermost first; none where it
+    could not be asked. `gpu_use` is in percent; None: not told."""
+
+    node: str
+    label: str
+    pid: int
+    state: str
+    wchan: str
+    cpu: float
+    has_gpu: bool
+    frames: tuple[StackFrame, ...]
+    gpu_use: int | None = None
+
+    @property
+    def together(self) -> bool:
+        """Whether it is in a call that waits for others."""
+        return any(TOGETHER.search(frame.file) for frame in self.frames)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it surely is in no such call. A line of its own may be one that waits for a GPU: `loss.item()` is no
+        Python function, and has no frame."""
+        may_wait = self.has_gpu and self.gpu_use != IDLE and not OF_PYTHON.search(self.frames[0].file)
+        return not self.together and not may_wait
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is in such a call, or its GPU is."""
+        return self.together or (not self.elsewhere and self.gpu_use is not None and self.gpu_use >= IN_USE)
+
+    @property
+    def called(self) -> str:
+        """The call of torch.distributed in which it is; empty where it is in none."""
+        return next((f.function for f in self.frames if "/torch/distributed/distributed_c10d.py" in f.file), "")
+
+    @property
+    def own(self) -> StackFrame:
+        """Where the program itself stands: the innermost frame in the folder of its main file, wherever libraries
+        lie."""
+        main = next((frame for frame in reversed(self.frames) if not frame.file.startswith("<")), self.frames[-1])
+        home = main.file.rpartition("/")[0]
+        within = [f for f in self.frames if f.file.startswith(f"{home}/") and not OF_A_LIBRARY.search(f.file)]
+        return within[0] if within else main
+
+    @property
+    def place(self) -> str:
+        inner = next((f"in {frame.function} " for frame in self.frames if TOGETHER.search(frame.file)), "")
+        return f"{inner}at {self.own.file}:{self.own.line}, in {self.own.function}" if inner else f"in {self.own}"
+
+    @property
+    def does(self) -> str:
+        if self.gpu_use == IDLE:
+            return f"its GPU is idle, and {self._runs}"
+        return self._runs
+
+    @property
+    def _runs(self) -> str:
+        return f"it computes ({self.cpu:.0%} of a CPU)" if self.cpu >= COMPUTES or self.state == "R" else "it sleeps"
+
+    def shown(self) -> list[str]:
+        return shown(self.label, self.frames)
+
+
+def shown(label: str, frames: Sequence[StackFrame]) -> list[str]:
+    """Lines of evidence of where it stands; none without frames."""
+    return [f"{label} is in:", *(f"  {frame}" for frame in frames[:MOST_FRAMES])] if frames else []
+
+
+def judge_stall(kept: KeptProcesses, progress: StepProgress, frozen: Mapping[str, Facts]) -> dict[str, list[Finding]]:
+    """Findings by guilty node, from what all nodes told; by every node where nobody stands out."""
+    rate = progress.rate()
+    since = f"no step for {seconds_text(rate.age_s)}, after step {rate.step:,}" if rate else "no step so far"
+    ranks = list(_seen_processes(kept, frozen))
+    steps = _steps(progress.by_rank)
+    if found := accused(ranks, since):
+        return {node: [replace(one, evidence=(*one.evidence, *steps)) for one in told] for node, told in found.items()}
+    blind = sorted(set(kept.nodes) - frozen.keys())
+    evidence = [line for one in ranks[:2] for line in one.shown()]
+    evidence += [*steps, *(f"{name} could not be looked at" for name in blind[:4])]
+    asked = [one for one in ranks if one.frames]
+    alike = len(asked) == len(ranks) > 0 and not blind
+    if alike and all(one.together for one in asked):
+        finding = finding_for(
+            "collective-stall-uniform",
+            f"{since}: all ranks wait {asked[0].place}, and none is behind",
+            tuple(evidence),
+            way="job",
+        )
+    else:
+        finding = finding_for(
+            "training-stalled",
+            f"{since}, and nothing tells one rank from the others",
+            (*_states(ranks), *evidence),
+            way="live",
+        )
+    return {name: [finding] for name in kept.nodes}
+
+
+def accused(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
+    """Findings by guilty node; none where nothing tells one rank from the others. `since` says how long there was no
+    step."""
+    return _asleep(ranks, since) or _elsewhere(ranks, since)
+
+
+def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]], stalled_s: float) -> list[Outcome]:
+    """One a node: the guilty fail, of the others nothing was proven. `stalled_s`: how long there was no step."""
+    names = ", ".join(sorted(found))
+    waited = finding_for(
+        "peer-died", f"its ranks were ended because of {names}", (), tuple(sorted(found)), way="live", node=names
+    )
+    logs = f"logs: {kept.logs.folder}"
+    return [
+        Outcome.failed(
+            name,
+            *(replace(one, evidence=(*one.evidence, logs)) for one in found[name]),
+            metrics={"stalled_s": round(stalled_s, 1)},
+        )
+        if name in found
+        else Outcome.unknown(name, waited)
+        for name in kept.nodes
+    ]
+
+
+def _seen_processes(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator[SeenProcess]:
+    for member in kept.members:
+        seen = frozen.get(member.place.node, {}).get("ranks", {}).get(str(member.place.ranks[0]))
+        if seen is None:
+            continue
+        yield from _of_member(member, seen, frozen[member.place.node].get("gpu_use") or {})
+
+
+def _of_member(member: KeptProcess, seen: Mapping[str, Any], gpu_use: Mapping[str, int]) -> Iterator[SeenProcess]:
+    """The processes of a kept one that are ranks: those that told a stack, else the one that works most."""
+    stacks = {int(pid): frames_of(text) for pid, text in seen["own_stacks"].items()}
+    ranks = [process for process in seen["processes"] if process["rank"] is not None and _is_rank(process, member)]
+    chosen = [process for process in ranks if stacks.get(process["pid"]) or process["state"] in "TtD"]
+    if not chosen and ranks:
+        chosen = [max(ranks, key=lambda process: process["cpu"])]
+    spied = frames_of(seen["stack"] or "") if len(chosen) == 1 else ()
+    for process in _first_of_each(chosen):
+        label = f"rank {process['rank']} on {member.place.node}" if member.place.each else member.label
+        frames = stacks.get(process["pid"]) or spied
+        yield SeenProcess(
+            node=member.place.node,
+            label=label,
+            pid=process["pid"],
+            state=process["state"],
+            wchan=process["wchan"],
+            cpu=process["cpu"],
+            has_gpu=bool(member.place.gpus),
+            frames=frames,
+            gpu_use=gpu_use.get(str(_gpu(member.place, process["rank"]))),
+        )
+
+
+def _gpu(place: ProcessSpec, rank: int) -> int | None:
+    """The one that a rank uses; None where it has none, or several."""
+    of_rank = dict(zip(place.ranks, place.gpus, strict=False)) if len(place.gpus) == len(place.ranks) else {}
+    return of_rank.get(rank)
+
+
+def _is_rank(process: Mapping[str, Any], member: KeptProcess) -> bool:
+    return process["rank"] in member.place.ranks and process["comm"] not in ("sh", "bash", "dash")
+
+
+def _first_of_each(processes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """One a rank, the first that was started: the others are its data loaders."""
+    found: dict[int, Mapping[str, Any]] = {}
+    for process in sorted(processes, key=lambda one: int(one["pid"])):
+        found.setdefault(process["rank"], process)
+    return list(found.values())
+
+
+def frames_of(text: str) -> tuple[StackFrame, ...]:
+    """The main thread's frames in a dump of faulthandler or py-spy, the innermost first; none in another text."""
+    found: list[StackFrame] = []
+    main = False
+    for line in text.splitlines():
+        if line.startswith(("Current thread ", "Thread ")):
+            if found:
+                break
+            main = line.startswith("Current thread ") or '"MainThread"' in line
+        elif main and (match := OF_FAULTHANDLER.match(line)):
+            found.append(StackFrame(match[1], int(match[2]), match[3]))
+        elif main and (match := OF_PY_SPY.match(line)):
+            found.append(StackFrame(match[2], int(match[3]), match[1]))
+    return tuple(found)
+
+
+def _asleep(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
+    found: dict[str, list[Finding]] = {}
+    for one in ranks:
+        if one.state in "Tt" or (one.state == "D" and not one.frames):
+            told = rank_stopped(one.label, one.node, one.pid, one.state, one.wchan, since)
+            found.setdefault(one.node, []).append(told)
+    return found
+
+
+def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
+    """Ranks that are not in a call of all while others wait in one; else those that are in another one than most."""
+    asked = [one for one in ranks if one.frames]
+    waiting = [one for one in asked if one.waits]
+    outside = [one for one in asked if one.elsewhere]
+    found: dict[str, list[Finding]] = {}
+    if waiting and outside:
+        for one in outside:
+            says = (
+                f"{one.label} stands {one.place}, where {one.does}, while {_count(waiting)} for it "
+                f"{waiting[0].place}; {since}"
+            )
+            remedy = (
+                f"see why it does not go on: {one.own.file}, line {one.own.line}; on {one.node}: `py-spy dump --pid "
+                f"{word(one.pid)}`"
+            )
+            evidence = tuple(line for shown in (one, waiting[0]) for line in shown.shown())
+            found.setdefault(one.node, []).append(Finding("rank-behind", says, remedy, evidence))
+        return found
+    waiting = [one for one in asked if one.together]
+    places = Counter((one.own.file, one.own.line) for one in waiting)
+    if len(places) < 2 or len(waiting) < len(ranks) or any(one.has_gpu and not one.called for one in waiting):
+        return {}  # a GPU lets each rank run ahead: it shows in different lines what it waits for
+    (usual, most), (_, next_most) = places.most_common(2)
+    odd = [one for one in waiting if (one.own.file, one.own.line) != usual] if most > next_most else waiting
+    for one in odd:
+        other = next(each for each in waiting if (each.own.file, each.own.line) != (one.own.file, one.own.line))
+        says = f"{one.label} waits {one.place}, {other.label} {other.place}: they do not make the same call; {since}"
+        remedy = (
+            "every rank has to make the same calls in the same order: see on what the way to these two lines depends"
+        )
+        evidence = tuple(line for shown in (one, other) for line in shown.shown())
+        found.setdefault(one.node, []).append(Finding("mismatched-collectives", says, remedy, evidence))
+    return found
+
+
+def _count(waiting: Sequence[SeenProcess]) -> str:
+    return f"{waiting[0].label} waits" if len(waiting) == 1 else f"{len(waiting)} others wait"
+
+
+def _steps(by_rank: Mapping[int, int]) -> list[str]:
+    """What ranks told of themselves, where that differs. No proof: a rank may hold its lines back."""
+    least, most = min(by_rank.values(), default=0), max(by_rank.values(), default=0)
+    late = [rank for rank, step in sorted(by_rank.items()) if step < most]
+    return [f"the last step of rank {', '.join(map(str, late[:8]))} is {least:,}, of others {most:,}"] if late else []
+
+
+def _states(ranks: Sequence[SeenProcess]) -> list[str]:
+    return [
+        f"{one.label}: pid {one.pid}, state {one.state}, {one.cpu:.0%} of a CPU"
+        + ("" if one.gpu_use is None else f", {one.gpu_use} % of its GPU")
+        for one in ranks[:8]
+    ]

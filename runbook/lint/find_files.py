@@ -1,0 +1,94 @@
+"""From paths to the files that are linted: each is found once; links that lead out of what was named are marked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runbook.files.shipped_files import SUFFIXES
+from runbook.model.errors import FilesWrong, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """`path` as it is shown; `named` if it stands on the command line itself and not only its folder does.
+
+    `leads_to` is where a link leads that was found in a folder and leads out of all that was named: no line of it may
+    be shown. A tree that was cloned can hold a link to any file of whoever lints it.
+    """
+
+    path: str
+    named: bool
+    leads_to: str | None = None
+
+
+def find_files(paths: Sequence[str]) -> list[FoundFile]:
+    """Files as they are, and from folders every .yml and .yaml, hidden ones left out; links out of them are marked.
+
+    Raises FilesWrong for a path that does not exist or a folder that cannot be read, and when there is nothing to
+    look at: an empty lint would be an empty success.
+    """
+    missing = [path for path in paths if "\0" in path or not os.path.lexists(path)]
+    if missing:
+        raise FilesWrong([Problem("arguments.missing-path", f"there is no file or folder {path}") for path in missing])
+    files: dict[str, FoundFile] = {}
+    folders: set[str] = set()
+    roots = [os.path.realpath(path) for path in paths]
+    for path in paths:
+        if Path(path).is_dir():
+            found = [
+                FoundFile(str(file), named=False, leads_to=leads_out(file, roots))
+                for file in _walk(Path(path), folders, roots)
+            ]
+        else:
+            found = [FoundFile(str(Path(path)), named=True)]
+        for one in found:
+            files.setdefault(os.path.realpath(one.path), one)
+    if not files:
+        message = f"there is no .yml or .yaml in {', '.join(paths)}"
+        raise FilesWrong([Problem("arguments.nothing-to-lint", message, None, "name the files, or their folder")])
+    return list(files.values())
+
+
+def roots_of(paths: Sequence[str]) -> list[str]:
+    """The real paths of the trees that were asked for; for a file that was named, of the repository that it is in."""
+    return [os.path.realpath(path) if Path(path).is_dir() else _tree_of(Path(path)) for path in paths]
+
+
+def _tree_of(file: Path) -> str:
+    folder = Path(os.path.realpath(file.parent))
+    return str(next((above for above in (folder, *folder.parents) if (above / ".git").exists()), folder))
+
+
+def leads_out(path: str | Path, roots: Sequence[str]) -> str | None:
+    """The real path of what stands at none of these real paths, nor inside them; None for what does."""
+    real = os.path.realpath(path)
+    inside = any(Path(real).is_relative_to(root) for root in roots)
+    return None if inside or not Path(real).exists() else real
+
+
+def _walk(folder: Path, seen: set[str], roots: Sequence[str]) -> Iterator[Path]:
+    """Files before folders, both sorted. Each real folder is entered once, whatever links lead to it.
+
+    A link to a folder outside is yielded in the place of what is in it.
+    """
+    real = os.path.realpath(folder)
+    if real in seen:
+        return
+    seen.add(real)
+    try:
+        inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        message = f"the folder {folder} cannot be read: {error.strerror}"
+        raise FilesWrong([Problem("arguments.unreadable-folder", message)]) from None
+    for path in inside:
+        # A link that leads nowhere is a mistake to tell; a pipe or a device would be waited for.
+        if path.suffix in SUFFIXES and (path.is_file() or (path.is_symlink() and not path.exists())):
+            yield path
+    for path in inside:
+        if path.is_dir() and leads_out(path, roots):
+            yield path
+        elif path.is_dir():
+            yield from _walk(path, seen, roots)

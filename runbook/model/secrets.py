@@ -1,0 +1,148 @@
+"""Secrets: a value that must not be printed, and what one looks like: formats that issuers use, names that say so,
+places on command lines, and values that only stand for one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+
+class Format(NamedTuple):
+    """`begins` stands in every token of that format: a text without it need not be searched."""
+
+    issuer: str
+    begins: tuple[str, ...]
+    pattern: re.Pattern[str]
+
+
+def _format(issuer: str, begins: str, pattern: str) -> Format:
+    return Format(issuer, tuple(begins.split()), re.compile(r"(?<![A-Za-z0-9])(?:" + pattern + ")"))
+
+
+FORMATS = (
+    _format("an AWS access key", "AKIA ASIA", r"(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
+    _format("a GitHub token", "ghp_ gho_ ghu_ ghs_ ghr_", r"gh[pousr]_[A-Za-z0-9]{36,}"),
+    _format("a GitHub token", "github_pat_", r"github_pat_[A-Za-z0-9_]{40,}"),
+    _format("a GitLab token", "glpat-", r"glpat-[A-Za-z0-9_-]{20,}"),
+    _format("a Hugging Face token", "hf_", r"hf_[A-Za-z0-9]{30,}"),
+    _format("an API key of OpenAI's or Anthropic's kind", "sk-", r"sk-(?=[A-Za-z_-]{0,200}[0-9])[A-Za-z0-9_-]{32,}"),
+    _format("a Stripe key", "k_live_", r"[sr]k_live_[A-Za-z0-9]{20,}"),
+    _format("a Slack token", "xox", r"xox[abeoprs]-[A-Za-z0-9-]{10,}"),
+    _format("a Google API key", "AIza", r"AIza[A-Za-z0-9_-]{35}"),
+    _format("an NVIDIA API key", "nvapi-", r"nvapi-[A-Za-z0-9_-]{20,}"),
+    _format("a Docker token", "dckr_pat_", r"dckr_pat_[A-Za-z0-9_-]{20,}"),
+    _format("a PyPI token", "pypi-AgEI", r"pypi-AgEI[A-Za-z0-9_-]{20,}"),
+    _format("an age key", "AGE-SECRET-KEY-1", r"AGE-SECRET-KEY-1[A-Z0-9]{40,}"),
+    _format("a JSON Web Token", "eyJ", r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
+)
+PRIVATE_KEY = re.compile(r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----[^\n]*|PuTTY-User-Key-File-[0-9][^\n]*")
+URL_PASSWORD = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s/:@\"'<>]*:([^\s/@\"'<>]+)@", re.IGNORECASE)
+AUTHORIZATION = re.compile(r"\bAuthorization:\s*(?:Bearer|Basic|token)\s+([^\s\"'$]{8,})", re.IGNORECASE)
+LOGIN_OF_CURL = re.compile(
+    r"\b(?:curl|wget)\s(?:[^|;&]{0,500}\s)?(?:-u|--user)[\s=]+[\"']?[^\s:\"'=][^\s:\"']*:([^\s\"'$]+)"
+)
+TYPED_FOR_A_PROMPT = re.compile(
+    r"\bsshpass\s+-p\s*([^\s$]+)|\becho\s{1,20}(?!\s)([^|;&$]{1,200}?)\s{0,20}\|\s{0,20}sudo\s{1,20}-\w{0,20}S"
+)
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_PASSWORDS = {"password", "passwd", "passphrase", "pwd"}
+_WHOSE = {"ssh", "sudo", "su", "become", "db", "user", "login", "root", "admin", "redis", "mysql", "vault"}  # `…_pass`
+_KEYS = {"api", "access", "secret", "private", "auth", "encryption", "account", "signing"}
+_HINTS = (
+    "pass",
+    "pwd",
+    "token",
+    "secret",
+    "credential",
+    "apikey",
+    *(f"{word}{joint}key" for word in _KEYS for joint in ("", "_", "-")),
+)
+_MORE_NAMES = re.compile(r"(?i)\A(?:.*[._-])?(?:jwt|cookies?|session_?id|authorization|auth)")
+_HINTING = re.compile(
+    r"(?i)(?:^|[_-])(?:pass|pw|pwd)(?:[_-]|$)|passw(?:or)?d|passphrase|secret|credential"
+    r"|(?:api|private|access|auth)_?key$"
+)
+_STANDS_FOR_ONE = re.compile(
+    r"<.*>|\[.*\]|\{.*\}|\$\{?\w+\}?|%\w+%|[*x.•…-]+|.*\{\{.*|(?:none|null|true|false|yes|no|prompt|ask)"
+    r"|change[-_ ]?me|your[-_ ].*|redacted|todo",
+    re.IGNORECASE | re.DOTALL,
+)
+_TOKEN_LIKE = re.compile(r"\A(?=[^\s]*[0-9])(?=[^\s]*[A-Za-z])[A-Za-z0-9_\-.=+/:~]{16,}")
+
+
+def known_tokens(text: str) -> Iterator[tuple[str, re.Match[str]]]:
+    """Every token of a known format, and what it is."""
+    for issuer, begins, pattern in FORMATS:
+        if any(beginning in text for beginning in begins):
+            yield from ((issuer, match) for match in pattern.finditer(text))
+
+
+def may_name_secrets(text: str) -> bool:
+    """Whether any key in a text can be a secret's name: what most large files are spared the search by."""
+    lower = text.lower()
+    return any(hint in lower for hint in _HINTS)
+
+
+@cache
+def names_secret(name: str) -> str | None:
+    """`password` or `token` for a name that says its value is one: `DB_PASSWORD`, `hfToken`, `WANDB_API_KEY`.
+
+    A word after it says what of the secret the value is: `TOKEN_FILE` and `MAX_TOKENS` hold none.
+    """
+    words = [word.lower() for word in _WORDS.findall(name)]
+    if not words:
+        return None
+    if words[-1] in _PASSWORDS and words != ["pwd"]:
+        return "password"
+    if words[-1] == "pass" and len(words) > 1 and words[-2] in _WHOSE:
+        return "password"
+    if words[-1] in ("token", "secret", "apikey", "credential", "credentials"):
+        return "token"
+    if words[-1] == "key" and len(words) > 1 and words[-2] in _KEYS:
+        return "token"
+    return None
+
+
+def may_name_secret(name: str) -> str | None:
+    """The same by more names, for what strangers will read: better one value too many is hidden than one too few."""
+    return names_secret(name.replace(".", "_")) or ("token" if _MORE_NAMES.fullmatch(name) else None)
+
+
+def hints_at_secret(name: str) -> bool:
+    """Whether anything in a name speaks of a secret: for what another program's file may hold, of which nothing is
+    copied that could be one."""
+    return may_name_secret(name) is not None or _HINTING.search(name) is not None
+
+
+def holds_secret(name: str, text: str) -> bool:
+    """Whether the value of such a name is the secret itself: a password may be any word, a token looks like one."""
+    kind = names_secret(name)
+    if kind is None or not text or stands_for_one(text) or text.startswith(("/", "~/", "./")):
+        return False
+    return kind == "password" or _TOKEN_LIKE.fullmatch(text) is not None
+
+
+def stands_for_one(text: str) -> bool:
+    """`***`, `$TOKEN`, `{{ token }}`, `<your token>`: whatever is put in its place is elsewhere."""
+    return _STANDS_FOR_ONE.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """Prints as `***`; `reveal()` is called in one place, where the 0600 environment file is written."""
+
+    _value: str
+    source: str
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __str__(self) -> str:
+        return "***"
+
+    def __repr__(self) -> str:
+        return f"Secret(*** from {self.source})"

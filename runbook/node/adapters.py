@@ -1,0 +1,73 @@
+"""How fast the interfaces of this node may be: what the hardware agreed on, and what was set to slow it down.
+
+Argument, JSON: {"interfaces": names}. Says one message and ends. Python 3.8, standard library.
+"""
+
+from __future__ import annotations
+
+import os
+
+from runbook.node.proc import read
+from runbook.node.tools import find, run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from runbook.transport.answers import AdapterFacts, Adapters
+
+CLASS = "/sys/class/net/"
+COUNTERS = ("rx_errors", "rx_dropped", "rx_crc_errors", "tx_errors", "tx_dropped", "collisions")
+TC_TIMEOUT_S = 4
+
+
+def hardware(name: str, depth: int = 0) -> list[str]:
+    """The devices below this interface that are made of metal: itself, or those of a bond, VLAN or bridge."""
+    base = CLASS + name
+    if os.path.exists(base + "/device"):
+        return [name]
+    try:
+        below = [entry[len("lower_") :] for entry in sorted(os.listdir(base)) if entry.startswith("lower_")]
+    except OSError:
+        return []
+    return [device for lower in below for device in hardware(lower, depth + 1)] if depth < 4 else []
+
+
+def number(path: str) -> int | None:
+    text = read(path)
+    try:
+        return int(text) if text else None
+    except ValueError:
+        return None
+
+
+def shaping(name: str) -> dict[str, str] | None:
+    """What `tc` shows of this interface: how it queues what leaves, and filters what arrives."""
+    tc = find("tc")
+    if tc is None:
+        return None
+    questions = {"qdisc": ["qdisc"], "class": ["class"], "ingress": ["filter", "ingress"]}
+    said = {}
+    for key, words in questions.items():
+        argv = [tc, words[0], "show", "dev", name] + words[1:]
+        answer = run(argv, TC_TIMEOUT_S)
+        said[key] = answer["out"] if answer["code"] == 0 else ""
+    return said
+
+
+def look(arguments: dict[str, Any]) -> Adapters:
+    found: dict[str, AdapterFacts] = {}
+    for name in arguments["interfaces"]:
+        if not os.path.exists(CLASS + name):
+            continue
+        devices = hardware(name)
+        speeds = [number(CLASS + device + "/speed") for device in devices]
+        known = [speed for speed in speeds if speed and speed > 0]
+        found[name] = {
+            "hardware": devices,
+            "mbit": min(known) if known and len(known) == len(speeds) else None,
+            "duplex": [read(CLASS + device + "/duplex") for device in devices],
+            "counters": {key: number(CLASS + name + "/statistics/" + key) for key in COUNTERS},
+            "tc": shaping(name),
+        }
+    return {"interfaces": found}

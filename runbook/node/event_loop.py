@@ -1,0 +1,136 @@
+"""An event loop: many conversations in one thread, as generators, on a clock that stands still while we sleep.
+
+Silence is evidence only from somebody who was awake to hear. A process without a CPU sees silence where answers lie in
+its sockets; so time here counts no more than LOOK_S between two looks at them, however long the machine kept us
+waiting. What was missed is recorded, for whoever waited for us. Python 3.8, standard library.
+
+A generator yields (sockets, events, seconds): it goes on with those of the sockets that are ready, or with none when so
+many seconds have passed on our clock (None: it waits for ever).
+"""
+
+from __future__ import annotations
+
+import heapq
+import selectors
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import Any
+
+    from runbook.transport.answers import AwakeFacts
+
+    Conversation = Generator[Any, Any, Any]
+    """It yields what it waits for, is sent the sockets that are ready, and returns what came of it."""
+
+READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+
+LOOK_S = 0.05
+IDLE_S = 0.25
+
+
+class EventLoop:
+    def __init__(self) -> None:
+        self.clock = 0.0
+        self._selector = selectors.DefaultSelector()
+        self._due: list[
+            tuple[float, int, Task]
+        ] = []  # (when on our clock, number, task): a task that went on meanwhile has another number by now
+        self._fresh: list[Task] = []
+        self._numbers = 0
+        self._looked = self._since = time.monotonic()
+        self._late = self._latest = 0.0
+
+    def start(self, generator: Conversation, done: Callable[[Any], object] | None = None) -> Task:
+        """It begins with the next turn; `done` gets what it returns in the end."""
+        task = Task(generator, done)
+        self._fresh.append(task)
+        return task
+
+    def cancel(self, task: Task) -> None:
+        """Without `done`."""
+        self._forget(task)
+        task.number = None
+        task.generator.close()
+
+    def turn(self) -> None:
+        """Wait for what comes first, and let whom it concerns go on."""
+        while self._fresh:
+            self._go_on(self._fresh.pop(0), [])
+        meant = max(0.0, min(LOOK_S, self._due[0][0] - self.clock)) if self._due else IDLE_S
+        ready = self._selector.select(meant)
+        now = time.monotonic()
+        passed, self._looked = now - self._looked, now
+        self.clock += min(passed, LOOK_S)
+        late = passed - meant
+        if late > LOOK_S:
+            self._late += late
+            self._latest = max(self._latest, late)
+        tasks: dict[Task, list[Any]] = {}
+        for key, _ in ready:
+            tasks.setdefault(key.data, []).append(key.fileobj)
+        for task, sockets in tasks.items():
+            self._go_on(task, sockets)
+        while self._due and self._due[0][0] <= self.clock:
+            _, number, task = heapq.heappop(self._due)
+            if task.number == number:
+                self._go_on(task, [])
+
+    def report(self) -> AwakeFacts:
+        """Since the last report: seconds in all, seconds in which we should have run and did not, and the longest of
+        them."""
+        now = time.monotonic()
+        told: AwakeFacts = {
+            "seconds": round(now - self._since, 3),
+            "late_s": round(self._late, 3),
+            "latest_s": round(self._latest, 3),
+            "pressure": cpu_pressure(),
+        }
+        self._since, self._late, self._latest = now, 0.0, 0.0
+        return told
+
+    def _go_on(self, task: Task, sockets: list[Any]) -> None:
+        if task.number is None:
+            return
+        self._forget(task)
+        self._numbers += 1
+        task.number = self._numbers
+        try:
+            task.sockets, events, seconds = task.generator.send(sockets if task.begun else None)
+        except StopIteration as end:
+            if task.done:
+                task.done(end.value)
+            return
+        task.begun = True
+        for sock in task.sockets:
+            self._selector.register(sock, events, task)
+        if seconds is not None:
+            heapq.heappush(self._due, (self.clock + seconds, task.number, task))
+
+    def _forget(self, task: Task) -> None:
+        for sock in task.sockets:
+            self._selector.unregister(sock)
+        task.sockets = ()
+
+
+class Task:
+    def __init__(self, generator: Conversation, done: Callable[[Any], object] | None) -> None:
+        self.generator, self.done = generator, done
+        self.sockets: Any = ()
+        self.number: int | None = 0  # no number: it was cancelled
+        self.begun = False
+
+
+def pause(seconds: float) -> Conversation:
+    yield (), READ, seconds
+
+
+def cpu_pressure() -> float | None:
+    """Per cent of the last 10 s in which somebody on this machine waited for a CPU; None where the kernel does not
+    tell."""
+    try:
+        with open("/proc/pressure/cpu") as file:
+            return float(file.readline().partition("avg10=")[2].split()[0])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,223 @@
+"""The rules of this node's packet filters, in whatever tool's words, as one JSON line.
+
+Contract: `python3 firewall_rules.py '{"peers": ["10.0.0.2"]}'` prints `\\x1erunbook ` and one JSON object. Python >=
+3.8, standard library only. Nothing is judged here and nothing is changed: every command only lists. An ordinary user's
+commands go through `sudo -n`, which never asks. Each command has 3 s, and they run side by side.
+
+A command's record says what happened: `ok` (rc, stdout, stderr), `missing` (no such tool), `denied` (needs root, and
+sudo would ask or refuses), `timeout`, `failed` (it could not be started). "Could not look" is never an empty list.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+
+from runbook.node.message import say
+from runbook.node.proc import read
+from runbook.node.tools import Beginning, denied, find
+from runbook.node.tools import run as run_tool
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Record = dict[str, Any]
+    """What became of one command."""
+
+SECONDS = 3.0
+LARGEST = 32 * 1024 * 1024
+
+AS_ROOT = {
+    "nft-json": ["nft", "-j", "-a", "list", "ruleset"],
+    "nft-text": ["nft", "-a", "list", "ruleset"],
+    "iptables-save": ["iptables-save"],
+    "ip6tables-save": ["ip6tables-save"],
+    "iptables-legacy-save": ["iptables-legacy-save"],
+    "ip6tables-legacy-save": ["ip6tables-legacy-save"],
+    "iptables-nft-save": ["iptables-nft-save"],
+    "ip6tables-nft-save": ["ip6tables-nft-save"],
+    "ipset": ["ipset", "save"],
+    "ufw": ["ufw", "status", "verbose"],
+    "firewalld-state": ["firewall-cmd", "--state"],
+    "firewalld-zones": ["firewall-cmd", "--list-all-zones"],
+    "firewalld-default": ["firewall-cmd", "--get-default-zone"],
+}
+AS_ANYONE = {
+    "addresses": ["ip", "-j", "addr", "show"],
+}
+FACTS = {
+    "conntrack_count": "/proc/sys/net/netfilter/nf_conntrack_count",
+    "conntrack_max": "/proc/sys/net/netfilter/nf_conntrack_max",
+    "local_ports": "/proc/sys/net/ipv4/ip_local_port_range",
+    "rp_filter": "/proc/sys/net/ipv4/conf/all/rp_filter",
+    "ip_forward": "/proc/sys/net/ipv4/ip_forward",
+    "release": "/proc/sys/kernel/osrelease",
+}
+MOST_DEVICES = 16
+KERNELS_OWN = (0, 32766, 32767)  # priorities of the policy rules that lead to the tables local, main and default
+LEGACY_TABLES = {"ip": "/proc/net/ip_tables_names", "ip6": "/proc/net/ip6_tables_names"}
+
+
+def flavour(path: str) -> str:
+    """`nft` or `legacy`: which half of the kernel an iptables binary speaks to."""
+    name = os.path.basename(os.path.realpath(path))
+    if "nft" in name or "compat" in name:
+        return "nft"
+    return "legacy"
+
+
+def run(argv: list[str], sudo: str | None = None) -> Record:
+    """One command -> its record. `sudo` is empty where it takes root, and there is no sudo."""
+    started = time.monotonic()
+    path = find(argv[0])
+    if path is None:
+        return {"status": "missing", "argv": argv}
+    record: Record = {"status": "ok", "argv": argv, "path": os.path.realpath(path)}
+    if sudo == "":
+        record.update(status="denied", stderr="not root, and there is no sudo here")
+        return record
+    out = Beginning(LARGEST)
+    said = run_tool([path, *argv[1:]], SECONDS, sudo=sudo, out=out)
+    record["stderr"] = said["err"][:4000]
+    record["seconds"] = round(time.monotonic() - started, 3)
+    if said["code"] is None:
+        record["status"] = "timeout" if said.get("timed_out") else "failed"
+        return record
+    record["rc"] = said["code"]
+    if out.size > LARGEST:
+        record.update(status="failed", stderr="%d bytes of rules: more than this program carries" % out.size)
+        return record
+    record["stdout"] = said["out"]
+    if denied(said):
+        record["status"] = "denied"
+    return record
+
+
+def legacy_tables(sudo: str | None) -> dict[str, list[str] | None]:
+    """The tables that iptables-legacy has filled; None where nobody may look. No such file: none."""
+    found: dict[str, list[str] | None] = {}
+    for family, path in LEGACY_TABLES.items():
+        if not os.path.exists(path):
+            found[family] = []
+            continue
+        text = read(path)
+        if text is None:
+            record = run(["cat", path], sudo)
+            text = record.get("stdout") if record.get("rc") == 0 else None
+        found[family] = text.split() if text is not None else None
+    return found
+
+
+def traffic_filters() -> dict[str, str]:
+    """`tc` filters where an interface has any: they drop what no packet filter ever sees. (interface, way) -> text."""
+    try:
+        listed = json.loads(run(["tc", "-j", "qdisc", "show"]).get("stdout") or "[]")
+    except ValueError:
+        return {}
+    devices = sorted({one.get("dev", "") for one in listed if one.get("kind") in ("ingress", "clsact")})
+    found = {}
+    for device in devices[:MOST_DEVICES]:
+        for way in ("ingress", "egress"):
+            text = run(["tc", "filter", "show", "dev", device, way]).get("stdout", "").strip()
+            if text:
+                found["%s %s" % (device, way)] = text[:4000]
+    return found
+
+
+def policy(family: str) -> tuple[Record, bool]:
+    """The policy rules of an IP version (`-4`, `-6`), and whether there are any beyond the kernel's own."""
+    record = run(["ip", family, "-j", "rule", "show"])
+    try:
+        priorities = {rule.get("priority") for rule in json.loads(record.get("stdout") or "[]")}
+    except (ValueError, AttributeError):
+        priorities = set()
+    return record, not priorities <= set(KERNELS_OWN)
+
+
+def nf_tables_in_kernel(release: str | None) -> bool | None:
+    """False only when it is certain that this kernel has no nf_tables."""
+    if os.path.exists("/sys/module/nf_tables"):
+        return True
+    builtin = read("/lib/modules/%s/modules.builtin" % release)
+    if builtin is None or read("/proc/modules") is None:
+        return None
+    return "nf_tables.ko" in builtin
+
+
+def wanted(root: bool, sudo: str | None) -> dict[str, tuple[list[str], str | None]]:
+    """name -> (argv, sudo or None): what to run here. One save command for each flavour of iptables is enough."""
+    jobs: dict[str, tuple[list[str], str | None]] = {
+        name: (argv, None if root else sudo) for name, argv in AS_ROOT.items()
+    }
+    jobs.update({name: (argv, None) for name, argv in AS_ANYONE.items()})
+    for prefix in ("iptables", "ip6tables"):
+        path = find(prefix + "-save")
+        if path is not None:
+            jobs.pop("%s-%s-save" % (prefix, flavour(path)))
+    if find("firewall-cmd") is None:
+        for name in ("firewalld-state", "firewalld-zones", "firewalld-default"):
+            jobs.pop(name)
+    return jobs
+
+
+def main() -> None:
+    started = time.monotonic()
+    arguments = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+    root = os.geteuid() == 0
+    sudo = None if root else (find("sudo") or "")
+    jobs = wanted(root, sudo)
+    peers = arguments.get("peers", [])
+    policies = {family: policy(family) for family in sorted({"-6" if ":" in peer else "-4" for peer in peers})}
+    for peer in peers:
+        jobs["route " + peer] = (["ip", "-j", "route", "get", peer], None)
+    records: dict[str, Record] = {}
+    facts: dict[str, Any] = {name: read(path) for name, path in FACTS.items()}
+    facts.update(uid=os.getuid(), gid=os.getgid())
+
+    def work(name: str, argv: list[str], how: str | None) -> None:
+        try:
+            records[name] = run(argv, how)
+            if name.startswith("route "):
+                peer = argv[-1]
+                ruled, more = policies["-6" if ":" in peer else "-4"]
+                if more or records[name].get("rc"):
+                    # The routes and rules that a refusal comes from: of every packet, or of some ports or users only.
+                    shown = run(["ip", "-j", "-details", "route", "show", "table", "all", "match", peer])
+                    records.update({"routes " + peer: shown, "policy " + peer: ruled})
+        except Exception as error:
+            records[name] = {"status": "failed", "argv": argv, "stderr": repr(error)}
+
+    def look() -> None:
+        facts["legacy_tables"] = legacy_tables(sudo)
+        facts["nf_tables"] = nf_tables_in_kernel(facts.get("release"))
+        facts["traffic_filters"] = traffic_filters()
+
+    threads = [threading.Thread(target=work, args=(name, *job), daemon=True) for name, job in jobs.items()]
+    threads.append(threading.Thread(target=look, daemon=True))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, started + SECONDS + 3 - time.monotonic()))
+    for name, (argv, _) in jobs.items():
+        records.setdefault(name, {"status": "timeout", "argv": argv})
+    for name, record in records.items():
+        if name.endswith("-save") and "path" in record:
+            record["flavour"] = flavour(record["path"])
+    answer = {
+        "program": "firewall_rules",
+        "version": 1,
+        "root": root,
+        "uid": os.geteuid(),
+        "tools": dict(records),
+        "facts": facts,
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    say(answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Bandwidth and latency of pairs of ranks, and of single ranks in their own memory. Part of `rank.py`, which is sent
+alone: it imports nothing of ours. Python 3.8.
+
+Two measurements, each an order that every rank gets at the same time:
+{"do": "measure", "pair": [one, other, seconds] or null, "trips": n, "both": bool}: both of a pair get the same. First n
+times a few bytes there and back, then for about that long bytes one way, the same the other way, and with `both` in
+both at once. Each rank says of what it received {"event": "moved", "source", "destination", "gbytes", "seconds",
+"waited", "resent", "both", "us"}: GB/s of one way alone, how long that took, how long one of the two ends was kept from
+running meanwhile, which share of its TCP segments the source's node sent again, GB/s while the other way was busy too,
+and microseconds of one way for a few bytes. What cannot be told is null.
+{"do": "measure", "alone": s}: every rank works in its own memory, and says {"event": "alone", "gbytes", "waited"}.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Waited = Callable[[], Callable[[], float]]
+
+SUM_ELEMENTS = 1 << 22  # 16 MiB of float32: more than most caches hold
+FIRST_BYTES = 64 << 10
+MESSAGE_BYTES = 32 << 20
+STEPS = (2.0, 16.0)  # the next attempt moves at least and at most this many times as much
+FEWEST_SEGMENTS = 200  # of fewer a single one that is lost says nothing
+LARGEST_SEGMENT = 64 << 10  # bytes
+LONG_ENOUGH = 0.4  # of the seconds wanted: then the attempt counts
+
+
+def measure(worker: Any, order: dict[str, Any], say: Callable[..., None], waited: Waited) -> None:
+    """`waited()` gives a function that tells how long this process was kept from running since then."""
+    worker.place.phase = "isolation"
+    if "alone" in order:
+        alone(worker, order["alone"], say)
+    else:
+        meet(worker, order, say, waited)
+    worker.place.turn += 1
+    worker.barrier()
+    worker.step("done")
+    worker.place.phase = "waiting for orders"
+
+
+def meet(worker: Any, order: dict[str, Any], say: Callable[..., None], waited: Waited) -> None:
+    """The pair of this rank, if it has one."""
+    worker.barrier()
+    if not order["pair"]:
+        return
+    one, other, seconds = order["pair"]
+    partner = other if worker.rank == one else one
+    said = {"source": partner, "destination": worker.rank}
+    first_words(worker, one, partner, 2)  # it makes the connection, which is no part of any measurement
+    if order.get("trips"):
+        said["us"] = first_words(worker, one, partner, order["trips"])
+    totals = {}
+    for source, destination in ((one, other), (other, one)):
+        totals[source], moved = transfer(worker, source, destination, seconds, waited)
+        said.update(moved)
+    if order.get("both"):
+        said["both"] = exchange(worker, partner, min(totals.values()))
+    say("moved", **said)
+
+
+def first_words(worker: Any, one: int, partner: int, trips: int) -> float:
+    """Microseconds that a few bytes take one way: half of the median there and back."""
+    word = worker.torch.zeros(1, dtype=worker.torch.float64, device=worker.device)
+    times = []
+    for _ in range(trips):
+        worker.place.turn += 1
+        begun = time.perf_counter()
+        if worker.rank == one:
+            worker.dist.send(word, partner)
+            worker.dist.recv(word, partner)
+        else:
+            worker.dist.recv(word, partner)
+            worker.dist.send(word, partner)
+        worker.synchronize()
+        times.append(time.perf_counter() - begun)
+    return sorted(times)[len(times) // 2] / 2 * 1e6
+
+
+def transfer(
+    worker: Any, source: int, destination: int, seconds: float, waited: Waited
+) -> tuple[int, dict[str, float | None]]:
+    """Bytes one way: attempts that grow until one lasts long enough. The receiver has the clock, and tells the sender
+    how much to send next; 0 is the end. What it reached in the last attempt counts: by then TCP has found its pace.
+    Returns how many bytes that was, and what the receiver found."""
+    following = worker.torch.zeros(2, dtype=worker.torch.float64, device=worker.device)
+    total = FIRST_BYTES
+    while True:
+        size = min(MESSAGE_BYTES, total)
+        data = worker.torch.zeros(max(1, size // 4), dtype=worker.torch.float32, device=worker.device)
+        turns = max(1, total // size)
+        before = segments() if worker.rank == source else None
+        kept, begun = waited(), time.perf_counter()
+        for _ in range(turns):
+            worker.place.turn += 1
+            if worker.rank == source:
+                worker.dist.send(data, destination)
+            else:
+                worker.dist.recv(data, source)
+        worker.synchronize()
+        took, late = max(time.perf_counter() - begun, 1e-9), kept()
+        moved = data.numel() * 4 * turns
+        if worker.rank == source:
+            worker.dist.recv(following, destination)
+            total = int(following[0].item())
+            if not total:
+                following[0], following[1] = late, sent_again(before, segments(), moved)
+                worker.dist.send(following, destination)
+                return moved, {}
+            continue
+        growth = min(STEPS[1], max(STEPS[0], seconds / took))
+        total = 0 if took >= LONG_ENOUGH * seconds else int(moved * growth)
+        following.fill_(float(total))
+        worker.dist.send(following, source)
+        if not total:
+            worker.dist.recv(following, source)
+            other, resent = following.tolist()
+            said = {"gbytes": moved / took / 1e9, "seconds": took, "waited": max(late, other)}
+            return moved, dict(said, resent=resent if resent >= 0 else None)
+
+
+def segments() -> tuple[int, int] | None:
+    """TCP segments that this node has sent, and those that it sent again; None where the kernel does not tell."""
+    try:
+        with open("/proc/net/snmp") as file:
+            names, numbers = [line.split() for line in file if line.startswith("Tcp:")]
+        found = dict(zip(names, numbers))
+        return int(found["OutSegs"]), int(found["RetransSegs"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def sent_again(before: tuple[int, int] | None, after: tuple[int, int] | None, moved: float) -> float:
+    """The share of the segments sent between; -1 (a tensor has no null) where the kernel does not tell, or where so few
+    segments did not carry so many bytes: RDMA did."""
+    if before is None or after is None:
+        return -1.0
+    sent = after[0] - before[0]
+    if sent < max(FEWEST_SEGMENTS, moved / LARGEST_SEGMENT):
+        return -1.0
+    return min(1.0, max(0.0, (after[1] - before[1]) / sent))
+
+
+def exchange(worker: Any, partner: int, total: int) -> float:
+    """GB/s of what arrives while as much leaves."""
+    dist = worker.dist
+    size = min(MESSAGE_BYTES, total)
+    out = worker.torch.zeros(max(1, size // 4), dtype=worker.torch.float32, device=worker.device)
+    into = worker.torch.empty_like(out)
+    turns = max(1, total // size)
+    begun = time.perf_counter()
+    for _ in range(turns):
+        worker.place.turn += 1
+        for work in dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, out, partner), dist.P2POp(dist.irecv, into, partner)]
+        ):
+            work.wait()
+    worker.synchronize()
+    return float(out.numel()) * 4 * turns / max(time.perf_counter() - begun, 1e-9) / 1e9
+
+
+def alone(worker: Any, seconds: float, say: Callable[..., None]) -> None:
+    """GB/s of adding one tensor to another, two reads and a write, and the share of time that its threads spent waiting
+    for a CPU."""
+    torch = worker.torch
+    one = torch.zeros(SUM_ELEMENTS, dtype=torch.float32, device=worker.device)
+    other = torch.zeros_like(one)
+    one.add_(other)
+    worker.barrier()
+    worker.synchronize()
+    ran, waited = scheduled()
+    begun = time.perf_counter()
+    count = 0
+    while time.perf_counter() - begun < seconds:
+        worker.place.turn += 1
+        for _ in range(4):
+            one.add_(other)
+        worker.synchronize()
+        count += 4
+    spent = time.perf_counter() - begun
+    ran_later, waited_later = scheduled()
+    busy = ran_later - ran + waited_later - waited
+    say(
+        "alone",
+        rank=worker.rank,
+        gbytes=3 * 4 * SUM_ELEMENTS * count / spent / 1e9,
+        waited=(waited_later - waited) / busy if busy > 0 else 0.0,
+    )
+
+
+def scheduled() -> tuple[int, int]:
+    """Nanoseconds that the threads of this process ran, and that they were ready to and had no CPU."""
+    ran = waited = 0
+    try:
+        for thread in os.listdir("/proc/self/task"):
+            with open("/proc/self/task/%s/schedstat" % thread) as file:
+                words = file.read().split()
+            ran += int(words[0])
+            waited += int(words[1])
+    except (OSError, ValueError, IndexError):
+        pass
+    return ran, waited

@@ -1,0 +1,270 @@
+"""What this node's kernel knows of the processes of ranks that died or make no progress. Linux; elsewhere it tells
+nothing.
+
+Argument: {"leaders": {rank: pid of the first process of its session}, "seconds": how long to watch, "stacks": the
+folder where processes of these sessions write theirs when asked (stack_on_signal.py), or null, "gpus": indices of those
+whose use is asked for, or null}. Gives
+{"ranks": {rank: {"processes": [{"pid", "state", "comm", "wchan", "rank" (RANK in its environment, or None), "cpu"
+(share of one CPU meanwhile)}] of its session and their descendants,
+"works": whether these used a CPU or read from a disk meanwhile, "moved": bytes that its TCP connections carried
+meanwhile, or None, "queued": bytes they wait to send or to be
+acknowledged, "stack": what py-spy says, or None, "own_stacks": {pid: what processes say themselves}}},
+"busy": [{"pid", "user", "command", "cpu"}] the other processes that use most of the CPU, "carried": bytes that all
+interfaces but lo carried, "cpus": int, "kernel_kills": how many processes the kernel killed for want of memory since
+boot, "kernel_says": [its lines about that], "gpu_use": {index: percent of the time in which something ran on it, as
+nvidia-smi tells} or null, "seconds": how long it watched}.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+
+from runbook.node.gpus import find_smi, query_gpus
+from runbook.node.proc import Stat, account, command, own_rank, owner, pids, read, sockets, stat
+from runbook.node.proc import arguments as arguments_of
+from runbook.node.tcp_info import tcp_info
+from runbook.node.tools import find, run, tool
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from runbook.node.tcp_info import TcpInfo
+    from runbook.transport.answers import BusyProcess, ProcessFacts, RankProcesses, RankSeen
+
+    Processes = dict[int, "Process"]
+
+BUSY = 0.2
+WORKS = 0.05
+PY_SPY_S = 4.0
+GPU_S = 2.0
+ABOVE_RTMIN = 7  # as in stack_on_signal.py, which runs inside the training and can be imported by nobody else
+STACK_S = 1.0
+LONGEST_STACK = 64 * 1024
+LONGEST_COMMAND = 120
+
+
+def look(arguments: dict[str, Any]) -> RankProcesses:
+    leaders = {rank: int(pid) for rank, pid in arguments["leaders"].items() if pid}
+    begun = time.monotonic()
+    ours = set(leaders.values())
+    before, tcp_before, carried_before = processes(ours), tcp_info(), carried()
+    stacks = py_spy(leaders)
+    threading.Event().wait(max(0.0, arguments["seconds"] - (time.monotonic() - begun)))
+    after, tcp_after, carried_after = processes(ours), tcp_info(), carried()
+    seconds = time.monotonic() - begun
+    hertz = tell_cpu(before, after, seconds)
+    ranks: dict[str, RankSeen] = {}
+    for rank, leader in leaders.items():
+        mine = family(after, leader)
+        now, past = tcp_after or {}, tcp_before or {}
+        known = {inode for entry in mine for inode in sockets(entry.pid)} & set(now)
+        moved = sum(carried_by(now[one]) - carried_by(past.get(one)) for one in known) if known else None
+        queued = sum(min(now[one].queued, past[one].queued) for one in known if one in past)
+        report: list[ProcessFacts] = [
+            {
+                "pid": entry.pid,
+                "state": entry.stat.state,
+                "comm": entry.stat.comm,
+                "wchan": read("/proc/%d/wchan" % entry.pid) or "",
+                "rank": own_rank(entry.pid),
+                "cpu": entry.cpu,
+            }
+            for entry in mine
+        ]
+        past_mine = family(before, leader)
+        ranks[rank] = {
+            "processes": report,
+            "works": works(past_mine, mine, seconds * hertz),
+            "moved": moved,
+            "queued": queued,
+            "stack": stacks.get(rank),
+            "own_stacks": (
+                own_stacks(arguments["stacks"], [(entry.pid, entry.stat.state) for entry in mine])
+                if arguments.get("stacks")
+                else {}
+            ),
+        }
+    return {
+        "ranks": ranks,
+        "busy": busy(after, ours),
+        "carried": None if carried_before is None or carried_after is None else carried_after - carried_before,
+        "cpus": os.cpu_count(),
+        "kernel_kills": kernel_kills(),
+        "kernel_says": kernel_says(),
+        "gpu_use": gpu_use(arguments["gpus"]) if arguments.get("gpus") else None,
+        "seconds": seconds,
+    }
+
+
+class Process:
+    """One as it was seen. `cpu` is the share of one CPU that it used since a look before, `fetched` what it read from
+    disks."""
+
+    def __init__(self, pid: int, its: Stat, fetched: int) -> None:
+        self.pid = pid
+        self.stat = its
+        self.fetched = fetched
+        self.cpu = 0.0
+
+
+def tell_cpu(before: Processes, after: Processes, seconds: float) -> float:
+    """Put down for each process the share of one CPU that it used meanwhile; gives the ticks of a second."""
+    hertz = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+    for pid, entry in after.items():
+        used = entry.stat.ticks - before[pid].stat.ticks if pid in before else 0
+        entry.cpu = round(used / hertz / max(0.01, seconds), 2)
+    return hertz
+
+
+def busy(entries: Processes, ours: Iterable[int]) -> list[BusyProcess]:
+    """The processes besides ours that use most of the CPU."""
+    kin = {entry.pid for leader in ours for entry in family(entries, leader)}
+    others = [entry for pid, entry in entries.items() if pid not in kin and entry.cpu >= BUSY]
+    others.sort(key=lambda entry: -entry.cpu)
+    return [
+        {
+            "pid": one.pid,
+            "user": account(owner(one.pid)) or "?",
+            "command": command(one.pid, LONGEST_COMMAND) or one.stat.comm,
+            "cpu": one.cpu,
+        }
+        for one in others[:6]
+    ]
+
+
+def processes(ours: set[int]) -> Processes:
+    """Every process by pid; of our own sessions also what they read."""
+    found = {}
+    for pid in pids():
+        its = stat(pid)
+        if its is not None:
+            found[pid] = Process(pid, its, fetched(pid) if its.session in ours else 0)
+    return found
+
+
+def family(entries: Processes, leader: int) -> list[Process]:
+    """Those of a session, and what they started: a launcher gives each of its ranks a session of its own."""
+    found = {pid for pid, entry in entries.items() if entry.stat.session == leader}
+    while True:
+        more = {pid for pid, entry in entries.items() if entry.stat.parent in found} - found
+        if not more:
+            return [entries[pid] for pid in sorted(found)]
+        found |= more
+
+
+def works(before: list[Process], after: list[Process], ticks: float) -> bool:
+    """Whether a session makes progress of its own: its CPU time, with that of children that have ended, and its
+    reading."""
+    used = sum(one.stat.ticks + one.stat.reaped for one in after) - sum(
+        one.stat.ticks + one.stat.reaped for one in before
+    )
+    read_in = sum(one.fetched for one in after) - sum(one.fetched for one in before)
+    return used >= WORKS * ticks or read_in > 0
+
+
+def fetched(pid: int) -> int:
+    """Bytes that a process had to get from a disk or a file server, where we may know that."""
+    match = re.search(r"^read_bytes: (\d+)$", read("/proc/%d/io" % pid) or "", re.MULTILINE)
+    return int(match.group(1)) if match else 0
+
+
+def carried_by(connection: TcpInfo | None) -> int:
+    return connection.acked + connection.received if connection else 0
+
+
+def carried() -> int | None:
+    """Bytes that all interfaces but lo have carried so far."""
+    try:
+        with open("/proc/net/dev") as file:
+            rows = [line.partition(":") for line in file if ":" in line]
+    except OSError:
+        return None
+    return sum(int(rest.split()[0]) + int(rest.split()[8]) for name, _, rest in rows if name.strip() != "lo")
+
+
+def py_spy(leaders: dict[str, int]) -> dict[str, str]:
+    """rank -> what py-spy says of its threads, with native frames where it can; nothing where it is not installed."""
+    said: dict[str, str] = {}
+
+    def one(rank: str, pid: int) -> None:
+        python = (arguments_of(pid) or [""])[0]
+        beside = os.path.join(os.path.dirname(python), "py-spy")
+        program = beside if os.path.isabs(beside) and os.access(beside, os.X_OK) else find("py-spy")
+        if program is None:
+            return
+        for options in (["--native"], []):
+            answer = run([program, "dump", "--nonblocking"] + options + ["--pid", str(pid)], PY_SPY_S / 2)
+            if answer.get("code") == 0 and answer["out"].strip():
+                said[rank] = answer["out"]
+                return
+
+    threads = [threading.Thread(target=one, args=item, daemon=True) for item in leaders.items()]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + PY_SPY_S
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return dict(said)
+
+
+def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]]) -> dict[str, str]:
+    """What those of these processes, told by pid and state, that can be asked say of their threads, by pid."""
+    number = int(getattr(signal, "SIGRTMIN", 0)) + ABOVE_RTMIN
+    asked = {}
+    for pid, state in asked_of:
+        path = os.path.join(folder, "%d.stack" % pid)
+        caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", read("/proc/%d/status" % pid) or "", re.MULTILINE)
+        if state in "TtZ" or not caught or not int(caught.group(1), 16) >> (number - 1) & 1:
+            continue  # one that does not catch it would die of it
+        try:
+            asked[pid] = path, os.stat(path).st_size
+            os.kill(pid, number)
+        except OSError:
+            asked.pop(pid, None)
+    said: dict[int, str] = {}
+    deadline = time.monotonic() + STACK_S
+    while asked and time.monotonic() < deadline:
+        threading.Event().wait(0.05)
+        for pid, (path, size) in asked.items():
+            try:
+                with open(path, "rb") as file:
+                    file.seek(size)
+                    said[pid] = file.read(LONGEST_STACK).decode("utf-8", "replace")
+            except OSError:
+                continue
+        if all("Current thread" in said.get(pid, "") for pid in asked):
+            break
+    return {str(pid): text for pid, text in said.items() if text}
+
+
+def gpu_use(indices: Iterable[int]) -> dict[str, int] | None:
+    smi = find_smi()
+    if smi is None:
+        return None
+    which = ["-i", ",".join(map(str, indices))]
+    said = query_gpus([smi] + which, ("index", "utilization.gpu"), time.monotonic() + GPU_S)
+    rows = re.findall(r"^(\d+), *(\d+)(?: %)?$", said.get("out", ""), re.MULTILINE)
+    return {index: int(percent) for index, percent in rows} or None
+
+
+def kernel_kills() -> int | None:
+    """How many processes this kernel has killed for want of memory since boot; None where it does not say."""
+    found = re.search(r"^oom_kill (\d+)$", read("/proc/vmstat") or "", re.MULTILINE)
+    return int(found.group(1)) if found else None
+
+
+def kernel_says() -> list[str]:
+    """The kernel's last words about processes that it killed for want of memory, where this user may read them."""
+    answer = tool("dmesg", [], 2)
+    lines = [
+        line
+        for line in answer.get("out", "").splitlines()
+        if re.search(r"out of memory|oom-kill|Killed process", line, re.I)
+    ]
+    return lines[-3:]

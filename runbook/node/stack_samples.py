@@ -1,0 +1,67 @@
+"""Samples of the stacks of this node's ranks: a rank that waits for others does so in most of them.
+
+Argument: {"leaders": {rank: pid of the first process of its session}, "looks": int, "every_s": seconds between them,
+"stacks": the folder where its processes write theirs when asked (stack_on_signal.py), or null: then nobody is asked}.
+Gives {"ranks": {rank: {"pid", "states": a letter a look, as proc(5) has them, "stacks": [text of its main thread, a
+look]}}, "busy": as rank_processes.py tells it, "sent": {address: {"bytes" that the ranks sent there meanwhile,
+"busy_s": seconds for which some of that was on its way, of the busiest connection}} or null, "seconds": how long it
+looked}."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from runbook.node.proc import own_rank, sockets, stat
+from runbook.node.rank_processes import busy, family, own_stacks, processes, tell_cpu
+from runbook.node.tcp_info import sent, tcp_info
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from runbook.transport.answers import RankSamples, StackSamples
+
+SHELLS = ("sh", "bash", "dash")
+LONGEST = 8192
+
+
+def look(arguments: dict[str, Any]) -> StackSamples:
+    leaders = [int(pid) for pid in arguments["leaders"].values() if pid]
+    before, tcp_before, begun = processes(set(leaders)), tcp_info(), time.monotonic()
+    chosen: dict[int, int] = {}
+    for leader in leaders:
+        for entry in family(before, leader):
+            rank = own_rank(entry.pid)
+            if rank is not None and entry.stat.comm not in SHELLS:
+                chosen.setdefault(rank, entry.pid)  # those that come later are its data loaders
+    found: dict[int, RankSamples] = {rank: {"pid": pid, "states": "", "stacks": []} for rank, pid in chosen.items()}
+    for number in range(arguments["looks"]):
+        threading.Event().wait(max(0.0, begun + number * arguments["every_s"] - time.monotonic()))
+        states = {rank: state(pid) for rank, pid in chosen.items()}
+        asked = [(pid, states[rank]) for rank, pid in chosen.items()]
+        said = own_stacks(arguments["stacks"], asked) if arguments.get("stacks") else {}
+        for rank, pid in chosen.items():
+            found[rank]["states"] += states[rank]
+            found[rank]["stacks"].append(current(said.get(str(pid), "")))
+    after, tcp_after, seconds = processes(set(leaders)), tcp_info(), time.monotonic() - begun
+    tell_cpu(before, after, seconds)
+    ours = {inode for leader in leaders for entry in family(after, leader) for inode in sockets(entry.pid)}
+    return {
+        "ranks": {str(rank): told for rank, told in found.items()},
+        "busy": busy(after, leaders),
+        "sent": sent(tcp_before, tcp_after, ours),
+        "seconds": seconds,
+    }
+
+
+def state(pid: int) -> str:
+    """That of its main thread; X where it has gone."""
+    its = stat(pid)
+    return its.state if its else "X"
+
+
+def current(text: str) -> str:
+    """Of a dump of all threads the one that was asked."""
+    at = text.rfind("Current thread ")
+    return text[at:].partition("\n\n")[0][:LONGEST] if at >= 0 else ""

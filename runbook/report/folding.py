@@ -1,0 +1,419 @@
+"""Outcomes that are alike folded into lines, findings that are alike into blocks, and what many nodes say in the same
+words but for names and numbers into one sentence. Pure, and nothing is lost: -v shows each as it was said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Generic, TypeVar
+
+from runbook.causes.catalogue import of_kind, root_of
+from runbook.model.events import NodesDropped
+from runbook.model.node_ranges import fold
+from runbook.model.remedy import Remedy, RemedyStep
+from runbook.model.verdict import Finding, Outcome, Verdict
+from runbook.report.run_record import StageRecord
+
+T = TypeVar("T")
+
+MANY = 3
+"""So many that are alike are told as one; two are told both."""
+
+LONG = 48
+"""Characters of a folded word that a sentence can bear."""
+
+FEW = 4
+"""Numbers that are still read one by one."""
+
+WORD = re.compile(r"(?<![\w.-])[\w.-]*\w")
+DIGITS = re.compile(r"\d+")
+LIST = re.compile(r"#(?:(?:[.:/-]|,| and|, and) ?#)*")
+_NUMBER = re.compile(r"([^\w.+-]*)([+-]?\d+(?:\.\d+)?)([^\d]*)")
+
+
+class Gist:
+    """A text without the names of these nodes and without numbers: what two nodes say alike has the same."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = frozenset(names)
+
+    def __call__(self, text: str) -> str:
+        return LIST.sub("#", WORD.sub(self._word, text))
+
+    def _word(self, word: re.Match[str]) -> str:
+        return "#" if word[0] in self._names else DIGITS.sub("#", word[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Likewise(Generic[T]):
+    """Something of `nodes`, and the nodes whose own differs from it in names and numbers alone."""
+
+    nodes: tuple[str, ...]
+    what: T
+    others: tuple[str, ...] = ()
+
+
+def likewise(said: Iterable[tuple[tuple[str, ...], T]], gist: Callable[[T], object]) -> Iterator[Likewise[T]]:
+    """In order of appearance; where MANY or more have one gist, the first stands for them."""
+    kinds: dict[object, list[tuple[tuple[str, ...], T]]] = {}
+    for nodes, what in said:
+        kinds.setdefault(gist(what), []).append((nodes, what))
+    for of in kinds.values():
+        if len(of) < MANY:
+            yield from (Likewise(nodes, what) for nodes, what in of)
+        else:
+            yield Likewise(*of[0], tuple(node for nodes, _ in of[1:] for node in nodes))
+
+
+def in_one(texts: Sequence[str]) -> str | None:
+    """Texts that are alike as one, each word that differs folded: `node-[01-64]: nothing answers at 10.0.0.[1-64] port
+    22`. None where that would be no sentence any more."""
+    rows = [text.split(" ") for text in texts]
+    if len({len(row) for row in rows}) > 1:
+        return None
+    words = [_word(list(dict.fromkeys(column))) for column in zip(*rows, strict=True)]
+    return None if None in words else " ".join(word for word in words if word is not None)
+
+
+def _word(values: list[str]) -> str | None:
+    if len(values) == 1:
+        return values[0]
+    numbers = [_NUMBER.fullmatch(value) for value in values]
+    if all(numbers):
+        found = [number for number in numbers if number]
+        if len({(number[1], number[3]) for number in found}) == 1:
+            return found[0][1] + _numbers([number[2] for number in found]) + found[0][3]
+    folded = fold(values)
+    return folded if len(folded) <= LONG else None
+
+
+def _numbers(values: list[str]) -> str:
+    listed = sorted(values, key=float)
+    return "/".join(listed) if len(listed) <= FEW else f"{listed[0]}…{listed[-1]}"
+
+
+WORST_FIRST = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS, Verdict.SKIP)
+NAME = "\x00"
+"""Stands for the name of a node's own."""
+
+NOTES = ("next", "why", "kept")
+"""What a line of evidence may begin with that proves nothing: a further step, the reason for the remedy, where more
+lies."""
+
+Found = Sequence[tuple[str, Finding]]
+"""Findings, each with its node."""
+
+Said = tuple[tuple[str, ...], Remedy]
+"""A remedy, and the nodes that it mends."""
+
+Worded = tuple[str, tuple[str, ...]]
+"""The same the other way round, for what is told in the order of its texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeGroup:
+    """The nodes of which one stage says the same in one line."""
+
+    verdict: Verdict
+    says: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedFinding:
+    """One finding, and every node that has it. `evidence` pairs proof with the nodes that gave it, what all gave first;
+    `notes` are (label, text); `like`: the nodes of an entry before this one that says the same but for names and
+    numbers; `others`: nodes that have no entry, because theirs would say the same but for these.
+    """
+
+    says: str
+    nodes: tuple[str, ...]
+    fixes: tuple[Said, ...]
+    evidence: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]  # (nodes, lines)
+    notes: tuple[tuple[str, str], ...]
+    peers: tuple[str, ...]
+    like: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FindingBlock:
+    """Everything one stage found of one cause.
+
+    `common`: every node of the stage failed alike, so no single one is to blame. `follows`: the cause that this one is
+    only a consequence of.
+    """
+
+    stage: str
+    verdict: Verdict
+    cause: str
+    entries: tuple[FoldedFinding, ...]
+    fixes: tuple[Said, ...]
+    common: bool = False
+    follows: str | None = None
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return _once(node for entry in self.entries for node in (*entry.nodes, *entry.others))
+
+    @property
+    def unreached(self) -> bool:
+        return _unreached(self.verdict, self.cause)
+
+    @property
+    def waited(self) -> bool:
+        return _waited(self.verdict, self.cause)
+
+
+def outcome_groups(outcomes: Iterable[Outcome], gist: Gist | None = None) -> list[OutcomeGroup]:
+    """Same verdict and same words make one group; the worst verdict comes first, then the order of arrival.
+
+    With a `gist`, so do MANY that say the same but for names and numbers.
+    """
+    nodes: dict[tuple[Verdict, str], list[str]] = {}
+    for outcome in outcomes:
+        nodes.setdefault((outcome.verdict, _in_short(outcome)), []).append(outcome.node)
+    by_verdict: dict[Verdict, list[Worded]] = {}
+    for (verdict, says), names in nodes.items():
+        by_verdict.setdefault(verdict, []).append((says, _once(names)))
+    return worst_first(
+        OutcomeGroup(verdict, says, names) for verdict, of in by_verdict.items() for says, names in _in_few(of, gist)
+    )
+
+
+def stage_groups(stage: StageRecord, gist: Gist | None = None) -> list[OutcomeGroup]:
+    """The groups of a stage with those that did not answer; the engine's word stands first, whatever the outcomes
+    say."""
+    groups = outcome_groups(stage.outcomes, gist)
+    if stage.silent or not groups:
+        says = "no answer" if stage.finished else "no answer yet when the run ended"
+        groups = worst_first([*groups, OutcomeGroup(Verdict.UNKNOWN, says, tuple(stage.silent))])
+    if groups[0].verdict is not stage.verdict:
+        groups.insert(0, OutcomeGroup(stage.verdict, "", stage.started.nodes))
+    return groups
+
+
+def _in_few(said: Iterable[Worded], gist: Gist | None) -> list[Worded]:
+    kinds: dict[str, list[Worded]] = {}
+    for says, nodes in said:
+        kinds.setdefault(gist(says) if gist else says, []).append((says, nodes))
+    few: list[Worded] = []
+    for of in kinds.values():
+        in_all = in_one([says for says, _ in of]) if len(of) >= MANY else None
+        few += [(in_all, _once(node for _, nodes in of for node in nodes))] if in_all else of
+    return few
+
+
+def worst_first(groups: Iterable[OutcomeGroup]) -> list[OutcomeGroup]:
+    return sorted(groups, key=lambda group: WORST_FIRST.index(group.verdict))
+
+
+def warning_groups(outcomes: Iterable[Outcome], gist: Gist | None = None) -> list[Worded]:
+    """Each warning once, with its nodes; with a `gist`, MANY that are alike as one."""
+    nodes: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        for warning in outcome.warnings:
+            nodes.setdefault(warning, []).append(outcome.node)
+    return _in_few([(warning, _once(names)) for warning, names in nodes.items()], gist)
+
+
+def dropped_groups(drop: NodesDropped, gist: Gist | None = None) -> list[Worded]:
+    """Each reason once, with the nodes that were left out for it; with a `gist`, MANY that are alike as one."""
+    nodes: dict[str, list[str]] = {}
+    for name, reason in drop.reasons.items():
+        nodes.setdefault(f"unknown: {reason}" if name in drop.unknown else reason, []).append(name)
+    return _in_few([(reason, tuple(names)) for reason, names in nodes.items()], gist)
+
+
+def blocks(stages: Iterable[StageRecord], causes: Iterable[str], *, apart: bool = False) -> list[FindingBlock]:
+    """Every finding of the run, by stage and cause; the root cause first, then as the engine ordered them.
+
+    Where many nodes say the same but for names and numbers, they have one entry, unless they are to be kept `apart`.
+    """
+    found: dict[tuple[int, str, Verdict], list[tuple[str, Finding]]] = {}
+    stages = list(stages)
+    for place, stage in enumerate(stages):
+        for outcome in stage.outcomes:
+            for finding in outcome.findings:
+                found.setdefault((place, finding.cause, outcome.verdict), []).append((outcome.node, finding))
+    rank = {cause: number for number, cause in enumerate(dict.fromkeys(causes))}
+    order = sorted(found, key=lambda key: (rank.get(key[1], len(rank)), key[0], WORST_FIRST.index(key[2])))
+    told = [_block(stages[key[0]], key[2], key[1], found[key], apart) for key in order]
+    return [
+        _as_common(replace(block, follows=_follows(block, told)), stages[key[0]])
+        for key, block in zip(order, told, strict=True)
+    ]
+
+
+def _block(stage: StageRecord, verdict: Verdict, cause: str, found: Found, apart: bool) -> FindingBlock:
+    entries = _entries(found) if apart else _alike_entries(found, Gist(stage.started.nodes))
+    return FindingBlock(stage.name, verdict, cause, entries, _fixes(found))
+
+
+def _as_common(block: FindingBlock, stage: StageRecord) -> FindingBlock:
+    """Where all fail alike, what proves it is the same again for each: the first one's is enough."""
+    if not _common(block, stage):
+        return block
+    gist, firsts, entries = Gist(block.nodes), dict[str, FoldedFinding](), list[FoldedFinding]()
+    for entry in block.entries:
+        first = firsts.setdefault(gist(entry.says), entry)
+        entries.append(entry if first is entry else replace(entry, like=first.nodes))
+    return replace(block, common=True, entries=tuple(entries))
+
+
+def _common(block: FindingBlock, stage: StageRecord) -> bool:
+    """Whether every node of the stage has this cause, and there are several."""
+    return block.verdict.stops and len(stage.started.nodes) > 1 and set(block.nodes) >= set(stage.started.nodes)
+
+
+def _follows(block: FindingBlock, told: list[FindingBlock]) -> str | None:
+    """The cause it is folded under: another node's failure for a survivor's tale, else one on the same nodes."""
+    if len(told) < 2 or not block.verdict.stops:
+        return None
+    near = [
+        other
+        for other in told
+        if other is not block
+        and other.verdict.stops
+        and (block.cause in of_kind("consequence") or set(block.nodes) <= set(other.nodes))
+    ]
+    among = [other.cause for other in near]
+    root = root_of(block.cause, among)
+    while root and (further := root_of(root, among)):
+        root = further
+    return root
+
+
+def _entries(found: Found) -> tuple[FoldedFinding, ...]:
+    return tuple(_entry(says, of) for says, of in _alike(found, lambda finding: finding.says))
+
+
+def _alike_entries(found: Found, gist: Gist) -> tuple[FoldedFinding, ...]:
+    """One entry for MANY that say the same, and have the same done, but for names and numbers."""
+    kinds: dict[tuple[str, str], list[tuple[str, Found]]] = {}
+    for says, of in _alike(found, lambda finding: finding.says):
+        kinds.setdefault((gist(says), gist(of[0][1].remedy)), []).append((says, of))
+    entries: list[FoldedFinding] = []
+    for kind in kinds.values():
+        together = [one for _, of in kind for one in of]
+        if len(kind) < MANY:
+            entries += [_entry(says, of) for says, of in kind]
+        elif in_all := in_one([says for says, _ in kind]):
+            entries.append(_entry(in_all, together))
+        else:
+            first, *rest = kind
+            entries.append(replace(_entry(*first), others=_once(node for _, of in rest for node in _nodes(of))))
+    return tuple(entries)
+
+
+def _entry(says: str, of: Found) -> FoldedFinding:
+    peers = _once(peer for _, finding in of for peer in finding.peers)
+    notes = tuple(dict.fromkeys(note for _, finding in of for line in finding.evidence if (note := _note(line))))
+    return FoldedFinding(says, _nodes(of), _fixes(of), _evidence(of), notes, peers)
+
+
+def _fixes(found: Found) -> tuple[Said, ...]:
+    """Each remedy once, sentences first; those that differ in the name of their own node, outside of commands, are
+    one."""
+    same: dict[Remedy, list[str]] = {}
+    for node, finding in found:
+        same.setdefault(finding.mended, []).append(node)
+    around: dict[tuple[RemedyStep, ...], list[tuple[str, Remedy]]] = {}
+    for remedy, on in same.items():
+        of_one = remedy.changed(partial(_apart, node=on[0])) if len(set(on)) == 1 else remedy
+        around.setdefault(of_one.steps, []).extend((node, remedy) for node in on)
+    told: list[Said] = []
+    for steps, of in around.items():
+        nodes = _once(node for node, _ in of)
+        together = Remedy(*steps).changed(partial(_named, names=fold(nodes)))
+        told.append((nodes, of[0][1] if len(nodes) == 1 else together))
+    return tuple(sorted(told, key=lambda said: said[1].is_command))
+
+
+def _apart(text: str, node: str) -> str:
+    return NAME.join(_around_name(text, node))
+
+
+def _named(text: str, names: str) -> str:
+    return text.replace(NAME, names)
+
+
+def _evidence(found: Found) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    """What all of them show, then what only some do."""
+    told = [(node, _paragraphs(finding.evidence)) for node, finding in found]
+    shared = [part for part in told[0][1] if all(part in parts for _, parts in told)]
+    own: dict[tuple[str, ...], list[str]] = {}
+    for node, parts in told:
+        lines = tuple(line for part in parts if part not in shared for line in part)
+        own.setdefault(lines, []).append(node)
+    everywhere = (_nodes(found), tuple(line for part in shared for line in part))
+    return tuple(pair for pair in (everywhere, *((_once(nodes), lines) for lines, nodes in own.items())) if pair[1])
+
+
+def _paragraphs(lines: Iterable[str]) -> list[tuple[str, ...]]:
+    """The lines that are evidence; an indented one belongs to the one above it."""
+    parts: list[tuple[str, ...]] = []
+    for line in lines:
+        if parts and line.startswith(" "):
+            parts[-1] += (line,)
+        elif not _note(line):
+            parts.append((line,))
+    return list(dict.fromkeys(parts))
+
+
+def _note(line: str) -> tuple[str, str] | None:
+    label, colon, text = line.partition(": ")
+    return (label, text) if colon and label in NOTES else None
+
+
+def _alike(found: Found, text_of: Callable[[Finding], str]) -> list[tuple[str, Found]]:
+    """Findings that say the same, word by word or but for the name of their own node, under one text."""
+    same: dict[str, list[tuple[str, Finding]]] = {}
+    for node, finding in found:
+        same.setdefault(text_of(finding), []).append((node, finding))
+    around: dict[tuple[str, ...], list[tuple[str, Finding]]] = {}
+    for text, of in same.items():
+        nodes = _nodes(of)
+        around.setdefault(_around_name(text, nodes[0]) if len(nodes) == 1 else (text,), []).extend(of)
+    return [(fold(_nodes(of)).join(parts), of) for parts, of in around.items()]
+
+
+def _around_name(text: str, node: str) -> tuple[str, ...]:
+    """The sentence in the pieces that the node's name leaves; a command in backticks stays whole."""
+    name = re.compile(rf"`[^`]*`|(?<![\w.-]){re.escape(node)}(?![\w-]|\.\w)")
+    pieces, at = [], 0
+    for match in name.finditer(text):
+        if not match[0].startswith("`"):
+            pieces.append(text[at : match.start()])
+            at = match.end()
+    return (*pieces, text[at:])
+
+
+def _nodes(found: Found) -> tuple[str, ...]:
+    return _once(node for node, _ in found)
+
+
+def _in_short(outcome: Outcome) -> str:
+    """What the stage's line says: the proof, or the causes that the blocks below explain."""
+    if not (outcome.findings and outcome.verdict.stops):
+        return outcome.proof or ""
+    causes = list(dict.fromkeys(finding.cause for finding in outcome.findings))
+    if all(_waited(outcome.verdict, cause) for cause in causes):
+        return outcome.findings[0].says
+    return ("cannot be reached: " if _unreached(outcome.verdict, causes[0]) else "") + ", ".join(causes)
+
+
+def _unreached(verdict: Verdict, cause: str) -> bool:
+    """Nobody came as far as that node: no verdict on it, and yet the cause is known exactly."""
+    return verdict is Verdict.UNKNOWN and cause.startswith("ssh-")
+
+
+def _waited(verdict: Verdict, cause: str) -> bool:
+    """Nothing is wrong with that node as far as anybody knows: another one stopped the job."""
+    return verdict is Verdict.UNKNOWN and cause in of_kind("consequence")
+
+
+def _once(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))

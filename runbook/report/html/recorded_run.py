@@ -1,0 +1,368 @@
+"""A run read back from its folder: its events, and what it kept of its ranks. Every file in it is hostile: it may be
+damaged, huge, a link, or somebody else's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.events import Event, Progress, RunFinished, StageFinished
+from runbook.model.safe_files import BadName, file_name, open_below
+from runbook.model.verdict import Verdict
+from runbook.report.run_json import from_json
+from runbook.report.run_record import Record, StageRecord, number
+
+LONGEST_LINE = 32 << 20
+MOST_EVENTS = 256 << 20
+"""Bytes of events that are read; what ranks print is in files of its own, so a thousand nodes tell far less."""
+
+MOST_RESULT = 64 << 20
+MOST_MARKS = 200
+"""Moments of a stage that its lane shows."""
+
+MOST_FILES = 2000
+LATEST = 1e11
+"""Seconds since the epoch that are a time."""
+
+
+@dataclass(slots=True)
+class StageProgress:
+    """What a stage told while it ran: rows of bandwidth, attempts of a launch and their ends, and single moments."""
+
+    rows: list[Mapping[str, object]] = field(default_factory=list)
+    attempts: list[tuple[float, Mapping[str, object]]] = field(default_factory=list)
+    ends: list[Mapping[str, object]] = field(default_factory=list)
+    marks: list[Progress] = field(default_factory=list)
+    said: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """A file of the run: its names below the folder, and how many bytes it has."""
+
+    names: tuple[str, ...]
+    size: int
+
+
+class Recorded:
+    """The run in `folder` as far as its files tell. `flaws` says what could not be read, in sentences. `lives`:
+    somebody knows that it goes on."""
+
+    def __init__(self, folder: Path, *, lives: bool = False) -> None:
+        """Raises FilesWrong where nothing in the folder tells of a run."""
+        self.folder = folder
+        self.lives = lives
+        self.record = Record()
+        self.flaws: list[str] = []
+        self._progress: dict[int, StageProgress] = {}
+        events = self._events()
+        if not self.record.stages and not self.record.started:
+            told = _from_result(self._result())
+            for event in told:
+                self._take(event)
+            if not told:
+                message = f"{folder}: no run's files are there"
+                help = "name the folder of a run: it holds `events.jsonl` and `result.json`"
+                raise FilesWrong([Problem("report.no-run", message, help=help)])
+            self.flaws.append(
+                f"events.jsonl {'tells nothing' if events else 'is missing'}: "
+                "only result.json was read, which has no times"
+            )
+        if lives and self.timed:
+            self.record.last_time = max(self.record.last_time, time.time())
+
+    def progress_of(self, stage: StageRecord) -> StageProgress:
+        return self._progress.setdefault(id(stage), StageProgress())
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is known when things happened."""
+        return self.record.first_time is not None and self.record.last_time > 0
+
+    @property
+    def plan(self) -> Mapping[str, object]:
+        """Ranks and environment as `launch.described` tells them; empty for runs that did not record them."""
+        return self.record.started.plan if self.record.started else {}
+
+    # Files.
+
+    def open(self, *names: str) -> BinaryIO | None:
+        try:
+            return open_below(self.folder, *names)
+        except (OSError, BadName):
+            return None
+
+    def text(self, *names: str, most: int) -> str | None:
+        """The last `most` bytes of a file; None where there is none that can be read."""
+        file = self.open(*names)
+        if file is None:
+            return None
+        with file:
+            try:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - most))
+                return file.read(most).decode("utf-8", "replace")
+            except OSError:
+                return None
+
+    def files(self) -> list[RunFile]:
+        """The plain files of the run, two folders deep, by name."""
+        found: list[RunFile] = []
+        for names in self._walk((), 2):
+            if len(found) == MOST_FILES:
+                self.flaws.append(f"there are more than {MOST_FILES} files in the folder: the rest is not listed")
+                break
+            try:
+                found.append(RunFile(names, self.folder.joinpath(*names).lstat().st_size))
+            except OSError:
+                continue
+        return found
+
+    def _walk(self, names: tuple[str, ...], deeper: int) -> Iterator[tuple[str, ...]]:
+        try:
+            with os.scandir(self.folder.joinpath(*names)) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
+        except OSError:
+            return
+        for entry in entries:
+            try:
+                file_name(entry.name)
+                is_file, is_folder = entry.is_file(follow_symlinks=False), entry.is_dir(follow_symlinks=False)
+            except (BadName, OSError):
+                continue
+            if is_file:
+                yield (*names, entry.name)
+            elif is_folder and deeper:
+                yield from self._walk((*names, entry.name), deeper - 1)
+
+    # Events.
+
+    def _events(self) -> bool:
+        """Whether there is a file of events."""
+        file = self.open("events.jsonl")
+        if file is None:
+            return False
+        bad: list[int] = []
+        with file:
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), b""), 1):
+                if file.tell() > MOST_EVENTS:
+                    self.flaws.append(f"events.jsonl has more than {MOST_EVENTS >> 20} MiB: the rest was not read")
+                    break
+                try:
+                    event = _sane(from_json(line.decode("utf-8", "replace")))
+                except ValueError:
+                    if line.endswith(b"\n"):  # else a killed run left it unfinished
+                        bad.append(number)
+                    continue
+                self._take(event)
+        if bad:
+            lines = ", ".join(map(str, bad[:5])) + (" …" if len(bad) > 5 else "")
+            self.flaws.append(f"events.jsonl: {len(bad)} line{'s' * (len(bad) > 1)} (line {lines}) cannot be read")
+        return True
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Progress) and "output" in event.data:
+            return
+        self.record(event)
+        if not isinstance(event, Progress):
+            return
+        told = self.progress_of(self.record.stage(event.stage, event.time))
+        row, attempt, ends = (event.data.get(key) for key in ("row", "attempt", "ends"))
+        if isinstance(row, Mapping):
+            told.rows.append(row)
+        elif isinstance(attempt, Mapping):
+            told.attempts.append((event.time, attempt))
+        elif isinstance(ends, Mapping):
+            told.ends.append(ends)
+        if event.text:
+            told.said += 1
+            if len(told.marks) < MOST_MARKS:
+                told.marks.append(event)
+
+    def _result(self) -> object:
+        text = self.text("result.json", most=MOST_RESULT)
+        try:
+            return json.loads(text or "null")
+        except (ValueError, RecursionError):
+            self.flaws.append("result.json cannot be read: it breaks off, or is no result of a run")
+            return None
+
+
+def _sane(event: Event) -> Event:
+    """The event; ValueError where it is said to be at no time that there is."""
+    times = [event.time, event.seconds] if isinstance(event, StageFinished | RunFinished) else [event.time]
+    if any((found := number(time)) is None or not 0 <= found < LATEST for time in times):
+        raise ValueError("not an event: its time is none")
+    return event
+
+
+def _from_result(document: object) -> list[Event]:
+    """The events that a result stands for, all at time 0; nothing where it is no result."""
+    if not isinstance(document, dict):
+        return []
+    try:
+        nodes = document.get("nodes") or {}
+        stages = document["stages"]
+        lines: list[dict[str, object]] = [
+            {
+                **{key: document[key] for key in ("run_id", "playbook", "inventory")},
+                "event": "run-started",
+                "version": str(document.get("runbook", "")),
+                "nodes": nodes.get("all", []) if isinstance(nodes, dict) else nodes,
+                "stages": [*(stage["name"] for stage in stages), *document.get("not_run", [])],
+                "run_dir": document.get("run_dir", ""),
+            }
+        ]
+        for stage in stages:
+            names = [outcome["node"] for outcome in stage["outcomes"]]
+            about = {"stage": stage["name"], "check": stage["check"]}
+            silent = stage.get("silent", [])
+            lines.append({**about, "event": "stage-started", "nodes": [*names, *silent]})
+            lines += [{**about, "event": "outcome-reached", "outcome": outcome} for outcome in stage["outcomes"]]
+            lines.append({**about, "event": "stage-finished", **{key: stage[key] for key in ("verdict", "seconds")}})
+        kept = ("verdict", "exit_code", "stopped_at", "seconds", "causes", "cleaned", "not_dropped")
+        ended = {key: document.get(key) for key in kept} | {"run_dir": document.get("run_dir", "")}
+        if isinstance(nodes, dict):
+            ended |= {key: nodes.get(key, []) for key in ("bad", "dropped", "unknown")}
+        lines.append({**ended, "event": "run-finished"})
+        return [_sane(from_json(json.dumps({"time": 0.0, **line}))) for line in lines]
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+        return []
+
+
+MOST_DUMPS = 64
+MOST_TEXT = 8_000
+"""Characters of one stack or one log."""
+
+MOST_FLIGHT = 4 << 20
+LAST_CALLS = 8
+MOST_TAILS = 12
+TAIL_LINES = 30
+
+OF_RANK = re.compile(r"rank-([0-9]{1,9})\.(.+?)\.(stack|flight\.json)")
+
+
+@dataclass(frozen=True, slots=True)
+class FlightCall:
+    """One collective of a flight record."""
+
+    number: str
+    name: str
+    state: str
+    sizes: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """What was seen of one rank while it hung, or of a whole node (`rank` None, its file as it is)."""
+
+    rank: int | None
+    name: str
+    stack: str
+    calls: tuple[FlightCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a log; `whole`: there is nothing before it."""
+
+    name: str
+    text: str
+    whole: bool
+
+
+def dumps(recorded: Recorded, files: Sequence[RunFile]) -> tuple[list[Dump], int]:
+    """Those of the hang, by rank, and how many more files there are."""
+    stacks: dict[tuple[int, str], str] = {}
+    flights: dict[tuple[int, str], tuple[FlightCall, ...]] = {}
+    others: list[Dump] = []
+    listed = [file for file in files if file.names[0] == "hang" and len(file.names) == 2]
+    for file in listed[: 2 * MOST_DUMPS]:
+        match = OF_RANK.fullmatch(file.names[1])
+        if match is None:
+            text = recorded.text(*file.names, most=MOST_FLIGHT) or ""
+            others.append(Dump(None, file.names[1], _cut(states(text) or text), ()))
+        elif match[3] == "stack":
+            stacks[int(match[1]), match[2]] = _cut(recorded.text(*file.names, most=MOST_TEXT * 4) or "")
+        else:
+            flights[int(match[1]), match[2]] = calls(recorded.text(*file.names, most=MOST_FLIGHT) or "")
+    of_ranks = [
+        Dump(rank, node, stacks.get((rank, node), ""), flights.get((rank, node), ()))
+        for rank, node in sorted({*stacks, *flights})
+    ]
+    return [*of_ranks, *others[:MOST_DUMPS]], max(0, len(listed) - 2 * MOST_DUMPS)
+
+
+def states(text: str) -> str:
+    """What a node told of its ranks' processes, one a line, with their stacks; empty where it is no such document."""
+    try:
+        ranks = json.loads(text or "null")["ranks"]
+        return "\n".join(line for rank in ranks for line in _rank(rank, ranks[rank]))
+    except (ValueError, RecursionError, TypeError, LookupError, AttributeError):
+        return ""
+
+
+def _rank(rank: str, told: Mapping[str, Any]) -> Iterator[str]:
+    for process in told["processes"]:
+        cpu = number(process.get("cpu"))
+        busy = "" if cpu is None else f", {cpu:.0%} of a CPU"
+        who = f"rank {rank}: pid {process.get('pid')} {process.get('comm')}"
+        yield f"{who}, state {process.get('state')}{busy}, in {process.get('wchan')}"
+    yield from (f"  {line}" for line in str(told.get("stack") or "").splitlines())
+    for pid, stack in told["own_stacks"].items():
+        yield f"  stack of {pid}:"
+        yield from (f"    {line}" for line in str(stack).splitlines())
+
+
+def calls(text: str) -> tuple[FlightCall, ...]:
+    """The last collectives that torch's flight recorder has; nothing where it is no such record."""
+    try:
+        record = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return ()
+    record = record.get("flight", record) if isinstance(record, dict) else None
+    entries = record.get("entries") if isinstance(record, dict) else None
+    if not isinstance(entries, list):
+        return ()
+    return tuple(_call(entry) for entry in entries[-LAST_CALLS:] if isinstance(entry, Mapping))
+
+
+def _call(entry: Mapping[str, object]) -> FlightCall:
+    number = entry.get("collective_seq_id", entry.get("record_id"))
+    values = (number, entry.get("profiling_name"), entry.get("state"), entry.get("input_sizes"))
+    return FlightCall(*("" if value is None else str(value)[:200] for value in values))
+
+
+def tails(recorded: Recorded, files: Sequence[RunFile]) -> list[Tail]:
+    """Ends of the logs of a run that did not pass: of bad nodes first, errors before other output."""
+    record = recorded.record
+    if record.finished is not None and record.finished.verdict in (Verdict.PASS, Verdict.SKIP):
+        return []
+    bad = {o.node for stage in record.stages for o in stage.outcomes if o.verdict is Verdict.FAIL}
+
+    def order(file: RunFile) -> tuple[bool, bool, tuple[str, ...]]:
+        name = file.names[-1]
+        return (not any(node in name for node in bad), name.endswith(".out"), file.names)
+
+    found = []
+    for file in sorted((file for file in files if file.names[0] == "logs" and file.size), key=order)[:MOST_TAILS]:
+        text = recorded.text(*file.names, most=MOST_TEXT)
+        if text and text.strip():
+            lines = text.splitlines()
+            shown = lines[-TAIL_LINES:] if file.size <= MOST_TEXT else lines[1:][-TAIL_LINES:]
+            whole = file.size <= MOST_TEXT and len(lines) <= TAIL_LINES
+            found.append(Tail("/".join(file.names), "\n".join(shown), whole))
+    return found
+
+
+def _cut(text: str) -> str:
+    return (
+        text if len(text) <= MOST_TEXT else f"… {len(text) - MOST_TEXT} characters before this …\n{text[-MOST_TEXT:]}"
+    )

@@ -1,0 +1,71 @@
+"""Text from nodes, safe to print: in lines, without colours, with everything escaped that would act on a terminal or
+hide; and how many columns it takes."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from runbook.model.visible import visible
+
+# Escape sequences go whole, so that `ESC[31mred` reads `red`: CSI, then OSC/DCS/PM/APC/SOS strings, then short ones.
+ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f]*(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[ -/]*[0-~]"
+)
+LINE_ENDS = re.compile(r"\r\n|[\n\r\v\f\x85\u2028\u2029]")
+JOINERS = "\u200c\u200d"
+ASCII = str.maketrans(
+    {"·": "-", "–": "-", "—": "-", "…": "...", "→": "->", "←": "<-", "×": "x", "µ": "u", "≤": "<=", "≥": ">=", "‘": "'",
+     "’": "'", "“": '"', "”": '"', "\u00a0": " ", **dict(zip("▁▂▃▄▅▆▇█░▒▓", "_.,-=+*#.o%", strict=True))}
+)  # fmt: skip
+
+
+def lines(text: str) -> list[str]:
+    """The text's lines, each safe to print; empty ones at the end are dropped."""
+    safe = [visible(line.expandtabs(4)).rstrip() for line in LINE_ENDS.split(ESCAPES.sub("", text))]
+    while safe and not safe[-1]:
+        safe.pop()
+    return safe
+
+
+def one_line(text: str) -> str:
+    """The text on one line, safe to print."""
+    return " ".join(" ".join(lines(text)).split())
+
+
+def ascii_only(text: str) -> str:
+    """What a stream without UTF-8 can carry."""
+    return text.translate(ASCII).encode("ascii", "backslashreplace").decode("ascii")
+
+
+def cells(text: str) -> int:
+    """How many columns a terminal gives the text."""
+    if text.isascii():
+        return len(text)
+    return sum(_cells(character) for character in text)
+
+
+def pad(text: str, width: int) -> str:
+    return text + " " * (width - cells(text))
+
+
+def wrap(text: str, width: int | None) -> list[str]:
+    """Break at spaces so that no line is wider than `width`; a longer word stays whole. `None` never breaks."""
+    if width is None or cells(text) <= width:
+        return [text]
+    broken = [""]
+    for word in text.split(" "):
+        longer = f"{broken[-1]} {word}" if broken[-1] else word
+        if not broken[-1] or cells(longer) <= width:
+            broken[-1] = longer
+        else:
+            broken.append(word)
+    return broken
+
+
+def _cells(character: str) -> int:
+    if unicodedata.combining(character) or character in JOINERS or "\ufe00" <= character <= "\ufe0f":
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

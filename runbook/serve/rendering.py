@@ -1,0 +1,94 @@
+"""What pages answer with: HTML of templates, static files, and errors as a page or as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+STATIC = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Templates of `templates/`, and those of reports below `report/`: everything escaped, and a name that nobody gave
+    is an error."""
+    loaded = jinja2.Environment(
+        loader=jinja2.ChoiceLoader(
+            [
+                jinja2.PackageLoader("runbook.serve", "templates"),
+                jinja2.PrefixLoader({"report": jinja2.PackageLoader("runbook.report.html", "templates")}),
+            ]
+        ),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    loaded.globals["static"] = lambda name: f"/static/{name}?v={static_files()[name][1]}"
+    loaded.globals |= {"moment": moment, "ago": ago, "size": size}
+    return loaded
+
+
+def ago(seconds: float | None) -> str:
+    """How long ago, short: `3 s`, `12 min`, `5 h`, `2 d`; empty for what is not known."""
+    if seconds is None:
+        return ""
+    seconds = max(0.0, seconds)
+    for limit, divisor, unit in ((90, 1, "s"), (5400, 60, "min"), (172800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / divisor:.0f} {unit}"
+    return f"{seconds / 86400:.0f} d"
+
+
+def size(count: int) -> str:
+    """Bytes for people: 1.2 MB."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} B"
+
+
+def moment(at: float | None) -> str:
+    """A time of this machine's clock, for people."""
+    return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+@cache
+def static_files() -> dict[str, tuple[bytes, str, str]]:
+    """Every file of `static/`, and the look of reports and their script: its bytes, a hash of them, its type."""
+    found = {}
+    reports = resources.files("runbook.report.html")
+    for file in (reports / "style.css", reports / "copy.js", *(resources.files("runbook.serve") / "static").iterdir()):
+        ending = file.name[file.name.rfind(".") :]
+        if ending in STATIC:
+            data = file.read_bytes()
+            found[file.name] = (data, hashlib.sha256(data).hexdigest()[:16], STATIC[ending])
+    return found
+
+
+def html(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+    """A page. Templates are given `person`, `csrf` (for `<input name="csrf">` of every form) and `nav` beside
+    `values`. `address` is where a page that answers a form is found afterwards."""
+    given = {
+        "person": request.state.person,
+        "csrf": request.state.csrf,
+        "nav": request.app.state.nav(request.state.person),
+        "here": request.url.path,
+        "address": "",
+        **values,
+    }
+    return HTMLResponse(environment().get_template(template).render(given), status)
+
+
+def failure(request: Request, status: int, says: str, help: str = "") -> Response:
+    """An error as a page, or as JSON where the client speaks that."""
+    if request.state.kind != "page":
+        return JSONResponse({"error": {"status": status, "says": says, "help": help}}, status)
+    return html(request, "error.html", status=status, code=status, says=says, help=help)

@@ -1,0 +1,97 @@
+"""Which of several failures was the first: a killed process is, whatever those who lost it raised, and whoever is heard first."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from pathlib import Path
+
+import pytest
+
+from runbook.jobs.failure import judge_attempt
+from runbook.jobs.processes import KeptProcess, KeptProcesses
+from runbook.jobs.watch import WatchEnd, earliest
+from runbook.model.verdict import Finding, Verdict
+
+from .attempt_world import ended, kept, wrote
+
+LOST_A_PEER = (
+    b"RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:3345",
+    b"jaxlib.xla_extension.XlaRuntimeError: FAILED_PRECONDITION: Gloo all-reduce failed: Socket closed",
+    b"",
+)
+
+
+def guilty(made: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
+    (outcome,) = [one for one in judge_attempt(made, WatchEnd("failed", first), {}) if one.verdict is Verdict.FAIL]
+    return outcome.node, outcome.findings[0]
+
+
+@pytest.mark.parametrize("said", LOST_A_PEER)
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        (-signal.SIGKILL, "rank-killed"),
+        (128 + signal.SIGKILL, "rank-killed"),  # a shell in between
+        (-signal.SIGTERM, "terminated-from-outside"),
+        (-signal.SIGINT, "terminated-from-outside"),
+    ],
+)
+def test_whoever_was_killed_is_the_first_however_late_that_is_noted(
+    tmp_path: Path, said: bytes, code: int, cause: str
+) -> None:
+    for number, (late, heard_first) in enumerate(itertools.product((-0.5, 0.0, 0.2, 3.0), (True, False))):
+        made = kept(tmp_path / str(number))
+        if heard_first:
+            killed, raised = ended(made, 2, code, 101.0 + late), ended(made, 0, 1, 101.0)
+        else:
+            raised, killed = ended(made, 0, 1, 101.0), ended(made, 2, code, 101.0 + late)
+        for rank in (1, 3):
+            ended(made, rank, -signal.SIGTERM, 102.0, why="rank 0 on node-a failed")
+        wrote(made, raised, err=said)
+        node, finding = guilty(made, earliest(made.members) if late <= 0.2 else raised)
+        assert (node, finding.cause) == (killed.place.node, cause)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_whom_runbook_ended_was_not_killed_before(tmp_path: Path, number: int) -> None:
+    made = kept(tmp_path)
+    first = ended(made, 0, 1, 101.0)
+    for rank in (1, 2, 3):
+        ended(made, rank, -number, 102.0, why="rank 0 on node-a failed")
+    node, finding = guilty(made, first)
+    assert (node, finding.cause) == ("node-a", "program-error")
+
+
+@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV])
+def test_a_crash_may_follow_from_an_error_and_stays_behind_it(tmp_path: Path, number: int) -> None:
+    made = kept(tmp_path)
+    first = ended(made, 0, 1, 101.0)
+    ended(made, 2, -number, 101.3)
+    assert guilty(made, first)[1].cause == "program-error"
+
+
+@pytest.mark.parametrize("mistake", [b"KeyError: 'lr'", b"ModuleNotFoundError: No module named 'x'"])
+def test_a_mistake_of_ones_own_is_no_lost_peer(tmp_path: Path, mistake: bytes) -> None:
+    made = kept(tmp_path)
+    first = ended(made, 0, 1, 101.0)
+    ended(made, 2, -signal.SIGKILL, 101.3)
+    wrote(made, first, err=b"Traceback (most recent call last):\n  x = y\n" + mistake + b"\n")
+    assert guilty(made, first)[0] == "node-a"
+
+
+def test_a_killed_keeper_ends_its_rank_and_is_before_those_who_lost_it(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    ended(made, 0, 1, 101.0)
+    orphan = made.members[2]
+    orphan.keeper_gone = True
+    assert earliest(made.members) is orphan
+    assert guilty(made, orphan)[1].cause == "terminated-from-outside"
+
+
+def test_of_two_that_crashed_the_earlier_is_the_first(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    ended(made, 0, -signal.SIGABRT, 101.5)
+    first = ended(made, 3, -signal.SIGSEGV, 101.0)
+    made.members[2].keeper_gone = True
+    assert earliest(made.members) is first
