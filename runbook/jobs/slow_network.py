@@ -19,8 +19,8 @@ from runbook.model.units import bytes_text
 BUSY = 0.3
 """Part of the time in which something has to be on its way before a way is slow: others fill their pauses otherwise."""
 
-TIMES = 3.0
-"""So many times slower than every other way."""
+TIMES = 5.0
+"""So many times slower than every other way; rates of busy machines scatter by three."""
 
 ALIKE = 0.25
 """Ways that carry less than this part of the bytes are no measure: small messages go slowly everywhere."""
@@ -65,6 +65,10 @@ class Suspect:
     how: str
     ways: tuple[Way, ...]
 
+    def agrees(self, other: Suspect) -> bool:
+        """Whether both may be the same fault: where a node sends slowly, what it gets waits for acknowledgements."""
+        return self.node == other.node and (self.how == other.how or "both" in (self.how, other.how))
+
     def explained_by(self, reason: SlowReason) -> bool:
         """A limit above what its ways carry holds nothing back."""
         return reason.gbytes is None or reason.gbytes * 1e9 <= NEAR * max(way.rate for way in self.ways)
@@ -103,13 +107,12 @@ def _stands_out(its: Sequence[Way], others: Sequence[Way]) -> bool:
 
 
 def judge_network(looks: Sequence[Sequence[Way]], reasons: Mapping[str, Sequence[SlowReason]]) -> SlowNetwork | None:
-    """From independent looks, which have to agree. `reasons`: why the adapters of a node are slow, by its own account,
-    of every node that was asked."""
+    """From independent looks, each of which a node has to explain. `reasons`: why the adapters of a node are slow, by
+    its own account, of every node that was asked."""
     seen = [suspects(ways) for ways in looks]
-    known = [{(one.node, one.how) for one in each} for each in seen]
-    if not seen or not seen[-1] or any(each != known[0] for each in known):
+    alike = [one for one in (seen or [[]])[-1] if all(any(one.agrees(other) for other in each) for each in seen)]
+    if not alike:
         return None
-    alike = seen[-1]
     because = {one.node: [why for why in reasons.get(one.node, ()) if one.explained_by(why)][:2] for one in alike}
     told = [one for one in alike if because[one.node]]
     chosen = alike if len(alike) == 1 else told if set(reasons) >= {one.node for one in alike} else []

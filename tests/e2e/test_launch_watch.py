@@ -217,7 +217,7 @@ for step in range(100000):
     dist.all_reduce(data)
     data /= dist.get_world_size()
     if dist.get_rank() == 0:
-        print(f"step {step}", flush=True)
+        print(f"step {step} done", flush=True)
     time.sleep(0.05)
 """
 
