@@ -15,6 +15,7 @@ from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
 from runbook.checks.ranks.own_failure import STOPPED, script_stopped
 from runbook.jobs.attempt import ProcessSpec
+from runbook.jobs.logs import end_of
 from runbook.jobs.missing_ranks import failed_to_meet, never_met, why_not_met
 from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.watch import WatchEnd
@@ -261,11 +262,7 @@ def _tail(kept: KeptProcesses, place: ProcessSpec) -> tuple[str, ...]:
     for end in ("err", "out"):
         path = kept.logs.folder / f"{place.name}.{end}"
         if path.is_file():
-            lines = [
-                line
-                for line in path.read_text(errors="replace")[-8192:].splitlines()
-                if line.strip() and not line.startswith(NOT_TOLD)
-            ]
+            lines = [line for line in end_of(path, 8192).splitlines() if line.strip() and not line.startswith(NOT_TOLD)]
             if lines:
                 return tuple(lines[-TAIL:])
     return ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -143,6 +144,16 @@ class RankLogs:
                 out.write(data)
         except (OSError, BadName) as error:
             self.unwritten = f"{self.folder / name}: {getattr(error, 'strerror', None) or error}"
+
+
+def end_of(path: Path, most: int) -> str:
+    """The last bytes of a log as text, however long it is; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+            return file.read(most).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def _nobody(name: str) -> ProcessSpec:

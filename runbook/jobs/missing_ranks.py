@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
+from runbook.jobs.logs import end_of
 from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses
 from runbook.model.command_quoting import word
 from runbook.model.units import seconds_text
@@ -93,8 +94,9 @@ def never_met(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Fact
     """The node to look at and why, where `first` gave up waiting for the others at JAX's coordinator; else None."""
     if not _waited(kept, first):
         return None
-    waited = [member for member in kept.members if _waited(kept, member)]
-    absent = {member.label: how for member in kept.members if member not in waited and (how := _absent(member, frozen))}
+    late = [member for member in kept.members if not _waited(kept, member)]
+    waited = len(kept.members) - len(late)
+    absent = {member.label: how for member in late if (how := _absent(member, frozen))}
     wait = f"after {seconds_text(first.ended - first.started)}" if first.ended and first.started else "in the end"
     if not absent:
         master = kept.at.inventory.rendezvous.master
@@ -107,16 +109,14 @@ def never_met(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Fact
     who = next(member for member in kept.members if member.label in absent)
     told = "; ".join(f"{label} {how}" for label, how in list(absent.items())[:4])
     more = f" and {len(absent) - 4} more" if len(absent) > 4 else ""
-    says = (
-        f"{told}{more}: {len(waited)} of {len(kept.members)} processes waited at JAX's coordinator, and gave up {wait}"
-    )
+    says = f"{told}{more}: {waited} of {len(kept.members)} processes waited at JAX's coordinator, and gave up {wait}"
     remedy = f"see what it did instead: `less {word(kept.logs.folder / who.place.name)}.err`, and `.out`"
     return who.place.node, Finding("ranks-missing", says, remedy, _doing(who, frozen))
 
 
 def _waited(kept: KeptProcesses, member: KeptProcess) -> bool:
     path = kept.logs.folder / f"{member.place.name}.err"
-    return path.is_file() and WAITED in path.read_text(errors="replace")[-65536:]
+    return WAITED in end_of(path, 65536)
 
 
 def _absent(member: KeptProcess, frozen: Mapping[str, Facts]) -> str:

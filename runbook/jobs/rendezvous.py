@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Facts
-from runbook.checks.network.live_traffic import between, flows
+from runbook.checks.network.live_traffic import between, flows, names_by_address
 from runbook.checks.ranks.evidence import rank_stopped
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.processes import KeptProcess, KeptProcesses
@@ -36,6 +36,9 @@ LOOK_S = 2.0
 WORKS = 0.05
 """So large a share of one CPU is work."""
 
+DOWNLOAD = 64 << 10
+"""Bytes within a look that are more than launchers say to each other."""
+
 BETWEEN_S = 6.0
 
 IDLE_S = 15.0
@@ -43,6 +46,7 @@ IDLE_S = 15.0
 
 AT_RENDEZVOUS = re.compile(r"/torch/distributed/(?:elastic/)?rendezvous\b|/jax/_src/distributed\.py$")
 JOINS = "init_process_group"
+SHELLS = ("sh", "bash", "dash")
 NOBODY: Flows = {"connections": [], "listening": []}
 
 
@@ -106,7 +110,8 @@ class RendezvousWatch:
         """Findings by guilty node. None where all have met, or nobody waits, or nothing is proven: then it is due again
         after as long as has passed."""
         at = replace(kept.at, inventory=self._inventory, deadline=time.monotonic() + LOOK_S)
-        rendezvous, told = at.inventory.rendezvous, flows(at)
+        rendezvous = at.inventory.rendezvous
+        told = within_job(flows(at), set(names_by_address(at)), rendezvous.port)
         if kept.ranks < 2 or all_connected(kept, told, rendezvous.port):
             self.met()
             return {}
@@ -118,10 +123,11 @@ class RendezvousWatch:
         since = f"not all ranks have met at {where} after {seconds_text(self.seconds)}"
         kept.at.say(f"{since}: looking at every rank")
         opened = rendezvous.port in {one["port"] for one in told.get(rendezvous.master, NOBODY)["listening"]}
+        blind = sorted({node.name for node in at.nodes} - told.keys())
         return (
             _stopped(arrivals, since)
             or _kept_apart(at, arrivals)
-            or self._absent(kept, arrivals, since, opened=opened, blind=sorted(set(kept.nodes) - told.keys()))
+            or self._absent(kept, arrivals, since, opened=opened, blind=blind)
         )
 
     def _absent(
@@ -150,6 +156,21 @@ class RendezvousWatch:
                 f"all {len(arrivals)} are at the rendezvous or try to get there, and nothing is seen between them"
             )
         return {}
+
+
+def within_job(told: Mapping[str, Flows], ours: Set[str], port: int) -> dict[str, Flows]:
+    """Without the dials to elsewhere: who waits for a server of its own does not wait for the other ranks."""
+    return {
+        name: {
+            **one,
+            "connections": [
+                each
+                for each in one["connections"]
+                if each["open"] or each["remote"] in ours or each["remote_port"] == port
+            ],
+        }
+        for name, one in told.items()
+    }
 
 
 def all_connected(kept: KeptProcesses, told: Mapping[str, Flows], port: int) -> bool:
@@ -198,7 +219,11 @@ def _of_a_launcher(place: ProcessSpec, told: Flows, seen: Facts, port: int) -> A
     """A rank that a launcher started."""
     processes = tuple(one for one in seen["processes"] if one["rank"] in place.ranks)
     texts = [text for one in processes if (text := seen["own_stacks"].get(str(one["pid"])))]
-    works = any(one["state"] in "RD" or one["cpu"] >= WORKS for one in processes)
+    # What all of the launcher's processes carried is not told of each: while they carry more than their own words, this
+    # one may be what reads.
+    works = (seen.get("moved") or 0) >= DOWNLOAD or any(
+        one["state"] in "RD" or one["cpu"] >= WORKS for one in processes
+    )
     return _arrival(place, {*place.ranks}, told, port, processes, texts, works=works)
 
 
@@ -224,10 +249,12 @@ def _arrival(
 
 
 def _stopped(arrivals: Sequence[Arrival], since: str) -> dict[str, list[Finding]]:
+    """Those whose own process is stopped; a helper beside one that works may be."""
     found: dict[str, list[Finding]] = {}
     for arrival in arrivals:
         node = arrival.place.node
-        for one in [one for one in arrival.processes if one["state"] in "Tt"][:1]:
+        own = [one for one in arrival.processes if one["comm"] not in SHELLS][:1]
+        for one in [one for one in own if one["state"] == "T" and not arrival.works]:
             told = rank_stopped(arrival.place.label, node, one["pid"], one["state"], one["wchan"], since)
             found.setdefault(node, []).append(told)
     return found

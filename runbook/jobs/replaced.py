@@ -16,6 +16,8 @@ from runbook.launch.ranks import narrow
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory
 
+LEAVE_S = 5.0
+"""How long whoever leaves waits for an answer that is under way. What is not ended then is told as left."""
 AGAIN_S = 30.0
 """How long to wait before they are asked again."""
 
@@ -43,7 +45,7 @@ class ReplacedNodes:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self._thread.join()
+        self._thread.join(LEAVE_S)
 
     @property
     def left(self) -> tuple[str, ...]:
@@ -55,7 +57,9 @@ class ReplacedNodes:
             self.ask()
 
     def ask(self) -> None:
-        """Each of them once."""
+        """Each of them once, unless the thread that asks them now and then is still at it."""
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            return
         for name in self.left:
             with contextlib.suppress(Unreachable):
                 if self._over_on(name):
@@ -67,12 +71,13 @@ class ReplacedNodes:
         with Cluster(narrow(self._inventory, [node]), forks=self._forks) as cluster:
             try:
                 job = cluster.job(self._id)
+                if living(job):
+                    ended = f"what ran there of {job.attempt} is ended: it was replaced"
+                    self._say(f"{name} is heard again, and {ended}", name)
+                    stop(cluster, job)
+                    job = cluster.job(self._id)
             except FilesWrong:
-                return True
-            if living(job):
-                self._say(f"{name} is heard again, and what ran there of {job.attempt} is ended: it was replaced", name)
-                stop(cluster, job)
-                job = cluster.job(self._id)
+                return True  # somebody has cleaned it
             secrets = job_secrets(cluster, job)
             kept = kept_of(cluster, job, self._run_dir, lambda *_: None, secrets, goes_on=True)
             return not read(kept) and clean(cluster, job).removed == [name]

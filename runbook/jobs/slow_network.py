@@ -92,7 +92,7 @@ def suspects(ways: Iterable[Way]) -> list[Suspect]:
         sends = tuple(way for way in ways if way.source == node)
         gets = tuple(way for way in ways if way.destination == node)
         for how, its in (("sends", sends), ("gets", gets), ("both", (*sends, *gets))):
-            if its and _stands_out(its, [way for way in ways if way not in its]):
+            if its and all(way.busy >= BUSY for way in its) and _stands_out(its, _without(ways, its)):
                 found.append(Suspect(node, how, its))
                 break
     return found
@@ -101,9 +101,12 @@ def suspects(ways: Iterable[Way]) -> list[Suspect]:
 def _stands_out(its: Sequence[Way], others: Sequence[Way]) -> bool:
     most = max(way.bytes for way in its)
     measure = [way.rate for way in others if way.bytes >= ALIKE * most]
-    return (
-        all(way.busy >= BUSY for way in its) and bool(measure) and max(way.rate for way in its) * TIMES <= min(measure)
-    )
+    return bool(measure) and max(way.rate for way in its) * TIMES <= min(measure)
+
+
+def _without(ways: Iterable[Way], its: Iterable[Way]) -> list[Way]:
+    ends = {(way.source, way.destination) for way in its}
+    return [way for way in ways if (way.source, way.destination) not in ends]
 
 
 def judge_network(looks: Sequence[Sequence[Way]], reasons: Mapping[str, Sequence[SlowReason]]) -> SlowNetwork | None:
@@ -132,7 +135,7 @@ def judge_network(looks: Sequence[Sequence[Way]], reasons: Mapping[str, Sequence
 def _how_slow(one: Suspect, ways: Sequence[Way]) -> str:
     busy = max(way.busy for way in one.ways)
     rate = max(way.rate for way in one.ways)
-    others = min((way.rate for way in ways if way not in one.ways and way.bytes >= LEAST), default=0.0)
+    others = min((way.rate for way in _without(ways, one.ways) if way.bytes >= LEAST), default=0.0)
     measure = f"; every other way carries at least {bytes_text(round(others))}/s" if 0 < others < float("inf") else ""
     return f"on its way for {busy:.0%} of the time, at {bytes_text(round(rate))}/s{measure}"
 

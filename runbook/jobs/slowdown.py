@@ -336,7 +336,7 @@ def ways_of(at: Context, told: Mapping[str, answers.StackSamples]) -> list[Way]:
                 source,
                 destination,
                 sent["bytes"] + (other.bytes if other else 0),
-                max(min(1.0, sent["busy_s"] / answer["seconds"]), other.busy if other else 0.0),
+                max(min(1.0, sent["busy_s"] / max(0.001, answer["seconds"])), other.busy if other else 0.0),
                 answer["seconds"],
             )
     return list(found.values())

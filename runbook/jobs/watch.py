@@ -205,9 +205,11 @@ def earliest(members: Sequence[KeptProcess]) -> KeptProcess:
 BEGINS = "Traceback (most recent call last):"
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,200}(?::|$)")
 NOISE = re.compile(
-    r"\s|$|-{20}|[IWEF]\d{4} |For simplicity, JAX has removed|The above exception|During handling of the above"
+    r"\s|$|-{20}|[IWEF]\d{4} [^\n\]]{0,200}\.(?:cc|h):\d+\]"
+    r"|For simplicity, JAX has removed|The above exception|During handling of the above"
 )
-"""What stands in and around a traceback, and what JAX's own runtime logs while it waits."""
+"""What stands in and around a traceback, and what JAX's own runtime, which is C++, logs while it waits. A program's own
+Python may log in the same form: then it goes on."""
 
 MESSAGE_S = 1.0
 """So long after its first line the message of an exception may have more."""

@@ -127,8 +127,8 @@ def transfer(
 
 
 def segments() -> tuple[int, int, int] | None:
-    """TCP segments that this node sent, those that it sent again, and how often it began to (recoveries of RFC 6675). None
-    where the kernel does not tell."""
+    """TCP segments that this node sent, those that it sent again, and how often it began to do so (recoveries of
+    RFC 6675); None where the kernel does not tell."""
     try:
         tcp, more = counted("/proc/net/snmp", "Tcp:"), counted("/proc/net/netstat", "TcpExt:")
         return tcp["OutSegs"], tcp["RetransSegs"], more["TCPSackRecovery"] + more["TCPRenoRecovery"]
@@ -144,7 +144,8 @@ def counted(path: str, head: str) -> dict[str, int]:
 
 
 def lost(before: tuple[int, ...] | None, after: tuple[int, ...] | None, moved: float) -> float:
-    """The share of the segments sent between that was lost, at least; -1 (a tensor has no null) where no kernel tells it, or where so few segments did not carry so many bytes: RDMA did.
+    """The share of the segments sent between that was lost, at least; -1 (a tensor has no null) where no kernel
+    tells it, or where so few segments did not carry so many bytes: RDMA did.
 
     A full queue, as every shaper has one, drops many at once of a transfer that finds its pace; a bad link loses again
     and again. So of each burst only the first few count.

@@ -53,6 +53,7 @@ def test_a_message_may_have_more_lines(clock: list[float]) -> None:
     "later",
     [
         (5.0, "r1", "err", "retrying the file server"),
+        (5.0, "r1", "err", "I0612 12:34:56.789012 123 train.py:88] step 10"),  # absl's Python logs as the runtime does
         (5.0, "r1", "out", "step 2"),
         (5.0, "r0", "out", "step 2"),  # the others make steps: it is in them
     ],

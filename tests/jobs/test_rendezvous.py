@@ -34,6 +34,7 @@ class World:
     made: KeptProcesses
     connected: set[int] = field(default_factory=set)
     dials: dict[int, str] = field(default_factory=dict)
+    dialled: str = "10.0.0.1"
     opened: bool = True
     stacks: dict[int, str] = field(default_factory=dict)
     state: dict[int, str] = field(default_factory=dict)
@@ -52,7 +53,13 @@ class World:
             ends = [(PORT, True)] if rank in self.connected else []
             ends += [(int(self.dials[rank]), False)] if rank in self.dials else []
             its["connections"] += [
-                {"remote": "10.0.0.1", "remote_port": port, "local_port": 40000, "open": is_open, "rank": rank}
+                {
+                    "remote": "10.0.0.1" if is_open else self.dialled,
+                    "remote_port": port,
+                    "local_port": 40000,
+                    "open": is_open,
+                    "rank": rank,
+                }
                 for port, is_open in ends
             ]
             its["listening"] += [{"port": PORT, "rank": 0}] if rank == 0 and self.opened else []
@@ -215,6 +222,29 @@ def test_data_ports_are_looked_at_where_all_reached_the_store(world: World, cloc
     world.between = Between()
     assert looks(world, clock, times=4) == {}
     assert "nothing is seen between them" in world.said[-1]
+
+
+def test_who_waits_for_a_server_of_its_own_does_not_wait_for_the_others(world: World, clock: list[float]) -> None:
+    world.connected, world.dials, world.dialled = {0, 1, 2, 3}, {2: "443"}, "192.0.2.7"
+    assert looks(world, clock) == {}
+    assert (world.froze, world.said) == (0, []), "they have met"
+    world.connected, world.stacks = {0, 1, 3}, {0: JOINING, 2: ASLEEP}
+    ((node, (finding,)),) = looks(world, clock, times=2).items()
+    assert (node, finding.cause) == ("node-b", "ranks-missing"), "it is the one that has not come"
+
+
+def test_a_stopped_helper_beside_a_rank_that_works_is_no_stopped_rank(world: World, clock: list[float]) -> None:
+    world.connected, world.stacks, world.state, world.working = {0, 1, 3}, {0: JOINING}, {2: "T"}, {2}
+    assert looks(world, clock) == {}
+
+
+def test_a_node_that_nobody_could_look_at_may_be_the_one_that_all_wait_for(world: World, clock: list[float]) -> None:
+    """Also where no journal of its ranks is known: whoever follows the job has never reached it."""
+    world.connected, world.stacks = {0}, {0: JOINING, 1: ASLEEP}
+    world.unheard = {"node-b"}
+    world.made.members = [member for member in world.made.members if member.place.node == "node-a"]
+    assert looks(world, clock, times=3) == {}
+    assert "node-b could not be looked at" in world.said
 
 
 @pytest.mark.parametrize("working", [False, True])

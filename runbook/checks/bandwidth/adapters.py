@@ -18,7 +18,7 @@ from runbook.transport import answers
 from runbook.transport.answers import AdapterFacts, IbstatAnswer
 
 UNITS = {"": 1e-9, "K": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3}
-RATE = r"([\d.]+)([KMGT]?)bit"
+RATE = r"(\d+(?:\.\d+)?)([KMGT]?)bit"
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,8 @@ def between(at: Context, nodes: Iterable[str] | None = None, *, timeout_s: float
     if len(chosen) < 2:
         return Between()
     names = [node.name for node in chosen]
-    peers = {name: [number(at, node.name) for node in chosen if node.name != name] for name in names}
+    numbers = {name: number(at, name) for name in names}
+    peers = {name: [address for other, address in numbers.items() if other != name] for name in names}
     pool = ThreadPoolExecutor(2, thread_name_prefix="between")
     seeing = pool.submit(flows, at)
     few = len(names) <= MOST_NODES_READ_AHEAD

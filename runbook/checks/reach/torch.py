@@ -12,6 +12,7 @@ from runbook.checks.ranks.evidence import busy_lines, gather
 from runbook.checks.ranks.own_failure import own_failure
 from runbook.checks.ranks.pool import RankMember, RankPool
 from runbook.checks.ranks.stuck import stopped
+from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 
@@ -118,7 +119,7 @@ def compare_versions(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
             way="build" if build else "version",
             node=outcome.node,
             python=pool.inventory.node(outcome.node).interpreter_typed,
-            version=public,
+            version=word(public),
             build=build,
             other=others[0],
         )
