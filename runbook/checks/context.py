@@ -337,7 +337,7 @@ _LIMITS = (
         "workdir-not-writable",
         ("EFBIG",),
         re.compile(r"File too large"),
-        "logins on {node} may write no file as large as the {program} program (ulimit -f)",
+        "the limit of file sizes for logins on {node} (ulimit -f) is too small for the {program} program",
     ),
 )
 

@@ -185,7 +185,7 @@ def taken(
             evidence += (f"process {holder['pid']}: {holder['command']}",)
         way = "process"
         if holder.get("run_id") and holder.get("left_behind"):
-            who += f" (left behind by runbook's run {holder['run_id']}, which nobody minds any more)"
+            who += f" (left behind by runbook's run {holder['run_id']}, whose controller is gone)"
             way = "left-behind"
         elif holder.get("run_id"):
             who += f" (it belongs to runbook's run {holder['run_id']}, which still goes on)"

@@ -396,7 +396,9 @@ def _collect(commands: Commands) -> None:
     collect.add_argument("--out", metavar="FILE", help="default: runbook-collect-NAME-TIME.tar.gz here")
     _forks_option(collect, "asked", "-f")
     collect.add_argument(
-        "--hide-addresses", action="store_true", help="put host1 and 10.0.0.1 for names and addresses, alike everywhere"
+        "--hide-addresses",
+        action="store_true",
+        help="replace names and addresses by host1, 10.0.0.1, …, the same ones throughout",
     )
     _output_option(collect, "json")
 
@@ -488,7 +490,9 @@ def _serve(commands: Commands) -> None:
     serve.add_argument("--data", metavar="DIR", help="where it keeps everything (default: $RUNBOOK_DATA or .runbook)")
     serve.add_argument("--config", metavar="FILE", help="a serve.yml; what the command line says wins")
     serve.add_argument(
-        "--insecure-http", action="store_true", help="no TLS on an address that others reach: they read passwords"
+        "--insecure-http",
+        action="store_true",
+        help="no TLS on an address that others reach: who is on the network can read passwords",
     )
     serve.set_defaults(func=_calls("serve"))
     below = serve.add_subparsers(dest="action", metavar="ACTION")
@@ -505,7 +509,9 @@ def _serve(commands: Commands) -> None:
     enrol = below.add_parser(
         "enrol", parents=[where], help="print a string that makes a host a node, once, within an hour"
     )
-    enrol.add_argument("--name", metavar="NODE", help="only as this node, in the place of one that is enrolled so")
+    enrol.add_argument(
+        "--name", metavar="NODE", help="valid for this node only; it replaces the one enrolled under that name"
+    )
     link = deeds.add_parser("link", parents=[where], help="print a link that logs somebody in once, for five minutes")
     link.add_argument("name", metavar="NAME")
     link.add_argument("--url", default="http://127.0.0.1:8400", help="the server's address (default: %(default)s)")

@@ -91,7 +91,7 @@ def _left_running(run_dir: Path, events: Sequence[Event], job: str | None) -> tu
     known = record(events)
     stage = known.stages[-1] if known.stages else None
     if known.started is None or stage is None or stage.started.check != "launch":
-        message = f"{run_dir}: the last that this run did is no launch, so that it left nothing running"
+        message = f"{run_dir}: the last stage of this run was not a launch, so it left no job to attach to"
         raise FilesWrong([Problem("arguments.run-dir", message)])
     if job is not None and not known.started.run_id.startswith(job):
         message = f"{run_dir} is the folder of {known.started.run_id}, and not of {job}"

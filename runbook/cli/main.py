@@ -72,7 +72,7 @@ def unreached(failure: Unreachable) -> str:
 
 
 def _kept(code: int) -> int:
-    """The code of a command that only tells: text that a full disk did not take was not told."""
+    """The exit code of a command that only prints: WRONG where some of it was lost, as on a full disk."""
     return code or (WRONG if stdout.lost else DONE)
 
 

@@ -148,7 +148,7 @@ def note_unknown_names(extra_vars: list[str], playbook: Playbook, origins: Origi
 
 def note_short_secrets(plan: Plan) -> None:
     for source in sorted({secret.source for secret in plan.secrets if not long_enough(secret.reveal())}):
-        stderr.line(f"warning: {source} is too short to be told from other words: it is not starred in what is shown")
+        stderr.line(f"warning: {source} is too short to be masked safely: it is shown as it is")
 
 
 def note_reach(playbook: Playbook) -> None:

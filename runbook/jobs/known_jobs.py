@@ -190,7 +190,10 @@ def why_not(node: str, error: BaseException) -> Unreachable:
     """Why a node tells nothing of its jobs."""
     if isinstance(error, Odd):
         return unreachable_for(
-            "tool-output-unknown", f"what {node} tells of its jobs cannot be: {error}", way="another-answers", node=node
+            "tool-output-unknown",
+            f"{node} gives an invalid answer about its jobs: {error}",
+            way="another-answers",
+            node=node,
         )
     if isinstance(error, Unreachable):
         return error

@@ -219,5 +219,5 @@ def _unknown(inventory: Inventory, told: Mapping[str, Mapping[str, str]]) -> lis
                     f"{value.source} is not set here, and {node.name} does not tell it: it cannot be starred"
                 )
             elif not long_enough(text):
-                sentences.append(f"{value.source} is too short to be told from other words: it is not starred")
+                sentences.append(f"{value.source} is too short to be masked safely: it is shown as it is")
     return sentences

@@ -43,7 +43,7 @@ def decide(
     if cause not in of_kind("transient") | of_kind("once") and not may_be_gone:
         return Decision(again=False, why=f"{cause} would be the same again: not tried again")
     if cause in of_kind("once") and not may_be_gone and made > 1 and causes[-2] == cause:
-        return Decision(again=False, why=f"{cause} a second time is no chance: not tried again")
+        return Decision(again=False, why=f"{cause} happened twice in a row: not tried again")
     if made > retries:
         return Decision(again=False, why=f"tried {made} times")
     wait = min(LONGEST_S, FIRST_S * 2 ** (made - 1))

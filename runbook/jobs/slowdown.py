@@ -176,7 +176,7 @@ def judge(
     if len(suspects) == 1:
         node, known = suspects[0], own(why, suspects[0])
         evidence = (*known.values(), *seen)
-        says = f"{how_slow}; no node is seen to be late, and of {node} alone there is something to say: {evidence[0]}"
+        says = f"{how_slow}; no node is measurably late; only {node} shows a possible reason: {evidence[0]}"
         return {node: Finding("training-slowed", says, _remedy(node, known), evidence)}
     lines = [line for each in why.values() for line in each.values()]
     if not lines and not slower.at_once:

@@ -150,7 +150,7 @@ def by_ss(port: int) -> int | None:
 
 
 def left_behind(pid: int) -> bool:
-    """Whether nobody minds this process of a run any more: its supervisor is gone, and init has adopted it."""
+    """Whether this process of a run is left behind: its supervisor is gone, and init has adopted it."""
     for _ in range(64):
         if run_of(pid) is None:
             return (read("/proc/%d/comm" % pid) or "").startswith(("systemd", "init"))

@@ -448,7 +448,7 @@ def test_who_uses_a_short_secret_is_warned(folder: Path) -> None:
         timeout=60,
         check=False,
     )  # fmt: skip
-    assert "the environment variable SECRET_OF_MINE is too short to be told from other words" in done.stderr
+    assert "the environment variable SECRET_OF_MINE is too short to be masked safely" in done.stderr
 
 
 @pytest.mark.thorough

@@ -165,7 +165,7 @@ def test_retries_hold_also_for_the_next_server(tmp_path: Path) -> None:
         told = until("the end is told", lambda: (one := page.api(f"/runs/{id}"))["verdict"] and one)
     assert told["causes"] == ["rank-killed"], told
     evidence = told["result"]["stages"][-1]["outcomes"][0]["findings"][0]["evidence"]
-    assert "rank-killed a second time is no chance: not tried again" in evidence
+    assert "rank-killed happened twice in a row: not tried again" in evidence
     logs = tmp_path / "data" / "runs" / id / "logs"
     assert sorted(path.name for path in logs.iterdir()) == ["attempt-01", "attempt-02"]
 

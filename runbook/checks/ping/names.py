@@ -199,7 +199,7 @@ def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = 
 
 
 def _other_family(seen: Observations, node: Node, own: list[str], *, interface_helps: bool) -> Finding | None:
-    """The node's own host name means an address of another family there than those of most others mean on them."""
+    """The node resolves its own host name to one IP version, most others theirs to the other."""
     hostname = seen.answers[node.name]["hostname"]
     first = {
         name: said["own"]["addresses"][0]

@@ -227,8 +227,7 @@ def _different(seen: Observations, way: Way) -> SizeReason | None:
     shown = [f"interface MTU of {name}: {mtu}" for name, mtu in values.items()][:8]
     if not decided and len(sound) > 1:
         shown.append(
-            f"all have to be equal: {usual} passes wherever {max(sound)} does, the other way round the switch has to "
-            "carry it"
+            f"all must be equal: {usual} works wherever {max(sound)} does, {max(sound)} only if the switch carries it"
         )
     elif not decided:
         shown.append(f"all have to be equal: {values[odd]} is less than any network is made for")

@@ -77,8 +77,8 @@ def exited(pool: RankPool, member: RankMember, doing: str) -> Finding:
     if code == 0 and node.activate and "started" not in member.steps:
         return finding_for(
             "activation-failed",
-            f"on {node.name} the inventory's activate line ends well and does not come back, so that nothing starts "
-            f"after it: {node.activate}",
+            f"on {node.name} the inventory's activate line exits with code 0 and does not return, so that "
+            f"nothing starts after it: {node.activate}",
             evidence,
             way="replaced",
             activate=node.activate,
