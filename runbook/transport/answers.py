@@ -1012,12 +1012,16 @@ def message(messages: Messages, said: bytes, *, whole: bool = True) -> dict[str,
 # Files that a rank leaves beside itself.
 
 
+SequenceNumber = Integer | Annotated[str, Meta(pattern=r"\A-?[0-9]{1,18}\Z")]
+"""Of a collective in a process group; torch writes it as text, -1 before the first."""
+
+
 class FlightEntry(TypedDict, total=False):
     """Of one collective in torch's Flight Recorder, what is compared."""
 
     process_group: list[Line]
     pg_id: Line | Count
-    collective_seq_id: Integer | Line
+    collective_seq_id: SequenceNumber
     is_p2p: bool
     profiling_name: Line
     input_sizes: list[list[Count]]
@@ -1027,8 +1031,8 @@ class FlightEntry(TypedDict, total=False):
 
 
 class FlightStatus(TypedDict, total=False):
-    last_enqueued_collective: Integer | Line
-    last_completed_collective: Integer | Line
+    last_enqueued_collective: SequenceNumber
+    last_completed_collective: SequenceNumber
 
 
 class FlightGroup(TypedDict, total=False):
