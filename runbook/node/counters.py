@@ -18,7 +18,7 @@ import time
 
 from runbook.node.adapters import CLASS, hardware, number
 from runbook.node.gpus import find_smi, query_gpus
-from runbook.node.proc import read
+from runbook.node.proc import counted, read
 from runbook.node.tools import tool
 
 TYPE_CHECKING = False
@@ -87,14 +87,8 @@ def interface(name: str) -> dict[str, int | None]:
 
 
 def tcp() -> Segments | None:
-    rows = [line.split() for line in (read("/proc/net/snmp") or "").splitlines() if line.startswith("Tcp:")]
-    if len(rows) != 2:
-        return None
-    named = dict(zip(*rows))
-    try:
-        return {"OutSegs": int(named["OutSegs"]), "RetransSegs": int(named["RetransSegs"])}
-    except (KeyError, ValueError):
-        return None
+    said = counted("/proc/net/snmp", "Tcp:")
+    return {"OutSegs": said["OutSegs"], "RetransSegs": said["RetransSegs"]} if said else None
 
 
 def ports() -> dict[str, dict[str, int | None]]:

@@ -18,7 +18,7 @@ import time
 
 from runbook.node.message import say
 from runbook.node.proc import read
-from runbook.node.tools import Beginning, denied, find
+from runbook.node.tools import Beginning, find, status
 from runbook.node.tools import run as run_tool
 
 TYPE_CHECKING = False
@@ -84,16 +84,14 @@ def run(argv: list[str], sudo: str | None = None) -> Record:
     said = run_tool([path, *argv[1:]], SECONDS, sudo=sudo, out=out)
     record["stderr"] = said["err"][:4000]
     record["seconds"] = round(time.monotonic() - started, 3)
+    record["status"] = status(said)
     if said["code"] is None:
-        record["status"] = "timeout" if said.get("timed_out") else "failed"
         return record
     record["rc"] = said["code"]
     if out.size > LARGEST:
         record.update(status="failed", stderr="%d bytes of rules: more than this program carries" % out.size)
-        return record
-    record["stdout"] = said["out"]
-    if denied(said):
-        record["status"] = "denied"
+    else:
+        record["stdout"] = said["out"]
     return record
 
 
