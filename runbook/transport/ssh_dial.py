@@ -76,6 +76,10 @@ class Wire:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._link, name)
 
+    def complaint(self) -> str:
+        """What a program that carries the connection said last."""
+        return self._link.complaint() if isinstance(self._link, ProxyCommand) else ""
+
     @property
     def quiet_s(self) -> float:
         """How long nothing has come on a connection that stands; 0 on one that was closed."""

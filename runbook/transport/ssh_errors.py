@@ -14,40 +14,6 @@ from runbook.transport.ssh_dial import Wire
 from runbook.transport.ssh_keys import KeyFile, Known, KnownHost
 
 
-class UnknownKey(Exception):
-    """A host key that no known_hosts file has; `known` is what they say of that host."""
-
-    def __init__(self, key: paramiko.PKey, known: Known | None = None) -> None:
-        self.key = key
-        self.known = known or Known(())
-
-
-class ChangedKey(Exception):
-    """A host key of a host that is known by others. Of another type than all of them it is a changed one as well, as
-    OpenSSH has it: who stands in between has only to make one of a type that is not known."""
-
-    def __init__(self, key: paramiko.PKey, known: Sequence[KnownHost]) -> None:
-        self.key = key
-        self.entry = next((entry for entry in known if entry.kind == key.get_name()), known[0])
-
-
-class RevokedKey(Exception):
-    """A host key that `entry` says is not to be trusted any more."""
-
-    def __init__(self, key: paramiko.PKey, entry: KnownHost) -> None:
-        self.key = key
-        self.entry = entry
-
-
-class NotRemembered(Exception):
-    """A new host key that may be trusted on first use, and cannot be written down: there would be no second use."""
-
-    def __init__(self, key: paramiko.PKey, file: str, reason: str) -> None:
-        self.key = key
-        self.file = file
-        self.reason = reason
-
-
 class TurnedAway(Unreachable):
     """The server hung up before it had named itself: it may have more room in a moment."""
 
@@ -67,7 +33,7 @@ def why(
     error: Exception,
     target: LoginTarget,
     name: str,
-    wire: Wire | None = None,
+    wire: Wire,
     transport: paramiko.Transport | None = None,
     keys: Sequence[KeyFile] = (),
 ) -> Unreachable:
@@ -77,32 +43,24 @@ def why(
     """
     said = getattr(transport, "farewell", "")
     seen = (f"{type(error).__name__}: {error}", *([f"the server hung up: {said}"] if said else []))
-    if isinstance(error, UnknownKey):
-        return _unknown(error, target, name)
-    if isinstance(error, ChangedKey):
-        return _changed(error, target, name)
-    if isinstance(error, RevokedKey):
-        return _revoked(error, target, name)
-    if isinstance(error, NotRemembered):
-        return _not_remembered(error, target, name)
     if "Too many authentication failures" in said:
         return _too_many_keys(target, name, keys, seen)
     if isinstance(error, paramiko.AuthenticationException) and "timeout" not in str(error).lower():
         return _refused(error, target, name, keys, seen)
     if isinstance(error, paramiko.SSHException) and "No authentication methods" in str(error):
         return _nothing_to_offer(target, name, keys, seen)
-    if isinstance(error, paramiko.ssh_exception.IncompatiblePeer) and wire is not None and wire.offers():
+    if isinstance(error, paramiko.ssh_exception.IncompatiblePeer) and wire.offers():
         return _nothing_in_common(error, target, name, wire, transport)
     return _before_the_login(error, target, name, wire, seen)
 
 
 def _before_the_login(
-    error: Exception, target: LoginTarget, name: str, wire: Wire | None, seen: tuple[str, ...]
+    error: Exception, target: LoginTarget, name: str, wire: Wire, seen: tuple[str, ...]
 ) -> Unreachable:
     """What the connection itself tells: a proxy that gives none, somebody who hangs up, who is no SSH server, or who is
     silent."""
-    if target.proxy_command and (wire is None or not wire.heard):
-        complaint = wire.complaint() if wire is not None and hasattr(wire, "complaint") else ""
+    if target.proxy_command and not wire.heard:
+        complaint = wire.complaint()
         return unreachable_for(
             "ssh-jump-failed",
             f"{name}: the ProxyCommand of ~/.ssh/config gives no connection: `{target.proxy_command}`"
@@ -113,9 +71,9 @@ def _before_the_login(
             port=target.port,
         )
     where = f"{target.host} port {target.port}"
-    if wire is not None and wire.ended and (not wire.words or any(words in wire.words for words in TURNED_AWAY)):
+    if wire.ended and (not wire.words or any(words in wire.words for words in TURNED_AWAY)):
         return _turned_away(target, name, wire.words, seen)
-    if wire is not None and wire.words and wire.banner is None:
+    if wire.words and wire.banner is None:
         return unreachable_for(
             "ssh-handshake-failed",
             f"{name}: {where} is no SSH server: it says {wire.words!r}",
@@ -124,9 +82,9 @@ def _before_the_login(
             name=name,
             port=target.port,
         )
-    silent = wire is not None and wire.quiet_s > 0.8 * target.banner_s
+    silent = wire.quiet_s > 0.8 * target.banner_s
     if silent or isinstance(error, TimeoutError) or "timed out" in str(error) or "timeout" in str(error).lower():
-        if wire is not None and wire.banner:
+        if wire.banner:
             says = f"{name}: {where} says it is {wire.banner}, and then nothing more in time"
         else:
             says = (
@@ -137,16 +95,16 @@ def _before_the_login(
     return unreachable_for(
         "ssh-handshake-failed",
         f"{name}: {where} answers, but the SSH handshake fails: {str(error) or type(error).__name__}",
-        (*seen, *([f"the server is {wire.banner}"] if wire is not None and wire.banner else [])),
+        (*seen, *([f"the server is {wire.banner}"] if wire.banner else [])),
         way="closed",
         name=name,
     )
 
 
-def _unknown(error: UnknownKey, target: LoginTarget, name: str) -> Unreachable:
-    kind, known = error.key.get_name(), error.known
+def unknown_key(key: paramiko.PKey, known: Known, target: LoginTarget, name: str) -> Unreachable:
+    """A host key that no known_hosts file has; `known` is what they say of that host."""
     signed = [f"{entry.place}: @cert-authority {entry.hosts}" for entry in known.authorities]
-    says = f"{name}: {target.entry} shows a {kind} host key that no known_hosts file has"
+    says = f"{name}: {target.entry} shows a {key.get_name()} host key that no known_hosts file has"
     if signed:
         says += ": they trust a certificate authority for it, and runbook cannot verify host certificates"
     remedy = f"compare the fingerprint with the machine's own, then: `{_learn(target, target.known_hosts[0])}`"
@@ -163,17 +121,17 @@ def _unknown(error: UnknownKey, target: LoginTarget, name: str) -> Unreachable:
         "ssh-host-key-unknown",
         says,
         remedy,
-        (f"offered: {error.key.fingerprint}", f"looked in: {' '.join(target.known_hosts)}", *signed, *known.unread[:8]),
+        (f"offered: {key.fingerprint}", f"looked in: {' '.join(target.known_hosts)}", *signed, *known.unread[:8]),
     )
 
 
-def _not_remembered(error: NotRemembered, target: LoginTarget, name: str) -> Unreachable:
+def key_not_kept(key: paramiko.PKey, file: str, reason: str, target: LoginTarget, name: str) -> Unreachable:
+    """A new host key that may be trusted on first use, and cannot be written down: there would be no second use."""
     return unreachable_for(
         "ssh-host-key-unknown",
-        f"{name}: {target.entry} shows a {error.key.get_name()} host key that is new, and it cannot be kept in "
-        f"{error.file}: "
-        f"{error.reason}",
-        (f"offered: {error.key.fingerprint}", f"{error.file}: {error.reason}"),
+        f"{name}: {target.entry} shows a {key.get_name()} host key that is new, and it cannot be kept in "
+        f"{file}: {reason}",
+        (f"offered: {key.fingerprint}", f"{file}: {reason}"),
         way="not-kept",
     )
 
@@ -193,28 +151,32 @@ def _learn(target: LoginTarget, file: str) -> str:
     return f"ssh-keyscan -p {target.port} {word(target.host)}{rename} >> {word(file)}"
 
 
-def _revoked(error: RevokedKey, target: LoginTarget, name: str) -> Unreachable:
+def revoked_key(key: paramiko.PKey, entry: KnownHost, target: LoginTarget, name: str) -> Unreachable:
+    """A host key that `entry` says is not to be trusted any more."""
     return unreachable_for(
         "ssh-host-key-changed",
-        f"{name}: {target.entry} shows a host key that {error.entry.place} has revoked: it is not to be trusted",
-        (f"offered: {error.key.fingerprint}", f"{error.entry.place}: @revoked {error.entry.hosts}"),
+        f"{name}: {target.entry} shows a host key that {entry.place} has revoked: it is not to be trusted",
+        (f"offered: {key.fingerprint}", f"{entry.place}: @revoked {entry.hosts}"),
         way="revoked",
         name=name,
         learn=_learn(target, target.known_hosts[0]),
     )
 
 
-def _changed(error: ChangedKey, target: LoginTarget, name: str) -> Unreachable:
-    file = error.entry.place.rpartition(":")[0]
-    shown, known = error.key.get_name(), error.entry.kind
+def changed_key(key: paramiko.PKey, known: Sequence[KnownHost], target: LoginTarget, name: str) -> Unreachable:
+    """A host key of a host that is known by others. Of another type than all of them it is a changed one as well, as
+    OpenSSH has it: who stands in between has only to make one of a type that is not known."""
+    shown = key.get_name()
+    entry = next((one for one in known if one.kind == shown), known[0])
+    file = entry.place.rpartition(":")[0]
     return unreachable_for(
         "ssh-host-key-changed",
         f"{name}: the host key of {target.entry} is not the one in known_hosts"
-        + (f" ({shown}, and known is one of type {known})" if shown != known else "")
+        + (f" ({shown}, and known is one of type {entry.kind})" if shown != entry.kind else "")
         + ": a reinstalled machine, another machine at this address, or somebody in between",
         (
-            f"offered: {error.key.fingerprint} ({shown})",
-            f"expected: {error.entry.fingerprint} ({known}, {error.entry.place})",
+            f"offered: {key.fingerprint} ({shown})",
+            f"expected: {entry.fingerprint} ({entry.kind}, {entry.place})",
         ),
         way="live",
         name=name,
