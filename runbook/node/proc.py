@@ -1,5 +1,5 @@
-"""What the kernel tells in /proc: processes, their environment, files and sockets, TCP's tables, and counters. Elsewhere
-than on Linux, and of what this user may not see, it tells nothing.
+"""What the kernel tells in /proc: processes, their environment, files and sockets, the tables of TCP, counters.
+Elsewhere than on Linux, and of what this user may not see, it tells nothing.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-    from runbook.transport.node_answers import FailureFacts, WorkdirFacts
+    from runbook.transport.frames import Failure
+    from runbook.transport.node_answers import WorkdirFacts
 
     Frame = dict[str, Any]
 
@@ -424,7 +425,7 @@ def remove(folder: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def failure(error: BaseException, path: str | None = None) -> FailureFacts:
+def failure(error: BaseException, path: str | None = None) -> Failure:
     """An exception as data; the controller turns errno into a cause."""
     code = getattr(error, "errno", None)
     return {

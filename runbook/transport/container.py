@@ -26,6 +26,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command
 from runbook.transport.frames import Failure, Frame
+from runbook.transport.stream import ENDING_S
 
 if TYPE_CHECKING:
     from runbook.transport.session import Session
@@ -186,9 +187,6 @@ def unreachable(node: Node, says: str, evidence: tuple[str, ...]) -> Unreachable
     )
 
 
-ENDING_S = 6.0
-"""From the end of its stdin to the end of the way in: that of a supervisor which stops what it started."""
-
 GOODBYE_S = 5.0
 ASKED_S = 3.0
 MOST_COMPLAINT = 1 << 16
@@ -343,10 +341,11 @@ class ContainerStream:
         if self.outside.lost:
             return self.outside.lost
         complaint, node = self.complaint(), self._node
-        if self._failure is not None and self._failure.errno == "ENOENT":
-            return runtime_missing(node, node.entry[0], (self._failure.text,))
         if self._failure is not None:
-            complaint = f"{node.entry[0]}: {self._failure.text}"
+            text = self._failure.get("text", "")
+            if self._failure.get("errno") == "ENOENT":
+                return runtime_missing(node, node.entry[0], (text,))
+            complaint = f"{node.entry[0]}: {text}"
         told = refusal(node, complaint) or self._state(said(complaint))
         if self.outside.lost:
             return self.outside.lost

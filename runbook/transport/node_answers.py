@@ -19,6 +19,7 @@ from runbook.transport.frames import (
     Clock,
     Count,
     ExitCode,
+    Failure,
     Integer,
     Line,
     Pid,
@@ -103,13 +104,6 @@ class WorkdirFacts(TypedDict):
     mount: NotRequired[Line]
 
 
-class FailureFacts(TypedDict):
-    type: Line
-    errno: Word | None
-    text: Line
-    path: Line
-
-
 class Hello(TypedDict):
     time: Clock
     python: Version
@@ -125,7 +119,7 @@ class Hello(TypedDict):
     free_bytes: NotRequired[Count]
     free_files: NotRequired[Count | None]
     noexec: NotRequired[bool]
-    folder_error: NotRequired[FailureFacts]
+    folder_error: NotRequired[Failure]
     place: NotRequired[WorkdirFacts]
 
 
@@ -623,6 +617,17 @@ class CleanAnswer(TypedDict):
     alive: list[Line]
 
 
+ANSWERS: dict[str, Any] = {
+    "job_control prepare": Prepared,
+    "job_control watch": Watched,
+    "job_control stop": KeptAnswer,
+    "job_control kill": KeptAnswer,
+    "job_control list": Listed,
+    "job_control clean": CleanAnswer,
+}
+"""By program; where that obeys several orders, by program and order."""
+
+
 class Asked(str, Generic[Told]):
     """The name of a program, and what it answers: whoever calls by it knows the fields of what comes back."""
 
@@ -630,7 +635,7 @@ class Asked(str, Generic[Told]):
 
     def __new__(cls, name: str, answer: type[Told]) -> Asked[Told]:
         asked = super().__new__(cls, name)
-        asked.answer = answer
+        asked.answer = ANSWERS[name] = answer
         return asked
 
 
@@ -649,21 +654,6 @@ RANK_PROCESSES = Asked("rank_processes", RankProcesses)
 ROUTE = Asked("route", Routes)
 STACK_SAMPLES = Asked("stack_samples", StackSamples)
 SURVEY = Asked("survey", SurveyAnswer)
-
-_ONE_ANSWER: tuple[Asked[Any], ...] = (
-    *(ADAPTERS, COLLECT, COUNTERS, EPHEMERAL_PORTS, GPUS, HOST_FACTS, IBSTAT, PING, PORT, PYTHONS),
-    *(RANK_CONNECTIONS, RANK_PROCESSES, ROUTE, STACK_SAMPLES, SURVEY),
-)
-ANSWERS: Mapping[str, Any] = {
-    **{asked: asked.answer for asked in _ONE_ANSWER},
-    "job_control prepare": Prepared,
-    "job_control watch": Watched,
-    "job_control stop": KeptAnswer,
-    "job_control kill": KeptAnswer,
-    "job_control list": Listed,
-    "job_control clean": CleanAnswer,
-}
-"""By program; where that obeys several orders, by program and order."""
 
 
 def answer(program: str, arguments: Mapping[str, Any], said: bytes) -> dict[str, Any]:
@@ -710,9 +700,17 @@ def _few(names: list[str]) -> str:
 # Programs that run beside us and say something now and then.
 
 
-class StepEvent(TypedDict):
+class MessageKind(TypedDict):
     event: NotRequired[Line]
     step: NotRequired[Line]
+
+
+class ProgramEvent(TypedDict):
+    event: Line
+
+
+class StepEvent(ProgramEvent):
+    step: Line
 
 
 class PortRefused(TypedDict):
@@ -787,18 +785,14 @@ class RankOfWorld(TypedDict):
     world_size: Rank
 
 
-class Started(TypedDict):
-    event: Line
-    step: Line
+class Started(StepEvent):
     pid: Pid
     host: Line
     seat: RankOfWorld
     kernel_kills: Count | None
 
 
-class Imported(TypedDict):
-    event: Line
-    step: Line
+class Imported(StepEvent):
     torch: Line
     cuda: Line | None
     nccl: Line | None
@@ -820,16 +814,12 @@ class LagFacts(TypedDict):
     queued: Seconds
 
 
-class Done(TypedDict):
-    event: Line
-    step: Line
+class Done(StepEvent):
     stopped_before: NotRequired[Sizes | None]
     lag: NotRequired[LagFacts]
 
 
-class Step(TypedDict):
-    event: Line
-    step: Line
+class Step(StepEvent):
     reason: NotRequired[Line]
     address: NotRequired[Line]
     port: NotRequired[Port]
@@ -861,13 +851,11 @@ class RowMessage(TypedDict):
     max_us: Seconds
 
 
-class RowDone(TypedDict):
-    event: Line
+class RowDone(ProgramEvent):
     row: RowMessage
 
 
-class Finished(TypedDict):
-    event: Line
+class Finished(ProgramEvent):
     size: Count
 
 
@@ -877,15 +865,13 @@ class WrongElement(TypedDict):
     expected: Number
 
 
-class Wrong(TypedDict):
-    event: Line
+class Wrong(ProgramEvent):
     size: Count
     count: Count
     first: WrongElement | None
 
 
-class Located(TypedDict):
-    event: Line
+class Located(ProgramEvent):
     ranks: list[Rank]
 
 
@@ -894,27 +880,23 @@ class HostMessage(TypedDict):
     machine: Line
 
 
-class World(TypedDict):
-    event: Line
+class World(ProgramEvent):
     hosts: list[HostMessage]
 
 
-class Failed(TypedDict):
-    event: Line
+class Failed(ProgramEvent):
     cause: Word | None
     text: Text
     traceback: NotRequired[list[Text]]
     at: NotRequired[RankBeat]
 
 
-class LookingUp(TypedDict):
-    event: Line
+class LookingUp(ProgramEvent):
     address: Line
     seconds: NotRequired[Seconds]
 
 
-class MovedMessage(TypedDict):
-    event: Line
+class MovedMessage(ProgramEvent):
     source: Rank
     destination: Rank
     gbytes: Seconds
@@ -925,17 +907,15 @@ class MovedMessage(TypedDict):
     us: NotRequired[Seconds]
 
 
-class Alone(TypedDict):
-    event: Line
+class Alone(ProgramEvent):
     rank: Rank
     gbytes: Seconds
     waited: Number
 
 
-class ScriptStopped(TypedDict):
+class ScriptStopped(ProgramEvent):
     """A launch script that started nothing; which of its reasons it was is the event itself."""
 
-    event: Line
     code: NotRequired[ExitCode]
 
 
@@ -996,7 +976,7 @@ def message(messages: Messages, said: bytes, *, whole: bool = True) -> dict[str,
     """
     perhaps_none = messages.among_foreign_output or not whole
     try:
-        kind = decoded(said, StepEvent)
+        kind = decoded(said, MessageKind)
     except UnexpectedAnswer:
         if perhaps_none:
             return None

@@ -317,7 +317,7 @@ class Remote:
         if self.lost:
             raise self.lost
         if self.error:
-            raise ProgramNotStarted.of(self.error)
+            raise ProgramNotStarted(self.error)
         return Answer(
             code=self.code,
             message=self._last,
@@ -333,10 +333,6 @@ class Remote:
 class ProgramNotStarted(RuntimeError):
     """The supervisor could not do what it was asked: `error` has type, errno name, text and path."""
 
-    def __init__(self, error: dict[str, Any]) -> None:
-        self.error = error
+    def __init__(self, error: Failure) -> None:
+        self.error: dict[str, Any] = {**error}
         super().__init__(f"{error.get('path', '')}: {error.get('text', '')}".strip(": "))
-
-    @classmethod
-    def of(cls, failure: Failure) -> ProgramNotStarted:
-        return cls({"type": failure.type, "errno": failure.errno, "text": failure.text, "path": failure.path})

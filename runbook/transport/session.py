@@ -155,7 +155,7 @@ class Session:
             if reply is None:
                 raise self._lost or Unreachable(self._stream.unanswered, f"lost {self.node}", f"check {self.node}")
             if reply[0].event == "failed":
-                raise ProgramNotStarted.of(reply[0].error)
+                raise ProgramNotStarted(reply[0].error)
             return reply
 
         try:
@@ -206,16 +206,8 @@ class Session:
         remote = Remote(self, number, says, on_message=on_message, on_log=on_log, on_end=on_end, on_output=on_output)
         with self._lock:
             self._remotes[number] = remote
-        frame: Message = {"do": "start", "id": number, "argv": list(argv), "env": dict(env or {})}
-        if grace_s:
-            frame["grace"] = grace_s
-        if spared:
-            frame["spare"] = True
-        if timeout_s is not None:
-            frame["timeout"] = timeout_s
-        if cwd is not None:
-            frame["cwd"] = cwd
-        self.order(frame)
+        how = {"timeout": timeout_s, "cwd": cwd, "grace": grace_s, "spare": spared}
+        self.order({"do": "start", "id": number, "argv": list(argv), "env": dict(env or {}), **how})
         return remote
 
     def carry(self, argv: Sequence[str], hears: Hears) -> int:

@@ -13,11 +13,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from runbook.causes.findings import unreachable_for
 from runbook.files.node_sets import expand
@@ -25,6 +23,7 @@ from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command
+from runbook.transport.cluster_tools import LatestAnswers, printed
 from runbook.transport.stream import ProcessStream
 
 NONE = ("(null)", "None", "")
@@ -331,8 +330,6 @@ def unhealthy(node: SlurmNode, seen: tuple[str, ...] = ()) -> Unreachable | None
     )
 
 
-T = TypeVar("T")
-
 ASKED_S = 3.0
 """Of a question to slurmctld. One thread sends everybody's beats, and may have to ask."""
 
@@ -366,8 +363,7 @@ class Allocations:
     """Opens steps for one run, and asks Slurm why one ended; what it says is used for all nodes of a job."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: dict[object, tuple[float, SlurmJob | Mapping[str, SlurmNode] | Unreachable]] = {}
+        self._answers = LatestAnswers()
 
     def connect(self, node: Node) -> SlurmStream:
         """A stream to the node's supervisor. Raises Unreachable with the cause."""
@@ -389,11 +385,11 @@ class Allocations:
         if told and told.cause == "slurm-auth-failed":
             return told  # nobody else would believe us either
         try:
-            job = self._ask(("job", number), lambda: job_of(number))
+            job = self._answers.ask(("job", number), FRESH_S, lambda: job_of(number))
             over = ended(job, name, seen)
             if over and job.state != "NODE_FAIL":
                 return over
-            node = self._ask(("nodes", job.nodes), lambda: nodes_of(job.nodes)).get(name)
+            node = self._answers.ask(("nodes", job.nodes), FRESH_S, lambda: nodes_of(job.nodes)).get(name)
         except Unreachable as error:
             if error.cause == "slurm-auth-failed":
                 return error
@@ -413,19 +409,6 @@ class Allocations:
             name=word(name),
             on=name,
         )
-
-    def _ask(self, key: object, question: Callable[[], T]) -> T:
-        with self._lock:
-            when, told = self._known.get(key, (-FRESH_S, None))
-            if time.monotonic() - when > FRESH_S:
-                try:
-                    told = question()  # type: ignore[assignment]
-                except Unreachable as error:
-                    told = error
-                self._known[key] = time.monotonic(), told  # type: ignore[assignment]
-        if isinstance(told, Unreachable):
-            raise told
-        return told  # type: ignore[return-value]
 
 
 class SlurmStream(ProcessStream):
@@ -455,8 +438,7 @@ class SlurmStream(ProcessStream):
 
     def why(self, says: str) -> Unreachable:
         seconds = time.monotonic() - self._begun
-        lives = self._process.poll() is None and not self._drained.is_set()
-        return self._allocations.why(self._job, self._name, says, self.complaint(), seconds, lives=lives)
+        return self._allocations.why(self._job, self._name, says, self.complaint(), seconds, lives=self.lives)
 
 
 def environment() -> dict[str, str]:
@@ -469,17 +451,7 @@ def environment() -> dict[str, str]:
 def ask(*argv: str, about: str = "", timeout_s: float = ASKED_S) -> str:
     """Run one of Slurm's programs and give what it says. Raises Unreachable. `about`: the job's number."""
     try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-            env=environment(),
-            start_new_session=True,
-        )
+        done = printed(argv, timeout_s, environment())
     except FileNotFoundError as error:
         raise no_tool(argv[0]) from error
     except subprocess.TimeoutExpired as error:
@@ -499,9 +471,7 @@ def ask(*argv: str, about: str = "", timeout_s: float = ASKED_S) -> str:
 def _no_munge() -> Unreachable | None:
     """Whether it is munge that keeps Slurm's programs waiting: they try it for a minute before they say a word."""
     try:
-        done = subprocess.run(
-            ["munge", "-n"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASKED_S, check=False
-        )
+        done = printed(["munge", "-n"], ASKED_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return refusal(f"munge: {done.stderr}", "") if done.returncode else None
