@@ -10,7 +10,7 @@ whose use is asked for, or null}. Gives
 meanwhile, or None, "queued": bytes they wait to send or to be
 acknowledged, "stack": what py-spy says, or None, "own_stacks": {pid: what processes say themselves}}},
 "busy": [{"pid", "user", "command", "cpu"}] the other processes that use most of the CPU, "carried": bytes that all
-interfaces but lo carried, "cpus": int, "kernel_kills": how many processes the kernel killed for want of memory since
+interfaces but lo carried, "kernel_kills": how many processes the kernel killed for want of memory since
 boot, "kernel_says": [its lines about that], "gpu_use": {index: percent of the time in which something ran on it, as
 nvidia-smi tells} or null, "seconds": how long it watched}.
 """
@@ -94,7 +94,6 @@ def look(arguments: dict[str, Any]) -> RankProcesses:
         "ranks": ranks,
         "busy": busy(after, ours),
         "carried": None if carried_before is None or carried_after is None else carried_after - carried_before,
-        "cpus": os.cpu_count(),
         "kernel_kills": kernel_kills(),
         "kernel_says": kernel_says(),
         "gpu_use": gpu_use(arguments["gpus"]) if arguments.get("gpus") else None,

@@ -2,7 +2,7 @@
 
 Argument: {"leaders": {rank: pid of the first process of its session}, "looks": int, "every_s": seconds between them,
 "stacks": the folder where its processes write theirs when asked (stack_on_signal.py), or null: then nobody is asked}.
-Gives {"ranks": {rank: {"pid", "states": a letter a look, as proc(5) has them, "stacks": [text of its main thread, a
+Gives {"ranks": {rank: {"states": a letter a look, as proc(5) has them, "stacks": [text of its main thread, a
 look]}}, "busy": as rank_processes.py tells it, "sent": {address: {"bytes" that the ranks sent there meanwhile,
 "busy_s": seconds for which some of that was on its way, of the busiest connection}} or null, "seconds": how long it
 looked}."""
@@ -35,7 +35,7 @@ def look(arguments: dict[str, Any]) -> StackSamples:
             rank = own_rank(entry.pid)
             if rank is not None and entry.stat.comm not in SHELLS:
                 chosen.setdefault(rank, entry.pid)  # those that come later are its data loaders
-    found: dict[int, RankSamples] = {rank: {"pid": pid, "states": "", "stacks": []} for rank, pid in chosen.items()}
+    found: dict[int, RankSamples] = {rank: {"states": "", "stacks": []} for rank in chosen}
     for number in range(arguments["looks"]):
         threading.Event().wait(max(0.0, begun + number * arguments["every_s"] - time.monotonic()))
         states = {rank: state(pid) for rank, pid in chosen.items()}

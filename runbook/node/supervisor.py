@@ -231,15 +231,11 @@ class Supervisor:
         hostname = os.uname().nodename
         hello = {
             "event": "hello",
-            "time": time.time(),
             "python": "%d.%d.%d" % sys.version_info[:3],
             "executable": sys.executable,
             "rejected": sys.argv[1:],
             "hostname": hostname,
-            "platform": sys.platform,
             "pid": os.getpid(),
-            "uid": os.getuid(),
-            "home": os.path.expanduser("~"),
             "machine": this_machine() or hostname,
         }
         workdir = os.path.join(os.path.expanduser("~"), os.path.expanduser(config["workdir"]))

@@ -105,15 +105,11 @@ class WorkdirFacts(TypedDict):
 
 
 class Hello(TypedDict):
-    time: Clock
     python: Version
     executable: Line
     rejected: list[Line]
     hostname: Line
-    platform: Word
     pid: Pid
-    uid: Count | None
-    home: Line
     machine: Line
     folder: NotRequired[FilePath]
     free_bytes: NotRequired[Count]
@@ -177,16 +173,9 @@ class RouteEntry(TypedDict, total=False):
 
     type: Word
     dst: Line
-    src: Line
     gateway: Line
-    via: dict[Word, Line]
-    dev: Interface
-    protocol: Line
-    scope: Line
-    prefsrc: Line
     metric: Count
     table: Line | Count
-    flags: list[Word]
 
 
 Selector = Annotated[dict[Word, Line | Integer | bool | list[Line] | None], Meta(max_length=64)]
@@ -217,8 +206,6 @@ class Pinged(TypedDict, total=False):
 
 
 class Neighbour(TypedDict, total=False):
-    dst: Line
-    dev: Interface
     lladdr: Line
     state: list[Word]
 
@@ -396,8 +383,6 @@ class Counters(TypedDict):
 
 class SurveyAnswer(TypedDict):
     login: tuple[Line, Port] | None
-    system: Line
-    shell: Line | None
     speeds: dict[Interface, Count]
     nvidia_smi: Ran
     nvidia_devices: Count | None
@@ -435,7 +420,6 @@ class TcpConnection(TypedDict):
     local_port: Port
     remote: Address
     remote_port: Port
-    pid: Pid
     rank: Count | None
     open: bool
     unacked: Count
@@ -482,7 +466,6 @@ class RankProcesses(TypedDict):
     ranks: dict[Digits, RankSeen]
     busy: list[BusyProcess]
     carried: Integer | None
-    cpus: Count | None
     kernel_kills: Count | None
     kernel_says: list[Line]
     gpu_use: dict[Digits, Count] | None
@@ -490,7 +473,6 @@ class RankProcesses(TypedDict):
 
 
 class RankSamples(TypedDict):
-    pid: Pid
     states: Annotated[str, Meta(pattern=r"\A[A-Za-z]{0,1000}\Z")]
     stacks: Annotated[list[Text], Meta(max_length=1000)]
 
@@ -765,9 +747,6 @@ class FirewallFacts(TypedDict, total=False):
     conntrack_count: Digits | None
     conntrack_max: Digits | None
     local_ports: Line | None
-    rp_filter: Line | None
-    ip_forward: Line | None
-    release: Line | None
     uid: Count
     gid: Count
     legacy_tables: dict[Word, list[Line] | None]
@@ -787,14 +766,12 @@ class RankOfWorld(TypedDict):
 
 class Started(StepEvent):
     pid: Pid
-    host: Line
     seat: RankOfWorld
     kernel_kills: Count | None
 
 
 class Imported(StepEvent):
     torch: Line
-    cuda: Line | None
     nccl: Line | None
     gpus: Count
     gpu: Line | None
