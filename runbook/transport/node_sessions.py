@@ -244,35 +244,19 @@ class Site:
         return results
 
 
+_LATE = {
+    "slurm": ("slurm-unreachable", "no step came to run on {}"),
+    "kubernetes": ("kubernetes-unreachable", "no session came to be in {}"),
+    "agent": ("agent-lost", "the agent of {} opened no stream"),
+}
+
+
 def _too_late(node: Node, seconds: float) -> Unreachable:
     """A way to the node that did not open in so many seconds."""
-    if node.connection == "slurm":
-        return unreachable_for(
-            "slurm-unreachable",
-            f"no step came to run on {node.name} within {seconds:.0f} s",
-            way="late",
-            node=word(node.name),
-        )
-    if node.connection == "kubernetes":
-        return unreachable_for(
-            "kubernetes-unreachable",
-            f"no session came to be in {node.place} within {seconds:.0f} s",
-            way="late",
-            pod=word(node.pod or "POD"),
-        )
-    if node.connection == "agent":
-        return unreachable_for(
-            "agent-lost",
-            f"the agent of {node.name} opened no stream within {seconds:.0f} s",
-            way="late",
-            node=node.name,
-        )
-    return unreachable_for(
-        "ssh-timeout",
-        f"logging in to {node.name} did not come to an end within {seconds:.0f} s",
-        way="late",
-        node=word(node.name),
-    )
+    cause, says = _LATE.get(node.connection, ("ssh-timeout", "logging in to {} did not come to an end"))
+    where = node.place if node.connection == "kubernetes" else node.name
+    fields = {"node": word(node.name), "pod": word(node.pod or "POD")}
+    return unreachable_for(cause, f"{says.format(where)} within {seconds:.0f} s", way="late", **fields)
 
 
 def _for_want_of_time(failure: Unreachable) -> bool:
