@@ -16,9 +16,7 @@ from lab.containers import ContainerLab
 from lab.fault import filter_rule
 from profiles import one_in
 
-from .needs import containers  # noqa: F401
-
-pytestmark = [pytest.mark.lab]
+pytestmark = [pytest.mark.lab, pytest.mark.containers]
 
 CHECKS = "name: checks\nstages:\n  - check: ping\n  - check: port\n  - check: firewall\n"
 REACH = "name: reach\nstages:\n  - {name: nothing, shell: 'true'}\n"

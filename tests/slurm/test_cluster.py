@@ -15,9 +15,7 @@ from lab.fault import filter_rule
 from lab.needs import find_library
 from lab.slurm import SlurmLab
 
-from .needs import slurm  # noqa: F401
-
-pytestmark = [pytest.mark.lab]
+pytestmark = [pytest.mark.lab, pytest.mark.slurm]
 
 CHECKS = "name: checks\nstages:\n  - check: ping\n  - check: port\n  - check: firewall\n"
 FIREWALL = "name: firewall\nstages:\n  - check: firewall\n"

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,6 @@ from runbook.transport import Session, Site
 from runbook.transport.container import ON_THE_HOST
 
 from .local_sessions import RUN_ID
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    one = Site(RUN_ID)
-    yield one
-    one.close()
 
 
 def node(workdir: Path, *entry: str) -> Node:
