@@ -167,10 +167,10 @@ def summary(result: Ran) -> Pinged:
     return said
 
 
-def ping(address: str, extra: list[str], count: int, pause: str = "0.005") -> Pinged:
+def ping(address: str, extra: list[str], count: int) -> Pinged:
     """Quick pings: older programs let only root go below 0.2 s between packets, then a few slow ones must do."""
     base = ["-n", "-W", "1"]
-    result = tool("ping", base + ["-c", str(count), "-i", pause] + extra + [address], 8)
+    result = tool("ping", base + ["-c", str(count), "-i", "0.005"] + extra + [address], 8)
     text = result.get("err", "") + result.get("out", "")
     if "minimal interval" in text or "super-user" in text:
         result = tool("ping", base + ["-c", str(min(count, 8)), "-i", "0.2"] + extra + [address], 8)

@@ -141,13 +141,19 @@ def sockets(pid: int) -> set[str]:
         return set()
 
 
+def status_field(pid: int, field: str) -> str:
+    """The first word of a field of /proc/PID/status, "" where there is none."""
+    for line in (read("/proc/%d/status" % pid) or "").splitlines():
+        if line.startswith(field + ":"):
+            return line.split()[1]
+    return ""
+
+
 def owner(pid: int) -> int | None:
     """The user who started a process, None where there is none. (The folder of one that may not be dumped is
     root's.)"""
-    for line in (read("/proc/%d/status" % pid) or "").splitlines():
-        if line.startswith("Uid:"):
-            return int(line.split()[1])
-    return None
+    uid = status_field(pid, "Uid")
+    return int(uid) if uid else None
 
 
 def account(uid: int | None) -> str | None:

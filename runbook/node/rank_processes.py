@@ -24,7 +24,7 @@ import threading
 import time
 
 from runbook.node.gpus import find_smi, query_gpus
-from runbook.node.proc import Stat, account, command, own_rank, owner, pids, read, sockets, stat
+from runbook.node.proc import Stat, account, command, own_rank, owner, pids, read, sockets, stat, status_field
 from runbook.node.proc import arguments as arguments_of
 from runbook.node.tcp_info import tcp_info
 from runbook.node.tools import find, run, tool
@@ -179,10 +179,8 @@ def carried_by(connection: TcpInfo | None) -> int:
 
 def carried() -> int | None:
     """Bytes that all interfaces but lo have carried so far."""
-    try:
-        with open("/proc/net/dev") as file:
-            rows = [line.partition(":") for line in file if ":" in line]
-    except OSError:
+    rows = [line.partition(":") for line in (read("/proc/net/dev") or "").splitlines() if ":" in line]
+    if not rows:
         return None
     return sum(int(rest.split()[0]) + int(rest.split()[8]) for name, _, rest in rows if name.strip() != "lo")
 
@@ -218,8 +216,8 @@ def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]]) -> dict[str, st
     asked = {}
     for pid, state in asked_of:
         path = os.path.join(folder, "%d.stack" % pid)
-        caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", read("/proc/%d/status" % pid) or "", re.MULTILINE)
-        if state in "TtZ" or not caught or not int(caught.group(1), 16) >> (number - 1) & 1:
+        caught = int(status_field(pid, "SigCgt") or "0", 16)
+        if state in "TtZ" or not caught >> (number - 1) & 1:
             continue  # one that does not catch it would die of it
         try:
             asked[pid] = path, os.stat(path).st_size

@@ -122,5 +122,5 @@ class ProcessStream:
 class LocalStream(ProcessStream):
     """Runs the bootstrap under a shell."""
 
-    def __init__(self, python: str, shell: str = "/bin/sh") -> None:
-        super().__init__([shell, "-c", command(python)])
+    def __init__(self, python: str) -> None:
+        super().__init__(["/bin/sh", "-c", command(python)])
