@@ -1,7 +1,7 @@
 """The TCP connections of a run's ranks, as this node's kernel sees them: which stand still, which have had no answer to
 their dial yet, and where each rank listens.
 
-Argument: {"run_id": str}. Gives {"connections": [{"local", "local_port", "remote", "remote_port", "rank" (null:
+Argument: {"run_id": str}. Gives {"connections": [{"local", "local_port", "remote", "remote_port", "pid", "rank" (null:
 it has none), "open" (false: no answer to the dial yet), "unacked" (bytes sent and not acknowledged), "unread" (bytes
 that arrived and were not read), "resent" (how often in a row the oldest of them was sent again)}], "listening":
 [{"port", "rank"}]}.
@@ -40,6 +40,7 @@ def look(arguments: dict[str, Any]) -> RankConnections:
                 "local_port": local_port,
                 "remote": remote,
                 "remote_port": remote_port,
+                "pid": pid,
                 "rank": ranks[pid],
                 "open": one.state == ESTABLISHED,
                 "unacked": unacked,

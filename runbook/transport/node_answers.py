@@ -420,6 +420,7 @@ class TcpConnection(TypedDict):
     local_port: Port
     remote: Address
     remote_port: Port
+    pid: Pid
     rank: Count | None
     open: bool
     unacked: Count

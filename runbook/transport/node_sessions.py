@@ -255,8 +255,8 @@ def _too_late(node: Node, seconds: float) -> Unreachable:
     """A way to the node that did not open in so many seconds."""
     cause, says = _LATE.get(node.connection, ("ssh-timeout", "logging in to {} did not come to an end"))
     where = node.place if node.connection == "kubernetes" else node.name
-    fields = {"node": word(node.name), "pod": word(node.pod or "POD")}
-    return unreachable_for(cause, f"{says.format(where)} within {seconds:.0f} s", way="late", **fields)
+    says = f"{says.format(where)} within {seconds:.0f} s"
+    return unreachable_for(cause, says, way="late", node=word(node.name), pod=word(node.pod or "POD"))
 
 
 def _for_want_of_time(failure: Unreachable) -> bool:
