@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.node_answers import Counters, Ran, Segments
+    from runbook.transport.node_answers import Counters, Segments
 
 OF_INTERFACE = (
     "rx_packets",
@@ -75,7 +75,11 @@ def look(arguments: dict[str, Any]) -> Counters:
         "tcp": tcp(),
         "ports": ports(),
         "machine": machine(arguments["pid"]),
-        "gpus": None if smi is None else gpus(smi, arguments["gpus"], arguments["deadline_s"]),
+        "gpus": (
+            None
+            if smi is None
+            else query_gpus(smi, OF_GPU, time.monotonic() + arguments["deadline_s"], arguments["gpus"])
+        ),
         "xids": xids() if arguments["gpus"] else None,
     }
 
@@ -145,12 +149,6 @@ def held_back(pid: int) -> int | None:
 
 def whole(text: str | None) -> int | None:
     return int(text) if text and text.strip().isdigit() else None
-
-
-def gpus(smi: str, indices: list[int], seconds: float) -> Ran:
-    """Of these GPUs only: the driver need not wake others for us."""
-    which = ["-i", ",".join(str(index) for index in indices)]
-    return query_gpus([smi] + which, OF_GPU, time.monotonic() + seconds)
 
 
 def xids() -> list[str] | None:

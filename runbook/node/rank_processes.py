@@ -244,8 +244,7 @@ def gpu_use(indices: Iterable[int]) -> dict[str, int] | None:
     smi = find_smi()
     if smi is None:
         return None
-    which = ["-i", ",".join(map(str, indices))]
-    said = query_gpus([smi] + which, ("index", "utilization.gpu"), time.monotonic() + GPU_S)
+    said = query_gpus(smi, ("index", "utilization.gpu"), time.monotonic() + GPU_S, indices)
     rows = re.findall(r"^(\d+), *(\d+)(?: %)?$", said.get("out", ""), re.MULTILINE)
     return {index: int(percent) for index, percent in rows} or None
 

@@ -154,24 +154,14 @@ def stopped(node: Node, how: str, evidence: tuple[str, ...]) -> Unreachable:
 
 
 def _unknown(node: Node, evidence: tuple[str, ...]) -> Unreachable:
-    if node.container is None:
-        return unreachable_for(
-            "container-unknown",
-            f"`inside:` of {node.name} leads to a container that is not there",
-            evidence,
-            way="live",
-            node=node.name,
-        )
-    runtime, name = node.container.runtime, node.container.name
-    return unreachable_for(
-        "container-unknown",
-        f"{runtime} on {node.name} knows no container {name}, as this user",
-        evidence,
-        way="podman" if runtime == "podman" else "not-listed",
-        node=node.name,
-        lists=LISTS[runtime],
-        name=name,
-    )
+    runtime, name = (node.container.runtime, node.container.name) if node.container else ("", "")
+    if runtime:
+        way = "podman" if runtime == "podman" else "not-listed"
+        says = f"{runtime} on {node.name} knows no container {name}, as this user"
+    else:
+        way, says = "live", f"`inside:` of {node.name} leads to a container that is not there"
+    lists = LISTS.get(runtime)
+    return unreachable_for("container-unknown", says, evidence, way=way, node=node.name, lists=lists, name=name)
 
 
 def unreachable(node: Node, says: str, evidence: tuple[str, ...]) -> Unreachable:

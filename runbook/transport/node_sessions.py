@@ -244,18 +244,16 @@ class Site:
         return results
 
 
-_LATE = {
-    "slurm": ("slurm-unreachable", "no step came to run on {}"),
-    "kubernetes": ("kubernetes-unreachable", "no session came to be in {}"),
-    "agent": ("agent-lost", "the agent of {} opened no stream"),
-}
-
-
 def _too_late(node: Node, seconds: float) -> Unreachable:
     """A way to the node that did not open in so many seconds."""
-    cause, says = _LATE.get(node.connection, ("ssh-timeout", "logging in to {} did not come to an end"))
-    where = node.place if node.connection == "kubernetes" else node.name
-    says = f"{says.format(where)} within {seconds:.0f} s"
+    cause, says = "ssh-timeout", f"logging in to {node.name} did not come to an end"
+    if node.connection == "slurm":
+        cause, says = "slurm-unreachable", f"no step came to run on {node.name}"
+    elif node.connection == "kubernetes":
+        cause, says = "kubernetes-unreachable", f"no session came to be in {node.place}"
+    elif node.connection == "agent":
+        cause, says = "agent-lost", f"the agent of {node.name} opened no stream"
+    says += f" within {seconds:.0f} s"
     return unreachable_for(cause, says, way="late", node=word(node.name), pod=word(node.pod or "POD"))
 
 

@@ -178,36 +178,26 @@ def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 
     where they tell nothing. `seconds`: how long the program took to say them."""
     seen = said(complaint)
     if _AUTH.search(complaint):
-        return _not_believed(
-            "Slurm does not believe who we are: munge made no credential, or the other side takes none of ours", seen
-        )
+        says = "Slurm does not believe who we are: munge made no credential, or the other side takes none of ours"
+        return _not_believed(says, seen)
     if node is not None and _HUNG_UP.search(complaint) and seconds > AT_ONCE_S:
-        return unreachable_for(
-            "slurm-unreachable",
-            f"slurmd on {node} took our connection, and no answer to our order came within {seconds:.0f} s: what is "
-            "larger than "
-            "one packet may not get through, or it hangs",
-            seen,
-            way="broke",
-            node=word(node),
-            on=node,
-        )
+        says = f"slurmd on {node} took our connection, and no answer to our order came within {seconds:.0f} s: what is "
+        says += "larger than one packet may not get through, or it hangs"
+        return unreachable_for("slurm-unreachable", says, seen, way="broke", node=word(node), on=node)
     if node is not None and _HUNG_UP.search(complaint):
-        return _not_believed(
-            f"slurmd on {node} took our order and hung up without a word, as it does with a credential that it does "
-            "not believe",
-            seen,
-        )
+        says = f"slurmd on {node} took our order and hung up without a word, as it does with a credential that it does "
+        return _not_believed(says + "not believe", seen)
     if node is not None and _NO_SLURMD.search(complaint):
         return _no_slurmd(node, seen)
     if _CONTROLLER.search(complaint):
         return no_controller(seen)
-    says = ""
     if _UNKNOWN_JOB.search(complaint):
         says = f"Slurm knows no job {job}: it never was, or ended longer ago than Slurm remembers"
     elif _NOT_YOURS.search(complaint):
         says = f"job {job} is not yours: Slurm starts nothing of yours in it"
-    return unreachable_for("slurm-job-unknown", says, seen, way="not-known") if says else None
+    else:
+        return None
+    return unreachable_for("slurm-job-unknown", says, seen, way="not-known")
 
 
 def silent(node: str, says: str, seen: tuple[str, ...]) -> Unreachable:
@@ -242,52 +232,42 @@ def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreac
     evidence = (*seen, *about)
     told = next((match for line in seen if (match := _CANCELLED.search(line))), None)
     why = told["why"].strip().lower() if told else ""
+    cause = "slurm-job-ended"
     if job.restarts and (job.state not in RUNNING or "requeue" in why):
-        return unreachable_for(
-            "slurm-job-ended",
-            f"job {job.id} was requeued: it ended here, and is {job.state.lower()} once more",
-            evidence,
-            way="requeued",
-            job=word(job.id),
-        )
-    if job.state == "PENDING":
-        return unreachable_for(
-            "slurm-no-allocation",
-            f"job {job.id} has not started: it has no nodes yet ({job.reason})",
-            evidence,
-            way="pending",
-            job=word(job.id),
-            pending=_pending(job.reason),
-        )
-    if job.state not in RUNNING or why:
-        # What became of it is only known once it is over; until then srun knows it better.
-        over = job.state in ENDINGS
-        state = job.state if over else "TIMEOUT" if "time limit" in why else "" if why else "CANCELLED"
-        says = ENDINGS.get(state, f"Slurm ended it {why}")
-        if state == "TIMEOUT" and job.limit:
-            says += f" ({job.limit})"
-        return Unreachable(
-            "slurm-job-ended",
-            f"job {job.id} has ended: {says}",
-            NEXT.get(state, "get another one (`salloc`, `sbatch`)") + ", and run this again in it",
-            evidence,
-        )
-    if node is not None and node not in job.nodes:
-        return unreachable_for(
-            "slurm-node-not-in-job",
-            f"{node} is not among the nodes of job {job.id}",
-            evidence,
-            way="live",
-            nodes=word(",".join(job.nodes)),
-            job=word(job.id),
-            node=node,
-            what=word(f"all:!{node}"),
-        )
-    if told:
-        return unreachable_for(
-            "slurm-job-ended", f"our step on {node} was cancelled; job {job.id} itself runs on", evidence, way="step"
-        )
-    return None
+        way, says = "requeued", f"job {job.id} was requeued: it ended here, and is {job.state.lower()} once more"
+    elif job.state == "PENDING":
+        cause, way = "slurm-no-allocation", "pending"
+        says = f"job {job.id} has not started: it has no nodes yet ({job.reason})"
+    elif job.state not in RUNNING or why:
+        return _over(job, why, evidence)
+    elif node is not None and node not in job.nodes:
+        cause, way, says = "slurm-node-not-in-job", "live", f"{node} is not among the nodes of job {job.id}"
+    elif told:
+        way, says = "step", f"our step on {node} was cancelled; job {job.id} itself runs on"
+    else:
+        return None
+    return unreachable_for(
+        cause,
+        says,
+        evidence,
+        way=way,
+        job=word(job.id),
+        pending=_pending(job.reason),
+        nodes=word(",".join(job.nodes)),
+        node=node,
+        what=word(f"all:!{node}"),
+    )
+
+
+def _over(job: SlurmJob, why: str, evidence: tuple[str, ...]) -> Unreachable:
+    """What became of a job is only known once it is over; until then srun knows it better: `why`."""
+    state = "TIMEOUT" if "time limit" in why else "" if why else "CANCELLED"
+    state = job.state if job.state in ENDINGS else state
+    says = ENDINGS.get(state, f"Slurm ended it {why}")
+    if state == "TIMEOUT" and job.limit:
+        says += f" ({job.limit})"
+    remedy = NEXT.get(state, "get another one (`salloc`, `sbatch`)") + ", and run this again in it"
+    return Unreachable("slurm-job-ended", f"job {job.id} has ended: {says}", remedy, evidence)
 
 
 def _pending(reason: str) -> str:

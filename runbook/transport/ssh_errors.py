@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import paramiko
@@ -25,6 +26,7 @@ REFUSED_THOUGH_THERE = (
     "`from=` before the key, or PubkeyAcceptedAlgorithms"
 )
 
+_TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
 TURNED_AWAY = ("MaxStartups", "Not allowed at this time")
 """What OpenSSH says before it names itself: since 8.5, and since 9.8 with PerSourcePenalties. Before, nothing."""
 
@@ -70,35 +72,21 @@ def _before_the_login(
             host=target.host,
             port=target.port,
         )
-    where = f"{target.host} port {target.port}"
+    where, fails = f"{target.host} port {target.port}", str(error) or type(error).__name__
     if wire.ended and (not wire.words or any(words in wire.words for words in TURNED_AWAY)):
         return _turned_away(target, name, wire.words, seen)
+    cause, way = "ssh-handshake-failed", "closed"
     if wire.words and wire.banner is None:
-        return unreachable_for(
-            "ssh-handshake-failed",
-            f"{name}: {where} is no SSH server: it says {wire.words!r}",
-            seen,
-            way="another-service",
-            name=name,
-            port=target.port,
-        )
-    silent = wire.quiet_s > 0.8 * target.banner_s
-    if silent or isinstance(error, TimeoutError) or "timed out" in str(error) or "timeout" in str(error).lower():
+        way, says = "another-service", f"{where} is no SSH server: it says {wire.words!r}"
+    elif wire.quiet_s > 0.8 * target.banner_s or isinstance(error, TimeoutError) or _TIMED_OUT.search(fails):
+        cause, way = "ssh-timeout", "live"
+        says = f"TCP {target.port} of {target.host} opens, but the SSH server says nothing within {target.banner_s:g} s"
         if wire.banner:
-            says = f"{name}: {where} says it is {wire.banner}, and then nothing more in time"
-        else:
-            says = (
-                f"{name}: TCP {target.port} of {target.host} opens, but the SSH server says nothing within "
-                f"{target.banner_s:g} s"
-            )
-        return unreachable_for("ssh-timeout", says, seen, way="live", name=name, port=target.port)
-    return unreachable_for(
-        "ssh-handshake-failed",
-        f"{name}: {where} answers, but the SSH handshake fails: {str(error) or type(error).__name__}",
-        (*seen, *([f"the server is {wire.banner}"] if wire.banner else [])),
-        way="closed",
-        name=name,
-    )
+            says = f"{where} says it is {wire.banner}, and then nothing more in time"
+    else:
+        says = f"{where} answers, but the SSH handshake fails: {fails}"
+        seen += (f"the server is {wire.banner}",) if wire.banner else ()
+    return unreachable_for(cause, f"{name}: {says}", seen, way=way, name=name, port=target.port)
 
 
 def unknown_key(key: paramiko.PKey, known: Known, target: LoginTarget, name: str) -> Unreachable:
@@ -218,29 +206,15 @@ def _refused(
     if allowed and "publickey" not in allowed:
         words = " or ".join(sorted(set(allowed)))
         asks = "keyboard-interactive" in allowed and "taken" in str(error)
-        return unreachable_for(
-            "ssh-auth-failed",
-            f"{name}: {target.label} "
-            + (
-                "takes our key and asks for a second factor, which a run cannot type"
-                if asks
-                else f"takes no keys, {f'only {words}' if words else 'and nothing else either'}"
-            ),
-            seen,
-            way="second-factor" if asks else "no-keys",
-            name=name,
-        )
+        says = f"{target.label} takes no keys, {f'only {words}' if words else 'and nothing else either'}"
+        if asks:
+            says = f"{target.label} takes our key and asks for a second factor, which a run cannot type"
+        way = "second-factor" if asks else "no-keys"
+        return unreachable_for("ssh-auth-failed", f"{name}: {says}", seen, way=way, name=name)
     if "EOF" in str(error):
-        return unreachable_for(
-            "ssh-auth-failed",
-            f"{name}: {target.label} hangs up while it judges our login: most likely it takes the key and bars the "
-            "account, "
-            "which has expired or is kept out by a PAM rule",
-            seen,
-            way="account",
-            name=name,
-            user=word(target.user),
-        )
+        says = f"{name}: {target.label} hangs up while it judges our login: most likely it takes the key and bars the "
+        says += "account, which has expired or is kept out by a PAM rule"
+        return unreachable_for("ssh-auth-failed", says, seen, way="account", name=name, user=word(target.user))
     offered = [key.label for key in keys if key.wrong is None]
     file = next((key.path for key in keys if key.wrong is None), "~/.ssh/id_ed25519")
     return unreachable_for(
