@@ -68,18 +68,14 @@ DMESG_S = 3
 
 def look(arguments: dict[str, Any]) -> Counters:
     names = [device for name in arguments["interfaces"] for device in [name] + hardware(name)]
-    smi = find_smi() if arguments["gpus"] else None
+    smi, deadline = find_smi() if arguments["gpus"] else None, time.monotonic() + arguments["deadline_s"]
     return {
         "clock": time.monotonic(),
         "interfaces": {name: interface(name) for name in dict.fromkeys(names)},
         "tcp": tcp(),
         "ports": ports(),
         "machine": machine(arguments["pid"]),
-        "gpus": (
-            None
-            if smi is None
-            else query_gpus(smi, OF_GPU, time.monotonic() + arguments["deadline_s"], arguments["gpus"])
-        ),
+        "gpus": query_gpus(smi, OF_GPU, deadline, arguments["gpus"]) if smi else None,
         "xids": xids() if arguments["gpus"] else None,
     }
 
