@@ -573,7 +573,7 @@ def longest_growth(before: dict[str, float], after: dict[str, float]) -> float:
 
 
 def kernel_kills() -> int | None:
-    """How many processes this kernel has killed for want of memory since boot; None where it does not say."""
+    """How many processes this kernel has killed for lack of memory since boot; None where it does not say."""
     try:
         with open("/proc/vmstat") as file:
             return next(int(line.split()[1]) for line in file if line.startswith("oom_kill "))

@@ -3,16 +3,14 @@ nothing.
 
 Argument: {"leaders": {rank: pid of the first process of its session}, "seconds": how long to watch, "stacks": the
 folder where processes of these sessions write theirs when asked (stack_on_signal.py), or null, "gpus": indices of those
-whose use is asked for, or null}. Gives
-{"ranks": {rank: {"processes": [{"pid", "state", "comm", "wchan", "rank" (RANK in its environment, or None), "cpu"
-(share of one CPU meanwhile)}] of its session and their descendants,
-"works": whether these used a CPU or read from a disk meanwhile, "moved": bytes that its TCP connections carried
-meanwhile, or None, "queued": bytes they wait to send or to be
-acknowledged, "stack": what py-spy says, or None, "own_stacks": {pid: what processes say themselves}}},
-"busy": [{"pid", "user", "command", "cpu"}] the other processes that use most of the CPU, "carried": bytes that all
-interfaces but lo carried, "cpus": int, "kernel_kills": how many processes the kernel killed for want of memory since
-boot, "kernel_says": [its lines about that], "gpu_use": {index: percent of the time in which something ran on it, as
-nvidia-smi tells} or null, "seconds": how long it watched}.
+whose use is asked for, or null}. Gives {"ranks": {rank: {"processes": [{"pid", "state", "comm", "wchan", "rank" (RANK
+in its environment, or None), "cpu" (share of one CPU meanwhile)}] of its session and their descendants, "works":
+whether these used a CPU or read from a disk meanwhile, "moved": bytes that its TCP connections carried meanwhile, or
+None, "queued": bytes they wait to send or to be acknowledged, "stack": what py-spy says, or None, "own_stacks": {pid:
+what processes say themselves}}}, "busy": [{"pid", "user", "command", "cpu"}] the other processes that use most of the
+CPU, "carried": bytes that all interfaces but lo carried, "cpus": int, "kernel_kills": how many processes the kernel
+killed for lack of memory since boot, "kernel_says": [its lines about that], "gpu_use": {index: percent of the time in
+which something ran on it, as nvidia-smi tells} or null, "seconds": how long it watched}.
 """
 
 from __future__ import annotations
@@ -254,13 +252,13 @@ def gpu_use(indices: Iterable[int]) -> dict[str, int] | None:
 
 
 def kernel_kills() -> int | None:
-    """How many processes this kernel has killed for want of memory since boot; None where it does not say."""
+    """How many processes this kernel has killed for lack of memory since boot; None where it does not say."""
     found = re.search(r"^oom_kill (\d+)$", read("/proc/vmstat") or "", re.MULTILINE)
     return int(found.group(1)) if found else None
 
 
 def kernel_says() -> list[str]:
-    """The kernel's last words about processes that it killed for want of memory, where this user may read them."""
+    """The kernel's last words about processes that it killed for lack of memory, where this user may read them."""
     answer = tool("dmesg", [], 2)
     lines = [
         line
