@@ -1,4 +1,4 @@
-"""What the kernel counts of each established TCP connection, as `ss` tells it."""
+"""The kernel's counters of each established TCP connection, as `ss` shows them."""
 
 from __future__ import annotations
 

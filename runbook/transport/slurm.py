@@ -2,10 +2,9 @@
 
 Facts this stands on, measured on Slurm 22.05: without `--unbuffered` what does not end in a newline is held back for
 seconds; with it, stdout is a pty that changes no byte. When stdin ends, the supervisor sees it at once and cleans up;
-when srun is killed, the supervisor is killed half a second later and cannot. So nobody signals srun while a supervisor
-may live. What srun and a job's environment say about tasks (SLURM_NTASKS=1, SLURM_PROCID=0) is true of the supervisor
-and of no rank:
-a trainer that reads it would believe that it is alone.
+when srun is killed, the supervisor is killed half a second later and cannot. So srun is never signalled while a
+supervisor may live. What srun and a job's environment say about tasks (SLURM_NTASKS=1, SLURM_PROCID=0) is true of the
+supervisor and of no rank: a trainer that reads it would believe that it is alone.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ _NOT_YOURS = re.compile(r"access/permission denied|user not authorized", re.IGNO
 _CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+(?P<why>.*?)\s*\*\*\*")
 
 AT_ONCE_S = 5.0
-"""slurmd hangs up at once on a credential that it does not believe; what it did not hear is given up after
+"""slurmd hangs up at once on a credential that it does not accept; an order that it did not receive is given up after
 MessageTimeout."""
 
 ENDINGS: Mapping[str, str] = {
     "BOOT_FAIL": "its nodes could not be started",
     "CANCELLED": "it was cancelled (scancel)",
     "COMPLETED": "it has completed",
-    "DEADLINE": "it would not have kept its deadline",
+    "DEADLINE": "it would have missed its deadline",
     "FAILED": "its batch script failed",
     "NODE_FAIL": "one of its nodes failed",
     "OUT_OF_MEMORY": "it used more memory than it had asked for",
@@ -94,7 +93,7 @@ class SlurmNode:
 
 
 def hosts(text: str) -> tuple[str, ...]:
-    """`gn[01-02],login1` taken apart; nothing of `(null)`. Raises ValueError for a list that is none."""
+    """The names in `gn[01-02],login1`; none for `(null)`. Raises ValueError for another text."""
     return () if text in NONE else tuple(name for part in _BETWEEN.split(text) for name in expand(part))
 
 
@@ -136,7 +135,7 @@ def job_in(text: str, number: str) -> SlurmJob:
 
 
 def nodes_in(text: str) -> dict[str, SlurmNode]:
-    """Of `scontrol show node`, by name."""
+    """Nodes of `scontrol show node`, by name."""
     found = {}
     for record in re.split(r"(?m)^(?=NodeName=)", text):
         if record.startswith("NodeName="):
@@ -151,7 +150,7 @@ def nodes_in(text: str) -> dict[str, SlurmNode]:
 
 
 def _value(record: str, key: str) -> str:
-    """Of a line's first key, or of one further on in its line; Slurm's own keys stand before what users wrote."""
+    """The value of a line's first key, or of a later one; Slurm's own keys come before what users wrote."""
     match = re.search(rf"(?m)^(?:[ \t]*|(?!JobId=).* ){key}=(\S*)", record)
     if match is None:
         raise ValueError(f"there is no {key} in it")
@@ -178,21 +177,21 @@ def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 
     where they tell nothing. `seconds`: how long the program took to say them."""
     seen = said(complaint)
     if _AUTH.search(complaint):
-        says = "Slurm does not believe who we are: munge made no credential, or the other side takes none of ours"
+        says = "Slurm does not accept our identity: munge made no credential, or the other side takes none of ours"
         return _not_believed(says, seen)
     if node is not None and _HUNG_UP.search(complaint) and seconds > AT_ONCE_S:
         says = f"slurmd on {node} took our connection, and no answer to our order came within {seconds:.0f} s: what is "
         says += "larger than one packet may not get through, or it hangs"
         return unreachable_for("slurm-unreachable", says, seen, way="broke", node=word(node), on=node)
     if node is not None and _HUNG_UP.search(complaint):
-        says = f"slurmd on {node} took our order and hung up without a word, as it does with a credential that it does "
-        return _not_believed(says + "not believe", seen)
+        says = f"slurmd on {node} took our order and hung up without an answer, as it does with a credential that it "
+        return _not_believed(says + "does not accept", seen)
     if node is not None and _NO_SLURMD.search(complaint):
         return _no_slurmd(node, seen)
     if _CONTROLLER.search(complaint):
         return no_controller(seen)
     if _UNKNOWN_JOB.search(complaint):
-        says = f"Slurm knows no job {job}: it never was, or ended longer ago than Slurm remembers"
+        says = f"Slurm knows no job {job}: it never existed, or ended longer ago than Slurm remembers"
     elif _NOT_YOURS.search(complaint):
         says = f"job {job} is not yours: Slurm starts nothing of yours in it"
     else:
@@ -201,10 +200,11 @@ def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 
 
 
 def silent(node: str, says: str, seen: tuple[str, ...]) -> Unreachable:
-    """For a step that neither ends nor says a word: slurmctld takes minutes (SlurmdTimeout) to miss a node."""
+    """The failure for a step that neither ends nor prints: slurmctld takes minutes (SlurmdTimeout) to notice a lost
+    node."""
     return unreachable_for(
         "slurm-unreachable",
-        f"{says}; its job runs, and Slurm has not missed it yet",
+        f"{says}; its job runs, and Slurm has not noticed a failure yet",
         seen,
         way="silent",
         node=node,
@@ -260,7 +260,7 @@ def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreac
 
 
 def _over(job: SlurmJob, why: str, evidence: tuple[str, ...]) -> Unreachable:
-    """What became of a job is only known once it is over; until then srun knows it better: `why`."""
+    """The state of a job is known only once it is over; until then srun knows more: `why`."""
     state = "TIMEOUT" if "time limit" in why else "" if why else "CANCELLED"
     state = job.state if job.state in ENDINGS else state
     says = ENDINGS.get(state, f"Slurm ended it {why}")
@@ -291,7 +291,7 @@ BAD_STATES: Mapping[str, str] = {
 
 
 def unhealthy(node: SlurmNode, seen: tuple[str, ...] = ()) -> Unreachable | None:
-    """What Slurm itself holds against a node; None where that is nothing."""
+    """The fault of a node that Slurm itself reports; None without one."""
     bad = list(dict.fromkeys(BAD_STATES[state] for state in node.states if state in BAD_STATES))
     if not (bad or node.silent):
         return None
@@ -303,7 +303,7 @@ def unhealthy(node: SlurmNode, seen: tuple[str, ...] = ()) -> Unreachable | None
         return _no_slurmd(node.name, evidence)
     return unreachable_for(
         "slurm-node-drained",
-        f"{node.name} is {' and '.join(bad)}" + (f": {node.reason}" if node.reason else ", and nobody said why"),
+        f"{node.name} is {' and '.join(bad)}" + (f": {node.reason}" if node.reason else ", and no reason is given"),
         evidence,
         way="live",
         node=word(node.name),
@@ -311,10 +311,10 @@ def unhealthy(node: SlurmNode, seen: tuple[str, ...] = ()) -> Unreachable | None
 
 
 ASKED_S = 3.0
-"""Of a question to slurmctld. One thread sends everybody's beats, and may have to ask."""
+"""For a question to slurmctld. The one thread that sends all beats may have to ask it."""
 
 FRESH_S = 2.0
-"""So old may an answer be: when a job ends, all of its nodes ask at once."""
+"""How old an answer may be: when a job ends, all of its nodes ask at once."""
 
 KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
 """Which cluster is meant. All else that Slurm's programs read from the environment would change what we ask them
@@ -363,7 +363,7 @@ class Allocations:
         seen = said(complaint)
         told = refusal(complaint, number, name, seconds)
         if told and told.cause == "slurm-auth-failed":
-            return told  # nobody else would believe us either
+            return told  # no other of Slurm's programs would accept us either
         try:
             job = self._answers.ask(("job", number), FRESH_S, lambda: job_of(number))
             over = ended(job, name, seen)
@@ -374,7 +374,7 @@ class Allocations:
             if error.cause == "slurm-auth-failed":
                 return error
             return Unreachable(
-                error.cause, f"{says}; why, Slurm does not tell: {error.says}", error.remedy, (*seen, *error.evidence)
+                error.cause, f"{says}; Slurm gives no reason: {error.says}", error.remedy, (*seen, *error.evidence)
             )
         if told := told or (node and unhealthy(node, seen)) or over:
             return told
@@ -407,13 +407,13 @@ class SlurmStream(ProcessStream):
         )
 
     def close(self) -> None:
-        """A supervisor that heard nothing for so long has cleaned up by itself: an srun that still waits, waits for
-        nobody."""
+        """After this long without a beat a supervisor has cleaned up by itself: an srun that still waits can be
+        killed."""
         super().close()
         self._process.terminate()
 
     def kill(self) -> None:
-        """The supervisor does not run: there is nobody who would have to clean up."""
+        """The supervisor does not run: there is nothing to clean up."""
         self._process.terminate()
 
     def why(self, says: str) -> Unreachable:
@@ -449,7 +449,7 @@ def ask(*argv: str, about: str = "", timeout_s: float = ASKED_S) -> str:
 
 
 def _no_munge() -> Unreachable | None:
-    """Whether it is munge that keeps Slurm's programs waiting: they try it for a minute before they say a word."""
+    """Whether munge keeps Slurm's programs waiting: they try it for a minute before they print anything."""
     try:
         done = printed(["munge", "-n"], ASKED_S)
     except (OSError, subprocess.TimeoutExpired):

@@ -16,7 +16,7 @@ from runbook.transport.ssh_keys import KeyFile, Known, KnownHost
 
 
 class TurnedAway(Unreachable):
-    """The server hung up before it had named itself: it may have more room in a moment."""
+    """The server hung up before its banner: it may have more room in a moment."""
 
 
 REFUSED_THOUGH_THERE = (
@@ -28,7 +28,7 @@ REFUSED_THOUGH_THERE = (
 
 _TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
 TURNED_AWAY = ("MaxStartups", "Not allowed at this time")
-"""What OpenSSH says before it names itself: since 8.5, and since 9.8 with PerSourcePenalties. Before, nothing."""
+"""What OpenSSH says before its banner: since 8.5, and since 9.8 with PerSourcePenalties. Before that, nothing."""
 
 
 def why(
@@ -41,7 +41,7 @@ def why(
 ) -> Unreachable:
     """Which cause an exception of paramiko, Fabric or the socket stands for.
 
-    `wire` is the connection it happened on, `keys` are those that were to be offered, or that could not be.
+    `wire` is the connection it happened on, `keys` are those to offer, or those that cannot be used.
     """
     said = getattr(transport, "farewell", "")
     seen = (f"{type(error).__name__}: {error}", *([f"the server hung up: {said}"] if said else []))
@@ -59,7 +59,7 @@ def why(
 def _before_the_login(
     error: Exception, target: LoginTarget, name: str, wire: Wire, seen: tuple[str, ...]
 ) -> Unreachable:
-    """What the connection itself tells: a proxy that gives none, somebody who hangs up, who is no SSH server, or who is
+    """What the connection itself shows: a proxy that gives none, or a server that hangs up, is not an SSH server, or is
     silent."""
     if target.proxy_command and not wire.heard:
         complaint = wire.complaint()
@@ -77,7 +77,7 @@ def _before_the_login(
         return _turned_away(target, name, wire.words, seen)
     cause, way = "ssh-handshake-failed", "closed"
     if wire.words and wire.banner is None:
-        way, says = "another-service", f"{where} is no SSH server: it says {wire.words!r}"
+        way, says = "another-service", f"{where} is not an SSH server: it says {wire.words!r}"
     elif wire.quiet_s > 0.8 * target.banner_s or isinstance(error, TimeoutError) or _TIMED_OUT.search(fails):
         cause, way = "ssh-timeout", "live"
         says = f"TCP {target.port} of {target.host} opens, but the SSH server says nothing within {target.banner_s:g} s"
@@ -114,7 +114,7 @@ def unknown_key(key: paramiko.PKey, known: Known, target: LoginTarget, name: str
 
 
 def key_not_kept(key: paramiko.PKey, file: str, reason: str, target: LoginTarget, name: str) -> Unreachable:
-    """A new host key that may be trusted on first use, and cannot be written down: there would be no second use."""
+    """A new host key that may be trusted on first use, but cannot be saved for the next one."""
     return unreachable_for(
         "ssh-host-key-unknown",
         f"{name}: {target.entry} shows a {key.get_name()} host key that is new, and it cannot be kept in "
@@ -125,7 +125,7 @@ def key_not_kept(key: paramiko.PKey, file: str, reason: str, target: LoginTarget
 
 
 def _quoted(entry: str) -> str:
-    """`[host]:port` has brackets, which a shell reads, more often than not: between quotes in any case."""
+    """`[host]:port` has brackets, which most shells interpret: always quoted."""
     return quoted if (quoted := word(entry)) != entry else f"'{entry}'"
 
 
@@ -140,10 +140,10 @@ def _learn(target: LoginTarget, file: str) -> str:
 
 
 def revoked_key(key: paramiko.PKey, entry: KnownHost, target: LoginTarget, name: str) -> Unreachable:
-    """A host key that `entry` says is not to be trusted any more."""
+    """A host key that `entry` marks as no longer trusted."""
     return unreachable_for(
         "ssh-host-key-changed",
-        f"{name}: {target.entry} shows a host key that {entry.place} has revoked: it is not to be trusted",
+        f"{name}: {target.entry} shows a host key that {entry.place} has revoked: it must not be trusted",
         (f"offered: {key.fingerprint}", f"{entry.place}: @revoked {entry.hosts}"),
         way="revoked",
         name=name,
@@ -152,8 +152,8 @@ def revoked_key(key: paramiko.PKey, entry: KnownHost, target: LoginTarget, name:
 
 
 def changed_key(key: paramiko.PKey, known: Sequence[KnownHost], target: LoginTarget, name: str) -> Unreachable:
-    """A host key of a host that is known by others. Of another type than all of them it is a changed one as well, as
-    OpenSSH has it: who stands in between has only to make one of a type that is not known."""
+    """A host key of a host that is known by others. Of another type than all of them it is a changed one as well, as in
+    OpenSSH: an attacker in between would only have to make a key of an unknown type."""
     shown = key.get_name()
     entry = next((one for one in known if one.kind == shown), known[0])
     file = entry.place.rpartition(":")[0]
@@ -161,7 +161,7 @@ def changed_key(key: paramiko.PKey, known: Sequence[KnownHost], target: LoginTar
         "ssh-host-key-changed",
         f"{name}: the host key of {target.entry} is not the one in known_hosts"
         + (f" ({shown}, and known is one of type {entry.kind})" if shown != entry.kind else "")
-        + ": a reinstalled machine, another machine at this address, or somebody in between",
+        + ": a reinstalled machine, another machine at this address, or an attacker in between",
         (
             f"offered: {key.fingerprint} ({shown})",
             f"expected: {entry.fingerprint} ({entry.kind}, {entry.place})",
@@ -191,7 +191,7 @@ def _turned_away(target: LoginTarget, name: str, words: str, seen: tuple[str, ..
         "a filter such as fail2ban or hosts.deny turns us away",
         f"on {name}'s console: `sudo sshd -T | grep -i maxstartups` and `sudo journalctl -u ssh -n 20`; raise it in "
         "/etc/ssh/sshd_config (`MaxStartups 100:30:200`) and `sudo systemctl reload ssh`; fewer logins at once: -f 4",
-        (f"it says: {words}" if words else "it hangs up without a word", *seen),
+        (f"it says: {words}" if words else "it hangs up without a reason", *seen),
     )
 
 
@@ -212,8 +212,8 @@ def _refused(
         way = "second-factor" if asks else "no-keys"
         return unreachable_for("ssh-auth-failed", f"{name}: {says}", seen, way=way, name=name)
     if "EOF" in str(error):
-        says = f"{name}: {target.label} hangs up while it judges our login: most likely it takes the key and bars the "
-        says += "account, which has expired or is kept out by a PAM rule"
+        says = f"{name}: {target.label} hangs up during our login: most likely it accepts the key and refuses the "
+        says += "account, which has expired or is excluded by a PAM rule"
         return unreachable_for("ssh-auth-failed", says, seen, way="account", name=name, user=word(target.user))
     offered = [key.label for key in keys if key.wrong is None]
     file = next((key.path for key in keys if key.wrong is None), "~/.ssh/id_ed25519")
@@ -238,7 +238,7 @@ def _too_many_keys(target: LoginTarget, name: str, keys: Sequence[KeyFile], seen
     files = [key.path for key in keys if key.wrong is None]
     return unreachable_for(
         "ssh-auth-failed",
-        f"{name}: {target.label} hangs up before our key's turn comes: too many are offered for its MaxAuthTries "
+        f"{name}: {target.label} hangs up before it tries our key: too many are offered for its MaxAuthTries "
         f"({len(files)} files{'' if target.identities_only else ', and those of the agent'})",
         (*seen, *(f"offered: {file}" for file in files[:8])),
         way="too-many-keys",
