@@ -40,9 +40,7 @@ if dist.get_rank() == 0:
 
 def watched(lab: Lab, rounds: int) -> list[str]:
     """`lab` has two hosts."""
-    for host in lab:
-        host.run("mkdir -p ~/work", lab.user)
-        host.write("~/work/train.py", TRAINS, user=lab.user)
+    lab.work_file("train.py", TRAINS)
     kinds = {"with `watch: {}`": ", watch: {}", "without": ""}
     steps: dict[str, list[Cost]] = {name: [] for name in kinds}
     for turn in range(rounds):

@@ -120,9 +120,7 @@ class Chaos:
     def __init__(self, lab: Lab, seed: int) -> None:
         self.lab = lab
         self.chance = random.Random(seed)
-        for host in lab:
-            host.run("mkdir -p ~/work", lab.user)
-            host.write("~/work/chaos.py", PROGRAM.read_text(), user=lab.user)
+        lab.work_file("chaos.py", PROGRAM.read_text())
 
     def inject(self, number: int, name: str) -> None:
         lab, kind = self.lab, KINDS[name]
