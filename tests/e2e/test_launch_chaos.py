@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from lab import Host, Lab
 from lab.cli import runbook_cli, runbook_finish, runbook_start
+from lab.processes import wait_until
 from profiles import one_in
 
 pytestmark = pytest.mark.lab
@@ -172,10 +173,7 @@ class Chaos:
         return found
 
     def await_records(self, counts: dict[str, dict[str, int]], what: str) -> None:
-        deadline = time.monotonic() + 60
-        while not all(self.records(counts).values()):
-            assert time.monotonic() < deadline, f"{what}: the job did not begin"
-            time.sleep(0.05)
+        wait_until(f"{what}: the job begins", lambda: all(self.records(counts).values()))
 
     def await_nothing(self, what: str) -> None:
         deadline = time.monotonic() + ORPHANS_S

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.processes import wait_until
 
 from runbook.model.inventory import Kubernetes, Node
 from runbook.transport import Site
@@ -156,10 +157,7 @@ def test_why_a_session_ended_is_asked_until_the_cluster_knows(stand: Stand, chan
         else:
             stand.pods["worker-0"]["status"]["containerStatuses"][1] |= changes
         stand.tell()
-        deadline = time.monotonic() + 30
-        while session.lost is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until("it is lost", lambda: session.lost is not None)
         assert session.lost.cause == cause, session.lost
 
 
