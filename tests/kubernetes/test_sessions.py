@@ -157,8 +157,8 @@ def test_why_a_session_ended_is_asked_until_the_cluster_knows(stand: Stand, chan
         else:
             stand.pods["worker-0"]["status"]["containerStatuses"][1] |= changes
         stand.tell()
-        wait_until("it is lost", lambda: session.lost is not None)
-        assert session.lost.cause == cause, session.lost
+        lost = wait_until("it is lost", lambda: session.lost)
+        assert lost.cause == cause, lost
 
 
 def test_pods_with_labels_are_a_cluster_to_run_on(stand: Stand) -> None:

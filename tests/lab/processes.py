@@ -36,7 +36,7 @@ def call(argv: Sequence[str], *, stdin: str = "", timeout: float = 60.0, check: 
     return done.stdout
 
 
-def wait_until(what: str, ready: Callable[[], T], *, timeout: float = 60.0, pause: float = 0.005) -> T:
+def wait_until(what: str, ready: Callable[[], T | None], *, timeout: float = 60.0, pause: float = 0.005) -> T:
     """Poll `ready` until it holds, and give what it gave; a wait without an end is how a broken lab would look like a
     broken product."""
     deadline = time.monotonic() + timeout
