@@ -325,7 +325,7 @@ def test_node_programs_are_python_3_8_and_import_nothing_of_ours(file: Path) -> 
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0
             modules.add(str(node.module))
-    for_types = {"runbook.transport.frames", "runbook.transport.node_answers"}
+    for_types = {"runbook.transport.node_answers"}
     assert {name for name in modules if name.startswith("runbook") and not name.startswith("runbook.node")} <= for_types
     others = {name.partition(".")[0] for name in modules} - sys.stdlib_module_names
     assert others - {"runbook"} <= ({"torch", "rank_bandwidth"} if file.stem == "rank" else set())

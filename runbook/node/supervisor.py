@@ -32,8 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-    from runbook.transport.frames import Failure
-    from runbook.transport.node_answers import WorkdirFacts
+    from runbook.transport.node_answers import Failure, WorkdirFacts
 
     Frame = dict[str, Any]
 

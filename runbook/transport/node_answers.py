@@ -19,7 +19,6 @@ from runbook.transport.frames import (
     Clock,
     Count,
     ExitCode,
-    Failure,
     Integer,
     Line,
     Pid,
@@ -28,6 +27,7 @@ from runbook.transport.frames import (
     UnexpectedAnswer,
     decoded,
 )
+from runbook.transport.frames import Failure as Failure  # which the supervisor says as well
 
 if sys.version_info >= (3, 11):
     from typing import NotRequired, TypedDict
