@@ -340,7 +340,8 @@ def gid_findings(
         elif index and index in table and not routable(table[index]):
             yield finding_for(
                 "roce-wrong-gid-index",
-                f"GID {index} of {port.name} on {node.name}, which NCCL_IB_GID_INDEX asks for, is no routable RoCE v2 "
+                f"GID {index} of {port.name} on {node.name}, which NCCL_IB_GID_INDEX asks for, is not a "
+                "routable RoCE v2 "
                 "GID",
                 listed,
                 way="index",

@@ -92,7 +92,8 @@ def _not_of_pod(node: Node, pod: Pod) -> Finding:
         )
     return finding_for(
         "interface-wrong",
-        f"{node.address}, which the other nodes dial, is no address of the pod {pod.name}, which has {pod.address}: a "
+        f"{node.address}, which the other nodes dial, is not an address of the pod {pod.name}, which has "
+        f"{pod.address}: a "
         "pod that is started anew gets another one",
         evidence,
         way="pod",
