@@ -227,6 +227,12 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
         hit.line.number < max(went_on.get(hit.line.source, 0), scanner.passed.get(hit.line.source, 0)) for hit in hits
     ):
         return True
+    # Where the run is over, and well, the process with the store may leave before others have looked there once more.
+    if all(
+        hit.sign == "store-gone" and hit.line.number > scanner.ended.get(hit.line.source, hit.line.number)
+        for hit in hits
+    ):
+        return True
     # One that is over, and well, had caught it: nothing says that a process ended of it, and no rank is named for it.
     return all(
         hit.line.number < scanner.ended.get(hit.line.source, 0) and hit.sign not in ENDINGS and hit.line.rank is None
