@@ -18,7 +18,7 @@ from runbook.model.nccl_devices import Selection, selection
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.parsers.ibstat import STATES, Port, from_sysfs, parse, read
 from runbook.parsers.tool_reading import some
-from runbook.transport.answers import IBSTAT
+from runbook.transport.node_answers import IBSTAT
 
 PHYSICAL = {
     "linkup": "LinkUp",
@@ -340,7 +340,8 @@ def gid_findings(
         elif index and index in table and not routable(table[index]):
             yield finding_for(
                 "roce-wrong-gid-index",
-                f"GID {index} of {port.name} on {node.name}, which NCCL_IB_GID_INDEX asks for, is no routable RoCE v2 "
+                f"GID {index} of {port.name} on {node.name}, which NCCL_IB_GID_INDEX asks for, is not a "
+                "routable RoCE v2 "
                 "GID",
                 listed,
                 way="index",

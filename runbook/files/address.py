@@ -1,11 +1,11 @@
-"""What may stand where an address is wanted: a host name or an IP address, and nothing else."""
+"""What is valid as an address: a host name or an IP address, and nothing else."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 
-from runbook.model.visible import visible
+from runbook.model.escaped_text import visible
 
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 _ENDPOINT = re.compile(r"\A(?:\[[^\[\]]*\]|[^:\[\]]*):[0-9]*")

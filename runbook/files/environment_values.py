@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from runbook.files.document import Keys
 from runbook.files.problems import PlacedProblems
+from runbook.files.yaml_document import Keys
 from runbook.model.inventory import EnvValue
 from runbook.model.secrets import Secret
 
@@ -59,7 +59,7 @@ class EnvReader:
 class Environment(Mapping[str, str]):
     """This process's variables, for commands that look at what is there.
 
-    One that is not set does not stop anything: it is remembered, and has no value.
+    One that is not set is not an error: it is noted, and has no value.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:

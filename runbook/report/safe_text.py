@@ -1,12 +1,12 @@
-"""Text from nodes, safe to print: in lines, without colours, with everything escaped that would act on a terminal or
-hide; and how many columns it takes."""
+"""Makes text from nodes safe to print: in lines, without colours, with all characters escaped that would act on a
+terminal or hide; and its width in columns."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 
-from runbook.model.visible import visible
+from runbook.model.escaped_text import visible
 
 # Escape sequences go whole, so that `ESC[31mred` reads `red`: CSI, then OSC/DCS/PM/APC/SOS strings, then short ones.
 ESCAPES = re.compile(

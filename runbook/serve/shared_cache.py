@@ -1,4 +1,4 @@
-"""What many tabs ask for at once is made once."""
+"""A cache for what many tabs ask for at once, which is made once."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class _Entry(Generic[T]):
 
 
 class Recent(Generic[T]):
-    """Values by a key, each given again for so many seconds after it was begun, or until something has changed.
-    `changes` counts what values depend on. May be used from several threads."""
+    """Values by a key, each kept for this many seconds after its computation began, or until something changes:
+    `changes` counts that. A key has all else that a value depends on. May be used from several threads."""
 
     def __init__(self, seconds: float, changes: Callable[[], int], now: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -36,8 +36,8 @@ class Recent(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Who asks while it is made waits, and gets the same unless something has changed since that was begun: so
-        that however much changes, and however many ask, it is made once at a time."""
+        """A caller that comes while it is made waits for it, and makes it again only where something has changed since
+        that began. So it is made once at a time, however much changes and however many ask."""
         seen = self._changes()
         with self._lock:
             entry = self._entries.get(key)

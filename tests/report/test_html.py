@@ -21,7 +21,7 @@ from runbook.model.verdict import Verdict
 from runbook.report.folding import FindingBlock
 from runbook.report.html.render import fixes, fragment, part, render, render_comparison
 
-from .stories import STORIES
+from .made_up_runs import STORIES
 from .strategies import RUNS, UNHURRIED
 from .varied import MARKUP, VARIED, launched, linked, swept, write_run
 
@@ -284,7 +284,7 @@ def test_two_runs_tell_other_versions_environment_and_verdicts(tmp_path: Path) -
     other = write_run(tmp_path / "other", launched(killed=True, node_env="{OMP_NUM_THREADS: '8'}"))
     read = Read(render_comparison(one, other))
     assert "OMP_NUM_THREADS 4 8 node-b" in read.text
-    assert "verdict pass none: it did not come to its end" in read.text
+    assert "verdict pass none: it did not end" in read.text
 
 
 # The command.

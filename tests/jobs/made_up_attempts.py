@@ -1,4 +1,4 @@
-"""Attempts of a job whose nodes nobody has to reach: places, journals as keepers write them, and a kept processes of real logs."""
+"""Made-up attempts of a job, without nodes: places, journals as keepers write them, and processes with real logs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from checks.world import cluster, node
+from checks.made_up_cluster import cluster, node
 
 from runbook.checks.context import Context, Run
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
