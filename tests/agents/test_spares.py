@@ -59,8 +59,7 @@ def test_a_spare_comes_for_a_silent_node_whose_ranks_are_ended_when_it_is_back(l
     assert {node["name"] for node in shown if node["ranks"]} == {"node-a", "node-c"}
     page.press("/groups/train/stop")
     wait_until("the page tells the end", lambda: page.run(id)["verdict"], timeout=SOON_S)
-    for host in lab:
-        wait_until("only the agent is left", lambda host=host: len(host.processes(lab.user)) <= 1, timeout=SOON_S)
+    wait_until("only agents are left", lambda: all(len(h.processes(lab.user)) <= 1 for h in lab), timeout=SOON_S)
     (log,) = (folder / "logs" / "attempt-01").glob("rank-00001.*.out")
     lines = log.read_text().splitlines()
     assert lines == [f"line {number}" for number in range(1, len(lines) + 1)]
