@@ -43,7 +43,7 @@ class Choice:
     extra: Mapping[str, object] = field(default_factory=dict)
     without_bad: bool = False
     min_nodes: int | None = None
-    took_over: Collection[str] = ()  # spares that have taken somebody's place
+    took_over: Collection[str] = ()  # spares that have taken another node's place
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,15 @@ class Plan:
         """Every secret that the plan's files name or hold: of the inventory, of jobs, of variables."""
         more = secrets_among(self.playbook.vars, *(env for stage in self.stages for env in stage.check.environments))
         return list(dict.fromkeys([*secrets_of(self.inventory), *more]))
+
+    @property
+    def ranked(self) -> Inventory:
+        """The nodes that have ranks, for people. A spare takes part in checks, and has no rank of the launch before it
+        takes somebody's place."""
+        spares = {name for stage in self.stages for name in stage.check.spares}
+        launched = {node.name for stage in self.stages if stage.check.user_job for node in stage.inventory.nodes}
+        left = [node for node in self.inventory.nodes if node.name not in spares - launched]
+        return self.inventory if len(left) == len(self.inventory.nodes) else narrow(self.inventory, left)
 
     @property
     def first_with_ranks(self) -> PlannedStage | None:

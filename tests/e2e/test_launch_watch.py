@@ -146,11 +146,11 @@ if os.environ["RANK"] == "0":
 else:
     while True:
         try:
-            peer = socket.create_connection((os.environ["MASTER_ADDR"], 29505), 5)
+            peer = socket.create_connection((os.environ["MASTER_ADDR"], 29505), 60)
             break
         except OSError:
             time.sleep(0.1)
-    peer.sendall(bytes(5_000_000))
+    peer.sendall(bytes(20_000_000))
     peer.close()
 """
 

@@ -88,7 +88,7 @@ async def log_page(request: Request) -> Response:
         return f"/runs/{quote(id)}/logs?{urlencode(told)}"
 
     ranks = sorted({one.ranks[0] for one in every if one.ranks and one.ranks[0] == one.ranks[1]})
-    return html(
+    return await html(
         request, "logs.html", row=row, lives=lives, files=files, file=file, window=window, found=found, rank=rank,
         everywhere=everywhere, whole=whole,
         ranks=ranks, query=request.query_params.get("q", ""), same=request.query_params.get("case", "") == "same",
@@ -119,7 +119,7 @@ async def raw(request: Request) -> Response:
 
 
 async def api_logs(request: Request) -> Response:
-    """`q`: also how often it stands in each file, and the first lines with it."""
+    """`q`: also how often it occurs in each file, and the first lines with it."""
     workspace, id = workspace_of(request), request.path_params["id"]
     await run_in_threadpool(known_run, workspace, id)
     files = await run_in_threadpool(logs.files, workspace.runs.path(id))
