@@ -158,6 +158,7 @@ class RunningAttempt:
         self._kept = kept
         self._members = {member.place.name: member for member in kept.members}
         kept.steps = self._steps
+        kept.logs.drawn = self._drawn
 
     def run(self) -> list[Outcome]:
         """With what was noticed on the nodes besides."""
@@ -339,7 +340,7 @@ class RunningAttempt:
         rate = progress.rate()
         if rate is not None and time.monotonic() - self._rate_said_at > RATE_S:
             self._rate_said_at = time.monotonic()
-            facts = {"step": rate.step, "per_s": rate.per_s, "age_s": round(rate.age_s, 1)}
+            facts = {rate.unit: rate.step, "per_s": rate.per_s, "age_s": round(rate.age_s, 1)}
             self._at.say(f"{rate}, {seconds_text(rate.age_s)} ago", data={"pace": facts})
 
     def _steps(self, node: str, steps: Mapping[str, str]) -> None:
@@ -423,6 +424,10 @@ class RunningAttempt:
             self._progress.heard(place.rank, lines)
         if self._lingering:
             self._lingering.heard(place.name, stream, lines)
+
+    def _drawn(self, place: ProcessSpec, bar: str) -> None:
+        if self._progress:
+            self._progress.heard(place.rank, [bar])
 
     def _line(self, place: ProcessSpec, stream: str, lines: list[str]) -> None:
         self.heard(place, stream, lines)

@@ -134,7 +134,7 @@ def shown(label: str, frames: Sequence[StackFrame]) -> list[str]:
 def judge_stall(kept: KeptProcesses, progress: StepProgress, frozen: Mapping[str, Facts]) -> dict[str, list[Finding]]:
     """Findings by guilty node, from what all nodes told; by every node where nobody stands out."""
     rate = progress.rate()
-    since = f"no step for {seconds_text(rate.age_s)}, after step {rate.step:,}" if rate else "no step so far"
+    since = f"no step for {seconds_text(rate.age_s)}, after {rate.place}" if rate else "no step so far"
     ranks = list(_seen_processes(kept, frozen))
     steps = _steps(progress.by_rank)
     if found := accused(ranks, since):
@@ -301,7 +301,7 @@ def _count(waiting: Sequence[SeenProcess]) -> str:
     return f"{waiting[0].label} waits" if len(waiting) == 1 else f"{len(waiting)} others wait"
 
 
-def _steps(by_rank: Mapping[int, int]) -> list[str]:
+def _steps(by_rank: Mapping[int, float]) -> list[str]:
     """What ranks told of themselves, where that differs. No proof: a rank may hold its lines back."""
     least, most = min(by_rank.values(), default=0), max(by_rank.values(), default=0)
     late = [rank for rank, step in sorted(by_rank.items()) if step < most]

@@ -112,18 +112,109 @@ def test_dumps_of_both_tools_are_read() -> None:
         ("{'loss': 1.2, 'global_step': 40, 'epoch': 0.1}", "40"),
         (" iteration      100/  500000 | consumed samples: 800", "100"),
         ("  3%|▎         | 31/1000 [00:10<05:20,  3.02it/s]", "31"),
+        ("\r 10%|# | 1/10 [00:01<00:09]\r 20%|## | 2/10 [00:02<00:08]", "2"),
+        ("Epoch 0:  12%|█▏   | 120/1000 [00:10<01:15, 11.70it/s, v_num=0]", "120"),
+        ("Epoch 0/9  ━━━━━━━━━━━ 120/1000 0:00:10 • 0:01:15 11.70it/s", "120"),
+        ("120it [00:10, 11.7it/s]", "120"),
+        ("\x1b[1m 120/1000\x1b[0m \x1b[32m━━━━\x1b[0m \x1b[1m10s\x1b[0m 83ms/step - loss: 2.1", "120"),
+        ("\x1b[31mstep: \x1b[36m 1  \x1b[32mloss: 12.2\x1b[39m", "1"),
+        ("[2026-11-23 10:00:00,123] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=0, lr=[0.001]", "10"),
+        ("steps: 10 loss: 2.1 iter time (s): 0.1 samples/sec: 100", "10"),
+        ("epoch 001:    120 / 1000 loss=3.2, ppl=9.1, wps=100", "120"),
+        ('{"epoch": 1, "update": 0.5, "num_updates": "100", "lr": "1e-4"}', "100"),
+        ("Train: 0 [  50/1251 (  4%)]  Loss: 6.9 (6.9)  Time: 0.5s", "50"),
+        ("Epoch: [0][  50/5005]\tTime  0.5 ( 1.0)\tData", "50"),
+        ("[11/23 10:00:00 d2.utils.events]:  eta: 0:10:00  iter: 19  total_loss: 2.1", "19"),
+        ("11/23 10:00:00 - mmengine - INFO - Epoch(train)  [1][ 50/3665]  lr: 1e-3 eta: 1:00 time: .1", "50"),
+        ("Training epoch 0, iteration 12/999 | lr: 1e-5 | global_step: 12", "12"),
+        ("step 1,200 loss 2.1", "1200"),
+        ("step=12,skipped=0", "12"),
         ("Epoch 3: 100 samples in 3 s", None),
         ("loading step files", None),
         ("lr 1e-5, stepped", None),
+        ("  Total optimization steps = 1,000", None),
+        ("max_steps=1000, warmup steps: 100, --steps 1000", None),
+        ("iteration 0.53 s", None),
+        ("step 1e-5", None),
+        ("Loading checkpoint shards:  33%|███▎  | 1/3 [00:10<00:20, 10.0s/it]", None),
+        ("Map (num_proc=8):  12%|█▏  | 1200/10000 [00:10<01:15, 117.00 examples/s]", None),
+        ("[1/4] c++ -MMD -MF cpu_adam.o.d -DTORCH_EXTENSION_NAME", None),
+        ("[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536", None),
     ],
 )
 def test_the_usual_ways_to_print_a_step(line: str, step: str | None) -> None:
     assert step_in(line) == (step and int(step))
 
 
-def test_a_limit_is_learned_and_begins_with_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the time is; tests turn it on."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_the_next_epoch_is_progress_and_in_time_the_count(clock: list[float]) -> None:
+    progress = StepProgress(replace(Watch(), stall_s=30.0))
+    for epoch in range(3):
+        for step in range(100):
+            clock[0] += 1.0
+            progress.heard(0, [f"{step}%|#| {step + 1}/100 [00:01<01:40, 1.0it/s]"])
+            assert progress.stalled_s(clock[0]) is None
+            rate = progress.rate()
+            assert rate is not None
+            assert rate.step == (step + 1 if epoch == 0 or step >= 60 else 100)
+    assert (rate.per_s or 0.0) == pytest.approx(1.0)
+    clock[0] += 31.0
+    assert progress.stalled_s(clock[0]) == pytest.approx(31.0)
+
+
+def test_an_evaluation_that_counts_from_one_is_no_step_back(clock: list[float]) -> None:
+    """However long it takes: the speed of the training is told from its own steps."""
+    progress = StepProgress(replace(Watch(), stall_s=30.0, baseline_s=600.0))
+    step = 0
+    for seconds in (10, 200) * 6:
+        for _ in range(200):
+            clock[0] += 1.0
+            step += 1
+            progress.heard(0, [f"step {step}"])
+        for number in range(seconds):
+            clock[0] += 1.0
+            progress.heard(0, [f"Evaluating: 1%|#| {number + 1}/{seconds} [00:01<01:40, 1.0it/s]"])
+            assert progress.stalled_s(clock[0]) is None
+    assert progress.step_times.slower(clock[0]) is None
+    progress.heard(0, [f"step {step + 1}"])
+    rate = progress.rate()
+    assert rate is not None
+    assert rate.step == step + 1
+
+
+def test_a_trainer_that_tells_only_epochs_is_heard(clock: list[float]) -> None:
+    """What it prints is rounded, so that the same number again is progress too."""
+    progress = StepProgress(replace(Watch(), stall_s=30.0))
+    for number in range(20):
+        clock[0] += 20.0
+        progress.heard(0, [f"{{'loss': 2.1, 'learning_rate': 4.9e-05, 'epoch': {number // 5 * 0.01:.2f}}}"])
+        assert progress.stalled_s(clock[0]) is None
+    assert str(progress.rate()).startswith("epoch 0.03, ")
+    clock[0] += 31.0
+    assert progress.stalled_s(clock[0]) == pytest.approx(31.0)
+    progress.heard(0, ["step 7"])
+    assert str(progress.rate()) == "step 7"
+    progress.heard(0, ["{'loss': 2.1, 'epoch': 0.9}"])
+    assert str(progress.rate()) == "step 7"
+
+
+def test_within_the_first_step_a_model_may_be_compiled(clock: list[float]) -> None:
+    progress = StepProgress(Watch())
+    progress.heard(0, ["step 0: train loss 4.28, val loss 4.28"])
+    clock[0] += 500.0
+    assert progress.stalled_s(clock[0]) is None
+    clock[0] += 101.0
+    assert progress.stalled_s(clock[0]) == pytest.approx(601.0)
+
+
+def test_a_limit_is_learned_and_begins_with_the_first_step(clock: list[float]) -> None:
     progress = StepProgress(Watch())
     clock[0] = 100_000.0
     assert progress.stalled_s(clock[0]) is None
@@ -141,21 +232,17 @@ def test_a_limit_is_learned_and_begins_with_the_first_step(monkeypatch: pytest.M
     assert progress.stalled_s(clock[0]) == pytest.approx(1111.0)
 
 
-def test_what_nobody_has_heard_yet_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_has_heard_yet_is_no_silence(clock: list[float]) -> None:
     """A node that is busy, or a controller that slept, tells of steps later than they were made."""
-    clock = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     progress = StepProgress(replace(Watch(), stall_s=30.0))
     progress.heard(0, ["step 1"])
     clock[0] += 1000.0
     assert progress.stalled_s(-math.inf) is None
-    assert progress.stalled_s(100.0 + 29.0) is None
-    assert progress.stalled_s(100.0 + 31.0) == pytest.approx(31.0)
+    assert progress.stalled_s(1000.0 + 29.0) is None
+    assert progress.stalled_s(1000.0 + 31.0) == pytest.approx(31.0)
 
 
-def test_ranks_that_follow_are_progress_and_the_same_step_again_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+def test_ranks_that_follow_are_progress_and_the_same_step_again_is_none(clock: list[float]) -> None:
     progress = StepProgress(replace(Watch(), stall_s=30.0))
     for rank in (0, 1, 2):
         clock[0] += 20.0
