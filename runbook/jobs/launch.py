@@ -39,6 +39,9 @@ from runbook.model.verdict import Finding, Outcome, Verdict
 RATE_S = 10.0
 """So often it is told how far a watched job is."""
 
+LOOK_S = 1.0
+"""In a stall the ranks are looked at for so long: a CPU quota is dealt out ten times a second."""
+
 DETACH_S = 10.0
 """A detached job is watched for so long: most that fail at all fail at once."""
 
@@ -285,7 +288,7 @@ class RunningAttempt:
         """What is to end the job; None where it goes on."""
         assert self._job.watch is not None
         self._at.say("no step for too long: looking at every rank")
-        frozen = stop_attempt.freeze(self._kept)
+        frozen = stop_attempt.freeze(self._kept, seconds=LOOK_S)
         seconds = progress.stalled_s(self._kept.heard_until)
         if seconds is None:
             return None  # it went on meanwhile

@@ -6,6 +6,9 @@ have to make, or it makes another one than most. Where the ranks do not differ n
 A rank with a GPU may wait for it in any line of its own. But then something runs on that GPU, and be it the kernel of a
 collective, which keeps it busy for as long as it waits for other ranks: an idle GPU is not waited for, and belongs to a
 rank that has not come as far as those with busy ones.
+
+A rank that gets no CPU cannot tell where it stands. It is accused where its kernel says so, and every other rank is seen
+to wait.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
 from runbook.checks.ranks.evidence import rank_stopped
@@ -28,6 +32,10 @@ from runbook.model.verdict import Finding, Outcome
 
 COMPUTES = 0.2
 """So large a share of one CPU, which others may want as well, is computing, or waiting actively."""
+
+STARVED = 0.5
+"""So large a part of the time a process waits for a CPU, or is held back by the quota of its control group, that hardly
+gets any."""
 
 IDLE, IN_USE = 0, 50
 """Percent of the last second in which something ran on a GPU, as nvidia-smi tells: none, and a waiting collective."""
@@ -64,7 +72,8 @@ class StackFrame:
 @dataclass(frozen=True, slots=True)
 class SeenProcess:
     """A process of a training as it was seen. `frames` are those of its main thread, the innermost first; none where it
-    could not be asked. `gpu_use` is in percent; None: not told."""
+    could not be asked. `gpu_use` is in percent; `waited` and `throttled` are the parts of the time for which it waited
+    for a CPU, and its control group was out of its quota; None: not told. `stays`: it was in this state for a while."""
 
     node: str
     label: str
@@ -75,6 +84,19 @@ class SeenProcess:
     has_gpu: bool
     frames: tuple[StackFrame, ...]
     gpu_use: int | None = None
+    waited: float | None = None
+    throttled: float | None = None
+    stays: bool = True
+
+    @property
+    def starved(self) -> bool:
+        """Whether it would work, and hardly gets a CPU."""
+        return self.cpu < COMPUTES and (self.waited or 0.0) >= STARVED
+
+    @property
+    def held_back(self) -> bool:
+        """Whether the quota of its control group keeps it from working."""
+        return (self.throttled or 0.0) >= STARVED
 
     @property
     def together(self) -> bool:
@@ -120,7 +142,14 @@ class SeenProcess:
 
     @property
     def _runs(self) -> str:
+        if self.starved:
+            return f"it gets {self.cpu:.0%} of a CPU, and waits for one {self._waits_for_cpu}"
         return f"it computes ({self.cpu:.0%} of a CPU)" if self.cpu >= COMPUTES or self.state == "R" else "it sleeps"
+
+    @property
+    def _waits_for_cpu(self) -> str:
+        quota = f", {self.throttled:.0%} out of the quota of its control group" if self.held_back else ""
+        return f"{self.waited or 0.0:.0%} of the time{quota}"
 
     def shown(self) -> list[str]:
         return shown(self.label, self.frames)
@@ -137,13 +166,16 @@ def judge_stall(kept: KeptProcesses, progress: StepProgress, frozen: Mapping[str
     since = f"no step for {seconds_text(rate.age_s)}, after {rate.place}" if rate else "no step so far"
     ranks = list(_seen_processes(kept, frozen))
     steps = _steps(progress.by_rank)
-    if found := accused(ranks, since):
-        return {node: [replace(one, evidence=(*one.evidence, *steps)) for one in told] for node, told in found.items()}
-    blind = sorted(set(kept.nodes) - frozen.keys())
+    if found := accused(ranks, since) or _left(kept, ranks, since):
+        return {
+            node: [replace(one, evidence=(*one.evidence, *_busy(frozen.get(node), ranks), *steps)) for one in told]
+            for node, told in found.items()
+        }
+    blind = sorted({member.place.node for member in kept.members if not member.over} - frozen.keys())
     evidence = [line for one in ranks[:2] for line in one.shown()]
     evidence += [*steps, *(f"{name} could not be looked at" for name in blind[:4])]
     asked = [one for one in ranks if one.frames]
-    alike = len(asked) == len(ranks) > 0 and not blind
+    alike = len(asked) == sum(len(member.place.ranks) for member in kept.members if not member.over) > 0 and not blind
     if alike and all(one.together for one in asked):
         finding = finding_for(
             "collective-stall-uniform",
@@ -164,7 +196,7 @@ def judge_stall(kept: KeptProcesses, progress: StepProgress, frozen: Mapping[str
 def accused(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
     """Findings by guilty node; none where nothing tells one rank from the others. `since` says how long there was no
     step."""
-    return _asleep(ranks, since) or _elsewhere(ranks, since)
+    return _asleep(ranks, since) or _elsewhere(ranks, since) or _starved(ranks, since)
 
 
 def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]], stalled_s: float) -> list[Outcome]:
@@ -189,20 +221,19 @@ def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]
 def _seen_processes(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator[SeenProcess]:
     for member in kept.members:
         seen = frozen.get(member.place.node, {}).get("ranks", {}).get(str(member.place.ranks[0]))
-        if seen is None:
-            continue
-        yield from _of_member(member, seen, frozen[member.place.node].get("gpu_use") or {})
+        if seen is not None:
+            yield from _of_member(member, seen, frozen[member.place.node].get("gpu_use") or {})
 
 
 def _of_member(member: KeptProcess, seen: Mapping[str, Any], gpu_use: Mapping[str, int]) -> Iterator[SeenProcess]:
-    """The processes of a kept one that are ranks: those that told a stack, else the one that works most."""
+    """One process of a kept one for each of its ranks."""
     stacks = {int(pid): frames_of(text) for pid, text in seen["own_stacks"].items()}
-    ranks = [process for process in seen["processes"] if process["rank"] is not None and _is_rank(process, member)]
-    chosen = [process for process in ranks if stacks.get(process["pid"]) or process["state"] in "TtD"]
-    if not chosen and ranks:
-        chosen = [max(ranks, key=lambda process: process["cpu"])]
-    spied = frames_of(seen["stack"] or "") if len(chosen) == 1 else ()
-    for process in _first_of_each(chosen):
+    of_ranks: dict[int, list[Mapping[str, Any]]] = {}
+    for process in sorted(seen["processes"], key=lambda one: int(one["pid"])):
+        if process["rank"] is not None and _is_rank(process, member):
+            of_ranks.setdefault(process["rank"], []).append(process)
+    spied = frames_of(seen["stack"] or "") if len(of_ranks) == 1 else ()
+    for process in (_main(of_rank, stacks) for of_rank in of_ranks.values()):
         label = f"rank {process['rank']} on {member.place.node}" if member.place.each else member.label
         frames = stacks.get(process["pid"]) or spied
         yield SeenProcess(
@@ -215,6 +246,9 @@ def _of_member(member: KeptProcess, seen: Mapping[str, Any], gpu_use: Mapping[st
             has_gpu=bool(member.place.gpus),
             frames=frames,
             gpu_use=gpu_use.get(str(_gpu(member.place, process["rank"]))),
+            waited=process["waited"],
+            throttled=seen["throttled"],
+            stays=process["stays"],
         )
 
 
@@ -228,12 +262,11 @@ def _is_rank(process: Mapping[str, Any], member: KeptProcess) -> bool:
     return process["rank"] in member.place.ranks and process["comm"] not in ("sh", "bash", "dash")
 
 
-def _first_of_each(processes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """One a rank, the first that was started: the others are its data loaders."""
-    found: dict[int, Mapping[str, Any]] = {}
-    for process in sorted(processes, key=lambda one: int(one["pid"])):
-        found.setdefault(process["rank"], process)
-    return list(found.values())
+def _main(of_rank: Sequence[Mapping[str, Any]], stacks: Mapping[int, Sequence[StackFrame]]) -> Mapping[str, Any]:
+    """The process of a rank that was started first, of those that told a stack or cannot; the others are its data
+    loaders. Where none did, the one that works most."""
+    told = [process for process in of_rank if stacks.get(process["pid"]) or process["state"] in "TtD"]
+    return told[0] if told else max(of_rank, key=lambda process: process["cpu"])
 
 
 def frames_of(text: str) -> tuple[StackFrame, ...]:
@@ -255,7 +288,7 @@ def frames_of(text: str) -> tuple[StackFrame, ...]:
 def _asleep(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
     found: dict[str, list[Finding]] = {}
     for one in ranks:
-        if one.state in "Tt" or (one.state == "D" and not one.frames):
+        if one.state in "Tt" or (one.state == "D" and one.stays and not one.frames):
             told = rank_stopped(one.label, one.node, one.pid, one.state, one.wchan, since)
             found.setdefault(one.node, []).append(told)
     return found
@@ -274,8 +307,10 @@ def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Findi
                 f"{waiting[0].place}; {since}"
             )
             remedy = (
-                f"see why it does not go on: {one.own.file}, line {one.own.line}; on {one.node}: `py-spy dump --pid "
-                f"{word(one.pid)}`"
+                mend("rank-behind", "cpu", node=one.node)
+                if one.starved
+                else f"see why it does not go on: {one.own.file}, line {one.own.line}; on {one.node}: `py-spy dump "
+                f"--pid {word(one.pid)}`"
             )
             evidence = tuple(line for shown in (one, waiting[0]) for line in shown.shown())
             found.setdefault(one.node, []).append(Finding("rank-behind", says, remedy, evidence))
@@ -297,6 +332,49 @@ def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Findi
     return found
 
 
+def _starved(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
+    """Ranks of one node that get no CPU, while all others wait in a call of all. In that call itself only a quota is
+    believed: who waits there actively wants a CPU as well, and has no use for it."""
+    waiting = [one for one in ranks if one.together and not one.held_back]
+    mute = [one for one in ranks if not one.frames and one.starved and (not one.has_gpu or one.gpu_use == IDLE)]
+    inside = [one for one in ranks if one.together and one.held_back and one.state == "S" and not one.has_gpu]
+    guilty = mute or inside
+    if not waiting or len({one.node for one in guilty}) != 1 or len(waiting) + len(guilty) < len(ranks):
+        return {}
+    found: dict[str, list[Finding]] = {}
+    for one in guilty:
+        where = f"is {one.place} too, and" if one.frames else "is not seen there:"
+        says = f"{_count(waiting)} for {one.label} {waiting[0].place}, which {where} {one.does}; {since}"
+        evidence = tuple(line for shown in (one, waiting[0]) for line in shown.shown())
+        told = finding_for("rank-behind", says, (*_states([one]), *evidence), way="cpu", node=one.node)
+        found.setdefault(one.node, []).append(told)
+    return found
+
+
+def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
+    """Ranks that have ended, and well, while others wait for them in a call of all."""
+    waiting = [one for one in ranks if one.together]
+    found: dict[str, list[Finding]] = {}
+    for member in [member for member in kept.members if member.over and member.code == 0 and waiting]:
+        says = (
+            f"{member.label} has ended with code 0, and {_count(waiting)} for it {waiting[0].place}: it makes fewer "
+            f"calls; {since}"
+        )
+        remedy = "every rank has to make the same number of steps: see how its data is divided, and what ends its loop"
+        told = Finding("mismatched-collectives", says, remedy, tuple(waiting[0].shown()))
+        found.setdefault(member.place.node, []).append(told)
+    return found
+
+
+def _busy(facts: Facts | None, ranks: Sequence[SeenProcess]) -> list[str]:
+    """Who else uses the CPUs of a node, where a rank gets none."""
+    return [
+        f"pid {one['pid']} of {one['user']} uses {one['cpu']:.0%} of a CPU: {one['command']}"
+        for one in (facts or {}).get("busy", ())[:4]
+        if any(rank.starved for rank in ranks)
+    ]
+
+
 def _count(waiting: Sequence[SeenProcess]) -> str:
     return f"{waiting[0].label} waits" if len(waiting) == 1 else f"{len(waiting)} others wait"
 
@@ -311,6 +389,7 @@ def _steps(by_rank: Mapping[int, float]) -> list[str]:
 def _states(ranks: Sequence[SeenProcess]) -> list[str]:
     return [
         f"{one.label}: pid {one.pid}, state {one.state}, {one.cpu:.0%} of a CPU"
+        + (f", waiting for one {one.waited:.0%} of the time" if (one.waited or 0.0) >= COMPUTES else "")
         + ("" if one.gpu_use is None else f", {one.gpu_use} % of its GPU")
         for one in ranks[:8]
     ]

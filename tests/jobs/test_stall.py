@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from runbook.checks.context import Facts
 from runbook.jobs.progress import StepProgress
-from runbook.jobs.stall import SeenProcess, StackFrame, accused, frames_of
+from runbook.jobs.stall import SeenProcess, StackFrame, accused, frames_of, judge_stall
 from runbook.launch.job import Watch
 from runbook.node.steps import step_in
+
+from .attempt_world import ended, kept
 
 MAIN = StackFrame("/srv/train.py", 90, "<module>")
 STEP = StackFrame("/srv/train.py", 46, "main")
@@ -33,9 +39,10 @@ def standing(
     gpu: bool = False,
     cpu: float = 0.0,
     use: int | None = None,
+    **more: Any,
 ) -> SeenProcess:
     label = f"rank {rank} on node-{rank}"
-    return SeenProcess(f"node-{rank}", label, 100 + rank, state, "futex", cpu, gpu, frames, gpu_use=use)
+    return SeenProcess(f"node-{rank}", label, 100 + rank, state, "futex", cpu, gpu, frames, gpu_use=use, **more)
 
 
 def told(*ranks: SeenProcess) -> dict[str, list[str]]:
@@ -87,6 +94,77 @@ def test_a_process_that_is_stopped_is_named_whatever_the_others_do(
     state: str, frames: tuple[StackFrame, ...], accuses: bool
 ) -> None:
     assert told(standing(0, REDUCE), standing(1, frames, state)) == ({"node-1": ["rank-stopped"]} if accuses else {})
+
+
+HUNGRY: dict[str, Any] = {"cpu": 0.04, "waited": 0.96}
+
+
+def test_who_gets_no_cpu_and_cannot_tell_where_it_stands_is_behind() -> None:
+    waiting = [standing(rank, REDUCE) for rank in (0, 1)]
+    assert told(*waiting, standing(2, (), "R", **HUNGRY)) == {"node-2": ["rank-behind"]}
+    (finding,) = accused([*waiting, standing(2, (), "R", **HUNGRY, throttled=0.9)], "no step")["node-2"]
+    assert "2 others wait for rank 2 on node-2 in all_reduce" in finding.says
+    assert "4% of a CPU, and waits for one 96% of the time, 90% out of the quota of its control group" in finding.says
+    assert "cpu.max" in finding.remedy
+    (finding,) = accused([*waiting, standing(2, ITEM, "R", **HUNGRY)], "no step")["node-2"]
+    assert "waits for one 96% of the time" in finding.says
+    assert "cpu.max" in finding.remedy
+
+
+def test_who_shares_a_busy_machine_is_not_accused_of_it() -> None:
+    waiting = [standing(rank, REDUCE) for rank in (0, 1)]
+    for innocent in (
+        standing(2, (), "R", cpu=0.3, waited=0.6),  # it gets some
+        standing(2, (), "R", cpu=0.0),  # nobody counts
+        standing(2, (), "S", cpu=0.0, waited=0.0),  # it did not answer, and does not want a CPU
+        standing(2, (), "R", gpu=True, use=100, **HUNGRY),
+        standing(2, (), "R", gpu=True, **HUNGRY),
+        standing(2, REDUCE, "R", **HUNGRY),  # it waits actively
+        standing(2, REDUCE, "R", **HUNGRY, throttled=0.9),
+    ):
+        assert told(*waiting, innocent) == {}
+    assert told(standing(0, REDUCE), standing(1, (), "R", **HUNGRY), standing(2, (), "R", **HUNGRY)) == {}
+    assert told(standing(0, REDUCE), standing(1, ()), standing(2, (), "R", **HUNGRY)) == {}
+    assert told(standing(0, QUEUE), standing(1, (), "R", **HUNGRY)) == {}  # nobody is seen to wait for it
+
+
+def test_who_sleeps_in_the_call_of_all_out_of_its_quota_is_behind() -> None:
+    waiting = [standing(rank, REDUCE) for rank in (0, 1)]
+    assert told(*waiting, standing(2, REDUCE, throttled=0.9)) == {"node-2": ["rank-behind"]}
+    assert told(*waiting, standing(2, REDUCE, throttled=0.2)) == {}
+    assert told(*(standing(rank, REDUCE, throttled=0.9) for rank in range(3))) == {}
+    assert told(standing(0, REDUCE), *(standing(rank, REDUCE, throttled=0.9) for rank in (1, 2))) == {}
+
+
+def test_a_moment_in_a_disk_is_no_proof() -> None:
+    assert told(standing(0, REDUCE), standing(1, (), "D", stays=False)) == {}
+
+
+def test_who_has_ended_well_while_the_others_wait_is_named(tmp_path: Path) -> None:
+    """A data loader that is shorter on one rank."""
+    made = kept(tmp_path)
+    ended(made, 3, 0, 110.0)
+    text = "".join(f'  File "{one.file}", line {one.line} in {one.function}\n' for one in REDUCE)
+    stack = f"Current thread 0x1 (most recent call first):\n{text}"
+
+    def frozen(node: str, ranks: Sequence[int]) -> Facts:
+        process = {"state": "S", "comm": "python", "wchan": "", "cpu": 0.0, "waited": 0.0, "stays": True}
+        seen = {
+            str(rank): {
+                "processes": [{**process, "pid": rank, "rank": rank}],
+                "own_stacks": {str(rank): stack},
+                "stack": None,
+                "throttled": None,
+            }
+            for rank in ranks
+        }
+        return {"ranks": seen, "busy": [], "gpu_use": None}
+
+    found = judge_stall(made, StepProgress(Watch()), {"node-a": frozen("node-a", (0, 1)), "node-b": frozen("node-b", (2,))})
+    (finding,) = found.pop("node-b")
+    assert found == {}
+    assert finding.cause == "mismatched-collectives"
+    assert "rank 3 on node-b has ended with code 0, and 3 others wait for it in all_reduce" in finding.says
 
 
 def test_dumps_of_both_tools_are_read() -> None:
