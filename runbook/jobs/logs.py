@@ -151,8 +151,8 @@ class RankLogs:
 
 
 def shown(line: bytes) -> bytes:
-    """What of a line that has not ended stands on a terminal, if it is whole: it was drawn over by the next, or is a bar
-    of tqdm's, which ends in a bracket."""
+    """What of a line that has not ended would stand on a terminal, if it is whole: it was drawn over by the next, or is
+    a bar of tqdm's, which ends in a bracket."""
     before, over, last = line.rpartition(b"\r")
     if not over:
         return b""

@@ -119,7 +119,8 @@ def chance(node: str, seen: Sequence[Waits], why: Mapping[str, Why]) -> str:
     explained = any(kind.startswith(OF_THE_NODE) for kind in own(why, node))
     if len(elsewhere) == len(starved) or not elsewhere or explained:
         return ""
-    return f"ranks of {', '.join(dict.fromkeys(one.node for one in starved))} wait for a CPU, so which is late is chance"
+    names = ", ".join(dict.fromkeys(one.node for one in starved))
+    return f"ranks of {names} wait for a CPU, so which is late is chance"
 
 
 def reasons(

@@ -7,8 +7,8 @@ A rank with a GPU may wait for it in any line of its own. But then something run
 collective, which keeps it busy for as long as it waits for other ranks: an idle GPU is not waited for, and belongs to a
 rank that has not come as far as those with busy ones.
 
-A rank that gets no CPU cannot tell where it stands. It is accused where its kernel says so, and every other rank is seen
-to wait.
+A rank that gets no CPU cannot tell where it stands. It is accused where its kernel says so, and every other rank is
+seen to wait.
 """
 
 from __future__ import annotations

@@ -240,8 +240,8 @@ def py_spy(leaders: dict[str, int]) -> dict[str, str]:
 
 
 def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]], starved_s: float = STACK_S) -> dict[int, str]:
-    """What those of these processes, told by pid and state, that can be asked say of their threads, by pid. For one that
-    does not get a CPU it is waited `starved_s`."""
+    """What those of these processes, told by pid and state, that can be asked say of their threads, by pid. For one
+    that does not get a CPU it is waited `starved_s`."""
     number = int(getattr(signal, "SIGRTMIN", 0)) + ABOVE_RTMIN
     asked = {}
     for pid, state in asked_of:

@@ -3,9 +3,9 @@
 Argument: {"leaders": {rank: pid of the first process of its session}, "looks": int, "every_s": seconds between them,
 "stacks": the folder where its processes write theirs when asked (stack_on_signal.py), or null: then nobody is asked}.
 Gives {"ranks": {rank: {"pid", "states": a letter a look, as proc(5) has them, "stacks": [text of its main thread, a
-look], "waited": for what part of the time its main thread waited for a CPU, or null}}, "busy": as rank_processes.py tells it, "sent": {address: {"bytes" that the ranks sent there meanwhile,
-"busy_s": seconds for which some of that was on its way, of the busiest connection}} or null, "seconds": how long it
-looked}."""
+look], "waited": for what part of the time its main thread waited for a CPU, or null}}, "busy": as rank_processes.py
+tells it, "sent": {address: {"bytes" that the ranks sent there meanwhile, "busy_s": seconds for which some of that was
+on its way, of the busiest connection}} or null, "seconds": how long it looked}."""
 
 from __future__ import annotations
 

@@ -48,7 +48,15 @@ def test_what_a_bar_shows_is_heard_before_its_line_ends(logs: RankLogs, told: li
     bars: list[str] = []
     logs.drawn = lambda place, bar: bars.append(bar)
     written = b""
-    for part in (b"\r  0%|", b" | 0/9 [00:00<?]", b"\r 11%|#| 1/9 [00:01<00:08]  ", b"\rstep 7", b"\rstep 8", b" done\n", b"x"):
+    for part in (
+        b"\r  0%|",
+        b" | 0/9 [00:00<?]",
+        b"\r 11%|#| 1/9 [00:01<00:08]  ",
+        b"\rstep 7",
+        b"\rstep 8",
+        b" done\n",
+        b"x",
+    ):
         logs.take(PLACE, NAME, part, len(written))
         written += part
     assert bars == ["  0%| | 0/9 [00:00<?]", " 11%|#| 1/9 [00:01<00:08]  ", " 11%|#| 1/9 [00:01<00:08]  ", "step 7"]

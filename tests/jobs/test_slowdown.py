@@ -205,13 +205,17 @@ class Searched(SlowdownSearch):
         times.reached(0.0, 1)
         made = kept(folder)
         super().__init__(
-            made, times, CounterWatch(made, lambda *_: None, lambda *_: None), lambda node, _: self.told.append(node), self.said.append
+            made,
+            times,
+            CounterWatch(made, lambda *_: None, lambda *_: None),
+            lambda node, _: self.told.append(node),
+            self.said.append,
         )
         self._sees = iter(sees)
         self._seen = seen
         self._reasons = why
 
-    def _late(self, *, by_stack: bool) -> LateNode | None:
+    def _late(self, *, by_stack: bool) -> LateNode | None:  # noqa: ARG002
         return next(self._sees)
 
     def _why(self, name: str) -> Why:

@@ -160,7 +160,9 @@ def test_who_has_ended_well_while_the_others_wait_is_named(tmp_path: Path) -> No
         }
         return {"ranks": seen, "busy": [], "gpu_use": None}
 
-    found = judge_stall(made, StepProgress(Watch()), {"node-a": frozen("node-a", (0, 1)), "node-b": frozen("node-b", (2,))})
+    found = judge_stall(
+        made, StepProgress(Watch()), {"node-a": frozen("node-a", (0, 1)), "node-b": frozen("node-b", (2,))}
+    )
     (finding,) = found.pop("node-b")
     assert found == {}
     assert finding.cause == "mismatched-collectives"
@@ -242,7 +244,8 @@ def test_the_next_epoch_is_progress_and_in_time_the_count(clock: list[float]) ->
             rate = progress.rate()
             assert rate is not None
             assert rate.step == (step + 1 if epoch == 0 or step >= 60 else 100)
-    assert (rate.per_s or 0.0) == pytest.approx(1.0)
+    assert rate is not None
+    assert rate.per_s == pytest.approx(1.0)
     clock[0] += 31.0
     assert progress.stalled_s(clock[0]) == pytest.approx(31.0)
 
