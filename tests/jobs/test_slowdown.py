@@ -13,9 +13,9 @@ import pytest
 from runbook.jobs.counters import CounterWatch
 from runbook.jobs.progress import Slowdown, StepTimes
 from runbook.jobs.slowdown import LOOKS, LateNode, SlowdownSearch, Waits, Why, judge, late, reasons, waits
-from runbook.transport.answers import Counters
+from runbook.transport.node_answers import Counters
 
-from .attempt_world import kept
+from .made_up_attempts import kept
 
 HOUR = 3600.0
 Step = Callable[[int, float], float]

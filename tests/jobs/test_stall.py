@@ -15,9 +15,9 @@ from runbook.checks.context import Facts
 from runbook.jobs.progress import StepProgress
 from runbook.jobs.stall import SeenProcess, StackFrame, accused, frames_of, judge_stall
 from runbook.launch.job import Watch
-from runbook.node.steps import step_in
+from runbook.node.training_steps import step_in
 
-from .attempt_world import ended, kept
+from .made_up_attempts import ended, kept
 
 MAIN = StackFrame("/srv/train.py", 90, "<module>")
 STEP = StackFrame("/srv/train.py", 46, "main")
