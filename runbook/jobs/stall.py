@@ -27,7 +27,7 @@ from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.progress import StepProgress
 from runbook.model.command_quoting import word
-from runbook.model.units import seconds_text
+from runbook.model.units import bytes_text, seconds_text
 from runbook.model.verdict import Finding, Outcome
 
 COMPUTES = 0.2
@@ -36,6 +36,9 @@ COMPUTES = 0.2
 STARVED = 0.5
 """So large a part of the time a process waits for a CPU, or is held back by the quota of its control group, that hardly
 gets any."""
+
+TALK = 1000.0
+"""Bytes a second that are more than connections carry to be kept open."""
 
 IDLE, IN_USE = 0, 50
 """Percent of the last second in which something ran on a GPU, as nvidia-smi tells: none, and a waiting collective."""
@@ -186,7 +189,7 @@ def judge_stall(kept: KeptProcesses, progress: StepProgress, frozen: Mapping[str
     else:
         finding = finding_for(
             "training-stalled",
-            f"{since}, and nothing tells one rank from the others",
+            f"{since}, and nothing tells one rank from the others{_still_talk(kept, frozen)}",
             (*_states(ranks), *evidence),
             way="live",
         )
@@ -197,6 +200,15 @@ def accused(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]
     """Findings by guilty node; none where nothing tells one rank from the others. `since` says how long there was no
     step."""
     return _asleep(ranks, since) or _elsewhere(ranks, since) or _starved(ranks, since)
+
+
+def _still_talk(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> str:
+    """What speaks against a stall, in words."""
+    looked = [(facts["seconds"], list(facts["ranks"].values())) for facts in frozen.values()]
+    seen = [(rank["moved"] or 0) / max(0.1, seconds) for seconds, ranks in looked for rank in ranks]
+    if len(seen) < len([member for member in kept.members if not member.over]) or min(seen, default=0.0) < TALK:
+        return ""
+    return f"; each still carries {bytes_text(round(min(seen)))}/s or more: steps may only not be printed any more"
 
 
 def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]], stalled_s: float) -> list[Outcome]:

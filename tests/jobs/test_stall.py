@@ -140,6 +140,31 @@ def test_a_moment_in_a_disk_is_no_proof() -> None:
     assert told(standing(0, REDUCE), standing(1, (), "D", stays=False)) == {}
 
 
+def looked_at(ranks: Sequence[int], stack: str, *, moved: int = 0) -> Facts:
+    """What a node tells of ranks that all sleep in this place."""
+    process = {"state": "S", "comm": "python", "wchan": "", "cpu": 0.0, "waited": 0.0, "stays": True}
+    seen = {
+        str(rank): {
+            "processes": [{**process, "pid": rank, "rank": rank}],
+            "own_stacks": {str(rank): stack},
+            "stack": None,
+            "throttled": None,
+            "moved": moved,
+        }
+        for rank in ranks
+    }
+    return {"ranks": seen, "busy": [], "gpu_use": None, "seconds": 1.0}
+
+
+def test_who_carries_data_may_only_print_no_more(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    for moved, words in ((0, False), (5000, True)):
+        frozen = {"node-a": looked_at((0, 1), "", moved=moved), "node-b": looked_at((2, 3), "", moved=moved)}
+        found = judge_stall(made, StepProgress(Watch()), frozen)
+        assert {finding.cause for each in found.values() for finding in each} == {"training-stalled"}
+        assert ("4.88 KiB/s or more: steps may only not be printed" in found["node-a"][0].says) is words
+
+
 def test_who_has_ended_well_while_the_others_wait_is_named(tmp_path: Path) -> None:
     """A data loader that is shorter on one rank."""
     made = kept(tmp_path)
@@ -147,21 +172,8 @@ def test_who_has_ended_well_while_the_others_wait_is_named(tmp_path: Path) -> No
     text = "".join(f'  File "{one.file}", line {one.line} in {one.function}\n' for one in REDUCE)
     stack = f"Current thread 0x1 (most recent call first):\n{text}"
 
-    def frozen(node: str, ranks: Sequence[int]) -> Facts:
-        process = {"state": "S", "comm": "python", "wchan": "", "cpu": 0.0, "waited": 0.0, "stays": True}
-        seen = {
-            str(rank): {
-                "processes": [{**process, "pid": rank, "rank": rank}],
-                "own_stacks": {str(rank): stack},
-                "stack": None,
-                "throttled": None,
-            }
-            for rank in ranks
-        }
-        return {"ranks": seen, "busy": [], "gpu_use": None}
-
     found = judge_stall(
-        made, StepProgress(Watch()), {"node-a": frozen("node-a", (0, 1)), "node-b": frozen("node-b", (2,))}
+        made, StepProgress(Watch()), {"node-a": looked_at((0, 1), stack), "node-b": looked_at((2,), stack)}
     )
     (finding,) = found.pop("node-b")
     assert found == {}
