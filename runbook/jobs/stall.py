@@ -43,6 +43,7 @@ TALK = 1000.0
 IDLE, IN_USE = 0, 50
 """Percent of the last second in which something ran on a GPU, as nvidia-smi tells: none, and a waiting collective."""
 
+BESIDE = {"T": "is stopped", "t": "is held by a debugger"}
 MOST_FRAMES = 6
 
 OF_FAULTHANDLER = re.compile(r'^  File "([^"\n]{1,500})", line (\d{1,9}) in ([^\n]{1,200})$')
@@ -76,7 +77,8 @@ class StackFrame:
 class SeenProcess:
     """A process of a training as it was seen. `frames` are those of its main thread, the innermost first; none where it
     could not be asked. `gpu_use` is in percent; `waited` and `throttled` are the parts of the time for which it waited
-    for a CPU, and its control group was out of its quota; None: not told. `stays`: it was in this state for a while."""
+    for a CPU, and its control group was out of its quota; None: not told. `stays`: it was in this state for a while.
+    `beside`: what is wrong with others of its processes, in words."""
 
     node: str
     label: str
@@ -90,6 +92,7 @@ class SeenProcess:
     waited: float | None = None
     throttled: float | None = None
     stays: bool = True
+    beside: tuple[str, ...] = ()
 
     @property
     def starved(self) -> bool:
@@ -139,9 +142,8 @@ class SeenProcess:
 
     @property
     def does(self) -> str:
-        if self.gpu_use == IDLE:
-            return f"its GPU is idle, and {self._runs}"
-        return self._runs
+        words = [*(["its GPU is idle"] if self.gpu_use == IDLE else []), self._runs, *self.beside[:2]]
+        return ", and ".join(words)
 
     @property
     def _runs(self) -> str:
@@ -245,7 +247,8 @@ def _of_member(member: KeptProcess, seen: Mapping[str, Any], gpu_use: Mapping[st
         if process["rank"] is not None and _is_rank(process, member):
             of_ranks.setdefault(process["rank"], []).append(process)
     spied = frames_of(seen["stack"] or "") if len(of_ranks) == 1 else ()
-    for process in (_main(of_rank, stacks) for of_rank in of_ranks.values()):
+    for of_rank in of_ranks.values():
+        process = _main(of_rank, stacks)
         label = f"rank {process['rank']} on {member.place.node}" if member.place.each else member.label
         frames = stacks.get(process["pid"]) or spied
         yield SeenProcess(
@@ -261,6 +264,11 @@ def _of_member(member: KeptProcess, seen: Mapping[str, Any], gpu_use: Mapping[st
             waited=process["waited"],
             throttled=seen["throttled"],
             stays=process["stays"],
+            beside=tuple(
+                f"process {one['pid']}, which it started, {BESIDE[one['state']]}"
+                for one in of_rank
+                if one["pid"] > process["pid"] and one["state"] in BESIDE
+            ),
         )
 
 
