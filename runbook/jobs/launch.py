@@ -288,11 +288,10 @@ class RunningAttempt:
         """What is to end the job; None where it goes on."""
         assert self._job.watch is not None
         self._at.say("no step for too long: looking at every rank")
-        frozen = stop_attempt.freeze(self._kept, seconds=LOOK_S)
+        found = judge_stall(self._kept, progress, lambda: stop_attempt.freeze(self._kept, seconds=LOOK_S))
         seconds = progress.stalled_s(self._kept.heard_until)
         if seconds is None:
             return None  # it went on meanwhile
-        found = judge_stall(self._kept, progress, frozen)
         progress.stall_reported()
         self._say_found("stalled", found)
         if self._job.watch.on_stall != "report":

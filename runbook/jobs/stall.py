@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,9 @@ COMPUTES = 0.2
 STARVED = 0.5
 """So large a part of the time a process waits for a CPU, or is held back by the quota of its control group, that hardly
 gets any."""
+
+MORE_LOOKS = 2
+"""After the first."""
 
 TALK = 1000.0
 """Bytes a second that are more than connections carry to be kept open."""
@@ -165,13 +168,27 @@ def shown(label: str, frames: Sequence[StackFrame]) -> list[str]:
     return [f"{label} is in:", *(f"  {frame}" for frame in frames[:MOST_FRAMES])] if frames else []
 
 
-def judge_stall(kept: KeptProcesses, progress: StepProgress, frozen: Mapping[str, Facts]) -> dict[str, list[Finding]]:
-    """Findings by guilty node, from what all nodes told; by every node where nobody stands out."""
+def judge_stall(
+    kept: KeptProcesses, progress: StepProgress, look: Callable[[], Mapping[str, Facts]]
+) -> dict[str, list[Finding]]:
+    """Findings by guilty node, from what all nodes tell in two looks in a row; by every node where nobody stands out.
+
+    A training whose steps are only not heard goes on: its ranks talk to each other, and another look shows another rank
+    outside of the call of all."""
     rate = progress.rate()
     since = f"no step for {seconds_text(rate.age_s)}, after {rate.place}" if rate else "no step so far"
+    frozen = look()
+    found = _accused(kept, frozen, since)
+    for _ in range(MORE_LOOKS):
+        before, frozen = found, look()
+        found = _accused(kept, frozen, since)
+        if _alike(before, found):
+            break
+    else:
+        found = {}
     ranks = list(_seen_processes(kept, frozen))
     steps = _steps(progress.by_rank)
-    if found := accused(ranks, since) or _left(kept, ranks, since):
+    if found:
         return {
             node: [replace(one, evidence=(*one.evidence, *_busy(frozen.get(node), ranks), *steps)) for one in told]
             for node, told in found.items()
@@ -202,6 +219,20 @@ def accused(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]
     """Findings by guilty node; none where nothing tells one rank from the others. `since` says how long there was no
     step."""
     return _asleep(ranks, since) or _elsewhere(ranks, since) or _starved(ranks, since)
+
+
+def _accused(kept: KeptProcesses, frozen: Mapping[str, Facts], since: str) -> dict[str, list[Finding]]:
+    """As `accused`, of one look; where all ranks still talk only those that are asleep."""
+    ranks = list(_seen_processes(kept, frozen))
+    if _still_talk(kept, frozen):
+        return _asleep(ranks, since)
+    return accused(ranks, since) or _left(kept, ranks, since)
+
+
+def _alike(one: Mapping[str, list[Finding]], other: Mapping[str, list[Finding]]) -> bool:
+    """Whether both accuse the same nodes of the same."""
+    first, second = ({(node, each.cause) for node, told in found.items() for each in told} for found in (one, other))
+    return first == second
 
 
 def _still_talk(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> str:

@@ -100,7 +100,9 @@ def test_of_two_that_crashed_the_earlier_is_the_first(tmp_path: Path) -> None:
 def test_who_ended_well_before_the_others_lost_it_is_named(tmp_path: Path) -> None:
     """A shorter data set on one rank: gloo tells the others only that a peer closed its connection."""
     for late, cause, node in ((-2.0, "mismatched-collectives", "node-b"), (2.0, "program-error", "node-a")):
-        made = kept(tmp_path / str(late))
+        folder = tmp_path / str(late)
+        folder.mkdir()
+        made = kept(folder)
         ended(made, 3, 0, 101.0 + late)
         first = ended(made, 0, 1, 101.0)
         wrote(made, first, err=LOST_A_PEER[0] + b"\n")

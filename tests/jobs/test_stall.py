@@ -156,11 +156,42 @@ def looked_at(ranks: Sequence[int], stack: str, *, moved: int = 0) -> Facts:
     return {"ranks": seen, "busy": [], "gpu_use": None, "seconds": 1.0}
 
 
+def dumped(frames: Sequence[StackFrame]) -> str:
+    """As faulthandler writes it."""
+    text = "".join(f'  File "{one.file}", line {one.line} in {one.function}\n' for one in frames)
+    return f"Current thread 0x1 (most recent call first):\n{text}"
+
+
+def test_who_stands_elsewhere_in_one_look_alone_is_not_accused(tmp_path: Path) -> None:
+    """A training that goes on, and prints its steps no more: now this rank comes last, now that one."""
+    made = kept(tmp_path)
+
+    def causes(*lasts: int | None, moved: int = 0) -> set[str]:
+        each = iter(lasts)
+
+        def look() -> dict[str, Facts]:
+            last = next(each)
+            stacks = [dumped(ITEM if rank == last else REDUCE) for rank in range(4)]
+            told = [looked_at((rank,), stacks[rank], moved=moved)["ranks"] for rank in range(4)]
+            return {
+                "node-a": {**looked_at((), ""), "ranks": {**told[0], **told[1]}},
+                "node-b": {**looked_at((), ""), "ranks": {**told[2], **told[3]}},
+            }
+
+        found = judge_stall(made, StepProgress(Watch()), look)
+        return {f"{node} {finding.cause}" for node, told in found.items() for finding in told}
+
+    assert causes(3, 3) == causes(None, 3, 3) == {"node-b rank-behind"}
+    assert causes(3, 0, 3) == {"node-a training-stalled", "node-b training-stalled"}
+    assert causes(3, 3, moved=5000) == {"node-a training-stalled", "node-b training-stalled"}
+    assert causes(3, None, None) == {"node-a collective-stall-uniform", "node-b collective-stall-uniform"}
+
+
 def test_who_carries_data_may_only_print_no_more(tmp_path: Path) -> None:
     made = kept(tmp_path)
     for moved, words in ((0, False), (5000, True)):
         frozen = {"node-a": looked_at((0, 1), "", moved=moved), "node-b": looked_at((2, 3), "", moved=moved)}
-        found = judge_stall(made, StepProgress(Watch()), frozen)
+        found = judge_stall(made, StepProgress(Watch()), lambda seen=frozen: seen)
         assert {finding.cause for each in found.values() for finding in each} == {"training-stalled"}
         assert ("4.88 KiB/s or more: steps may only not be printed" in found["node-a"][0].says) is words
 
@@ -169,12 +200,10 @@ def test_who_has_ended_well_while_the_others_wait_is_named(tmp_path: Path) -> No
     """A data loader that is shorter on one rank."""
     made = kept(tmp_path)
     ended(made, 3, 0, 110.0)
-    text = "".join(f'  File "{one.file}", line {one.line} in {one.function}\n' for one in REDUCE)
-    stack = f"Current thread 0x1 (most recent call first):\n{text}"
+    stack = dumped(REDUCE)
 
-    found = judge_stall(
-        made, StepProgress(Watch()), {"node-a": looked_at((0, 1), stack), "node-b": looked_at((2,), stack)}
-    )
+    seen = {"node-a": looked_at((0, 1), stack), "node-b": looked_at((2,), stack)}
+    found = judge_stall(made, StepProgress(Watch()), lambda: seen)
     (finding,) = found.pop("node-b")
     assert found == {}
     assert finding.cause == "mismatched-collectives"
