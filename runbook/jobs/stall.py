@@ -1,7 +1,6 @@
-"""A training that makes no steps any more: which rank the others wait for, and where it stands.
-
-A rank is accused only by what tells it from the others: it is stopped, it stands somewhere else than in a call that all
-have to make, or it makes another one than most. Where the ranks do not differ nobody is accused.
+"""A training that no longer makes steps: which rank the others wait for, and where it is. A rank is accused only by how
+it differs from the others: it is stopped, it is elsewhere than in a call that all have to make, or it makes another
+call than most. When the ranks do not differ none is accused.
 
 A rank with a GPU may wait for it in any line of its own. But then something runs on that GPU, and be it the kernel of a
 collective, which keeps it busy for as long as it waits for other ranks: an idle GPU is not waited for, and belongs to a
@@ -31,11 +30,11 @@ from runbook.model.units import bytes_text, seconds_text
 from runbook.model.verdict import Finding, Outcome
 
 COMPUTES = 0.2
-"""So large a share of one CPU, which others may want as well, is computing, or waiting actively."""
+"""This share of one CPU, which other programs may use as well, means computing, or waiting actively."""
 
 STARVED = 0.5
-"""So large a part of the time a process waits for a CPU, or is held back by the quota of its control group, that hardly
-gets any."""
+"""A process that hardly gets a CPU waits for one for this part of the time, or is held back that long by the quota of
+its control group."""
 
 MORE_LOOKS = 2
 """After the first."""
@@ -44,7 +43,7 @@ TALK = 1000.0
 """Bytes a second that are more than connections carry to be kept open."""
 
 IDLE, IN_USE = 0, 50
-"""Percent of the last second in which something ran on a GPU, as nvidia-smi tells: none, and a waiting collective."""
+"""Percent of the last second in which a kernel ran on a GPU, by nvidia-smi: idle, and in a waiting collective."""
 
 BESIDE = {"T": "is stopped", "t": "is held by a debugger"}
 MOST_FRAMES = 6
@@ -114,8 +113,8 @@ class SeenProcess:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether it surely is in no such call. A line of its own may be one that waits for a GPU: `loss.item()` is no
-        Python function, and has no frame."""
+        """Whether it is certainly in no such call. A line of its own may wait for a GPU: `loss.item()` is no Python
+        function, and has no frame."""
         may_wait = self.has_gpu and self.gpu_use != IDLE and not OF_PYTHON.search(self.frames[0].file)
         return not self.together and not may_wait
 
@@ -131,8 +130,8 @@ class SeenProcess:
 
     @property
     def own(self) -> StackFrame:
-        """Where the program itself stands: the innermost frame in the folder of its main file, wherever libraries
-        lie."""
+        """Where the program itself is: the innermost frame in the folder of its main file, wherever the libraries
+        are."""
         main = next((frame for frame in reversed(self.frames) if not frame.file.startswith("<")), self.frames[-1])
         home = main.file.rpartition("/")[0]
         within = [f for f in self.frames if f.file.startswith(f"{home}/") and not OF_A_LIBRARY.search(f.file)]
@@ -164,14 +163,14 @@ class SeenProcess:
 
 
 def shown(label: str, frames: Sequence[StackFrame]) -> list[str]:
-    """Lines of evidence of where it stands; none without frames."""
+    """Lines of evidence for where it is; none without frames."""
     return [f"{label} is in:", *(f"  {frame}" for frame in frames[:MOST_FRAMES])] if frames else []
 
 
 def judge_stall(
     kept: KeptProcesses, progress: StepProgress, look: Callable[[], Mapping[str, Facts]]
 ) -> dict[str, list[Finding]]:
-    """Findings by guilty node, from what all nodes tell in two looks in a row; by every node where nobody stands out.
+    """Findings by node, from what all nodes say in two looks in a row; for every node when none stands out.
 
     A training whose steps are only not heard goes on: its ranks talk to each other, and another look shows another rank
     outside of the call of all."""
@@ -208,7 +207,7 @@ def judge_stall(
     else:
         finding = finding_for(
             "training-stalled",
-            f"{since}, and nothing tells one rank from the others{_still_talk(kept, frozen)}",
+            f"{since}, and no rank stands out from the others{_still_talk(kept, frozen)}",
             (*_states(ranks), *evidence),
             way="live",
         )
@@ -216,8 +215,7 @@ def judge_stall(
 
 
 def accused(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
-    """Findings by guilty node; none where nothing tells one rank from the others. `since` says how long there was no
-    step."""
+    """Findings by node; none when no rank stands out. `since` says how long there was no step."""
     return _asleep(ranks, since) or _elsewhere(ranks, since) or _starved(ranks, since)
 
 
@@ -236,16 +234,17 @@ def _alike(one: Mapping[str, list[Finding]], other: Mapping[str, list[Finding]])
 
 
 def _still_talk(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> str:
-    """What speaks against a stall, in words."""
+    """In words, that the ranks still exchange data; empty when they do not."""
     looked = [(facts["seconds"], list(facts["ranks"].values())) for facts in frozen.values()]
     seen = [(rank["moved"] or 0) / max(0.1, seconds) for seconds, ranks in looked for rank in ranks]
     if len(seen) < len([member for member in kept.members if not member.over]) or min(seen, default=0.0) < TALK:
         return ""
-    return f"; each still carries {bytes_text(round(min(seen)))}/s or more: steps may only not be printed any more"
+    return f"; each still carries {bytes_text(round(min(seen)))}/s or more: perhaps steps are only no longer printed"
 
 
 def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]], stalled_s: float) -> list[Outcome]:
-    """One a node: the guilty fail, of the others nothing was proven. `stalled_s`: how long there was no step."""
+    """One a node: the nodes at fault fail, about the others nothing was proven. `stalled_s`: how long there was no
+    step."""
     names = ", ".join(sorted(found))
     waited = finding_for(
         "peer-died", f"its ranks were ended because of {names}", (), tuple(sorted(found)), way="live", node=names
@@ -431,7 +430,7 @@ def _count(waiting: Sequence[SeenProcess]) -> str:
 
 
 def _steps(by_rank: Mapping[int, float]) -> list[str]:
-    """What ranks told of themselves, where that differs. No proof: a rank may hold its lines back."""
+    """The last steps of the ranks, when they differ. Not a proof: a rank may hold its lines back."""
     least, most = min(by_rank.values(), default=0), max(by_rank.values(), default=0)
     late = [rank for rank, step in sorted(by_rank.items()) if step < most]
     return [f"the last step of rank {', '.join(map(str, late[:8]))} is {least:,}, of others {most:,}"] if late else []

@@ -193,7 +193,7 @@ def test_who_carries_data_may_only_print_no_more(tmp_path: Path) -> None:
         frozen = {"node-a": looked_at((0, 1), "", moved=moved), "node-b": looked_at((2, 3), "", moved=moved)}
         found = judge_stall(made, StepProgress(Watch()), lambda seen=frozen: seen)
         assert {finding.cause for each in found.values() for finding in each} == {"training-stalled"}
-        assert ("4.88 KiB/s or more: steps may only not be printed" in found["node-a"][0].says) is words
+        assert ("4.88 KiB/s or more: perhaps steps are only no longer printed" in found["node-a"][0].says) is words
 
 
 def test_who_has_ended_well_while_the_others_wait_is_named(tmp_path: Path) -> None:
