@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Sequence
@@ -191,7 +192,7 @@ def test_who_carries_data_may_only_print_no_more(tmp_path: Path) -> None:
     made = kept(tmp_path)
     for moved, words in ((0, False), (5000, True)):
         frozen = {"node-a": looked_at((0, 1), "", moved=moved), "node-b": looked_at((2, 3), "", moved=moved)}
-        found = judge_stall(made, StepProgress(Watch()), lambda seen=frozen: seen)
+        found = judge_stall(made, StepProgress(Watch()), functools.partial(dict, frozen))
         assert {finding.cause for each in found.values() for finding in each} == {"training-stalled"}
         assert ("4.88 KiB/s or more: perhaps steps are only no longer printed" in found["node-a"][0].says) is words
 
