@@ -191,7 +191,7 @@ def test_pods_with_labels_are_a_cluster_to_run_on(stand: Stand) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     reached = json.loads(done.stdout)["stages"][0]["outcomes"][0]
     assert (
-        "pod on gpu-1, with a network of its own; packet filters and kernel's log of gpu-1 not looked at"
+        "pod on gpu-1, with a network of its own; packet filters and kernel's log of gpu-1 not checked"
         in reached["proof"]
     )
     assert reached["metrics"]["pod"] == "worker-0"
