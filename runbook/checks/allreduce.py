@@ -33,6 +33,9 @@ BURST = 8.0
 is so many times slower than they let expect counts as slow."""
 
 
+SHORTEST_S = 1e-9
+"""No iteration takes less: from one that is said to, nothing is to be expected."""
+
 PAUSE_S = 0.5
 """What one iteration may take without a word: a busy machine, or one packet sent again, holds it up for less."""
 
@@ -299,7 +302,7 @@ def promised_rate(pool: RankPool, rows: list[dict[str, Any]], gate: float | str 
     if isinstance(gate, float) and gate > 0:
         return len(pool.members) * gate * 1e9
     expected = expected_seconds(pool, rows, gate)
-    if not expected:
+    if not expected or expected < SHORTEST_S:
         return None
     size = max(member.place[0] for member in pool.members)
     return len(pool.members) * _sent_by_one(pool, size) / expected / BURST

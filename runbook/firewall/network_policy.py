@@ -35,7 +35,7 @@ def policies_in(text: str) -> list[Rule]:
     """Of `kubectl get networkpolicies -o json`. Raises ValueError for what is none."""
     try:
         return list(json.loads(text)["items"])
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"no list of policies: {error}") from None
 
 

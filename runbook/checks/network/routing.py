@@ -61,7 +61,7 @@ def refusal(sent: Sent, way: Mapping[str, Any]) -> RouteRefusal | None:
         try:
             matches = _matches(rule, sent)
             found = matches is not False and _leads(rule, way.get("routes") or [], target, certain=matches is True)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             continue  # in a form that no kernel shows: what it selects, and where it leads, nobody knows
         if matches is False:
             continue
