@@ -28,10 +28,10 @@ from typing import Any
 import msgspec
 
 from runbook.agent.protocol import Open
-from runbook.files.document import read_document
+from runbook.files.yaml_document import read_document
 from runbook.model.errors import FilesWrong, Problem
 from runbook.node.journal import PLAIN
-from runbook.transport import programs
+from runbook.transport import node_programs
 from runbook.transport.bootstrap import command, first_input
 
 ALL, LOOK = "all", "look"
@@ -88,8 +88,13 @@ def _below(path: str, folder: str) -> bool:
     return os.path.commonpath([one, above]) == above
 
 
-LOOKS = frozenset(["reach", "gpus", "ibstat", "adapters", "ping", "port", "route", "flows", "ephemeral", "job"])
-"""Programs that run nothing but tools of their own choice. `job` also ends what was launched from here before."""
+LOOKS = frozenset(
+    (
+        *("host_facts", "gpus", "ibstat", "adapters", "ping", "port", "route"),
+        *("rank_connections", "ephemeral_ports", "job_control"),
+    )
+)
+"""Programs that run nothing but tools of their own choice. `job_control` also ends what was launched from here."""
 
 LONGEST_LINE = 1 << 20
 MOST_BYTES = 8 << 20
@@ -164,7 +169,7 @@ class OrderFilter:
             return self._configured(frame), b""
         if do == "call" and frame.get("program") in LOOKS:
             known = {key: frame.get(key) for key in ("do", "id", "program", "arguments")}
-            return known, zlib.compress(programs.called(str(frame["program"])))
+            return known, zlib.compress(node_programs.called(str(frame["program"])))
         if do == "beat":
             return {key: frame[key] for key in ("do", "echo", "silence_s") if key in frame}, b""
         if do == "bye":

@@ -21,7 +21,7 @@ from runbook.model.nccl_devices import selection
 from runbook.model.redact import Redactor
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport import SILENCE_S, Answer, NoPython, ProgramNotStarted, Session, Site
-from runbook.transport.answers import Asked, Told
+from runbook.transport.node_answers import Asked, Told
 from runbook.transport.pause_detector import ASKING_WAIT_S
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from runbook.checks.port import holders, promised_ports
 from runbook.firewall import Evidence
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
-from runbook.transport.answers import PORT, AwakeFacts
+from runbook.transport.node_answers import PORT, AwakeFacts
 
 MOST_RANGE_PORTS = 32
 

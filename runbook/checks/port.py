@@ -15,7 +15,7 @@ from runbook.launch.ranks import dialled_address
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory, Node
 from runbook.model.verdict import Finding, Outcome
-from runbook.transport.answers import PORT
+from runbook.transport.node_answers import PORT
 
 MOST_PORTS = 256
 

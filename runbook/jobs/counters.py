@@ -29,7 +29,7 @@ from runbook.model.remedy import Remedy
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
 from runbook.parsers.nvidia import Gpu, events, parse_gpus, throttled
-from runbook.transport import answers
+from runbook.transport import node_answers
 
 Counts = Mapping[str, int | None]
 
@@ -75,7 +75,7 @@ LASTS_S = 25.0
 CABLE = "look at the cable and the port at both ends, and at the switch's counters"
 
 
-def rises(node: str, then: answers.Counters, now: answers.Counters) -> Iterator[tuple[str, Finding]]:
+def rises(node: str, then: node_answers.Counters, now: node_answers.Counters) -> Iterator[tuple[str, Finding]]:
     """What rose too much from one reading to a later one, each with a name of its own: the place and the counter."""
     seconds = max(0.001, now["clock"] - then["clock"])
     for name, counts in now["interfaces"].items():
@@ -98,7 +98,7 @@ def rises(node: str, then: answers.Counters, now: answers.Counters) -> Iterator[
     yield from _of_gpus(node, then, now)
 
 
-def _counts(tcp: answers.Segments) -> Counts:
+def _counts(tcp: node_answers.Segments) -> Counts:
     return {"OutSegs": tcp["OutSegs"], "RetransSegs": tcp["RetransSegs"]}
 
 
@@ -127,7 +127,7 @@ def rise(then: int | None, now: int | None) -> int | None:
     return now - then if now >= then else now
 
 
-def _of_gpus(node: str, then: answers.Counters, now: answers.Counters) -> Iterator[tuple[str, Finding]]:
+def _of_gpus(node: str, then: node_answers.Counters, now: node_answers.Counters) -> Iterator[tuple[str, Finding]]:
     before = {gpu.index: gpu for gpu in gpus_of(then)}
     lasts = now["clock"] - then["clock"] >= LASTS_S
     fix = Remedy.note(
@@ -158,7 +158,7 @@ def _of_gpus(node: str, then: answers.Counters, now: answers.Counters) -> Iterat
         yield f"{node} {event.bus} xid {event.number}", Finding("counters-rising", says, fix, (event.text,))
 
 
-def gpus_of(facts: answers.Counters) -> tuple[Gpu, ...]:
+def gpus_of(facts: node_answers.Counters) -> tuple[Gpu, ...]:
     said = facts["gpus"] or {}
     return parse_gpus(said.get("out", ""), said.get("fields", ())).gpus if said.get("code") == 0 else ()
 
@@ -175,7 +175,7 @@ def clocks(gpu: Gpu) -> str:
     return speed + (f", {heat:.0f} °C" if heat is not None else "")
 
 
-def not_read(facts: answers.Counters, *, gpus: bool) -> list[str]:
+def not_read(facts: node_answers.Counters, *, gpus: bool) -> list[str]:
     """What nobody knows of this node, and why. `gpus`: whether it was asked for those."""
     found = [
         f"{name}: {', '.join(missing)}"
@@ -222,9 +222,9 @@ class CounterWatch:
         self._tell = tell
         self._unread = unread
         self._lock = threading.Lock()
-        self.first: dict[str, answers.Counters] = {}
-        self.before: dict[str, answers.Counters] = {}
-        self.last: dict[str, answers.Counters] = {}
+        self.first: dict[str, node_answers.Counters] = {}
+        self.before: dict[str, node_answers.Counters] = {}
+        self.last: dict[str, node_answers.Counters] = {}
         self.rose: dict[str, list[str]] = {}
         """By node: the first reading, the last but one, the last, and what rose in sentences."""
         self._said: set[str] = set()
@@ -268,7 +268,7 @@ class CounterWatch:
         pids = [member.journal.get("pid") for member in self._kept.on(name) if not member.over]
         return next((pid for pid in pids if pid), None)
 
-    def _ask(self, node: Node) -> answers.Counters:
+    def _ask(self, node: Node) -> node_answers.Counters:
         at = self._kept.at
         order = {
             "interfaces": interfaces_of(at, node),
@@ -276,9 +276,9 @@ class CounterWatch:
             "deadline_s": GPU_S,
             "pid": self._pid(node.name),
         }
-        return at.session(node).call(answers.COUNTERS, order, timeout_s=ANSWER_S)
+        return at.session(node).call(node_answers.COUNTERS, order, timeout_s=ANSWER_S)
 
-    def _take(self, name: str, now: answers.Counters) -> None:
+    def _take(self, name: str, now: node_answers.Counters) -> None:
         for missing in not_read(now, gpus=bool(self._gpus(name))):
             self._say_unread(name, missing)
         if (now["gpus"] or {}).get("timed_out"):

@@ -24,7 +24,7 @@ from runbook.jobs.known_jobs import Cluster, KnownJob, clean, serial_of
 from runbook.jobs.launch import RunningAttempt, Stall
 from runbook.jobs.logs import RankLogs, job_secrets
 from runbook.jobs.processes import KeptProcesses, stopped_by_user
-from runbook.jobs.replaced import ReplacedNodes
+from runbook.jobs.replaced_nodes import ReplacedNodes
 from runbook.jobs.retry import judge_retry
 from runbook.jobs.start import STACKS
 from runbook.jobs.watch import HELD_UP, WatchEnd, watch

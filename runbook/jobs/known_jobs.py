@@ -136,7 +136,7 @@ class Cluster:
 
         def one(node: Node) -> Facts:
             return self.site.sessions[node.name].call(
-                "job", {**order, "folder": folders[node.name]}, timeout_s=timeout_s
+                "job_control", {**order, "folder": folders[node.name]}, timeout_s=timeout_s
             )
 
         nodes = [self.inventory.node(name) for name in folders if name in self.site.sessions]
@@ -146,7 +146,9 @@ class Cluster:
         """Every job that some node knows, the latest last."""
 
         def one(node: Node) -> Facts:
-            return self.site.sessions[node.name].call("job", {"do": "list", "workdir": node.workdir}, timeout_s=ASK_S)
+            return self.site.sessions[node.name].call(
+                "job_control", {"do": "list", "workdir": node.workdir}, timeout_s=ASK_S
+            )
 
         nodes = [node for node in self.inventory.nodes if node.name in self.site.sessions]
         found: dict[str, KnownJob] = {}
@@ -201,7 +203,7 @@ def why_not(node: str, error: BaseException) -> Unreachable:
         )
     if isinstance(error, Unreachable):
         return error
-    finding = no_answer(node, "job", error).findings[0]
+    finding = no_answer(node, "job_control", error).findings[0]
     return Unreachable(finding.cause, finding.says, finding.remedy, finding.evidence)
 
 

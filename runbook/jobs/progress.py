@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.launch.job import Watch
-from runbook.node.steps import USUAL, number, step_in
+from runbook.node.training_steps import USUAL, number, step_in
 
 LOST = 0.2
 """So large a part of its speed is told of a training."""

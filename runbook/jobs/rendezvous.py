@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Facts
-from runbook.checks.network.live_traffic import between, flows, names_by_address
+from runbook.checks.network.live_traffic import between, names_by_address, rank_connections
 from runbook.checks.ranks.evidence import rank_stopped
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.processes import KeptProcess, KeptProcesses
@@ -28,7 +28,7 @@ from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
-from runbook.transport.answers import Flows
+from runbook.transport.node_answers import RankConnections
 
 LOOK_S = 2.0
 """For so long the CPU time, the reading and the traffic of a rank are counted."""
@@ -47,7 +47,7 @@ IDLE_S = 15.0
 AT_RENDEZVOUS = re.compile(r"/torch/distributed/(?:elastic/)?rendezvous\b|/jax/_src/distributed\.py$")
 JOINS = "init_process_group"
 SHELLS = ("sh", "bash", "dash")
-NOBODY: Flows = {"connections": [], "listening": []}
+NOBODY: RankConnections = {"connections": [], "listening": []}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class RendezvousWatch:
         after as long as has passed."""
         at = replace(kept.at, inventory=self._inventory, deadline=time.monotonic() + LOOK_S)
         rendezvous = at.inventory.rendezvous
-        told = within_job(flows(at), set(names_by_address(at)), rendezvous.port)
+        told = within_job(rank_connections(at), set(names_by_address(at)), rendezvous.port)
         if kept.ranks < 2 or all_connected(kept, told, rendezvous.port):
             self.met()
             return {}
@@ -158,7 +158,7 @@ class RendezvousWatch:
         return {}
 
 
-def within_job(told: Mapping[str, Flows], ours: Set[str], port: int) -> dict[str, Flows]:
+def within_job(told: Mapping[str, RankConnections], ours: Set[str], port: int) -> dict[str, RankConnections]:
     """Without the dials to elsewhere: who waits for a server of its own does not wait for the other ranks."""
     return {
         name: {
@@ -173,7 +173,7 @@ def within_job(told: Mapping[str, Flows], ours: Set[str], port: int) -> dict[str
     }
 
 
-def all_connected(kept: KeptProcesses, told: Mapping[str, Flows], port: int) -> bool:
+def all_connected(kept: KeptProcesses, told: Mapping[str, RankConnections], port: int) -> bool:
     """Whether every rank that lives is connected to this port, or listens there, and none dials without an answer."""
     for member in [member for member in kept.members if not member.over]:
         its = told.get(member.place.node)
@@ -184,7 +184,7 @@ def all_connected(kept: KeptProcesses, told: Mapping[str, Flows], port: int) -> 
     return True
 
 
-def _ranks_at(told: Flows, port: int) -> set[int | None]:
+def _ranks_at(told: RankConnections, port: int) -> set[int | None]:
     found = {one["rank"] for one in told["listening"] if one["port"] == port}
     return found | {
         one["rank"] for one in told["connections"] if one["open"] and port in (one["remote_port"], one["local_port"])
@@ -192,7 +192,7 @@ def _ranks_at(told: Flows, port: int) -> set[int | None]:
 
 
 def arrivals_of(
-    kept: KeptProcesses, told: Mapping[str, Flows], frozen: Mapping[str, Facts], port: int
+    kept: KeptProcesses, told: Mapping[str, RankConnections], frozen: Mapping[str, Facts], port: int
 ) -> Iterator[Arrival]:
     """Of the ranks that live, by the sockets that their nodes told of, and by what they were seen to do."""
     for member in [member for member in kept.members if not member.over]:
@@ -205,7 +205,7 @@ def arrivals_of(
             yield _of_member(member, its, seen, port)
 
 
-def _of_member(member: KeptProcess, told: Flows, seen: Facts, port: int) -> Arrival:
+def _of_member(member: KeptProcess, told: RankConnections, seen: Facts, port: int) -> Arrival:
     """A kept process with all that it started: a rank, or a launcher, which has no number of its own."""
     place = member.place
     processes = tuple(seen.get("processes", ()))
@@ -215,7 +215,7 @@ def _of_member(member: KeptProcess, told: Flows, seen: Facts, port: int) -> Arri
     return _arrival(place, ranks, told, port, processes, texts, works=works)
 
 
-def _of_a_launcher(place: ProcessSpec, told: Flows, seen: Facts, port: int) -> Arrival:
+def _of_a_launcher(place: ProcessSpec, told: RankConnections, seen: Facts, port: int) -> Arrival:
     """A rank that a launcher started."""
     processes = tuple(one for one in seen["processes"] if one["rank"] in place.ranks)
     texts = [text for one in processes if (text := seen["own_stacks"].get(str(one["pid"])))]
@@ -230,7 +230,7 @@ def _of_a_launcher(place: ProcessSpec, told: Flows, seen: Facts, port: int) -> A
 def _arrival(
     place: ProcessSpec,
     ranks: set[int | None],
-    told: Flows,
+    told: RankConnections,
     port: int,
     processes: tuple[Facts, ...],
     texts: Sequence[str],

@@ -26,7 +26,7 @@ from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome
-from runbook.transport import answers
+from runbook.transport import node_answers
 
 LOOKS = 24
 EVERY_S = 0.4
@@ -105,7 +105,10 @@ def late(seen: Sequence[Waits]) -> LateNode | None:
 
 
 def reasons(
-    node: str, then: answers.Counters | None, now: answers.Counters | None, busy: Sequence[answers.BusyProcess]
+    node: str,
+    then: node_answers.Counters | None,
+    now: node_answers.Counters | None,
+    busy: Sequence[node_answers.BusyProcess],
 ) -> Why:
     """What slows a node down, as far as its own counters tell. `busy`: the processes of others that use its CPUs."""
     found = dict(_of_machine(node, then, now)) if then is not None and now is not None else {}
@@ -121,7 +124,7 @@ def reasons(
     return found
 
 
-def _of_machine(node: str, then: answers.Counters, now: answers.Counters) -> Iterator[tuple[str, str]]:
+def _of_machine(node: str, then: node_answers.Counters, now: node_answers.Counters) -> Iterator[tuple[str, str]]:
     seconds: float = max(0.001, now["clock"] - then["clock"])
 
     def risen(name: str) -> float:
@@ -240,7 +243,7 @@ class SlowdownSearch:
         self._say = say
         self._early = False
         self._reported = False
-        self._busy: dict[str, list[answers.BusyProcess]] = {}
+        self._busy: dict[str, list[node_answers.BusyProcess]] = {}
         self._seen: list[Waits] = []
         self._ways: list[Way] = []
 
@@ -285,7 +288,7 @@ class SlowdownSearch:
         gpus = any(member.place.gpus for member in kept.members)
         nodes = [kept.at.inventory.node(name) for name in kept.live_nodes()]
 
-        def ask(node: Node) -> answers.StackSamples:
+        def ask(node: Node) -> node_answers.StackSamples:
             leaders = {str(m.place.ranks[0]): m.journal.get("pid") for m in kept.on(node.name) if not m.over}
             order = {
                 "leaders": leaders,
@@ -293,7 +296,7 @@ class SlowdownSearch:
                 "every_s": EVERY_S,
                 "stacks": kept.stacks.get(node.name) if by_stack and not gpus else None,
             }
-            return kept.at.session(node).call(answers.STACK_SAMPLES, order, timeout_s=ANSWER_S)
+            return kept.at.session(node).call(node_answers.STACK_SAMPLES, order, timeout_s=ANSWER_S)
 
         said = kept.at.run.site.each(nodes, ask, timeout_s=ANSWER_S)
         told = {name: answer for name, answer in said.items() if not isinstance(answer, BaseException)}
@@ -318,11 +321,11 @@ class SlowdownSearch:
         return judge_network(looks, why)
 
 
-def _looks(told: answers.RankSamples | None) -> tuple[str, list[str]]:
+def _looks(told: node_answers.RankSamples | None) -> tuple[str, list[str]]:
     return (told["states"], told["stacks"]) if told else ("", [])
 
 
-def ways_of(at: Context, told: Mapping[str, answers.StackSamples]) -> list[Way]:
+def ways_of(at: Context, told: Mapping[str, node_answers.StackSamples]) -> list[Way]:
     """What the ranks of each node sent to those of each other one meanwhile."""
     names = names_by_address(at)
     found: dict[tuple[str, str], Way] = {}

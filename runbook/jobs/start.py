@@ -13,7 +13,7 @@ from importlib import resources
 
 from runbook.causes.findings import finding_for, unreachable_for
 from runbook.checks.context import Context, Facts, no_answer
-from runbook.checks.ping.names import gloo_announces, own_name_finding
+from runbook.checks.ping.host_names import gloo_announces, own_name_finding
 from runbook.checks.ping.observations import Observations
 from runbook.checks.port import holders
 from runbook.jobs.attempt import BY_LAUNCHER, Attempt, ProcessSpec, about
@@ -25,7 +25,7 @@ from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
-from runbook.transport import answers
+from runbook.transport import node_answers
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -56,7 +56,7 @@ def prepare(kept: KeptProcesses, attempt: Attempt, *, ready_s: float, facts: Fac
                 name, finding_for("program-error", f"the launch script for {name}: {answer}", way="value")
             )
         elif isinstance(answer, BaseException):
-            problems[name] = no_answer(name, "job", answer)
+            problems[name] = no_answer(name, "job_control", answer)
         elif finding := _in_the_way(name, answer):
             problems[name] = Outcome.failed(name, finding)
         else:
@@ -92,7 +92,7 @@ def _node(kept: KeptProcesses, attempt: Attempt, node: Node, facts: Facts) -> Fa
         "about": about(attempt, node.name, facts),
         "hash": files,
     }
-    answer = session.call("job", order, timeout_s=15.0)
+    answer = session.call("job_control", order, timeout_s=15.0)
     script = attempt.script(node.name, folder, kept.at.run.made_from)
     for name, data in script.files.items():
         session.push(f"{attempt.folder}/{name}", data, mode=0o700 if name == script.name else 0o600)
@@ -167,7 +167,7 @@ def _port(at: Context, attempt: Attempt) -> dict[str, Outcome]:
     def arguments(node: Node) -> Facts:
         return {"address": None, "speaks": at.data_address(node), "ports": [port]}
 
-    answer = at.ask(answers.PORT, arguments, timeout_s=8.0, nodes=[master])[master.name]
+    answer = at.ask(node_answers.PORT, arguments, timeout_s=8.0, nodes=[master])[master.name]
     if isinstance(answer, Outcome):
         return {master.name: answer}
     found = holders(master, answer, port)
@@ -192,7 +192,7 @@ def _gloo_of_jax(attempt: Attempt) -> bool:
 def _own_names(at: Context) -> dict[str, Outcome]:
     """Nodes whose own host name means an address that no other node can dial."""
     order = {"names": [], "hostname": True, "reverse": "127.0.0.1", "targets": []}
-    said = at.ask(answers.PING, lambda node: order, timeout_s=15.0)
+    said = at.ask(node_answers.PING, lambda node: order, timeout_s=15.0)
     problems = {name: answer for name, answer in said.items() if isinstance(answer, Outcome)}
     seen = Observations(at, {name: answer for name, answer in said.items() if not isinstance(answer, Outcome)}, [])
     announced = {node.name: ipaddress.ip_address(gloo_announces(seen, node)) for node in seen.nodes}
@@ -245,7 +245,7 @@ def _keeper(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProce
     python = str(session.hello["executable"])
     member.remote = session.start(
         [python, "-S", "-E", "-s", f"{session.folder}/keeper.py", json.dumps(order)],
-        says=answers.KEEPER,
+        says=node_answers.KEEPER,
         on_message=lambda message: kept.news.put((member, message)),
         on_end=lambda: kept.news.put((member, None)),
         grace_s=job.grace_s + AFTER_S,

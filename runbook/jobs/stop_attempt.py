@@ -19,8 +19,8 @@ LOOK_S = 6.0
 DRAIN_S = 4.0
 """How long a node may answer, and send too little of the logs that it says it has, before the rest is left there."""
 LEAST = 4096
-"""Bytes that `node/job.py` sends at least of a log that goes on behind them. A node that sends fewer does not have what
-it says."""
+"""Bytes that `node/job_control.py` sends at least of a log that goes on behind them. A node that sends fewer does not
+have what it says."""
 
 DRAIN_MOST_S = 1800.0
 
@@ -115,7 +115,7 @@ def clean(kept: KeptProcesses, names: Collection[str]) -> None:
 
     def one(name: str) -> None:
         with contextlib.suppress(Unreachable, ProgramNotStarted, TimeoutError):
-            sessions[name].call("job", {"do": "clean", "folder": sessions[name].folder}, timeout_s=5.0)
+            sessions[name].call("job_control", {"do": "clean", "folder": sessions[name].folder}, timeout_s=5.0)
 
     _everywhere(kept, one, 8.0, {name for name in names if name in sessions and not sessions[name].lost})
 
@@ -128,7 +128,7 @@ def _order(kept: KeptProcesses, order: Facts, names: set[str] | None = None) -> 
         if session is None:
             return
         try:
-            found[name] = session.call("job", {**order, "folder": kept.folders[name]}, timeout_s=10.0)
+            found[name] = session.call("job_control", {**order, "folder": kept.folders[name]}, timeout_s=10.0)
         except (Unreachable, ProgramNotStarted, TimeoutError) as error:
             found[name] = error
 

@@ -116,7 +116,7 @@ def fetch(kept: KeptProcesses, session: Session, name: str, *, wait_s: float = 0
     }
     asked = time.monotonic()
     try:
-        answer = session.call("job", order, timeout_s=ANSWER_S + wait_s)
+        answer = session.call("job_control", order, timeout_s=ANSWER_S + wait_s)
     except Unreachable as error:
         if all(member.remote is None for member in kept.on(name)):
             session.disbelieve(

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import AdapterFacts, Adapters
+    from runbook.transport.node_answers import AdapterFacts, Adapters
 
 CLASS = "/sys/class/net/"
 COUNTERS = ("rx_errors", "rx_dropped", "rx_crc_errors", "tx_errors", "tx_dropped", "collisions")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from re import Pattern
     from typing import Any, Literal
 
-    from runbook.transport.answers import Collected, CollectedAnswer
+    from runbook.transport.node_answers import Collected, CollectedAnswer
 
     Status = Literal["ok", "missing", "denied", "timeout", "failed"]
     Accounts = dict[int, tuple[str, str, str]]

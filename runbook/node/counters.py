@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import Counters, Ran, Segments
+    from runbook.transport.node_answers import Counters, Ran, Segments
 
 OF_INTERFACE = (
     "rx_packets",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any
 
-    from runbook.transport.answers import AwakeFacts
+    from runbook.transport.node_answers import AwakeFacts
 
     Conversation = Generator[Any, Any, Any]
     """It yields what it waits for, is sent the sockets that are ready, and returns what came of it."""

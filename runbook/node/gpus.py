@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from runbook.transport.answers import GpuProcess, GpusAnswer, Ran
+    from runbook.transport.node_answers import GpuProcess, GpusAnswer, Ran
 
 KERNEL_DEADLINE_S = 4
 ELSEWHERE = ("/usr/lib/wsl/lib/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi", "/opt/bin/nvidia-smi")

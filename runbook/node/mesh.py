@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     from runbook.node.event_loop import Conversation, Task
-    from runbook.transport.answers import AwakeFacts, Dialled
+    from runbook.transport.node_answers import AwakeFacts, Dialled
 
     Outcome = Literal["open", "stranger", "silent", "lost"]
 

@@ -24,8 +24,8 @@ import socket
 import threading
 import time
 
-from runbook.node.echo import echoes
 from runbook.node.event_loop import EventLoop, pause
+from runbook.node.icmp_echo import echoes
 from runbook.node.proc import read
 from runbook.node.tools import find, json_of, run, tool
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from runbook.node.event_loop import Conversation
-    from runbook.transport.answers import (
+    from runbook.transport.node_answers import (
         Looked,
         Neighbour,
         NetworkInterface,

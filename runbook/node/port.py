@@ -36,7 +36,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import Holder, OwnAddress, PortAnswer, PortState
+    from runbook.transport.node_answers import Holder, OwnAddress, PortAnswer, PortState
 
 USERS = re.compile(r'\("((?:[^"\\]|\\.)*)",pid=(\d+)')
 

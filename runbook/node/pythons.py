@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import PythonFacts, Pythons
+    from runbook.transport.node_answers import PythonFacts, Pythons
 
 MOST = 60
 ONE_S = 8

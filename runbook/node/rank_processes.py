@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from runbook.node.tcp_info import TcpInfo
-    from runbook.transport.answers import BusyProcess, ProcessFacts, RankProcesses, RankSeen
+    from runbook.transport.node_answers import BusyProcess, ProcessFacts, RankProcesses, RankSeen
 
     Processes = dict[int, "Process"]
 

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import Routes, RouteTarget
+    from runbook.transport.node_answers import Routes, RouteTarget
 
 CONNECT_S = 3
 

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import RankSamples, StackSamples
+    from runbook.transport.node_answers import RankSamples, StackSamples
 
 SHELLS = ("sh", "bash", "dash")
 LONGEST = 8192

@@ -32,7 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-    from runbook.transport.answers import FailureFacts, WorkdirFacts
+    from runbook.transport.node_answers import FailureFacts, WorkdirFacts
 
     Frame = dict[str, Any]
 

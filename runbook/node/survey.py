@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import SurveyAnswer
+    from runbook.transport.node_answers import SurveyAnswer
 
 NVIDIA = "/proc/driver/nvidia/gpus"
 GPU_FIELDS = "--query-gpu=index,uuid,name,memory.total,memory.used"

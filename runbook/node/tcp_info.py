@@ -8,7 +8,7 @@ from runbook.node.tools import tool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from runbook.transport.answers import SentTo
+    from runbook.transport.node_answers import SentTo
 
 WAIT_S = 2
 HEAD = re.compile(r"\S+\s+\d+\s+(\d+)\s+\S+\s+(\S+):\d+\s")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import IO, Any, Protocol
 
-    from runbook.transport.answers import Ran
+    from runbook.transport.node_answers import Ran
 
     class Sink(Protocol):
         """Takes what a tool prints, piece by piece."""

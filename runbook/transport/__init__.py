@@ -5,9 +5,9 @@ The stream is a process here, or goes over SSH, Slurm, Kubernetes or an agent, a
 
 from runbook.transport.bootstrap import NoPython
 from runbook.transport.frames import UnexpectedAnswer
+from runbook.transport.node_sessions import Site
 from runbook.transport.remote_program import Answer, Message, ProgramNotStarted, Remote
 from runbook.transport.session import SILENCE_S, Session
-from runbook.transport.site import Site
 
 __all__ = [
     "SILENCE_S",

@@ -20,7 +20,7 @@ from runbook.causes.catalogue import mend
 from runbook.causes.findings import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import typed
-from runbook.transport import programs
+from runbook.transport import node_programs
 
 MARK = b"\x1erunbook-supervisor "
 """Starts the supervisor's first line; what a talkative `.bashrc` or banner printed before it is not ours."""
@@ -80,7 +80,7 @@ def first_input(python: str) -> bytes:
 
 @functools.cache
 def _supervisor() -> bytes:
-    return zlib.compress(programs.started(programs.SUPERVISOR), 9)
+    return zlib.compress(node_programs.started(node_programs.SUPERVISOR), 9)
 
 
 # What comes of it.

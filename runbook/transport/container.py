@@ -265,7 +265,7 @@ ON_THE_HOST: Mapping[str, AskedOnHost] = {
         network=True,
     ),
     "port": AskedOnHost(_port, network=True),
-    "reach": AskedOnHost(_reach),
+    "host_facts": AskedOnHost(_reach),
     "firewall_rules": AskedOnHost(_instead, network=True),
 }
 """By program. All others look only where the job runs."""

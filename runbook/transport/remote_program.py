@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from runbook.model.errors import Unreachable
 from runbook.node.message import MARK as MARK_TEXT
-from runbook.transport import answers
+from runbook.transport import node_answers
 from runbook.transport.frames import LONGEST_LINE as LONGEST_MESSAGE
 from runbook.transport.frames import Failure, Frame, UnexpectedAnswer
 
@@ -163,7 +163,7 @@ class Remote:
         self,
         session: Session,
         number: int,
-        says: answers.Messages | None,
+        says: node_answers.Messages | None,
         *,
         on_message: Callable[[Message], None] | None = None,
         on_log: Callable[[str], None] | None = None,
@@ -202,7 +202,7 @@ class Remote:
     # What the reader thread calls.
 
     def _said(self, body: bytes, whole: bool) -> bool:
-        message = answers.message(self._says, body, whole=whole) if self._says else None
+        message = node_answers.message(self._says, body, whole=whole) if self._says else None
         if message is None:
             return False
         self._room -= len(body)

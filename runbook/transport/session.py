@@ -21,7 +21,7 @@ from typing import Any, Protocol, overload
 
 from runbook.causes.findings import unreachable_for
 from runbook.model.errors import Unreachable
-from runbook.transport import answers, bootstrap, container, programs
+from runbook.transport import bootstrap, container, node_answers, node_programs
 from runbook.transport.frames import Frame, FrameReader, UnexpectedAnswer, decoded
 from runbook.transport.pause_detector import Awake, cpu_pressure
 from runbook.transport.remote_program import MOST_OUTPUT, Answer, Message, ProgramNotStarted, Remote
@@ -188,7 +188,7 @@ class Session:
         timeout_s: float | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
-        says: answers.Messages | None = None,
+        says: node_answers.Messages | None = None,
         on_message: Callable[[Message], None] | None = None,
         on_log: Callable[[str], None] | None = None,
         on_end: Callable[[], None] | None = None,
@@ -233,8 +233,8 @@ class Session:
 
     @overload
     def call(  # type: ignore[overload-overlap]  # the first that fits is meant
-        self, name: answers.Asked[answers.Told], arguments: Message, *, timeout_s: float
-    ) -> answers.Told: ...
+        self, name: node_answers.Asked[node_answers.Told], arguments: Message, *, timeout_s: float
+    ) -> node_answers.Told: ...
 
     @overload
     def call(self, name: str, arguments: Message, *, timeout_s: float) -> Message: ...
@@ -267,7 +267,7 @@ class Session:
 
     def _called(self, name: str, arguments: Message) -> Callable[[float], Message]:
         frame: Message = {"do": "call", "program": name, "arguments": arguments}
-        waited = self._asked(frame, programs.called(name))
+        waited = self._asked(frame, node_programs.called(name))
 
         def answer(timeout_s: float) -> Message:
             try:
@@ -275,7 +275,7 @@ class Session:
             except NoReply as late:
                 raise TimeoutError(str(late)) from None
             try:
-                return answers.answer(name, arguments, bytes(reply.answer))
+                return node_answers.answer(name, arguments, bytes(reply.answer))
             except UnexpectedAnswer as error:
                 raise self.unexpected(f"the program `{name}`", error) from None
 
@@ -291,12 +291,12 @@ class Session:
         self.push_program(name)
         interpreter = list(python or (str(self.hello["executable"]), "-S", "-E", "-s"))
         argv = [*interpreter, "-u", f"{self.folder}/{name}.py", json.dumps(arguments)]
-        return self.start(argv, timeout_s=timeout_s, says=answers.PROGRAMS[name])
+        return self.start(argv, timeout_s=timeout_s, says=node_answers.PROGRAMS[name])
 
     def push_program(self, name: str) -> None:
         with self._push_lock:
             if name not in self._pushed:
-                self.push(f"{name}.py", programs.started(name))
+                self.push(f"{name}.py", node_programs.started(name))
                 self._pushed.add(name)
 
     def shell(self, command: str, *, timeout_s: float, on_output: Callable[[str], None] | None = None) -> Answer:
@@ -469,7 +469,7 @@ class Session:
         if frame.event == "hello":
             if not self._greeted:
                 self._greeted = True
-                self._hello.put(decoded(line, answers.Hello))
+                self._hello.put(decoded(line, node_answers.Hello))
         elif frame.event == "beat":
             if frame.echo is not None and frame.echo == self._echo:
                 self._beats.put((time.time(), frame))

@@ -45,7 +45,7 @@ def node_of(uid: int, home: Path, workdir: Path, run_id: str = "look-1") -> Iter
 
 
 def order(session: Session, do: str, **more: Any) -> dict[str, Any]:
-    return session.call("job", {"do": do, **more}, timeout_s=20.0)
+    return session.call("job_control", {"do": do, **more}, timeout_s=20.0)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from runbook.checks.ranks.pool import RankPool
 from runbook.model.errors import FilesWrong, Span
 from runbook.model.verdict import Finding, Outcome, Verdict
 
-from .world import at, cluster, context, node, pool_of, verdicts
+from .made_up_cluster import at, cluster, context, node, pool_of, verdicts
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from runbook.checks.context import Facts
 from runbook.checks.reach.gpus import GpuJudgement, driver_too_old, driver_warnings, judge_gpus
 from runbook.parsers.nvidia import bus_key, events, parse_apps, parse_details, parse_gpus, parse_links, throttled
 
-from .world import node
+from .made_up_cluster import node
 
 GPUS = node("node-a", gpus=(0, 1))
 FIELDS = ["index", "uuid", "name", "memory.total", "memory.used", "driver_version", "pci.bus_id"]

@@ -21,9 +21,9 @@ from runbook.checks.links import Links, outcomes
 from runbook.checks.ranks.pool import Halt
 from runbook.model.errors import FilesWrong
 from runbook.model.verdict import Verdict
-from runbook.transport.answers import AdapterFacts
+from runbook.transport.node_answers import AdapterFacts
 
-from .world import cluster, context, node, pool_of
+from .made_up_cluster import cluster, context, node, pool_of
 
 FULL = 5.0  # GB/s, 40 Gbit/s
 

@@ -18,7 +18,7 @@ from runbook.launch.preconditions import CODES
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.transport import Remote
 
-from .world import FakeRemote, Nobody, cluster, node, pool_of, verdicts
+from .made_up_cluster import FakeRemote, Nobody, cluster, node, pool_of, verdicts
 
 FAIL, UNKNOWN = Verdict.FAIL, Verdict.UNKNOWN
 BYSTANDER = (UNKNOWN, ("peer-died",))

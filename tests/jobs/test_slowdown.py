@@ -10,7 +10,7 @@ import pytest
 
 from runbook.jobs.progress import Slowdown, StepTimes
 from runbook.jobs.slowdown import LOOKS, LateNode, Waits, Why, judge, late, reasons, waits
-from runbook.transport.answers import Counters
+from runbook.transport.node_answers import Counters
 
 HOUR = 3600.0
 Step = Callable[[int, float], float]

@@ -14,8 +14,8 @@ from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Outcome
 from runbook.parsers.ibstat import Port
-from runbook.transport import answers
-from runbook.transport.answers import AdapterFacts, IbstatAnswer
+from runbook.transport import node_answers
+from runbook.transport.node_answers import AdapterFacts, IbstatAnswer
 
 UNITS = {"": 1e-9, "K": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3}
 RATE = r"(\d+(?:\.\d+)?)([KMGT]?)bit"
@@ -50,8 +50,10 @@ class SlowReason:
 
 def ask(at: Context) -> dict[str, NodeAdapters | Outcome]:
     """Ask every node; an outcome stands for one that could not be asked."""
-    adapters = at.ask(answers.ADAPTERS, lambda node: {"interfaces": [*interfaces_of(at, node), "lo"]}, timeout_s=6.0)
-    rdma = at.inventory.rendezvous.backend == "nccl" and at.ask(answers.IBSTAT, lambda node: {}, timeout_s=10.0)
+    adapters = at.ask(
+        node_answers.ADAPTERS, lambda node: {"interfaces": [*interfaces_of(at, node), "lo"]}, timeout_s=6.0
+    )
+    rdma = at.inventory.rendezvous.backend == "nccl" and at.ask(node_answers.IBSTAT, lambda node: {}, timeout_s=10.0)
     found: dict[str, NodeAdapters | Outcome] = {}
     for node in at.nodes:
         answer, ib = adapters[node.name], rdma[node.name] if rdma else None

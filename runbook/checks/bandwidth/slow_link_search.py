@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runbook.checks.bandwidth.rounds import Meeting, Schedule
+from runbook.checks.bandwidth.pairing_rounds import Meeting, Schedule
 from runbook.checks.bandwidth.slow_links import Judgement, Link, LinksVerdict, Measured, Normal, normal, verdict
 from runbook.checks.context import Context
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool

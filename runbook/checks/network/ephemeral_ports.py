@@ -94,7 +94,7 @@ def _counted(at: Context, names: Collection[str]) -> dict[str, Facts]:
     """What the nodes themselves count; without those that cannot say it, or not in time."""
 
     def one(node: Node) -> Facts:
-        return at.session(node).call("ephemeral", {}, timeout_s=LOOK_S)
+        return at.session(node).call("ephemeral_ports", {}, timeout_s=LOOK_S)
 
     found = at.each(one, at.reached(names), timeout_s=LOOK_S + 1.0)
     return {

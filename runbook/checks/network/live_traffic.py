@@ -23,7 +23,7 @@ from runbook.firewall.evaluate import EPHEMERAL
 from runbook.model.inventory import Node
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
-from runbook.transport.answers import FLOWS, Flows
+from runbook.transport.node_answers import RANK_CONNECTIONS, RankConnections
 
 MOST_NODES_READ_AHEAD = 16
 """Of so few nodes the rules are read while the dials are under way; of more, only of those that turn out involved."""
@@ -78,7 +78,7 @@ def between(at: Context, nodes: Iterable[str] | None = None, *, timeout_s: float
     numbers = {name: number(at, name) for name in names}
     peers = {name: [address for other, address in numbers.items() if other != name] for name in names}
     pool = ThreadPoolExecutor(2, thread_name_prefix="between")
-    seeing = pool.submit(flows, at)
+    seeing = pool.submit(rank_connections, at)
     few = len(names) <= MOST_NODES_READ_AHEAD
     reading = pool.submit(rules_of, at, names, peers, timeout_s=at.left_s) if few else None
     pool.shutdown(wait=False)
@@ -124,11 +124,11 @@ def door(at: Context, peer: Node) -> Sequence[tuple[str, int, str]]:
     return [(rendezvous.address, rendezvous.port, "rendezvous")] if peer.name == rendezvous.master else []
 
 
-def flows(at: Context) -> dict[str, Flows]:
+def rank_connections(at: Context) -> dict[str, RankConnections]:
     """By node, the connections of this run's ranks; a node that does not answer at once is left out."""
 
-    def one(node: Node) -> Flows:
-        return at.session(node).call(FLOWS, {"run_id": at.run.run_id}, timeout_s=min(1.5, at.left_s))
+    def one(node: Node) -> RankConnections:
+        return at.session(node).call(RANK_CONNECTIONS, {"run_id": at.run.run_id}, timeout_s=min(1.5, at.left_s))
 
     return {name: answer for name, answer in at.each(one).items() if not isinstance(answer, BaseException)}
 
@@ -140,7 +140,7 @@ def names_by_address(at: Context) -> dict[str, str]:
     return owner
 
 
-def joined_up(at: Context, seen: Mapping[str, Flows]) -> list[RankConnection]:
+def joined_up(at: Context, seen: Mapping[str, RankConnections]) -> list[RankConnection]:
     """Both ends' views of each connection as one."""
     owner = names_by_address(at)
     listening = {name: {one["port"] for one in answer["listening"]} for name, answer in seen.items()}

@@ -17,7 +17,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport import Answer, ProgramNotStarted, Remote, UnexpectedAnswer
-from runbook.transport.answers import AwakeFacts
+from runbook.transport.node_answers import AwakeFacts
 
 OPEN_S = 0.5
 """How long a dial waits for an answer to one of its four SYNs, on the node's own clock, which stands still while the

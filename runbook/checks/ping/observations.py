@@ -14,7 +14,7 @@ from runbook.checks.network.dial import UNMEASURED, Dial, number
 from runbook.files.address import is_ip
 from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
-from runbook.transport.answers import NetworkInterface, PingAnswer
+from runbook.transport.node_answers import NetworkInterface, PingAnswer
 
 ANSWERS = ("open", "refused", "reset", "stranger", "silent", "lost")
 """Dials that prove that packets travel both ways, whatever came of them."""

@@ -20,7 +20,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.safe_files import BadName, write_below
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
-from runbook.transport import ProgramNotStarted, Session, UnexpectedAnswer, answers
+from runbook.transport import ProgramNotStarted, Session, UnexpectedAnswer, node_answers
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember, RankPool
@@ -87,7 +87,7 @@ def _read(pool: RankPool, session: Session, member: RankMember, native: str | No
     if "imported" in member.steps and (told := _text_of(session, f"flight-{number}.json")):
         _keep(pool, f"{place}.flight.json", told)
         with contextlib.suppress(UnexpectedAnswer):
-            member.record = answers.flight(told.encode())
+            member.record = node_answers.flight(told.encode())
 
 
 def _text_of(session: Session, path: str) -> str:

@@ -23,9 +23,11 @@ from runbook.launch.script import write
 from runbook.model.bounded_regex import bounded
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
-from runbook.transport import Message, Remote, Session, answers
+from runbook.transport import Message, Remote, Session, node_answers
 
-SAYS = answers.Messages({**answers.RANK, **dict.fromkeys(STOPS, answers.ScriptStopped)}, among_foreign_output=True)
+SAYS = node_answers.Messages(
+    {**node_answers.RANK, **dict.fromkeys(STOPS, node_answers.ScriptStopped)}, among_foreign_output=True
+)
 """What may come of a rank: from the launch script that starts it, and from the program itself."""
 
 OF_RANK_0 = ("row", "world", "located")

@@ -27,7 +27,7 @@ from runbook.parsers.nvidia import (
     waits_to_remap,
     without_spare_rows,
 )
-from runbook.transport.answers import GpuProcess
+from runbook.transport.node_answers import GpuProcess
 
 SMI_DEADLINE_S = 12
 """Seconds that nvidia-smi may take: without persistence mode it wakes eight GPUs one by one, a second each."""

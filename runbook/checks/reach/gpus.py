@@ -37,7 +37,7 @@ from runbook.parsers.nvidia import (
     parse_gpus,
     parse_links,
 )
-from runbook.transport.answers import GPUS
+from runbook.transport.node_answers import GPUS
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember, RankPool

@@ -19,8 +19,8 @@ from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 from runbook.parsers.clock import FAIL_S, WARN_S
-from runbook.transport.answers import REACH, ReachAnswer
 from runbook.transport.kubernetes_pods import Pod
+from runbook.transport.node_answers import HOST_FACTS, HostFacts
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankPool
@@ -55,7 +55,7 @@ class Reach(Check):
         with ThreadPoolExecutor(1, "gpus") as beside:
             looking = beside.submit(look_at_gpus, at)
             facts = at.ask(
-                REACH, lambda node: {"address": node.address} if node.place != node.name else {}, timeout_s=30.0
+                HOST_FACTS, lambda node: {"address": node.address} if node.place != node.name else {}, timeout_s=30.0
             )
             gpus = looking.result()
         clocks = at.each(lambda node: at.session(node).clock(), reached)
@@ -87,7 +87,7 @@ class Learned:
     """What was learned of all nodes. `imported`: nodes whose ranks all have torch. `waited`: they had time for it."""
 
     at: Context
-    facts: Mapping[str, ReachAnswer | Outcome]
+    facts: Mapping[str, HostFacts | Outcome]
     clocks: Clocks
     gpus: Mapping[str, GpuJudgement]
     pool: RankPool | None
@@ -111,10 +111,10 @@ class Learned:
         if isinstance(facts, Outcome):
             return facts
         if facts is None:
-            return no_answer(node.name, "reach", TimeoutError())
+            return no_answer(node.name, "host_facts", TimeoutError())
         return self._judge(node, session.hello, facts)
 
-    def _judge(self, node: Node, hello: Facts, facts: ReachAnswer) -> Outcome:
+    def _judge(self, node: Node, hello: Facts, facts: HostFacts) -> Outcome:
         at, pod = self.at, self.at.run.site.pods.entered(node.name)
         gpus = self.gpus.get(node.name, GpuJudgement())
         findings = folder_findings(node, hello)
@@ -150,7 +150,7 @@ class Learned:
             return None
         return next(m.steps["imported"] for m in self.pool.on(node.name) if "imported" in m.steps)
 
-    def _metrics(self, node: Node, hello: Facts, facts: ReachAnswer, pod: Pod | None, torch: Facts | None) -> Facts:
+    def _metrics(self, node: Node, hello: Facts, facts: HostFacts, pod: Pod | None, torch: Facts | None) -> Facts:
         told: Facts = {
             "hostname": facts["hostname"],
             "python": hello["python"],

@@ -39,8 +39,8 @@ from runbook.node.journal import ABOUT, ATTEMPT, JOURNAL, PLAIN, WRITTEN, Odd, b
 from runbook.node.own_files import document, is_ours, listed, opened, ours, safe, write
 from runbook.node.proc import born, environ, owner, pids, stat
 from runbook.node.proc import kill as send
-from runbook.node.steps import USUAL, number, step_in
 from runbook.node.tools import find, run
+from runbook.node.training_steps import USUAL, number, step_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
     from runbook.node.journal import Facts
-    from runbook.transport.answers import CleanAnswer, KeptAnswer, Listed, ListedJob, Prepared, Watched
+    from runbook.transport.node_answers import CleanAnswer, KeptAnswer, Listed, ListedJob, Prepared, Watched
 
     Living = dict[tuple[str, str, str], list[int]]
     """Processes by job, attempt and name."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from runbook.node.event_loop import Conversation, EventLoop
-    from runbook.transport.answers import Pinged
+    from runbook.transport.node_answers import Pinged
 
 PAUSE_S = 0.005
 FULL = 5

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import InterfaceFacts, Limits, ReachAnswer, SharedMemory
+    from runbook.transport.node_answers import HostFacts, InterfaceFacts, Limits, SharedMemory
 
 
 def interfaces() -> dict[str, InterfaceFacts]:
@@ -110,8 +110,8 @@ def owns(address: str) -> bool | None:
     return False
 
 
-def look(arguments: dict[str, Any]) -> ReachAnswer:
-    facts: ReachAnswer = {
+def look(arguments: dict[str, Any]) -> HostFacts:
+    facts: HostFacts = {
         "hostname": os.uname().nodename,
         "interfaces": interfaces(),
         "limits": limits(),

@@ -32,12 +32,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import Flows, Listener, TcpConnection
+    from runbook.transport.node_answers import Listener, RankConnections, TcpConnection
 
 RETRANSMITTING = "01"
 
 
-def look(arguments: dict[str, Any]) -> Flows:
+def look(arguments: dict[str, Any]) -> RankConnections:
     inodes = sockets_of(arguments["run_id"])
     ranks = {pid: own_rank(pid) for pid in set(inodes.values())}
     connections: list[TcpConnection] = []

@@ -174,7 +174,7 @@ class SharedMemory(TypedDict):
     free_bytes: Count
 
 
-class ReachAnswer(TypedDict):
+class HostFacts(TypedDict):
     hostname: Line
     interfaces: dict[Interface, InterfaceFacts]
     limits: Limits
@@ -330,7 +330,7 @@ class SocketHolder(TypedDict):
     sockets: Count
 
 
-class Ephemeral(TypedDict):
+class EphemeralPorts(TypedDict):
     """The ports that the kernel hands out; `low` and `high` alone, and null, where it does not say."""
 
     low: Port | None
@@ -467,7 +467,7 @@ class Listener(TypedDict):
     rank: Count | None
 
 
-class Flows(TypedDict):
+class RankConnections(TypedDict):
     connections: list[TcpConnection]
     listening: list[Listener]
 
@@ -650,31 +650,31 @@ class Asked(str, Generic[Told]):
 ADAPTERS = Asked("adapters", Adapters)
 COLLECT = Asked("collect", Collected)
 COUNTERS = Asked("counters", Counters)
-EPHEMERAL = Asked("ephemeral", Ephemeral)
-FLOWS = Asked("flows", Flows)
+EPHEMERAL_PORTS = Asked("ephemeral_ports", EphemeralPorts)
 GPUS = Asked("gpus", GpusAnswer)
+HOST_FACTS = Asked("host_facts", HostFacts)
 IBSTAT = Asked("ibstat", IbstatAnswer)
 PING = Asked("ping", PingAnswer)
 PORT = Asked("port", PortAnswer)
 PYTHONS = Asked("pythons", Pythons)
+RANK_CONNECTIONS = Asked("rank_connections", RankConnections)
 RANK_PROCESSES = Asked("rank_processes", RankProcesses)
-REACH = Asked("reach", ReachAnswer)
 ROUTE = Asked("route", Routes)
 STACK_SAMPLES = Asked("stack_samples", StackSamples)
 SURVEY = Asked("survey", SurveyAnswer)
 
 _ONE_ANSWER: tuple[Asked[Any], ...] = (
-    *(ADAPTERS, COLLECT, COUNTERS, EPHEMERAL, FLOWS, GPUS, IBSTAT, PING, PORT, PYTHONS),
-    *(RANK_PROCESSES, REACH, ROUTE, STACK_SAMPLES, SURVEY),
+    *(ADAPTERS, COLLECT, COUNTERS, EPHEMERAL_PORTS, GPUS, HOST_FACTS, IBSTAT, PING, PORT, PYTHONS),
+    *(RANK_CONNECTIONS, RANK_PROCESSES, ROUTE, STACK_SAMPLES, SURVEY),
 )
 ANSWERS: Mapping[str, Any] = {
     **{asked: asked.answer for asked in _ONE_ANSWER},
-    "job prepare": Prepared,
-    "job watch": Watched,
-    "job stop": KeptAnswer,
-    "job kill": KeptAnswer,
-    "job list": Listed,
-    "job clean": CleanAnswer,
+    "job_control prepare": Prepared,
+    "job_control watch": Watched,
+    "job_control stop": KeptAnswer,
+    "job_control kill": KeptAnswer,
+    "job_control list": Listed,
+    "job_control clean": CleanAnswer,
 }
 """By program; where that obeys several orders, by program and order."""
 
@@ -688,7 +688,7 @@ def answer(program: str, arguments: Mapping[str, Any], said: bytes) -> dict[str,
         raise UnexpectedAnswer(f"it tells of {_few(got)}, and was asked for {_few(wanted)}")
     if odd := _odd(name, found):
         raise UnexpectedAnswer(odd)
-    if name == "job watch" and (sent := sum(map(len, found["read"].values()))) > _most(arguments, found):
+    if name == "job_control watch" and (sent := sum(map(len, found["read"].values()))) > _most(arguments, found):
         raise UnexpectedAnswer(f"it sends {sent} bytes of logs at once, and was asked for {arguments['most']}")
     return found
 
@@ -706,9 +706,13 @@ def _asked(program: str, arguments: Mapping[str, Any], found: Mapping[str, Any])
         return [*wanted, *arguments.get("names", ())], [*got, *found.get("names", ())]
     if program == "port":
         return [str(port) for port in arguments["ports"]], list(found["ports"])
-    if program == "ephemeral":
-        fields = Ephemeral.__annotations__ if {found["low"], found["high"]} != {None} else ("low", "high")
-        return list(fields), [name for name in Ephemeral.__annotations__ if name in found]
+    if program == "ephemeral_ports":
+        fields = (
+            EphemeralPorts.__annotations__
+            if found["low"] is not None and found["high"] is not None
+            else ("low", "high")
+        )
+        return list(fields), [name for name in EphemeralPorts.__annotations__ if name in found]
     if program == "rank_processes":
         return sorted(rank for rank, pid in arguments["leaders"].items() if pid), sorted(found["ranks"])
     return [], []
@@ -726,7 +730,9 @@ def _odd(name: str, found: Mapping[str, Any]) -> str | None:
             pid for pid, seen in found["processes"].items() if seen and len(seen) < len(GpuProcess.__annotations__)
         )
         return next((f"`processes` tells a part of process {pid}" for pid in halves), None)
-    if name == "job prepare" and not all(journal.get("gpus") for journal in found["gpus"]):
+    if name == "ephemeral_ports" and (found["low"] is None) != (found["high"] is None):
+        return "it tells one end of its range of ports"
+    if name == "job_control prepare" and not all(journal.get("gpus") for journal in found["gpus"]):
         return "`gpus` names a process that has none"
     return None
 

@@ -38,7 +38,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypedDict
 
-    from runbook.transport.answers import Ephemeral, SocketHolder
+    from runbook.transport.node_answers import EphemeralPorts, SocketHolder
 
     class OpenConnection(TypedDict):
         port: int
@@ -71,7 +71,7 @@ OPEN_SOCKET = re.compile(r"/proc/(\d+)/fd/\d+ socket:\[(\d+)\]$", re.MULTILINE)
 NETWORK = re.compile(r"/proc/(\d+)/ns/net (net:\[\d+\])$", re.MULTILINE)
 
 
-def look(_arguments: dict[str, Any]) -> Ephemeral:
+def look(_arguments: dict[str, Any]) -> EphemeralPorts:
     words = (read(RANGE) or "").split()
     if len(words) != 2:
         return {"low": None, "high": None}
@@ -79,7 +79,7 @@ def look(_arguments: dict[str, Any]) -> Ephemeral:
     reserved = reserved_ports(read(RESERVED) or "") & set(range(low, high + 1))
     rows = [row for row in connections() if low <= row["port"] <= high]
     taken = {port for port in range(low, high + 1) if port not in reserved and not free(port)}
-    told: Ephemeral = {
+    told: EphemeralPorts = {
         "low": low,
         "high": high,
         "reserved": len(reserved),
