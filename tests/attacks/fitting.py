@@ -12,12 +12,25 @@ from typing import Any
 from msgspec import inspect
 
 from runbook.checks.ranks.pool import SAYS
-from runbook.transport.answers import ANSWERS, FIREWALL_RULES, KEEPER, MESH, Address, Flight, Hello, Prefix, Tabled
+from runbook.transport.node_answers import ANSWERS, FIREWALL_RULES, KEEPER, MESH, Address, Flight, Hello, Prefix, Tabled
 
 Json = Any
 
 MESSAGES = {"mesh": MESH, "firewall_rules": FIREWALL_RULES, "keeper": KEEPER, "rank": SAYS}
-TOLD = {"event", "step", "peer", "address", "job", "node", "name", "attempt", "world_size", "rank", "source", "destination"}
+TOLD = {
+    "event",
+    "step",
+    "peer",
+    "address",
+    "job",
+    "node",
+    "name",
+    "attempt",
+    "world_size",
+    "rank",
+    "source",
+    "destination",
+}
 """What an answer is known by: another value is another answer, which nobody asked for."""
 
 DIGITS = "9" * 4500
@@ -35,7 +48,17 @@ ANYTHING = (
     *(None, True, False, 0, 1, 3, 1 << 31, (1 << 63) - 1, 0.0, 1e11, 1e7, "", "x", "ended", "running", "waiting", "signal 9", "barrier: the shared folder"),
     *([], [0], [1, 1], [10_000_000], ["x"], {}, {"node-a": [0]}, {"x": None}),
 )  # fmt: skip
-ADDRESSES = ("0.0.0.0", "127.0.0.1", "255.255.255.255", "10.77.0.1", "::", "::1", "fe80::1%eth0", "::ffff:127.0.0.1", "ff02::1")
+ADDRESSES = (
+    "0.0.0.0",
+    "127.0.0.1",
+    "255.255.255.255",
+    "10.77.0.1",
+    "::",
+    "::1",
+    "fe80::1%eth0",
+    "::ffff:127.0.0.1",
+    "ff02::1",
+)
 
 
 def described(program: str, said: Json) -> Any:
@@ -134,7 +157,9 @@ class Fitting:
         if isinstance(kind, inspect.DictType):
             return {}
         if isinstance(kind, inspect.CustomType) and issubclass(kind.cls, Tabled):
-            kinds = {field: fits for field, (_, fits) in kind.cls.kinds.items() if field in kind.cls.needed or self._now()}
+            kinds = {
+                field: fits for field, (_, fits) in kind.cls.kinds.items() if field in kind.cls.needed or self._now()
+            }
             return {field: self._chance.choice([one for one in ANYTHING if fits(one)]) for field, fits in kinds.items()}
         return self._chance.choice(list(_edges(kind, None)))
 
@@ -179,7 +204,9 @@ def _edges(kind: inspect.Type, value: Json) -> Iterator[Json]:
     elif isinstance(kind, inspect.BytesType):
         yield from ("", "AAAA")
     elif isinstance(kind, inspect.CustomType) and kind.cls in (Address, Prefix):
-        yield from (address + "/0" * (kind.cls is Prefix) for address in ADDRESSES if kind.cls is Address or "%" not in address)
+        yield from (
+            address + "/0" * (kind.cls is Prefix) for address in ADDRESSES if kind.cls is Address or "%" not in address
+        )
 
 
 def _texts(text: str) -> Iterator[str]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec import inspect
 
-from runbook.transport.answers import ANSWERS
 from runbook.transport.frames import UnexpectedAnswer, decoded
+from runbook.transport.node_answers import ANSWERS
 
 from .fitting import MESSAGES, Fitting, described
 from .hostile_run import attack, changing
@@ -26,7 +26,11 @@ def programs_of(name: str) -> list[str]:
     return sorted({program for said in recording(name).said.values() for program in said})
 
 
-SAID = {program: [name for name in recordings() if program in programs_of(name)] for name in recordings() for program in programs_of(name)}
+SAID = {
+    program: [name for name in recordings() if program in programs_of(name)]
+    for name in recordings()
+    for program in programs_of(name)
+}
 """In which recordings each program says something."""
 
 
