@@ -86,10 +86,9 @@ class Machines:
     def learn(self, text: str) -> None:
         for match in _V4.finditer(text):
             if not _is_version(text, match.start()):
-                self._learn(match[0])
-                mask = _MASK.match(text, match.end())
-                if mask and _SHORTEST_MASK <= int(mask[1]) < 24:
-                    self._networks.add((int(mask[1]), int(ipaddress.IPv4Address(match[0])) >> (32 - int(mask[1]))))
+                value, mask = self._learn(match[0]), _MASK.match(text, match.end())
+                if value is not None and mask and _SHORTEST_MASK <= int(mask[1]) < 24:
+                    self._networks.add((int(mask[1]), value >> (32 - int(mask[1]))))
         for match in _V4_DASHED.finditer(text):
             self._learn(match[1].replace("-", "."))
         for match in _V4_RANGE.finditer(text):
@@ -99,13 +98,15 @@ class Machines:
                 if re.fullmatch(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+\.?", domain):
                     self.add_domain(domain)
 
-    def _learn(self, address: str) -> None:
+    def _learn(self, address: str) -> int | None:
+        """Its number; None where it only looks like an address (`10.01.1.1`)."""
         try:
             value = int(ipaddress.IPv4Address(address))
         except ValueError:
-            return
+            return None
         for length in range(1, 25):
             self._bits.add((length, value >> (32 - length)))
+        return value
 
     # Finding.
 
@@ -142,8 +143,11 @@ class Machines:
                 yield match.span(), self._domains.get(name) or self._names[name]
 
     def v4(self, address: str) -> str:
-        """The pseudonym of an IPv4 address; what means no single machine stays."""
-        ip = ipaddress.IPv4Address(address)
+        """The pseudonym of an IPv4 address; what means no single machine, or is none, stays."""
+        try:
+            ip = ipaddress.IPv4Address(address)
+        except ValueError:
+            return address
         value = int(ip)
         if ip.is_loopback or ip.is_multicast or value >> 24 in (0, 255) or value >> 28 == 15:
             return address

@@ -164,7 +164,7 @@ class Fitting:
         return self._chance.choice(list(_edges(kind, None)))
 
     def _of_text(self, text: str) -> Json:
-        return self._chance.choice(list(_texts(text)))
+        return self._chance.choice(list(texts(text)))
 
 
 def _is(kind: inspect.Type, value: Json) -> bool:
@@ -190,7 +190,7 @@ def _edges(kind: inspect.Type, value: Json) -> Iterator[Json]:
             if number is not None and (kind.ge is None or number >= kind.ge) and (kind.le is None or number <= kind.le):
                 yield number
     elif isinstance(kind, inspect.StrType):
-        for text in (*TEXTS, *(_texts(value) if value else ())):
+        for text in (*TEXTS, *(texts(value) if value else ())):
             if len(text) <= (kind.max_length or len(text)) and (not kind.pattern or re.search(kind.pattern, text)):
                 yield text
         if kind.pattern and value is not None:
@@ -209,7 +209,7 @@ def _edges(kind: inspect.Type, value: Json) -> Iterator[Json]:
         )
 
 
-def _texts(text: str) -> Iterator[str]:
+def texts(text: str) -> Iterator[str]:
     """What a tool or a file says, with numbers that are none, cut, and twice."""
     for number in NUMBERS:
         yield re.sub(r"\d+", lambda _: number, text)  # noqa: B023
