@@ -46,7 +46,7 @@ def tried(name: str, program: str, numbers: range, folder: Path) -> None:
     assert not failures, f"{len(failures)} of {len(numbers)}\n" + "\n\n".join(failures[:5])
 
 
-@pytest.mark.parametrize("program", sorted(SAID))
+@pytest.mark.parametrize("program", sorted(SAID), ids=lambda program: program.rpartition("/")[2])
 def test_what_fits_and_is_nonsense_is_judged(program: str, tmp_path: Path) -> None:
     for name in {*SAID[program][:1], *SAID[program][-1:]}:
         tried(name, program, range(1), tmp_path / name)
