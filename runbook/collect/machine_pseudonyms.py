@@ -79,10 +79,10 @@ class Machines:
 
     def add_domain(self, domain: str) -> None:
         domain = domain.lower().strip(".")
-        if "." in domain or len(domain) > 3:
-            if domain not in _WORDS_OF_ALL and not is_common(domain):
-                self._domains.setdefault(domain, f"domain{len(self._domains) + 1}.example")
-                self._shape(domain)
+        told = "." in domain or len(domain) > 3
+        if told and domain not in _WORDS_OF_ALL and not is_common(domain):
+            self._domains.setdefault(domain, f"domain{len(self._domains) + 1}.example")
+            self._shape(domain)
 
     def _shape(self, name: str) -> None:
         """A hundred thousand names are not to be looked for one by one."""

@@ -44,7 +44,7 @@ TEXTS = (
 )  # fmt: skip
 INTEGERS = (-(1 << 62), -1, 0, 1, 2, 29500, 65535, 1 << 31, 1 << 32, 1 << 62)
 FLOATS = (-1e300, -1e12, 0.0, 5e-324, 1e-9, 1.0, 1e12, 1e300)
-ANYTHING = (
+ANYTHING: tuple[Json, ...] = (
     *(None, True, False, 0, 1, 3, 1 << 31, (1 << 63) - 1, 0.0, 1e11, 1e7, "", "x", "ended", "running", "waiting", "signal 9", "barrier: the shared folder"),
     *([], [0], [1, 1], [10_000_000], ["x"], {}, {"node-a": [0]}, {"x": None}),
 )  # fmt: skip
