@@ -25,7 +25,7 @@ from runbook.transport.node_answers import PORT, AwakeFacts
 MOST_RANGE_PORTS = 32
 
 SHARE = 4
-"""One in so many of the ports that a kernel hands out may be ours to listen on."""
+"""The check listens on at most one in this many of the ports that a kernel hands out."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Firewall(Check):
         master, rendezvous = at.inventory.rendezvous.master, at.inventory.rendezvous.port
 
         def wants(node: Node) -> list[Want]:
-            # Nobody dials another node than the master there, unless the inventory promises that port of every node.
+            # Only the master is dialled there, unless the inventory promises that port on every node.
             first = [Want(rendezvous, "rendezvous")] if node.name == master else []
             fixed = [Want(port, "range") for port in promised if port != rendezvous or node.name != master]
             ports = how_many(at.facts(node.name))
-            # Where there are hardly any, what we listen on must not be what is missed.
+            # Where few ports are left, our own listeners must not take the last ones.
             tried = self.ephemeral if ports is None else min(self.ephemeral, max(1, ports // SHARE))
             return [*first, *fixed, *[Want(0, "ephemeral")] * tried] or [Want(0, "ephemeral")]
 
@@ -73,7 +73,7 @@ class Firewall(Check):
         doubtful = trouble.unexplained()
         if not doubtful:
             return trouble
-        at.say(f"{len(doubtful)} connections got no answer and no rule tells why: dialling them again, longer")
+        at.say(f"{len(doubtful)} connections got no answer, and no rule explains it: dialling them again, for longer")
         mesh.again(doubtful)
         return self._trouble(at, mesh, trouble.evidence)
 
@@ -91,7 +91,7 @@ def judge(
     held: Mapping[str, Sequence[Finding]] | None = None,
     pairs: Pairs | None = None,
 ) -> list[Outcome]:
-    """`held`, by node: who sits on ports that could not be bound."""
+    """`held`, by node: who holds the ports that could not be bound."""
     seen = FirewallJudge(at, mesh, trouble, held or {}, pairs.note() if pairs else "")
     return [seen.outcome(node) for node in at.nodes]
 
@@ -121,7 +121,7 @@ class FirewallJudge:
 
     @cached_property
     def without_port(self) -> Mapping[str, Finding]:
-        """Nodes whose kernel has no port left, or too few for the ranks, and of which the dials did not tell it."""
+        """Nodes whose kernel has no port left, or too few for the ranks, unless the dials have shown that already."""
         told = {name for name, own in self.findings.items() if any(f.cause == NO_PORT for f in own)}
         starved = {
             node.name: [f"{node.slots} rank{'s' if node.slots > 1 else ''} to start there"]
@@ -154,7 +154,7 @@ class FirewallJudge:
             far = listed(others_of(name, blocked))
             return Outcome.passed(name, f"{what} to it opened; what failed between it and {far} is {whose} doing")
         if not arriving:
-            says = f"nobody could dial {name}: no other node was able to try"
+            says = f"{name} was not dialled: no other node was able to try"
             return Outcome.unknown(name, finding_for("insufficient-evidence", says, way="others-first"))
         ports = {dial.port for dial in arriving}
         peers = {dial.source for dial in arriving} - {name}
@@ -211,14 +211,14 @@ def held(at: Context, mesh: Mesh) -> dict[str, list[Finding]]:
 
 
 def occupied(node: Node, errors: Sequence[Facts]) -> list[Finding]:
-    """Where nobody was seen to sit there: gone again, or not looked for in time."""
+    """When no holder was found: it has ended, or was not looked for in time."""
     if not errors:
         return []
     port, errno = errors[0]["port"], errors[0]["errno"]
     others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     finding = finding_for(
         "port-in-use",
-        f"port {port}{others} of {node.name} was taken, so nobody could be let in on it",
+        f"port {port}{others} of {node.name} was taken, so our program could not listen on it",
         (f"bind({port}): {errno}",),
         way="ours",
         port=port,

@@ -54,7 +54,7 @@ class PortCheck(Check):
                 if owner == node.name:
                     proof = "the inventory promises no ports here, and the rendezvous port is the master's"
                 else:
-                    proof = f"the same machine as {owner}, which was looked at"
+                    proof = f"the same machine as {owner}, which was checked"
                 outcomes.append(Outcome.passed(node.name, proof))
             else:
                 outcomes.append(judge(at, node, answer, address))

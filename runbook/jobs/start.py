@@ -30,10 +30,10 @@ from runbook.transport import node_answers
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 AFTER_S = 8.0
-"""What a keeper may take beyond the grace, to kill and to write that down."""
+"""How long a keeper may take beyond the grace, to kill and to write that down."""
 
 STACKS = "stacks"
-"""The folder in an attempt's where its ranks write their stacks."""
+"""The folder of an attempt in which its ranks write their stacks."""
 STACK_ON_SIGNAL = resources.files("runbook.node").joinpath("stack_on_signal.py")
 
 READY_S = 30.0
@@ -41,10 +41,8 @@ READY_S = 30.0
 
 
 def prepare(kept: KeptProcesses, attempt: Attempt, *, ready_s: float, facts: Facts) -> dict[str, Outcome]:
-    """Outcomes of the nodes that are not ready, by name; empty when every keeper waits for its word, or at the barrier.
-
-    `facts` are written down on every node for whoever comes later.
-    """
+    """Outcomes of the nodes that are not ready, by name; empty when every keeper waits for the order to start, or at
+    the barrier. `facts` are kept on every node for later commands."""
     at = kept.at
     nodes = [at.inventory.node(name) for name in kept.nodes]
     answers = at.run.site.each(nodes, lambda node: _node(kept, attempt, node, facts), timeout_s=ready_s)
@@ -133,7 +131,7 @@ def _in_the_way(node: str, answer: Facts) -> Finding | None:
 
 
 def _programs(told: dict[str, Facts]) -> dict[str, Outcome]:
-    """Nodes whose program file is not there, or is another one than most nodes have."""
+    """Nodes whose program file is missing, or differs from the one that most nodes have."""
     problems: dict[str, Outcome] = {}
     files = {path for answer in told.values() for path in answer["sha256"]}
     for path in sorted(files):
@@ -160,7 +158,7 @@ def _programs(told: dict[str, Facts]) -> dict[str, Outcome]:
 
 
 def _port(at: Context, attempt: Attempt) -> dict[str, Outcome]:
-    """Who sits on the rendezvous port of this try, on the master."""
+    """The process that holds the rendezvous port of this try on the master."""
     master = at.inventory.node(attempt.inventory.rendezvous.master)
     port = attempt.port
 
@@ -283,10 +281,10 @@ def _absent(kept: KeptProcesses, node: str, ready_s: float) -> Outcome:
 
 
 LEAD_S = 0.3
-"""From the word to the start, at least: it has to reach every node before."""
+"""The least time from the order to the start: it has to reach every node before."""
 
 LISTENER_S = 0.03
-"""So much earlier starts rank 0, whose listener the others dial."""
+"""How much earlier rank 0 starts, whose listener the others dial."""
 
 RUNNING_S = 10.0
 
@@ -317,7 +315,7 @@ def measure_clocks(kept: KeptProcesses) -> None:
 
 
 def commit(kept: KeptProcesses) -> Skew | None:
-    """Give the word, and wait until every process runs or has failed. None where not all came to run."""
+    """Give the order to start, and wait until every process runs or has failed. None when not all run."""
     doubt = max(uncertain for _, uncertain in kept.offsets.values())
     moment = time.time() + max(LEAD_S, 4 * doubt + 0.1)
     first = [member for member in kept.members if 0 in member.place.ranks]

@@ -1,4 +1,4 @@
-"""What a node is made of: interfaces, limits. Says one message and ends. Python 3.8, standard library.
+"""Facts about a host: interfaces, limits, shared memory. Says one message and ends. Python 3.8, standard library.
 
 Argument, JSON: {}, or {"address": what peers dial here}, which adds "own": whether that is an address of ours.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def interfaces() -> dict[str, InterfaceFacts]:
-    """Name -> {mtu, state, addresses}. `ip -j` tells all; without it sysfs has no addresses, and says so."""
+    """Name -> {mtu, state, addresses}. `ip -j` shows all; sysfs, without it, has no addresses."""
     found: dict[str, InterfaceFacts] = {}
     listed = json_of(tool("ip", ["-j", "address"], 5))
     if listed is not None:
@@ -63,7 +63,7 @@ def ipv4_of(name: str) -> list[str]:
 
 
 def limits() -> Limits:
-    """Bytes and numbers; None is unlimited. `may_lock`: CAP_IPC_LOCK, which no limit of locked memory concerns."""
+    """Bytes and numbers; None is unlimited. `may_lock`: CAP_IPC_LOCK, for which no limit of locked memory holds."""
     try:
         import resource
 

@@ -80,7 +80,7 @@ def candidates() -> list[str]:
 
 
 def ask(path: str) -> PythonFacts | None:
-    """What this interpreter says of itself; None if it says nothing that we know."""
+    """What this interpreter says of itself; None if its answer is not understood."""
     result = run([path, "-B", "-c", PROBE], ONE_S)
     try:
         said: PythonFacts = json.loads((result.get("out") or "").strip().splitlines()[-1])

@@ -1,5 +1,5 @@
-"""The TCP connections of a run's ranks, as this node's kernel sees them: which stand still, which have had no answer to
-their dial yet, and where each rank listens.
+"""The TCP connections of a run's ranks, as this node's kernel sees them: which stand still, which are still being
+dialled, and where each rank listens.
 
 Argument: {"run_id": str}. Gives {"connections": [{"local", "local_port", "remote", "remote_port", "pid", "rank" (null:
 it has none), "open" (false: no answer to the dial yet), "unacked" (bytes sent and not acknowledged), "unread" (bytes
@@ -71,7 +71,7 @@ def look(arguments: dict[str, Any]) -> RankConnections:
 
 
 def sockets_of(run_id: str) -> dict[str, int]:
-    """inode -> pid of every socket that a process of this run holds; a child that inherited one comes after whoever
-    opened it."""
+    """inode -> pid of every socket that a process of this run holds; a child that inherited one comes after the process
+    that opened it."""
     held = sorted(tagged({RUN_ID_VARIABLE: run_id}), reverse=True)
     return {inode: pid for pid in held for inode in sockets(pid)}

@@ -14,7 +14,7 @@ REMEDY = "sudo timedatectl set-ntp true   # or: sudo systemctl enable --now chro
 
 
 def _loose(why: str, lines: tuple[int, ...]) -> tuple[tuple[Fault, ...], tuple[Support, ...]]:
-    """A clock that follows nobody: it may be right all the same."""
+    """A clock that follows no other: it may be right all the same."""
     fault = Fault("clock-skew", f"this clock follows no other: {why}", REMEDY, lines, "low")
     return (fault,), (Support(("clock-skew",), f"a clock follows no other: {why}", lines, REMEDY),)
 

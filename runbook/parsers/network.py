@@ -1,7 +1,7 @@
 """ip, ifconfig, getent, sysctl, ss, netstat and lsof: interfaces, routes, what a name means, and who listens on which
 port.
 
-A listener is no fault; it explains a port that is in use.
+A listener is not a fault; it explains a port that is in use.
 """
 
 from __future__ import annotations
@@ -310,8 +310,8 @@ def _support(one: Listener) -> Support:
         remedy = f"sudo ss -ltnp 'sport = :{one.port}'   # as root it names the process; or give the job another port"
     else:
         remedy = (
-            f"`ps -o user,lstart,cmd -p {one.pid}` shows what it is; a leftover ends with `kill {one.pid}`; else "
-            "give the job another port"
+            f"`ps -o user,lstart,cmd -p {one.pid}` shows what it is; a leftover ends with `kill {one.pid}`; "
+            "otherwise give the job another port"
         )
     says = f"port {one.port} on {one.address} is held by {one.who}"
     return Support(("port-in-use", "stale-store"), says, (one.at,), remedy, about=one.port)

@@ -45,7 +45,7 @@ def fabric_manager(text: str) -> Reading | None:
             "--version"
         )
         faults = (Fault("fabricmanager-down", says, remedy, tuple(failed[:4])),)
-    unknown = "" if running and configured else "it does not tell that the fabric manager runs"
+    unknown = "" if running and configured else "it does not show that the fabric manager runs"
     return Reading("fabric manager", faults, (), "" if faults else unknown)
 
 

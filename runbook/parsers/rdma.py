@@ -1,6 +1,6 @@
 """ibportstate, rdma link and perfquery: single ports, all RDMA ports, and the counters of a port.
 
-The counters count since somebody last reset them, and stop at their largest value.
+The counters count since they were last reset, and stop at their largest value.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def counters_of_port(text: str) -> Reading | None:
             Fault(
                 "ib-port-not-active",
                 f"{where} has counted {some(told, 4)} since its counters were last reset",
-                "`sudo perfquery -R` resets them; counters_of_port them again under load: what grows then is "
+                "`sudo perfquery -R` resets them; read them again under load: what grows then is "
                 "a bad cable, transceiver or port",
                 tuple(at for _, at in wrong.values()),
                 "low",

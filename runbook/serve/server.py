@@ -10,7 +10,9 @@ import contextlib
 import logging
 import socket
 import struct
+import sys
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -39,13 +41,13 @@ from runbook.serve.workspace import Workspace
 
 DATABASE = "serve.db"
 GRID_S = 1.0
-"""How old the numbers on the fleet's page may be; what happens there is seen at once."""
+"""How old the numbers on the fleet's page may be; events are shown at once."""
 GUESSES = 10
 GUESS_EVERY_S = 6.0
 """Logins that may be tried at once, by an address or for a name, and how soon one more."""
 CHANGES = 120
 CHANGE_EVERY_S = 0.25
-"""The same of changes and previews of one person, and of one address where nobody is logged in."""
+"""The same for changes and previews, by person, or by address without a login."""
 
 
 def create_app(settings: ServeSettings) -> Starlette:
@@ -85,7 +87,7 @@ def create_app(settings: ServeSettings) -> Starlette:
     app.state.fleet = fleet
     app.state.metrics, app.state.nav = metrics, _navigation(pages)
     app.state.workspace = Workspace(settings.data, store, changed.publish, fleet)
-    app.state.grids = Recent[Markup](GRID_S)
+    app.state.grids = Recent[Markup](GRID_S, partial(changed.latest, "fleet", "groups", "runs"))
     app.state.guesses = TokenBucket(GUESSES, GUESS_EVERY_S)
     app.state.changes = TokenBucket(CHANGES, CHANGE_EVERY_S)
     return app
@@ -115,7 +117,7 @@ async def _nowhere(_request: Request) -> Response:
 
 
 _NOWHERE = Page("/", ("GET",), _nowhere, "anyone")
-"""Stands for a path that there is not."""
+"""The page for paths that do not exist."""
 
 
 HEAD_S = 15.0
@@ -123,7 +125,7 @@ HEAD_S = 15.0
 HEAD_BYTES = 64 * 1024
 KEEP_ALIVE_S = 30
 TAKE_S = 60.0
-"""For a client to take what was written to it (at most 64 KiB): one that does not is gone."""
+"""How long a client may take to read what was written to it (at most 64 KiB): after that it counts as gone."""
 STOP_S = 5
 MOST_CONNECTIONS = 8000
 OPEN_FILES = 16384
@@ -131,7 +133,7 @@ log = logging.getLogger("runbook.serve")
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection: the head of every request comes within its time and its size, and answers are taken; or it
+    """One connection: the head of every request arrives within its time and its size, and answers are read; or it
     ends."""
 
     _deadline: asyncio.TimerHandle | None = None
@@ -165,7 +167,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._deadline = self.loop.call_later(HEAD_S, self.transport.abort)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # what comes after a body in pieces may be without end, and nobody reads it
+        if self._in_head:  # the trailer of a chunked body may be endless, and is not read
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -183,7 +185,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._untaken.cancel()
 
     def _drop(self) -> None:
-        """With what the kernel still holds for it: it would try to deliver that for as long as the client lets it."""
+        """Discard also what the kernel still holds for it, and would try to deliver for as long as the client
+        allows."""
         with contextlib.suppress(OSError):
             own = self.transport.get_extra_info("socket")
             own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -196,7 +199,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class GracefulServer(Server):
-    """Ends its event streams when it is told to stop, and then waits for what is being answered."""
+    """Ends its event streams when it has to stop, and then waits for answers in progress."""
 
     def __init__(self, config: Config, app: Starlette) -> None:
         super().__init__(config)
@@ -239,6 +242,12 @@ def server_of(app: Starlette, settings: ServeSettings) -> GracefulServer:
         **tls,
     )
     return GracefulServer(config, app)
+
+
+def share_interpreter() -> None:
+    """What is worked out in threads, such as the page of a large fleet, lets agents be heard every half millisecond. Of
+    Python's usual five, each message would cost several, since every call of a socket waits for its turn anew."""
+    sys.setswitchinterval(0.0005)
 
 
 def raise_open_files() -> None:

@@ -32,8 +32,7 @@ MOST_MESSAGES = LONGEST_MESSAGE
 """Bytes of messages that one program may say in all. Those of a rank grow by some hundred bytes a second."""
 
 MOST_OUTPUT = 256 << 20
-"""Bytes that one program may print: then it is stopped. What is meant to be kept for longer is written to files
-there."""
+"""Bytes that one program may print: then it is stopped. Larger output is written to files on the node."""
 
 HEAD, TAIL = 1 << 20, 1 << 20
 """Characters of a program's output that are kept in memory: how it began, and how it ended."""
@@ -108,7 +107,7 @@ class _Text:
 
     def feed(self, data: bytes, *, final: bool = False) -> None:
         if not self.marked:
-            # Whole lines, so that whoever looks for something in them finds it; but not for ever.
+            # Whole lines, so that a search in them works; but not for ever.
             text = self.held + self.decoder.decode(data, final)
             whole = len(text) if final or len(text) > LONGEST_LINE else text.rfind("\n") + 1
             self.held = text[whole:]
@@ -134,7 +133,7 @@ class _Text:
             self.on_log(whole_line[:kept].decode(errors="replace"))
             self._hold(whole_line[kept:])
         elif len(self.pending) > LONGEST_MESSAGE:
-            self.pending = bytearray()  # nobody is to read it once more when the program ends
+            self.pending = bytearray()  # so that it is not read again when the program ends
             raise UnexpectedAnswer(f"a message of more than {LONGEST_MESSAGE >> 20} MiB")
 
     def _hold(self, piece: bytes) -> None:
@@ -274,7 +273,7 @@ class Remote:
             try:
                 text.feed(b"", final=True)
             except UnexpectedAnswer as error:
-                self.lost = self.lost or self._session.unexpected("a program that we started there", error)
+                self.lost = self.lost or self._session.unexpected("a program that runbook started there", error)
         self._ended = time.monotonic()
         self.started.set()
         self.over.set()

@@ -330,7 +330,7 @@ def test_a_process_of_another_container_has_only_a_number() -> None:
         GPUS, asked(smi(line(0) + line(1, used=64500)), apps=apps((4711, 1, "[N/A]")), processes={"4711": {}})
     )
     assert causes(judged) == ["gpu-busy"]
-    assert "not to be seen from here" in judged.findings[0].says
+    assert "cannot be seen from here" in judged.findings[0].says
 
 
 @pytest.mark.parametrize("mode", ["Exclusive_Process", "Exclusive_Thread"])

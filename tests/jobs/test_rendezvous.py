@@ -221,7 +221,7 @@ def test_data_ports_are_looked_at_where_all_reached_the_store(world: World, cloc
     assert list(looks(world, clock)) == ["node-a"]
     world.between = Between()
     assert looks(world, clock, times=4) == {}
-    assert "nothing is seen between them" in world.said[-1]
+    assert "nothing wrong is seen between them" in world.said[-1]
 
 
 def test_who_waits_for_a_server_of_its_own_does_not_wait_for_the_others(world: World, clock: list[float]) -> None:

@@ -88,5 +88,5 @@ def test_bytes_that_are_no_text_can_be_printed() -> None:
 def test_an_answer_is_one_to_what_was_asked() -> None:
     said = json.dumps({"address": None, "ports": {"1": {"free": True}}, "unprivileged": 1024}).encode()
     assert node_answers.answer("port", {"ports": [1]}, said)["ports"] == {"1": {"free": True}}
-    with pytest.raises(UnexpectedAnswer, match="it tells of 1, and was asked for 1, 2"):
+    with pytest.raises(UnexpectedAnswer, match="it is about 1, and was asked for 1, 2"):
         node_answers.answer("port", {"ports": [1, 2]}, said)

@@ -1,4 +1,4 @@
-"""What a node's own network adapters say of themselves: how fast they may be, and who told them to be slower."""
+"""A node's network adapters by the node's own account: their rates, and what limits them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ RATE = r"(\d+(?:\.\d+)?)([KMGT]?)bit"
 
 @dataclass(frozen=True, slots=True)
 class NodeAdapters:
-    """`interfaces`: what `node/adapters.py` told of those that TCP uses. `ports`: the HCA ports that NCCL takes.
-    `inner`: of the loopback interface, which carries what the ranks of one node tell each other over TCP."""
+    """`interfaces`: what `node/adapters.py` says of those that TCP uses. `ports`: the HCA ports that NCCL uses.
+    `inner`: the loopback interface, which carries TCP between ranks of one node."""
 
     interfaces: Mapping[str, AdapterFacts]
     ports: tuple[Port, ...] = ()
@@ -32,7 +32,7 @@ class NodeAdapters:
 
     @property
     def gbps(self) -> float | None:
-        """Gbit/s of the slowest interface, None where the kernel does not know one of them."""
+        """Gbit/s of the slowest interface; None when the kernel does not know the rate of one of them."""
         rates = [facts["mbit"] for facts in self.interfaces.values()]
         known = [rate for rate in rates if rate]
         return min(known) / 1000 if known and len(known) == len(rates) else None
@@ -77,7 +77,7 @@ def interfaces_of(at: Context, node: Node) -> list[str]:
 
 
 def adapters_of(at: Context, node: Node, answer: IbstatAnswer) -> list[Port]:
-    """The active ports that NCCL would use; none where it is told not to, or there are none."""
+    """The active ports that NCCL would use; none if it is set not to use any, or there are none."""
     if network_environment(at.inventory, node).get("NCCL_IB_DISABLE") == "1":
         return []
     chosen = select(hca_expression(at.inventory, node), ports_of(answer)[0])
@@ -134,7 +134,7 @@ def port_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[Sl
 
 
 def shapers(name: str, tc: Mapping[str, str]) -> list[SlowReason]:
-    """What `tc` was told to hold back: limits on what leaves (tbf, htb, hfsc, cake, netem, fq) and on what arrives."""
+    """Limits that `tc` sets: on what leaves (tbf, htb, hfsc, cake, netem, fq) and on what arrives."""
     found: list[SlowReason] = []
     command = Remedy.run(f"sudo tc qdisc del dev {word(name)} root")
     for line in tc.get("qdisc", "").splitlines():

@@ -1,4 +1,4 @@
-"""Between nodes, now: what stops the traffic of ranks that live and do not get on.
+"""What stops the traffic between ranks that live and make no progress, looked at now.
 
 A rule may appear in the middle of a run. The ranks only see silence or a reset; here the kernel's own view of their
 connections, fresh dials and the rules of both ends are put together within seconds.
@@ -26,12 +26,13 @@ from runbook.model.verdict import Finding
 from runbook.transport.node_answers import RANK_CONNECTIONS, RankConnections
 
 MOST_NODES_READ_AHEAD = 16
-"""Of so few nodes the rules are read while the dials are under way; of more, only of those that turn out involved."""
+"""Up to this many nodes, all rules are read while the dials are under way; with more, only those of the nodes
+involved."""
 
 REPLY_S = 1.2
 
 RESENT = 2
-"""A segment that was sent again so often in a row is no single loss."""
+"""A segment that was sent again this often in a row was not lost by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class RankConnection:
 def between(at: Context, nodes: Iterable[str] | None = None, *, timeout_s: float = 5.0) -> Between:
     """Look now at what lies between these nodes (all of the stage by default); back after `timeout_s` at the latest.
 
-    The stage's own deadline is not minded: what is explained here is often that it has run out.
+    The stage's own deadline does not apply: often it has run out, and this explains why.
     """
     chosen = tuple(node for node in at.nodes if nodes is None or node.name in set(nodes))
     begun = time.monotonic()
@@ -88,7 +89,7 @@ def between(at: Context, nodes: Iterable[str] | None = None, *, timeout_s: float
         trouble = Trouble.of(at, mesh.dials, evidence)
         if unexplained := trouble.unexplained():
             mesh.again(unexplained)
-    # Rank 0 may have closed its door: the ranks tell that better than a refused knock does.
+    # Rank 0 may have closed its store: the ranks show that better than a refused dial.
     dials = [dial for dial in mesh.dials if not (dial.mode == "knock" and dial.outcome == "refused")]
     seen = seeing.result()
     streams = joined_up(at, seen)

@@ -21,7 +21,7 @@ from runbook.transport.node_answers import AwakeFacts
 
 OPEN_S = 0.5
 """How long a dial waits for an answer to one of its four SYNs, on the node's own clock, which stands still while the
-node sleeps. Enough to hear of a port that is open; silence is not yet proof of a drop unless a rule explains it."""
+node sleeps. That is enough for an open port to answer; silence is no proof of a drop unless a rule explains it."""
 
 PATIENT_S = 2.2
 """How long it waits when nothing explains the silence: seven SYNs of our own, and the kernel's repetitions."""
@@ -30,10 +30,10 @@ REPLY_S = 2.2
 """How long an opened connection may take to its first byte, and to each next one."""
 
 AT_ONCE, AT_ONCE_AGAIN = 64, 8
-"""So many dials a node has under way."""
+"""Dials that a node has under way at once."""
 
 TURNS = 3
-"""How often what could not be measured is tried again."""
+"""How often a dial that could not be measured is tried again."""
 
 LISTEN_S = 30.0
 
@@ -59,7 +59,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class DialTarget:
-    """What one node is told to dial."""
+    """What one node is asked to dial."""
 
     peer: str
     address: str
@@ -85,7 +85,7 @@ class Mesh:
 
     def __enter__(self) -> Mesh:
         # Nodes that are one machine with one address share its ports: the first listens, dialling it proves both. The
-        # rendezvous is on all addresses of its machine, so it leaves that port to nobody else there.
+        # rendezvous is on all addresses of its machine, so no other node there can have that port.
         wanted = {node.name: self._wants(node) for node in self._at.nodes}
         machines = {node.name: self._at.machine(node.name) for node in self._at.nodes}
         meeting = {(machines[name], w.port) for name, wants in wanted.items() for w in wants if w.everywhere}
@@ -120,7 +120,7 @@ class Mesh:
             bound = [want for want in wants if not _taken_from(refused, want.port)]
             ports = message["ports"]
             if len(ports) != len(bound) or any(w.port not in (0, port) for w, port in zip(bound, ports, strict=True)):
-                raise UnexpectedAnswer(f"it listens on {ports}, and was told {[want.port for want in bound]}")
+                raise UnexpectedAnswer(f"it listens on {ports}, and was asked for {[want.port for want in bound]}")
             self.listening[node.name] = [(port, want.kind) for want, port in zip(bound, ports, strict=True)]
             self.occupied[node.name] = list(message["errors"])
             return None
@@ -257,7 +257,7 @@ LATE_S = 0.5
 
 
 def sleepy(awake: AwakeFacts) -> bool:
-    """Whether a program ran so late, or was so short of descriptors, that somebody may have taken it for silent."""
+    """Whether a program ran so late, or was so short of descriptors, that its peers may have taken it for silent."""
     return float(awake["latest_s"]) >= LATE_S or int(awake.get("shut_out", 0)) > 0
 
 
@@ -272,7 +272,7 @@ def too_busy(node: str, awake: AwakeFacts | None, what: str) -> Finding:
         lines.append(f"{node}: {seen['late_s']:.1f} of {seen['seconds']:.1f} s it should have run and did not")
     if seen.get("pressure") is not None:
         lines.append(
-            f"{node}: for {seen['pressure']:.0f} % of the last 10 s somebody there waited for a CPU "
+            f"{node}: for {seen['pressure']:.0f} % of the last 10 s a process there waited for a CPU "
             "(/proc/pressure/cpu)"
         )
     if seen.get("shut_out"):

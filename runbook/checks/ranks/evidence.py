@@ -1,4 +1,4 @@
-"""What can be seen of ranks that do not get on, from all nodes at once, and how findings speak of it.
+"""What can be seen of ranks that make no progress, from all nodes at once, and how findings describe it.
 
 The kernel's view, stacks and flight records are kept in RUN_DIR/hang; what a verdict needs of them is put into the
 members."""
@@ -72,7 +72,7 @@ def _gather_node(pool: RankPool, name: str, watch_s: float) -> None:
     if asked:
         time.sleep(WRITE_S)
     for member in members:
-        if member in asked or member.over or member.failure:  # what a stopped rank once wrote down is of another time
+        if member in asked or member.over or member.failure:  # what a stopped rank wrote down is out of date
             _read(pool, session, member, facts["ranks"].get(str(member.rank.rank), {}).get("stack"))
 
 
@@ -117,7 +117,7 @@ PASSES_ON = bounded(
     r"|/torch/.* in (?:wrapper|wrapped|inner|_fn|decorate_\w+|__torch_function__"
     r"|__call__|_call_impl|_wrapped_call_impl)$"
 )
-"""A frame in which torch only logs, decorates or dispatches somebody's call."""
+"""A frame in which torch only logs, decorates or dispatches a call."""
 
 
 def progress(member: RankMember) -> str:
@@ -131,12 +131,13 @@ def progress(member: RankMember) -> str:
 
 
 def rank_stopped(label: str, node: str, pid: object, state: str, wchan: object, when: str) -> Finding:
-    """A rank whose process is in state T, t or D. `when` says what the others wait for, or for how long."""
+    """A finding for a rank whose process is in state T, t or D. `when` says what the others wait for, or for how
+    long."""
     if state == "D":
         waits = str(wchan or "").strip("0") or "the kernel"
         return finding_for(
             "rank-stopped",
-            f"{label} sits in uninterruptible sleep: the kernel waits for a device or a file system; {when}",
+            f"{label} is in uninterruptible sleep: the kernel waits for a device or a file system; {when}",
             (f"pid {pid} is in state D, waiting in {waits}",),
             way="waits",
             node=node,
@@ -144,7 +145,7 @@ def rank_stopped(label: str, node: str, pid: object, state: str, wchan: object, 
         )
     return finding_for(
         "rank-stopped",
-        f"{label} is stopped: somebody sent SIGSTOP, or a debugger holds it; {when}",
+        f"{label} is stopped, by SIGSTOP or by a debugger; {when}",
         (f"pid {pid} is in state {state} (stopped)",),
         way="stopped",
         node=node,
@@ -179,5 +180,5 @@ def log_name(pool: RankPool, member: RankMember) -> str:
 
 
 def kept(pool: RankPool) -> str:
-    """Where the stacks and records lie that were taken."""
+    """Where the stacks and records that were taken are kept."""
     return f"kept: stacks, flight records and process states of every rank: {pool.run.run_dir / 'hang'}"

@@ -49,17 +49,17 @@ NO_ROOM = bounded(
     r"|Resource temporarily unavailable|failed to map segment|thread.* failed",
     re.IGNORECASE,
 )
-"""What a program says that was refused memory or processes by a limit of its own."""
+"""What a program prints when one of its own limits refuses it memory or processes."""
 
 LAUNCH_SCRIPT = re.compile(r"^\S*/[\w.-]+\.sh: (?:line )?(?:\d+: )?")
-"""How a shell begins what it says of the launch script: a path that nobody knows."""
+"""How a shell begins its messages about the launch script: with a path that means nothing to the user."""
 
 ERROR = bounded(r"\berror\b|\w(Error|Exception):|cannot |failed|not found|no such", re.IGNORECASE)
 """A line that says what is wrong, where a program ends without a traceback."""
 
 
 def own_failure(pool: RankPool, member: RankMember, doing: str) -> Finding | None:
-    """What this rank did wrong by itself, or None when it merely suffers."""
+    """What this rank did wrong by itself; None when its failure follows from another."""
     if member.aftermath:
         return None
     if member.failure is not None:
@@ -71,7 +71,7 @@ def own_failure(pool: RankPool, member: RankMember, doing: str) -> Finding | Non
 
 
 def exited(pool: RankPool, member: RankMember, doing: str) -> Finding:
-    """It ended with an exit code, and its program did not come to say why."""
+    """It ended with an exit code, and its program did not say why."""
     node, tail, code = pool.inventory.node(member.rank.node), pool.lines(member), member.code
     evidence = tail or (f"exit code {code}, nothing printed",)
     if code == 0 and node.activate and "started" not in member.steps:
@@ -104,7 +104,7 @@ def ended_by_signal(pool: RankPool, member: RankMember, end: ProcessEnd, doing: 
         if proof := killed_for_memory(pool, member):
             return finding_for(
                 "rank-killed",
-                f"{member.label} was killed by the kernel for want of memory {doing}, {progress(member)}",
+                f"{member.label} was killed by the kernel for lack of memory {doing}, {progress(member)}",
                 (f"exit by {text}", *proof, *tail),
                 way="memory",
                 node=node,
@@ -135,7 +135,7 @@ def ended_by_signal(pool: RankPool, member: RankMember, end: ProcessEnd, doing: 
     if cause == "terminal-closed":
         return finding_for(
             "terminal-closed",
-            f"{member.label} got {text} {doing}, {progress(member)}: something hung up on it",
+            f"{member.label} got {text} {doing}, {progress(member)}: its terminal or session was closed",
             evidence,
             way="live",
             node=node,
@@ -153,7 +153,7 @@ def ended_by_signal(pool: RankPool, member: RankMember, end: ProcessEnd, doing: 
 
 
 def killed_for_memory(pool: RankPool, member: RankMember) -> tuple[str, ...]:
-    """What proves that the kernel killed it for want of memory; nothing where nothing proves it."""
+    """The proof that the kernel killed it for lack of memory; empty without one."""
     seen = pool.seen.get(member.rank.node)
     before = member.steps.get("started", {}).get("kernel_kills")
     after = seen.get("kernel_kills") if seen else None
@@ -163,7 +163,7 @@ def killed_for_memory(pool: RankPool, member: RankMember) -> tuple[str, ...]:
     lines = tuple(str(line).strip() for line in (seen or {}).get("kernel_says", ()))
     many = "es" if count > 1 else ""
     told = (
-        f"oom_kill in /proc/vmstat of {member.rank.node}: {count} process{many} killed for want of memory since it "
+        f"oom_kill in /proc/vmstat of {member.rank.node}: {count} process{many} killed for lack of memory since it "
         "started"
     )
     return (told, *lines[-1:])
@@ -233,7 +233,7 @@ def last_place(lines: tuple[str, ...]) -> str:
 
 def meaning(lines: Iterable[str]) -> Cause | None:
     """The cause that these lines show; None where they are an error like any other, or prove too little."""
-    # Both take a moment: only for a rank that failed.
+    # Both imports take time: only for a rank that failed.
     from runbook.diagnose.all_rules import scanner
     from runbook.diagnose.judge import judge
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 5.0
 TRICKLE = 16 * 1024
-"""Bytes a second between ranks below which nothing flows: store and keep-alives alone make less."""
+"""Below this many bytes a second between ranks no data flows: the store and keep-alives make less."""
 
 LONGER_S = 1.5
 """Seconds of watching before ranks are said to stand still: one lost packet stops a slow link for a while."""
@@ -73,7 +73,7 @@ def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
     if seen.stalled:
         finding = finding_for(
             "tcp-connection-lost-midrun",
-            f"what the ranks send does not arrive any more {doing}, {progress(pool.members[0])}, although new "
+            f"what the ranks send no longer arrives {doing}, {progress(pool.members[0])}, although new "
             "connections between the nodes open and no rule of theirs blocks them",
             evidence,
             way="silent",
@@ -97,7 +97,7 @@ def flowing(pool: RankPool, halt: Halt, doing: str, rate: float) -> Found:
 
 
 def with_folder(pool: RankPool, found: Found) -> Found:
-    """The first finding says where the rest lies."""
+    """The first finding says where the files are kept."""
     first = next(iter(found))
     head, *rest = found[first]
     found[first] = [replace(head, evidence=(*head.evidence, kept(pool))), *rest]
@@ -121,8 +121,8 @@ def stopped(member: RankMember, process: dict[str, object], doing: str) -> Findi
 
 
 def behind(pool: RankPool, doing: str) -> Found:
-    """Ranks that came less far, where no record of their calls tells better: one that waits in an earlier call of a
-    collective may only be the one whose data does not come."""
+    """Ranks that came less far, where no record of their calls tells better: one that waits in an earlier collective
+    may only be the one whose data does not arrive."""
     if found := elsewhere(pool, doing):
         return found
     seen = comparison(pool)
@@ -146,7 +146,7 @@ def behind(pool: RankPool, doing: str) -> Found:
 
 
 def moving(pool: RankPool) -> float:
-    """Bytes a second that the ranks' connections carry, all together; of all interfaces where sockets are not told."""
+    """Bytes a second that the ranks' connections carry, all together; of all interfaces if sockets are not known."""
     total = 0.0
     for facts in pool.seen.values():
         moved = [rank["moved"] for rank in facts["ranks"].values()]
@@ -219,7 +219,7 @@ def look_between(pool: RankPool) -> Between:
 
 
 def ruled_out(pool: RankPool, seen: Between) -> tuple[str, ...]:
-    """What was looked at and is not it, and what to try next."""
+    """What was ruled out, and what to try next."""
     lines = [f"could not look: {why}" for why in list(seen.blind.values())[:2]]
     looked = [member for member in pool.members if member.processes]
     if looked:

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 LOGIN_SHARE = 0.75
-"""Of the stage's time: what is known of the nodes that were reached by then is still to be asked."""
+"""This part of the stage's time is for logins; the nodes reached by then are asked in the rest."""
 
 IMPORT_TIMEOUT_S = 90.0
 IMPORT_BESIDE_FAULT_S = 3.0
-"""How long torch is waited for when the run is known to stop here: a node is out of reach, or a GPU is at fault, and a
+"""How long to wait for torch when the run is known to stop here: a node is out of reach, or a GPU is at fault, and a
 rank may hang on that very GPU."""
 
 
@@ -84,7 +84,8 @@ class Reach(Check):
 
 @dataclass(frozen=True)
 class Learned:
-    """What was learned of all nodes. `imported`: nodes whose ranks all have torch. `waited`: they had time for it."""
+    """What was learned about all nodes. `imported`: nodes whose ranks all have torch. `waited`: they had time for
+    it."""
 
     at: Context
     facts: Mapping[str, HostFacts | Outcome]
@@ -212,7 +213,7 @@ class Clocks:
         )
 
     def proof(self, node: str) -> str | None:
-        """The words for a clock that is right; that this machine's is wrong is no node's fault, but worth saying."""
+        """The text for a clock that is right; a wrong clock of this machine is not a node's fault, but is mentioned."""
         if node not in self.offsets or abs(self.offsets[node] - self.right) >= WARN_S:
             return None
         if abs(self.right) < WARN_S:

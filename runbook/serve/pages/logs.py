@@ -55,7 +55,7 @@ def _looked(request: Request, id: str, file_id: str) -> tuple[logs.RunLog, logs.
 
 
 def _found_in_all(request: Request, id: str, among: list[logs.RunLog]) -> logs.FoundInAll | None:
-    """What is searched for in all files, where that is asked."""
+    """The search in all files, if one is asked for."""
     text = request.query_params.get("q", "")[:1000]
     if not text.strip():
         return None
@@ -88,7 +88,7 @@ async def log_page(request: Request) -> Response:
         return f"/runs/{quote(id)}/logs?{urlencode(told)}"
 
     ranks = sorted({one.ranks[0] for one in every if one.ranks and one.ranks[0] == one.ranks[1]})
-    return html(
+    return await html(
         request, "logs.html", row=row, lives=lives, files=files, file=file, window=window, found=found, rank=rank,
         everywhere=everywhere, whole=whole,
         ranks=ranks, query=request.query_params.get("q", ""), same=request.query_params.get("case", "") == "same",
@@ -97,7 +97,7 @@ async def log_page(request: Request) -> Response:
 
 
 def _first(files: list[logs.RunLog]) -> str:
-    """What somebody wants to see first: what a rank writes, one that has written something."""
+    """The file to show first: of a rank, one that is not empty."""
     written = [file for file in files if file.size]
     best = [file for file in written if file.stream in ("log", "out")] or written or files
     return best[0].id if best else ""
@@ -108,7 +108,7 @@ async def raw(request: Request) -> Response:
 
     async def pieces() -> AsyncIterator[bytes]:
         with stream:
-            left = file.size  # what is written meanwhile is for another time
+            left = file.size  # what is written meanwhile is not sent
             while left > 0 and (piece := await run_in_threadpool(stream.read, min(left, _PIECE))):
                 left -= len(piece)
                 yield piece
@@ -119,7 +119,7 @@ async def raw(request: Request) -> Response:
 
 
 async def api_logs(request: Request) -> Response:
-    """`q`: also how often it stands in each file, and the first lines with it."""
+    """`q`: also how often it occurs in each file, and the first lines with it."""
     workspace, id = workspace_of(request), request.path_params["id"]
     await run_in_threadpool(known_run, workspace, id)
     files = await run_in_threadpool(logs.files, workspace.runs.path(id))
