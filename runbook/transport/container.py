@@ -329,8 +329,8 @@ class ContainerStream:
             return self.outside.lost
         complaint, node = self.complaint(), self._node
         if self._failure is not None:
-            text = self._failure.get("text", "")
-            if self._failure.get("errno") == "ENOENT":
+            text = self._failure["text"]
+            if self._failure["errno"] == "ENOENT":
                 return runtime_missing(node, node.entry[0], (text,))
             complaint = f"{node.entry[0]}: {text}"
         told = refusal(node, complaint) or self._state(said(complaint))

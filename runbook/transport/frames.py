@@ -39,7 +39,7 @@ class UnexpectedAnswer(ValueError):
     """A node sent what our own program never sends: which field, and what is wrong with it."""
 
 
-class Failure(TypedDict, total=False):
+class Failure(TypedDict):
     """An exception on the node as data. `errno` is its name, such as ENOSPC."""
 
     type: Line
@@ -60,7 +60,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     stream: Literal[1, 2] = 1
     code: ExitCode | None = None
     timed_out: bool = False
-    error: Failure = {}
+    error: Failure = msgspec.field(default_factory=lambda: Failure(type="", errno=None, text="", path=""))
     answer: msgspec.Raw = msgspec.Raw(b"null")
     stopped: Count = 0
     swept: Count = 0

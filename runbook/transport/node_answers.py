@@ -7,6 +7,7 @@ They have types, ranges and lengths; names follow what the kernel allows. Fields
 from __future__ import annotations
 
 import ipaddress
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Ty
 
 from msgspec import Meta
 
+from runbook.files.address import is_ip
 from runbook.node import journal
 from runbook.transport.frames import (
+    HIGHEST,
     Clock,
     Count,
     ExitCode,
@@ -30,9 +33,9 @@ from runbook.transport.frames import (
 from runbook.transport.frames import Failure as Failure  # which the supervisor says as well
 
 if sys.version_info >= (3, 11):
-    from typing import NotRequired, TypedDict
+    from typing import NotRequired, Required, TypedDict
 else:
-    from typing_extensions import NotRequired, TypedDict
+    from typing_extensions import NotRequired, Required, TypedDict
 
 Told = TypeVar("Told")
 
@@ -54,12 +57,20 @@ FilePath = Annotated[str, Meta(max_length=4096, pattern=r"\A[^\x00-\x1f\x7f]+\Z"
 
 AttemptFolder = Annotated[str, Meta(pattern=rf"\A{journal.ATTEMPT.pattern}")]
 Word = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:@+-]{1,128}\Z")]
+Output = Annotated[str, Meta(max_length=1 << 20)]
+"""What one tool prints of one machine's devices."""
+
+_ADDRESS = re.compile(r"[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9_.-]{1,64})?(?P<length>/[0-9]{1,3})?\Z")
+"""Commands that people paste name addresses as they are: in the zone stands nothing that a shell reads."""
 
 
-def _of_text(value: object) -> str:
+def _numeric(value: object) -> re.Match[str]:
     if not isinstance(value, str):
         raise ValueError("Expected `str`")
-    return value
+    found = _ADDRESS.match(value)
+    if not found:
+        raise ValueError("Expected an IP address")
+    return found
 
 
 if TYPE_CHECKING:
@@ -74,7 +85,7 @@ else:
         __slots__ = ()
 
         def __new__(cls, value: object) -> Address:
-            ipaddress.ip_address(_of_text(value))
+            ipaddress.ip_address(_numeric(value)[0])
             return super().__new__(cls, value)
 
     class Prefix(str):
@@ -83,7 +94,7 @@ else:
         __slots__ = ()
 
         def __new__(cls, value: object) -> Prefix:
-            ipaddress.ip_interface(_of_text(value))
+            ipaddress.ip_interface(_numeric(value)[0])
             return super().__new__(cls, value)
 
 
@@ -107,7 +118,7 @@ class WorkdirFacts(TypedDict):
 class Hello(TypedDict):
     python: Version
     executable: Line
-    rejected: list[Line]
+    rejected: list[Annotated[str, Meta(pattern=r"\A[0-9]{1,3}\Z")]]
     hostname: Line
     pid: Pid
     machine: Line
@@ -129,8 +140,8 @@ class Ran(TypedDict, total=False):
     timed_out: bool
     state: Annotated[str, Meta(max_length=1)]
     code: ExitCode | None
-    out: Text
-    err: Text
+    out: Output
+    err: Output
     fields: list[Word]
 
 
@@ -172,7 +183,7 @@ class RouteEntry(TypedDict, total=False):
     """Of `ip -j route`, what is judged."""
 
     type: Word
-    dst: Line
+    dst: Required[Line]
     gateway: Line
     metric: Count
     table: Line | Count
@@ -315,6 +326,8 @@ class EphemeralPorts(TypedDict):
 
 
 class GpuProcess(TypedDict, total=False):
+    """All of it, or nothing where the process cannot be seen."""
+
     user: Line
     command: Line
     ours: bool
@@ -385,7 +398,7 @@ class SurveyAnswer(TypedDict):
     login: tuple[Line, Port] | None
     speeds: dict[Interface, Count]
     nvidia_smi: Ran
-    nvidia_devices: Count | None
+    nvidia_devices: Annotated[int, Meta(ge=0, le=1 << 16)] | None
 
 
 class PythonFacts(TypedDict):
@@ -484,7 +497,7 @@ class RankSamples(TypedDict):
 
 class SentTo(TypedDict):
     bytes: Count
-    busy_s: Number
+    busy_s: Seconds
 
 
 class StackSamples(TypedDict):
@@ -590,7 +603,7 @@ class KeptAnswer(TypedDict):
 class ListedJob(TypedDict):
     about: About
     folder: Annotated[str, Meta(max_length=4096, pattern=r"\A/[^\x00-\x1f\x7f]*\Z")]
-    attempts: dict[AttemptFolder, list[LivingJournal]]
+    attempts: Annotated[dict[AttemptFolder, list[LivingJournal]], Meta(max_length=1000)]
     damaged: NotRequired[list[Damaged]]
 
 
@@ -650,6 +663,8 @@ def answer(program: str, arguments: Mapping[str, Any], said: bytes) -> dict[str,
     wanted, got = _asked(program, arguments, found)
     if wanted != got:
         raise UnexpectedAnswer(f"it is about {_few(got)}, and was asked for {_few(wanted)}")
+    if odd := _odd(name, found):
+        raise UnexpectedAnswer(odd)
     if name == "job_control watch" and (sent := sum(map(len, found["read"].values()))) > _most(arguments, found):
         raise UnexpectedAnswer(f"it sends {sent} bytes of logs at once, and was asked for {arguments['most']}")
     return found
@@ -678,6 +693,43 @@ def _asked(program: str, arguments: Mapping[str, Any], found: Mapping[str, Any])
     if program == "rank_processes":
         return sorted(rank for rank, pid in arguments["leaders"].items() if pid), sorted(found["ranks"])
     return [], []
+
+
+def _odd(name: str, found: Mapping[str, Any]) -> str | None:
+    """What is missing of an answer, or contradicts itself, though each field by itself fits; None: nothing."""
+    if name == "ping":
+        return next((odd for target in found["targets"] if (odd := _odd_target(target))), None)
+    if name == "port":
+        mute = (port for port, state in found["ports"].items() if not state["free"] and "errno" not in state)
+        return next((f"port {port} is not free, and no `errno` says why" for port in mute), None)
+    if name == "gpus":
+        halves = (
+            pid for pid, seen in found["processes"].items() if seen and len(seen) < len(GpuProcess.__annotations__)
+        )
+        return next((f"`processes` tells a part of process {pid}" for pid in halves), None)
+    if name == "ephemeral_ports" and (found["low"] is None) != (found["high"] is None):
+        return "it tells one end of its range of ports"
+    if name == "job_control prepare" and not all(journal.get("gpus") for journal in found["gpus"]):
+        return "`gpus` names a process that has none"
+    return None
+
+
+def _odd_target(target: Mapping[str, Any]) -> str | None:
+    """Of one peer that was pinged. A number means itself; of a name that means nothing, there is nothing to tell."""
+    peer, resolved = target["peer"], target["resolved"] or []
+    looked = [target[field] for field in ("route", "small", "full")]
+    if not resolved and any(looked):
+        return f"{peer} has no address, and there is a way to it"
+    if is_ip(target["address"]) and any(_number(one) != _number(target["address"]) for one in resolved):
+        return f"{peer} at {target['address']} means {_few(resolved)}"
+    counted = [one for one in (*looked[1:], target.get("again")) if one]
+    if any(("sent" in one) != ("received" in one) for one in counted):
+        return f"echoes to {peer} are counted by half"
+    return None
+
+
+def _number(address: str) -> object:
+    return ipaddress.ip_address(address.partition("%")[0])
 
 
 def _few(names: list[str]) -> str:
@@ -801,10 +853,12 @@ class Done(StepEvent):
     lag: NotRequired[LagFacts]
 
 
-class Step(StepEvent):
+class MeetingStep(StepEvent):
+    """Where a rank dials or listens, and what it met there."""
+
     reason: NotRequired[Line]
-    address: NotRequired[Line]
-    port: NotRequired[Port]
+    address: Line
+    port: Port
 
 
 class RankBeat(TypedDict, total=False):
@@ -819,7 +873,7 @@ class RankBeat(TypedDict, total=False):
 class RowMessage(TypedDict):
     """A line of the table of nccl-tests: times in microseconds, bandwidths in GB/s."""
 
-    size: Count
+    size: Annotated[int, Meta(ge=1, le=HIGHEST)]
     count: Count
     type: Word
     redop: Word
@@ -875,7 +929,11 @@ class Failed(ProgramEvent):
 
 class LookingUp(ProgramEvent):
     address: Line
-    seconds: NotRequired[Seconds]
+    seconds: Seconds
+
+
+class LookedUp(ProgramEvent):
+    address: Line
 
 
 class MovedMessage(ProgramEvent):
@@ -930,7 +988,9 @@ RANK: Descriptions = {
     "step started": Started,
     "step imported": Imported,
     "step done": Done,
-    "step": Step,
+    "step dialling": MeetingStep,
+    "step listening": MeetingStep,
+    "step": StepEvent,
     "beat": RankBeat,
     "row": RowDone,
     "finished": Finished,
@@ -939,7 +999,7 @@ RANK: Descriptions = {
     "world": World,
     "failed": Failed,
     "looking-up": LookingUp,
-    "looked-up": LookingUp,
+    "looked-up": LookedUp,
     "moved": MovedMessage,
     "alone": Alone,
 }
@@ -987,8 +1047,8 @@ class FlightEntry(TypedDict, total=False):
     collective_seq_id: SequenceNumber
     is_p2p: bool
     profiling_name: Line
-    input_sizes: list[list[Count]]
-    input_dtypes: list[Line]
+    input_sizes: Annotated[list[Annotated[list[Count], Meta(max_length=64)]], Meta(max_length=1024)]
+    input_dtypes: Annotated[list[Line], Meta(max_length=1024)]
     retired: bool
     state: Line
 
@@ -1025,4 +1085,6 @@ class Flight(TypedDict):
 def flight(said: bytes) -> dict[str, Any]:
     """What a rank wrote down of its last collectives. Raises UnexpectedAnswer."""
     found: dict[str, Any] = decoded(said, Flight)
+    if (calling := found["calling"]) and ("count" in calling) != ("dtype" in calling):
+        raise UnexpectedAnswer("`calling` has a count of elements without their type, or the other way round")
     return found

@@ -7,7 +7,7 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -332,6 +332,6 @@ class Remote:
 class ProgramNotStarted(RuntimeError):
     """The supervisor could not do what it was asked: `error` has type, errno name, text and path."""
 
-    def __init__(self, error: Failure) -> None:
+    def __init__(self, error: Mapping[str, Any]) -> None:
         self.error: dict[str, Any] = {**error}
         super().__init__(f"{error.get('path', '')}: {error.get('text', '')}".strip(": "))
