@@ -34,7 +34,7 @@ def rendered(file: Path) -> Iterator[Rendered]:
             continue
         given = {str(keyword.arg): keyword.value for keyword in call.keywords}
         first = getattr(call.func, "id", "") == "mend" and len(call.args) > 1
-        asked = call.args[1] if first else given.get("way", ast.Constant(""))
+        asked = call.args[1] if first else given.get("way", ast.Constant("live"))
         places = (*constants, *(f for f in functions if f.lineno <= call.lineno <= (f.end_lineno or 0)))
         found = texts_chosen(places, call.args[0]) & causes().keys()
         ways = texts_chosen(places, asked)

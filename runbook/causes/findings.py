@@ -1,5 +1,5 @@
 """Findings whose remedy is a template of their cause's page: whoever finds a cause says what it saw and gives the
-fields."""
+fields. Without a `way` it is the page's remedy for what a check or a job finds: `live`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def finding_for(
     evidence: tuple[str, ...] = (),
     peers: tuple[str, ...] = (),
     *,
-    way: str = "",
+    way: str = "live",
     **fields: object,
 ) -> Finding:
     return Finding(cause, says, mend(cause, way, **fields), evidence, peers)
 
 
 def unreachable_for(
-    cause: str, says: str, evidence: tuple[str, ...] = (), *, way: str = "", **fields: object
+    cause: str, says: str, evidence: tuple[str, ...] = (), *, way: str = "live", **fields: object
 ) -> Unreachable:
     return Unreachable(cause, says, mend(cause, way, **fields), evidence)

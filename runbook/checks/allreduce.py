@@ -338,9 +338,7 @@ def wrong_data(pool: RankPool, at: Context) -> list[Outcome] | None:
         why = "every rank received wrong sums, and no rank's contribution explains it"
     nodes = {member.rank.node for member in blamed}
     culprits = ", ".join(sorted(nodes))
-    finding = finding_for(
-        "allreduce-wrong-data", f"AllReduce gave wrong results: {why}", details, way="live", culprits=culprits
-    )
+    finding = finding_for("allreduce-wrong-data", f"AllReduce gave wrong results: {why}", details, culprits=culprits)
     return [
         Outcome.failed(node.name, finding)
         if node.name in nodes
@@ -350,7 +348,6 @@ def wrong_data(pool: RankPool, at: Context) -> list[Outcome] | None:
                 "peer-died",
                 f"not judged: the sums are wrong because of {culprits}",
                 peers=tuple(sorted(nodes)),
-                way="live",
                 node=culprits,
             ),
         )

@@ -171,13 +171,9 @@ def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], list
 def incomplete(node: Node, tool: Mapping[str, Any], why: str) -> Finding:
     """What ibstat printed shows no fault, and is not all there is."""
     said = f"{tool.get('err') or ''}\n{tool.get('out') or ''}".strip().splitlines()
-    return finding_for(
-        "tool-output-unknown",
-        f"ibstat on {node.name} does not tell of every port (exit {tool.get('code')}): {why}",
-        tuple(line.strip() for line in said[:3] + said[3:][-5:]),
-        way="ibstat",
-        node=node.name,
-    )
+    says = f"ibstat on {node.name} does not tell of every port (exit {tool.get('code')}): {why}"
+    seen = tuple(line.strip() for line in said[:3] + said[3:][-5:])
+    return finding_for("tool-output-unknown", says, seen, way="ibstat", node=node.name)
 
 
 def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
@@ -203,15 +199,9 @@ def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
             ),
         )
     if tool.get("missing"):
-        return Outcome.unknown(
-            node.name,
-            finding_for(
-                "tool-missing",
-                f"{node.name} has no ibstat, and its kernel shows no /sys/class/infiniband to read instead",
-                ("ibstat is neither on PATH nor in /usr/sbin", *on_bus),
-                way="ibstat",
-            ),
-        )
+        says = f"{node.name} has no ibstat, and its kernel shows no /sys/class/infiniband to read instead"
+        seen = ("ibstat is neither on PATH nor in /usr/sbin", *on_bus)
+        return Outcome.unknown(node.name, finding_for("tool-missing", says, seen, way="ibstat"))
     if tool.get("timed_out"):
         return Outcome.unknown(
             node.name,
@@ -245,10 +235,7 @@ def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
     seen = (f"{port.name}: State {state}, Physical state {physical}, Rate {port.detail or rate(port)}",)
     if port.cause == "ib-port-initializing":
         return finding_for(
-            "ib-port-initializing",
-            f"{where} is {state}: the link is up, but no subnet manager has set it up",
-            seen,
-            way="live",
+            "ib-port-initializing", f"{where} is {state}: the link is up, but no subnet manager has set it up", seen
         )
     if port.cause == "ib-port-not-active":
         way = {"disabled": "disabled", "linkerrorrecovery": "unsteady"}.get(port.physical, "cable")
@@ -263,12 +250,8 @@ def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
         )
     if min_rate and port.rate_gbps is not None and port.rate_gbps < min_rate:
         narrow = " over one lane instead of four" if "(1X" in port.detail else ""
-        return finding_for(
-            "ib-rate-low",
-            f"{where} runs at {port.rate_gbps:g} Gbit/s{narrow}, not at the promised {min_rate:g}",
-            seen,
-            way="slow",
-        )
+        says = f"{where} runs at {port.rate_gbps:g} Gbit/s{narrow}, not at the promised {min_rate:g}"
+        return finding_for("ib-rate-low", says, seen, way="slow")
     if min_rate and port.rate_gbps is None:
         return finding_for("ib-rate-low", f"{where} shows no rate", seen, way="no-rate", hca=word(port.hca))
     return None

@@ -56,12 +56,8 @@ class Shell(Check):
             return no_answer(node, "shell", answer)
         said = tuple((answer.stdout[-65536:] + answer.stderr).strip().splitlines()[-8:])
         if answer.flooded:
-            finding = finding_for(
-                "program-error",
-                f"`{self._command(node)}` on {node} was stopped: it printed more than {bytes_text(MOST_OUTPUT)}",
-                said,
-                way="too-much-output",
-            )
+            says = f"`{self._command(node)}` on {node} was stopped: it printed more than {bytes_text(MOST_OUTPUT)}"
+            finding = finding_for("program-error", says, said, way="too-much-output")
             return Outcome.failed(node, finding)
         if answer.code != self.expect.exit:
             finding = finding_for(
@@ -83,12 +79,9 @@ class Shell(Check):
             )
             return Outcome.unknown(node, finding)
         if answer.left_out and (not found or _ABSENCE.search(self.expect.stdout or "")):
-            finding = finding_for(
-                "insufficient-evidence",
-                f"`{self._command(node)}` on {node} printed too much to be searched whole for /{self.expect.stdout}/",
-                (f"{answer.left_out} characters in the middle were not searched",),
-                way="too-much-output",
-            )
+            says = f"`{self._command(node)}` on {node} printed too much to be searched whole for /{self.expect.stdout}/"
+            seen = (f"{answer.left_out} characters in the middle were not searched",)
+            finding = finding_for("insufficient-evidence", says, seen, way="too-much-output")
             return Outcome.unknown(node, finding)
         if not found:
             finding = finding_for(

@@ -73,7 +73,7 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
     elif first.gave_up is None and (met := never_met(kept, first, frozen)):
         node, finding = met
     finding = replace(finding, evidence=(*finding.evidence, *_collateral(kept, first), f"logs: {kept.logs.folder}"))
-    waited = finding_for("peer-died", f"its ranks were ended because of {node}", (), (node,), way="live", node=node)
+    waited = finding_for("peer-died", f"its ranks were ended because of {node}", (), (node,), node=node)
     outcomes = []
     for name in kept.nodes:
         if name == node:
@@ -118,12 +118,8 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
     if member.stop is not None:
         return _stopped(kept, member, member.stop)
     if member.keeper_gone:
-        return finding_for(
-            "terminated-from-outside",
-            f"runbook's own process that kept {member.label} was killed; the rank was ended with it",
-            way="keeper",
-            node=node,
-        )
+        says = f"runbook's own process that kept {member.label} was killed; the rank was ended with it"
+        return finding_for("terminated-from-outside", says, way="keeper", node=node)
     place, code = member.place, member.code
     if place.each and code is not None and code > 0:
         place, code = failed_worker(kept, member) or (place, code)
@@ -135,13 +131,8 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
     end = ProcessEnd(code)
     if end.signal is None:
         said = next((line for line in reversed(tail)), "it printed nothing")
-        return finding_for(
-            "program-error",
-            f"{place.label} exited with code {code} after {_ran(member)}: {said}",
-            tail,
-            way="live",
-            log=word(_log(kept, place)),
-        )
+        says = f"{place.label} exited with code {code} after {_ran(member)}: {said}"
+        return finding_for("program-error", says, tail, log=word(_log(kept, place)))
     return _by_signal(kept, place, end, _ran(member), tail, frozen)
 
 
@@ -157,7 +148,7 @@ def _by_signal(
     says = f"{place.label} {{}} ({end.signal_text}) after {ran}"
     if end.signal == signal.SIGKILL:
         memory = tuple(str(line) for line in (frozen.get(node) or {}).get("kernel_says", ()))[-2:]
-        return finding_for("rank-killed", says.format("was killed"), (*memory, *tail), way="live", node=node)
+        return finding_for("rank-killed", says.format("was killed"), (*memory, *tail), node=node)
     if cause == "terminated-from-outside":
         return Finding(
             cause,
@@ -185,21 +176,11 @@ def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object
     node = kept.at.inventory.node(member.place.node)
     event, tail = str(said["event"]), _tail(kept, member.place)
     if event == "activation-failed":
-        return finding_for(
-            "activation-failed",
-            f"on {node.name} the inventory's activate line fails with code {said.get('code')}: {node.activate}",
-            tail,
-            way="job",
-            node=node.name,
-            activate=node.activate,
-        )
+        says = f"on {node.name} the inventory's activate line fails with code {said.get('code')}: {node.activate}"
+        return finding_for("activation-failed", says, tail, way="job", node=node.name, activate=node.activate)
     if event == "program-missing":
-        return finding_for(
-            "program-error",
-            tail[-1] if tail else f"{node.name} has not the program that the launch script starts",
-            tail,
-            way="not-found",
-        )
+        says = tail[-1] if tail else f"{node.name} has not the program that the launch script starts"
+        return finding_for("program-error", says, tail, way="not-found")
     if event not in STOPPED:
         return finding_for(
             "program-error", f"{member.label} did not start: the launch script stopped: {event}", tail, way="unread"

@@ -189,12 +189,8 @@ _ASIDE = (Unreachable, ProgramNotStarted, TimeoutError, Odd)
 def why_not(node: str, error: BaseException) -> Unreachable:
     """Why a node tells nothing of its jobs."""
     if isinstance(error, Odd):
-        return unreachable_for(
-            "tool-output-unknown",
-            f"{node} gives an invalid answer about its jobs: {error}",
-            way="another-answers",
-            node=node,
-        )
+        says = f"{node} gives an invalid answer about its jobs: {error}"
+        return unreachable_for("tool-output-unknown", says, way="another-answers", node=node)
     if isinstance(error, Unreachable):
         return error
     finding = no_answer(node, "job", error).findings[0]

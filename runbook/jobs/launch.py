@@ -448,4 +448,4 @@ def _why(end: WatchEnd) -> str:
 def _not_started(node: str, problems: Mapping[str, Outcome]) -> Outcome:
     names = tuple(sorted(problems))
     says = f"{node} was ready, and nothing was started because of {', '.join(names[:4])}"
-    return Outcome.unknown(node, finding_for("peer-died", says, (), names, way="live", node=names[0]))
+    return Outcome.unknown(node, finding_for("peer-died", says, (), names, node=names[0]))

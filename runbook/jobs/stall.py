@@ -145,18 +145,11 @@ def judge_stall(kept: KeptProcesses, progress: StepProgress, frozen: Mapping[str
     asked = [one for one in ranks if one.frames]
     alike = len(asked) == len(ranks) > 0 and not blind
     if alike and all(one.together for one in asked):
-        finding = finding_for(
-            "collective-stall-uniform",
-            f"{since}: all ranks wait {asked[0].place}, and none is behind",
-            tuple(evidence),
-            way="job",
-        )
+        says = f"{since}: all ranks wait {asked[0].place}, and none is behind"
+        finding = finding_for("collective-stall-uniform", says, tuple(evidence), way="job")
     else:
         finding = finding_for(
-            "training-stalled",
-            f"{since}, and nothing tells one rank from the others",
-            (*_states(ranks), *evidence),
-            way="live",
+            "training-stalled", f"{since}, and nothing tells one rank from the others", (*_states(ranks), *evidence)
         )
     return {name: [finding] for name in kept.nodes}
 
@@ -170,9 +163,7 @@ def accused(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]
 def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]], stalled_s: float) -> list[Outcome]:
     """One a node: the guilty fail, of the others nothing was proven. `stalled_s`: how long there was no step."""
     names = ", ".join(sorted(found))
-    waited = finding_for(
-        "peer-died", f"its ranks were ended because of {names}", (), tuple(sorted(found)), way="live", node=names
-    )
+    waited = finding_for("peer-died", f"its ranks were ended because of {names}", (), tuple(sorted(found)), node=names)
     logs = f"logs: {kept.logs.folder}"
     return [
         Outcome.failed(

@@ -275,7 +275,6 @@ class Trouble:
                 f"{first.address} leads {source} to another machine than {destination}: not our listener answers there",
                 seen,
                 (source,),
-                way="live",
                 destination=destination,
                 source=source,
             )
@@ -324,7 +323,6 @@ class Trouble:
                 f"{destination} refuses {source} on {ports_text(dials)} although our listener was up",
                 tuple(seen),
                 (source,),
-                way="live",
                 destination=destination,
             )
             return Accusation(destination, finding)

@@ -282,7 +282,7 @@ def too_busy(node: str, awake: AwakeFacts | None, what: str) -> Finding:
 
 def too_busy_finding(node: str, seen: str, evidence: Iterable[str]) -> Finding:
     """`seen`: what could not be measured, and how late the node ran."""
-    return finding_for(TOO_BUSY, f"{node} was too busy to be measured: {seen}", tuple(evidence), way="live", node=node)
+    return finding_for(TOO_BUSY, f"{node} was too busy to be measured: {seen}", tuple(evidence), node=node)
 
 
 def busiest(one: AwakeFacts | None, other: AwakeFacts) -> AwakeFacts:

@@ -81,7 +81,6 @@ def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Findin
                 "the setting lasts until the next boot: keep it in /etc/sysctl.d",
             ),
             tuple({pair.source, pair.peer} - {name}),
-            way="live",
         )
     return None
 

@@ -284,7 +284,6 @@ def mismatched(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
                 f"{what} {doing}, {progress(member)}: {_made(member)}{_meant(member)}",
                 (*evidence, *stack_lines([member])),
                 tuple(sorted({m.rank.node for m in pool.members if m not in ranks} - {member.rank.node})),
-                way="live",
                 node=member.rank.node,
                 interpreter_typed=pool.inventory.node(member.rank.node).interpreter_typed,
             )

@@ -142,7 +142,7 @@ def _outcomes(
         way="slow-node",
         node=node,
     )
-    waited = finding_for("peer-died", f"not judged: waited for {worst.label}", (), (node,), way="live", node=node)
+    waited = finding_for("peer-died", f"not judged: waited for {worst.label}", (), (node,), node=node)
     return [
         Outcome.failed(each.name, finding) if each.name == node else Outcome.unknown(each.name, waited)
         for each in pool.inventory.nodes

@@ -102,44 +102,25 @@ def ended_by_signal(pool: RankPool, member: RankMember, end: ProcessEnd, doing: 
     evidence = (f"exit by {text}", *tail)
     if number == signal.SIGKILL:
         if proof := killed_for_memory(pool, member):
-            return finding_for(
-                "rank-killed",
-                f"{member.label} was killed by the kernel for want of memory {doing}, {progress(member)}",
-                (f"exit by {text}", *proof, *tail),
-                way="memory",
-                node=node,
-            )
+            says = f"{member.label} was killed by the kernel for want of memory {doing}, {progress(member)}"
+            return finding_for("rank-killed", says, (f"exit by {text}", *proof, *tail), way="memory", node=node)
         return finding_for(
-            "rank-killed",
-            f"{member.label} was killed ({text}) {doing}, {progress(member)}",
-            evidence,
-            way="live",
-            node=node,
+            "rank-killed", f"{member.label} was killed ({text}) {doing}, {progress(member)}", evidence, node=node
         )
     if number in LIMITS:
-        return finding_for(
-            "rank-killed",
-            f"{member.label} reached its limit of {LIMITS[number]} {doing}, {progress(member)}",
-            evidence,
-            way="limit",
-        )
+        says = f"{member.label} reached its limit of {LIMITS[number]} {doing}, {progress(member)}"
+        return finding_for("rank-killed", says, evidence, way="limit")
     if cause == "terminated-from-outside":
         return finding_for(
             "terminated-from-outside",
             f"{member.label} was ended from outside ({text}) {doing}, {progress(member)}: another process asked it to "
             "stop",
             evidence,
-            way="live",
             node=node,
         )
     if cause == "terminal-closed":
-        return finding_for(
-            "terminal-closed",
-            f"{member.label} got {text} {doing}, {progress(member)}: something hung up on it",
-            evidence,
-            way="live",
-            node=node,
-        )
+        says = f"{member.label} got {text} {doing}, {progress(member)}: something hung up on it"
+        return finding_for("terminal-closed", says, evidence, node=node)
     crashed = cause == "rank-crashed"
     return finding_for(
         cause,
@@ -181,12 +162,11 @@ def reported(pool: RankPool, member: RankMember, said: Mapping[str, object], doi
             f"on {node.name} the inventory's activate line fails with code {said['code']}: "
             + (f"{in_brief(why, 120)} (`{in_brief(node.activate or '')}`)" if why else str(node.activate)),
             printed or tail,
-            way="live",
             node=node.name,
             activate=node.activate,
         )
     if event == "program-missing":
-        return finding_for("python-missing", f"{node.name} has no {node.interpreter}", tail, way="live", node=node.name)
+        return finding_for("python-missing", f"{node.name} has no {node.interpreter}", tail, node=node.name)
     if event in STOPPED:
         return script_stopped(event, f"the launch script stopped on {node.name}", node, tail)
     text = str(said.get("text"))

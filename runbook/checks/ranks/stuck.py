@@ -79,12 +79,8 @@ def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
             way="silent",
         )
     else:
-        finding = finding_for(
-            "collective-stall-uniform",
-            f"all ranks wait in the same call {doing}, {progress(pool.members[0])}: {waited}, and no rank is behind",
-            evidence,
-            way="live",
-        )
+        says = f"all ranks wait in the same call {doing}, {progress(pool.members[0])}: {waited}, and no rank is behind"
+        finding = finding_for("collective-stall-uniform", says, evidence)
     return with_folder(pool, {node.name: [finding] for node in pool.inventory.nodes})
 
 

@@ -60,7 +60,6 @@ def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping
                 f"nvidia-smi: no answer within {SMI_DEADLINE_S} s"
                 + (", in uninterruptible sleep (state D)" if asleep else ""),
             ),
-            way="live",
             node=node.name,
         )
     said = evidence(smi)
@@ -77,13 +76,8 @@ def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping
         return None
     how = f"ended with code {smi.get('code')}" if smi.get("code") is not None else "could not be started"
     listed = "and its list may be cut" if listing.gpus else "and lists no GPU in a way that is understood"
-    return finding_for(
-        "tool-output-unknown",
-        f"nvidia-smi on {node.name} {how} {listed}, so {wanted} cannot be looked at",
-        said,
-        way="gpus-as-user",
-        node=node.name,
-    )
+    says = f"nvidia-smi on {node.name} {how} {listed}, so {wanted} cannot be looked at"
+    return finding_for("tool-output-unknown", says, said, way="gpus-as-user", node=node.name)
 
 
 def missing(node: Node, wanted: str, facts: Mapping[str, Any]) -> Finding:
@@ -101,26 +95,13 @@ def missing(node: Node, wanted: str, facts: Mapping[str, Any]) -> Finding:
             node=node.name,
         )
     if node.connection == "kubernetes" and not node.entry:
-        return finding_for(
-            "tool-missing",
-            f"{node.place} has no nvidia-smi, so {wanted} cannot be looked at: most likely it was not given the GPUs",
-            tuple(seen),
-            way="gpus-pod",
-            gpus=len(node.gpus),
-        )
+        says = f"{node.place} has no nvidia-smi, so {wanted} cannot be looked at: most likely it was not given the GPUs"
+        return finding_for("tool-missing", says, tuple(seen), way="gpus-pod", gpus=len(node.gpus))
     if node.entry:
-        return finding_for(
-            "tool-missing",
-            f"{node.place} has no nvidia-smi, so {wanted} cannot be looked at: most likely it was not given the GPUs",
-            tuple(seen),
-            way="gpus-container",
-        )
-    return finding_for(
-        "tool-missing",
-        f"{node.name} has no nvidia-smi, so its {wanted} cannot be looked at",
-        tuple(seen),
-        way="gpus-driver" if pci == 0 else "gpus-tools",
-    )
+        says = f"{node.place} has no nvidia-smi, so {wanted} cannot be looked at: most likely it was not given the GPUs"
+        return finding_for("tool-missing", says, tuple(seen), way="gpus-container")
+    says = f"{node.name} has no nvidia-smi, so its {wanted} cannot be looked at"
+    return finding_for("tool-missing", says, tuple(seen), way="gpus-driver" if pci == 0 else "gpus-tools")
 
 
 def evidence(smi: Mapping[str, Any]) -> tuple[str, ...]:
@@ -308,14 +289,8 @@ def link_finding(node: Node, gpus: Sequence[Gpu], links: Mapping[int, Mapping[in
         short[gpu.index] = f"GPU {gpu.index}: {count} of {best[gpu.name]} NVLinks active, inactive: {dead}"
     if not short:
         return None
-    return finding_for(
-        "nvlink-error",
-        f"GPU {listed(short)} of {node.name} has lost NVLinks that the other {gpus[0].name} there have",
-        tuple(short.values()),
-        way="live",
-        node=node.name,
-        short=listed(short),
-    )
+    says = f"GPU {listed(short)} of {node.name} has lost NVLinks that the other {gpus[0].name} there have"
+    return finding_for("nvlink-error", says, tuple(short.values()), node=node.name, short=listed(short))
 
 
 def slow_clocks(gpus: Sequence[Gpu]) -> Iterator[str]:

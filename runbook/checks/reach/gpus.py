@@ -137,7 +137,7 @@ def lost(node: Node, listing: Listing) -> list[Finding]:
     if not listing.lost:
         return []
     says = f"{node.name} has lost a GPU: the driver cannot reach GPU {', '.join(listing.lost)}"
-    return [finding_for("gpu-fell-off-bus", says, seen(listing), way="live")]
+    return [finding_for("gpu-fell-off-bus", says, seen(listing))]
 
 
 def seen(listing: Listing) -> tuple[str, ...]:
@@ -167,7 +167,6 @@ def count(node: Node, listing: Listing, on_bus: int | None) -> Finding | None:
         f"{node.name} has {len(present)} GPU{'s' if len(present) != 1 else ''} (index {shown}), the inventory names "
         f"{len(node.gpus)} (missing: {', '.join(map(str, absent))})",
         (*seen(listing), *([f"the PCI bus has {on_bus}"] if on_bus and on_bus > len(present) else [])),
-        way="live",
         node=node.name,
     )
 
@@ -312,7 +311,6 @@ def driver_too_old(node: Node, judged: GpuJudgement, torch_cuda: str | None) -> 
         f"the NVIDIA driver {judged.driver or ''} of {node.name} knows CUDA {judged.cuda}, and torch was built for "
         f"CUDA {torch_cuda}",
         (f"nvidia-smi: CUDA Version {judged.cuda}", f"torch.version.cuda: {torch_cuda}"),
-        way="live",
         have=have[0],
         interpreter=node.interpreter,
     )
@@ -336,7 +334,6 @@ def shared_gpus(at: Context, node: Node, of_its_machine: Iterable[Node]) -> list
                     "wants a GPU for each rank",
                     (f"both report machine {at.machine(node.name)}",),
                     (other.name,),
-                    way="live",
                     node=node.name,
                     other=other.name,
                 )

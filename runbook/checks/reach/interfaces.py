@@ -147,14 +147,9 @@ def interface_finding(
 def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: tuple[str, ...]) -> Finding:
     """An interface that is there and cannot be used: switched off, without a carrier, or without an address."""
     if entry["state"] == "DOWN" and "UP" in entry["flags"]:
-        return finding_for(
-            "interface-missing",
-            f"interface {name} of {node.name} has no carrier: it is switched on and hears nothing from the other end",
-            (f"{name}: NO-CARRIER, state DOWN", *evidence),
-            way="no-carrier",
-            name=word(name),
-            node=node.name,
-        )
+        says = f"interface {name} of {node.name} has no carrier: it is switched on and hears nothing from the other end"
+        seen = (f"{name}: NO-CARRIER, state DOWN", *evidence)
+        return finding_for("interface-missing", says, seen, way="no-carrier", name=word(name), node=node.name)
     if entry["state"] == "DOWN":
         return finding_for(
             "interface-missing", f"interface {name} of {node.name} is down", evidence, way="down", name=word(name)
