@@ -321,14 +321,11 @@ def gid_findings(
                 one_of=one_of(good),
             )
         elif index and index in table and not routable(table[index]):
-            yield finding_for(
-                "roce-wrong-gid-index",
+            says = (
                 f"GID {index} of {port.name} on {node.name}, which NCCL_IB_GID_INDEX asks for, is no routable RoCE v2 "
-                "GID",
-                listed,
-                way="index",
-                one_of=one_of(good),
+                "GID"
             )
+            yield finding_for("roce-wrong-gid-index", says, listed, way="index", one_of=one_of(good))
         elif not index and not good:
             yield finding_for(
                 "roce-wrong-gid-index",

@@ -107,14 +107,11 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
         lost = member.lost
         return Finding(lost.cause, f"{node} was lost while {member.label} ran: {lost.says}", lost.remedy, lost.evidence)
     if member.gave_up is not None:
-        return finding_for(
-            "program-error",
-            f"{member.label} raised and did not end, as JAX waits for the other processes at its exit: "
-            f"{member.gave_up}",
-            _tail(kept, member.place),
-            way="lingers",
-            log=word(_log(kept, member.place)),
+        says = (
+            f"{member.label} raised and did not end, as JAX waits for the other processes at its exit: {member.gave_up}"
         )
+        seen = _tail(kept, member.place)
+        return finding_for("program-error", says, seen, way="lingers", log=word(_log(kept, member.place)))
     if member.stop is not None:
         return _stopped(kept, member, member.stop)
     if member.keeper_gone:

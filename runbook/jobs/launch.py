@@ -408,13 +408,11 @@ class RunningAttempt:
         if end.kind == "stopped":
             return Outcome.unknown(name, stopped_by_user(self._kept))
         lived = len([member for member in self._kept.members if member.journal.get("why")])
-        finding = finding_for(
-            "insufficient-evidence",
+        says = (
             f"the job did not end within the stage's `timeout:`; {lived} of {len(self._kept.members)} processes lived, "
-            "and were ended",
-            (f"logs: {self._kept.logs.folder}",),
-            way="job-late",
+            "and were ended"
         )
+        finding = finding_for("insufficient-evidence", says, (f"logs: {self._kept.logs.folder}",), way="job-late")
         return Outcome.failed(name, finding)
 
     def heard(self, place: ProcessSpec, stream: str, lines: list[str]) -> None:

@@ -257,14 +257,8 @@ class Trouble:
         first, seen = dials[0], tuple(seen_of(dials))
         source, destination = first.source, first.destination
         if first.outcome == "unresolvable":
-            finding = finding_for(
-                "name-unresolvable",
-                f"{source} cannot resolve {first.address}",
-                seen,
-                (destination,),
-                way="node",
-                source=source,
-            )
+            says = f"{source} cannot resolve {first.address}"
+            finding = finding_for("name-unresolvable", says, seen, (destination,), way="node", source=source)
             return Accusation(source, finding)
         if first.outcome in ("stranger", *OPENED) and (led := self.elsewhere(dials)):
             finding = shown(Finding(led.cause, led.says, led.remedy, led.evidence), led.node, dials)
@@ -318,13 +312,8 @@ class Trouble:
         first, seen = dials[0], seen_of(dials)
         source, destination = first.source, first.destination
         if blocked is None:
-            finding = finding_for(
-                "master-not-listening",
-                f"{destination} refuses {source} on {ports_text(dials)} although our listener was up",
-                tuple(seen),
-                (source,),
-                destination=destination,
-            )
+            says = f"{destination} refuses {source} on {ports_text(dials)} although our listener was up"
+            finding = finding_for("master-not-listening", says, tuple(seen), (source,), destination=destination)
             return Accusation(destination, finding)
         cause, says = blocked.cause, blocked.says
         ends = Ends.of(self.evidence, source, destination)

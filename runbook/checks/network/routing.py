@@ -250,12 +250,8 @@ def _no_route(node: str, peer: str, evidence: Evidence) -> Finding | None:
     found = refusal(Sent(peer), refused) or RouteRefusal(
         "", mend("no-route", "missing", node=node, peer=peer), certain=False
     )
-    return Finding(
-        "no-route",
-        f"{node} has no route to {peer}" + (f": {found.why}" if found.why else ""),
-        found.fix,
-        (f"{node}: ip route get {peer}: {refused['error']}",),
-    )
+    says = f"{node} has no route to {peer}" + (f": {found.why}" if found.why else "")
+    return Finding("no-route", says, found.fix, (f"{node}: ip route get {peer}: {refused['error']}",))
 
 
 def turned_away(node: str, sent: Sent, what: str, evidence: Evidence | None) -> tuple[Finding, bool] | None:

@@ -208,15 +208,9 @@ class Judge:
         if pair.small.get("missing") and any(dial.outcome == "open" for dial in pair.dials):
             self.warnings[pair.source].append("no ping program here (package iputils-ping): proven over TCP instead")
         elif pair.small.get("missing") and not pair.routeless:
-            self.unknown[pair.source].append(
-                finding_for(
-                    "tool-missing",
-                    f"{pair.source} has no ping program, and TCP to {pair.peer} does not open either",
-                    tuple(str(dial) for dial in pair.dials[:3]),
-                    (pair.peer,),
-                    way="ping",
-                )
-            )
+            says = f"{pair.source} has no ping program, and TCP to {pair.peer} does not open either"
+            seen = tuple(str(dial) for dial in pair.dials[:3])
+            self.unknown[pair.source].append(finding_for("tool-missing", says, seen, (pair.peer,), way="ping"))
         elif not pair.small.get("received") and pair.answered:
             self.warnings[pair.source].append(
                 f"{pair.peer} does not answer ICMP, but TCP reaches it: ICMP is blocked on the way"

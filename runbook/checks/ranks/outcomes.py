@@ -78,16 +78,10 @@ def bystander(pool: RankPool, node: str, names: Sequence[str], kind: str) -> Fin
     members = pool.on(node)
     whose = ", ".join(others) or "another node"
     said = [str(member.failure.get("text")) for member in members if member.failure]
-    return finding_for(
-        "peer-died",
-        f"not judged: {'stopped when' if kind == 'died' else 'waited for'} "
-        f"{whose}{' failed' if kind == 'died' else ''}",
-        tuple(said[:2]),
-        others,
-        way="halted",
-        node=node,
-        whose=whose,
+    says = (
+        f"not judged: {'stopped when' if kind == 'died' else 'waited for'} {whose}{' failed' if kind == 'died' else ''}"
     )
+    return finding_for("peer-died", says, tuple(said[:2]), others, way="halted", node=node, whose=whose)
 
 
 HELD_SHARE = 0.5

@@ -75,14 +75,11 @@ def exited(pool: RankPool, member: RankMember, doing: str) -> Finding:
     node, tail, code = pool.inventory.node(member.rank.node), pool.lines(member), member.code
     evidence = tail or (f"exit code {code}, nothing printed",)
     if code == 0 and node.activate and "started" not in member.steps:
-        return finding_for(
-            "activation-failed",
+        says = (
             f"on {node.name} the inventory's activate line exits with code 0 and does not return, so that "
-            f"nothing starts after it: {node.activate}",
-            evidence,
-            way="replaced",
-            activate=node.activate,
+            f"nothing starts after it: {node.activate}"
         )
+        return finding_for("activation-failed", says, evidence, way="replaced", activate=node.activate)
     means = meaning(tail)
     place = last_place(tail)
     said = next((line for line in reversed(tail) if place or ERROR.search(line)), "")
@@ -111,13 +108,11 @@ def ended_by_signal(pool: RankPool, member: RankMember, end: ProcessEnd, doing: 
         says = f"{member.label} reached its limit of {LIMITS[number]} {doing}, {progress(member)}"
         return finding_for("rank-killed", says, evidence, way="limit")
     if cause == "terminated-from-outside":
-        return finding_for(
-            "terminated-from-outside",
+        says = (
             f"{member.label} was ended from outside ({text}) {doing}, {progress(member)}: another process asked it to "
-            "stop",
-            evidence,
-            node=node,
+            "stop"
         )
+        return finding_for("terminated-from-outside", says, evidence, node=node)
     if cause == "terminal-closed":
         says = f"{member.label} got {text} {doing}, {progress(member)}: something hung up on it"
         return finding_for("terminal-closed", says, evidence, node=node)

@@ -153,14 +153,11 @@ def count(node: Node, listing: Listing, on_bus: int | None) -> Finding | None:
     if not absent:
         return None
     if listing.garbled:
-        return finding_for(
-            "tool-output-unknown",
+        says = (
             f"nvidia-smi on {node.name} printed a line that is cut or garbled, so GPU {', '.join(map(str, absent))} "
-            "cannot be looked at",
-            listing.garbled[:6],
-            way="gpus",
-            node=node.name,
+            "cannot be looked at"
         )
+        return finding_for("tool-output-unknown", says, listing.garbled[:6], way="gpus", node=node.name)
     shown = ", ".join(map(str, sorted(present)))
     return finding_for(
         "gpu-count-mismatch",
@@ -306,14 +303,12 @@ def driver_too_old(node: Node, judged: GpuJudgement, torch_cuda: str | None) -> 
     have, want = version(judged.cuda), version(torch_cuda)
     if not have or not want or (have[0] >= want[0] >= 11) or have >= want:
         return None
-    return finding_for(
-        "driver-too-old",
+    says = (
         f"the NVIDIA driver {judged.driver or ''} of {node.name} knows CUDA {judged.cuda}, and torch was built for "
-        f"CUDA {torch_cuda}",
-        (f"nvidia-smi: CUDA Version {judged.cuda}", f"torch.version.cuda: {torch_cuda}"),
-        have=have[0],
-        interpreter=node.interpreter,
+        f"CUDA {torch_cuda}"
     )
+    seen = (f"nvidia-smi: CUDA Version {judged.cuda}", f"torch.version.cuda: {torch_cuda}")
+    return finding_for("driver-too-old", says, seen, have=have[0], interpreter=node.interpreter)
 
 
 def version(text: str) -> tuple[int, ...]:
@@ -327,17 +322,12 @@ def shared_gpus(at: Context, node: Node, of_its_machine: Iterable[Node]) -> list
     for other in of_its_machine:
         twice = sorted(set(node.gpus) & set(other.gpus)) if other.name != node.name else []
         if twice and not (_own_gpus(at, node) and _own_gpus(at, other)):
-            found.append(
-                finding_for(
-                    "duplicate-gpu",
-                    f"{node.name} and {other.name} are one machine and share GPU {', '.join(map(str, twice))}: NCCL "
-                    "wants a GPU for each rank",
-                    (f"both report machine {at.machine(node.name)}",),
-                    (other.name,),
-                    node=node.name,
-                    other=other.name,
-                )
+            says = (
+                f"{node.name} and {other.name} are one machine and share GPU {', '.join(map(str, twice))}: NCCL "
+                "wants a GPU for each rank"
             )
+            seen = (f"both report machine {at.machine(node.name)}",)
+            found.append(finding_for("duplicate-gpu", says, seen, (other.name,), node=node.name, other=other.name))
     return found
 
 

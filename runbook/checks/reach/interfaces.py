@@ -82,24 +82,16 @@ def _not_of_pod(node: Node, pod: Pod) -> Finding:
         f"pod {pod.namespace}/{pod.name}: podIP {pod.address}, hostIP {pod.host_address}, machine {pod.machine}",
     )
     if node.address == pod.host_address:
-        return finding_for(
-            "container-bridge-network",
+        says = (
             f"the pod {pod.name} has a network of its own ({pod.address}): {node.address}, which the other nodes dial, "
-            "is its machine's, and leads to nothing in it",
-            evidence,
-            way="pod",
-            address=pod.address,
-            node=node.name,
+            "is its machine's, and leads to nothing in it"
         )
-    return finding_for(
-        "interface-wrong",
+        return finding_for("container-bridge-network", says, evidence, way="pod", address=pod.address, node=node.name)
+    says = (
         f"{node.address}, which the other nodes dial, is no address of the pod {pod.name}, which has {pod.address}: a "
-        "pod that is started anew gets another one",
-        evidence,
-        way="pod",
-        address=pod.address,
-        node=node.name,
+        "pod that is started anew gets another one"
     )
+    return finding_for("interface-wrong", says, evidence, way="pod", address=pod.address, node=node.name)
 
 
 def interface_finding(

@@ -190,11 +190,9 @@ def _shared_memory(node: Node, shm: Facts | None, warnings: list[str]) -> Findin
     if shm["free_bytes"] >= SHM_SEGMENT * len(node.gpus):
         warnings.append(f"/dev/shm has {size} MiB: NCCL between GPUs of one node wants 1 GiB or more")
         return None
-    return finding_for(
-        "shm-too-small",
+    says = (
         f"/dev/shm on {node.name} has {free} of {size} MiB free: NCCL needs at least {need} MiB for "
-        f"{len(node.gpus)} GPUs (in Docker: `--shm-size=8g` or `--ipc=host`)",
-        (f"{shm['free_bytes']} of {shm['bytes']} bytes are free",),
-        way="larger" if size < need else "filled",
-        node=node.name,
+        f"{len(node.gpus)} GPUs (in Docker: `--shm-size=8g` or `--ipc=host`)"
     )
+    seen = (f"{shm['free_bytes']} of {shm['bytes']} bytes are free",)
+    return finding_for("shm-too-small", says, seen, way="larger" if size < need else "filled", node=node.name)
