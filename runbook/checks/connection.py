@@ -195,12 +195,9 @@ def never_came(pool: RankPool) -> dict[str, Finding]:
     found: dict[str, Finding] = {}
     for member in pool.members:
         if "imported" not in member.steps:
+            says = f"{member.label} never came: last step {member.step}"
             found[member.rank.node] = finding_for(
-                "ranks-missing",
-                f"{member.label} never came: last step {member.step}",
-                pool.lines(member) or ("it printed nothing",),
-                way="torch",
-                node=member.rank.node,
+                "ranks-missing", says, pool.lines(member) or ("it printed nothing",), way="torch", node=member.rank.node
             )
     return found
 

@@ -313,12 +313,9 @@ def gid_findings(
         listed = tuple(f"GID {n}: {e.get('gid')} ({e.get('type')}, {e.get('ndev')})" for n, e in table.items())[:8]
         good = [n for n, entry in table.items() if routable(entry)]
         if index and index not in ("-1", "") and index not in table:
+            says = f"{port.name} of {node.name} has no GID {index}, which NCCL_IB_GID_INDEX asks for"
             yield finding_for(
-                "roce-wrong-gid-index",
-                f"{port.name} of {node.name} has no GID {index}, which NCCL_IB_GID_INDEX asks for",
-                listed or ("its GID table is empty",),
-                way="index",
-                one_of=one_of(good),
+                "roce-wrong-gid-index", says, listed or ("its GID table is empty",), way="index", one_of=one_of(good)
             )
         elif index and index in table and not routable(table[index]):
             says = (

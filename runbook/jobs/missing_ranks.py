@@ -34,24 +34,18 @@ def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
         member = waiting[name]
         folder, why = str(member.journal.get("barrier")), str(member.journal.get("why") or "").removeprefix(BARRIER)
         if why.startswith("the shared folder"):
+            says = f"{name} could not meet the others: {why}"
             return name, finding_for(
-                "ranks-missing",
-                f"{name} could not meet the others: {why}",
-                _seen(waiting),
-                way="barrier-folder",
-                name=name,
-                folder=word(_parent(folder)),
+                "ranks-missing", says, _seen(waiting), way="barrier-folder", name=name, folder=word(_parent(folder))
             )
         if name in _met(member):
             there = owner.place.node
-            return name, finding_for(
-                "ranks-missing",
+            says = (
                 f"{_parent(folder)} on {name} is not the folder of that name on {there}: the two nodes wait in it and "
-                "do not see each other's files. It is not shared",
-                _seen(waiting),
-                (there,),
-                way="barrier-not-shared",
-                folder=word(_parent(folder)),
+                "do not see each other's files. It is not shared"
+            )
+            return name, finding_for(
+                "ranks-missing", says, _seen(waiting), (there,), way="barrier-not-shared", folder=word(_parent(folder))
             )
     missing = ", ".join(absent) or owner.place.node
     return (absent or [owner.place.node])[0], finding_for(

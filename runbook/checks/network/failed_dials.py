@@ -289,14 +289,9 @@ class Trouble:
             return Accusation(*policy)
         ends = self.evidence.get(source), self.evidence.get(destination)
         if first.errno in ("ENETUNREACH", "EHOSTUNREACH") and not rejects(*ends):
+            says = f"{source} has no way to {destination} ({first.address}): {first.errno}"
             finding = finding_for(
-                "no-route",
-                f"{source} has no way to {destination} ({first.address}): {first.errno}",
-                seen,
-                (destination,),
-                way="node",
-                source=source,
-                address=word(first.address),
+                "no-route", says, seen, (destination,), way="node", source=source, address=word(first.address)
             )
             return Accusation(source, finding)
         by_chance = blocked is not None and blocked.by_chance

@@ -128,13 +128,10 @@ def _outcomes(
     pool: RankPool, worst: RankMember, others: Sequence[RankMember], share: str, kind: str, doing: str
 ) -> list[Outcome]:
     node = worst.rank.node
+    says = f"every AllReduce waits for {worst.label} {doing}: it {HELD_BY[kind]}, for {share}"
+    seen = (*(f"{m.label}: {lag(m)[0]:.2f} s" for m in (worst, *others)[:8]), *busy_lines(pool, node))
     finding = finding_for(
-        "rank-behind",
-        f"every AllReduce waits for {worst.label} {doing}: it {HELD_BY[kind]}, for {share}",
-        (*(f"{m.label}: {lag(m)[0]:.2f} s" for m in (worst, *others)[:8]), *busy_lines(pool, node)),
-        tuple(sorted({m.rank.node for m in others} - {node})),
-        way="slow-node",
-        node=node,
+        "rank-behind", says, seen, tuple(sorted({m.rank.node for m in others} - {node})), way="slow-node", node=node
     )
     waited = finding_for("peer-died", f"not judged: waited for {worst.label}", (), (node,), node=node)
     return [

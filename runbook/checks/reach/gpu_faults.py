@@ -86,13 +86,9 @@ def missing(node: Node, wanted: str, facts: Mapping[str, Any]) -> Finding:
     if pci is not None:
         seen.append(f"the kernel shows {pci} NVIDIA GPU{'' if pci == 1 else 's'} on the PCI bus")
     if facts.get("amd"):
+        says = f"{node.name} has AMD's tools and no nvidia-smi: runbook can look at NVIDIA's GPUs only"
         return finding_for(
-            "tool-missing",
-            f"{node.name} has AMD's tools and no nvidia-smi: runbook can look at NVIDIA's GPUs only",
-            (*seen, f"{facts['amd']} is there"),
-            way="gpus",
-            gpus=len(node.gpus),
-            node=node.name,
+            "tool-missing", says, (*seen, f"{facts['amd']} is there"), way="gpus", gpus=len(node.gpus), node=node.name
         )
     if node.connection == "kubernetes" and not node.entry:
         says = f"{node.place} has no nvidia-smi, so {wanted} cannot be looked at: most likely it was not given the GPUs"

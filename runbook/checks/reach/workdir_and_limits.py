@@ -61,14 +61,9 @@ def _cannot_be_written(node: Node, place: Mapping[str, Any], seen: tuple[str, ..
     """Where the file system would take it, and what stands at its place, or whose that is, does not let it be made."""
     workdir, user, there = place["workdir"], place["user"], place["there"]
     if place.get("link"):
+        says = f"the workdir {workdir} of {node.name} is a link to {place['link']}, which is not there"
         return finding_for(
-            "workdir-not-writable",
-            f"the workdir {workdir} of {node.name} is a link to {place['link']}, which is not there",
-            seen,
-            way="missing",
-            node=node.name,
-            user=word(user),
-            link=word(place["link"]),
+            "workdir-not-writable", says, seen, way="missing", node=node.name, user=word(user), link=word(place["link"])
         )
     if not place["folder"]:
         says = f"{there} on {node.name} is a file, and the workdir {workdir} would have to be a folder there"
