@@ -9,8 +9,8 @@ from pathlib import Path
 
 from runbook.causes.catalogue import causes
 
-RENDERERS = ("finding_for", "unreachable_for", "mend")
-NO_FIELDS = {"way", "evidence", "peers"}
+RENDERERS = ("finding_for", "unreachable_for", "mend", "proves", "explains")
+NO_FIELDS = {"way", "evidence", "peers", "also", "about", "ports"}
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,12 @@ def rendered(file: Path) -> Iterator[Rendered]:
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     constants = [node for node in tree.body if isinstance(node, ast.Assign)]
     for call in ast.walk(tree):
-        if not isinstance(call, ast.Call) or getattr(call.func, "id", "") not in RENDERERS:
+        name = called(call) if isinstance(call, ast.Call) else ""
+        if not isinstance(call, ast.Call) or name not in RENDERERS:
             continue
         given = {str(keyword.arg): keyword.value for keyword in call.keywords}
-        first = getattr(call.func, "id", "") == "mend" and len(call.args) > 1
-        asked = call.args[1] if first else given.get("way", ast.Constant("live"))
+        otherwise = ast.Constant("live" if name.endswith("_for") else "")
+        asked = call.args[1] if name == "mend" and len(call.args) > 1 else given.get("way", otherwise)
         places = (*constants, *(f for f in functions if f.lineno <= call.lineno <= (f.end_lineno or 0)))
         found = texts_chosen(places, call.args[0]) & causes().keys()
         ways = texts_chosen(places, asked)
@@ -45,6 +46,11 @@ def rendered(file: Path) -> Iterator[Rendered]:
             {name: value for name, value in given.items() if name not in NO_FIELDS},
             places,
         )
+
+
+def called(call: ast.Call) -> str:
+    """The name of what is called, of a module or of an object."""
+    return call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
 
 
 def texts_in(node: ast.AST) -> Iterator[ast.Constant]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from renderers import rendered, texts_in
+from renderers import called, rendered, texts_in
 
 import runbook
 from runbook.causes.catalogue import KINDS, causes, fields_of
@@ -37,6 +37,7 @@ from runbook.files.shipped_files import find_inventory, find_playbook, shipped_n
 from runbook.jobs.launch import Launch
 from runbook.lint.findings import rule_pages, rules
 from runbook.model.errors import FilesWrong
+from runbook.parsers.nvidia import REFUSALS
 from runbook.transport import answers
 
 PACKAGE = Path(runbook.__file__).parent
@@ -179,6 +180,8 @@ MAKERS = {
     "SilentPython": 0,
     "RankFailure": 0,
     "Blocked": 0,
+    "proves": 0,
+    "explains": 0,
 }
 """What is made with a cause, and which argument it is."""
 
@@ -187,7 +190,7 @@ def uses(file: Path) -> Iterator[Use]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         found: list[ast.AST] = []
         if isinstance(node, ast.Call):
-            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            name = called(node)
             if name in MAKERS and len(node.args) > MAKERS[name]:
                 found.append(node.args[MAKERS[name]])
             found += [keyword.value for keyword in node.keywords if keyword.arg == "cause"]
@@ -217,7 +220,7 @@ def test_every_cause_that_is_used_is_in_the_catalogue() -> None:
 
 OF_MANY = {"rank": {"node", "python"}, "limit": {"node"}} | {kind: {"indices"} for kind in FAULTS}
 OF_MANY |= {"signal": {"node", "log"}, "bus-error": {"node", "log"}}
-OF_MANY |= {event: {"node"} for event in STOPPED} | {way: set() for way in REASONS}
+OF_MANY |= {event: {"node"} for event in STOPPED} | {way: set() for way in (*REASONS, *(one.way for one in REFUSALS))}
 """Ways of which a program looks up the cause, and the fields that it gives."""
 
 

@@ -10,10 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runbook.causes.catalogue import of_kind
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
-from runbook.checks.ranks.own_failure import STOPPED, script_stopped
+from runbook.checks.ranks.own_failure import STOPPED, of_signal, script_stopped, surely
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import end_of
 from runbook.jobs.missing_ranks import failed_to_meet, never_met, why_not_met
@@ -21,9 +20,8 @@ from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.watch import WatchEnd
 from runbook.model.command_quoting import word
 from runbook.model.process_end import ProcessEnd
-from runbook.model.remedy import Remedy
 from runbook.model.units import seconds_text
-from runbook.model.verdict import Finding, Outcome
+from runbook.model.verdict import Finding, Outcome, outcomes_of
 
 if TYPE_CHECKING:
     from runbook.diagnose.judge import Cause
@@ -74,17 +72,9 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
         node, finding = met
     finding = replace(finding, evidence=(*finding.evidence, *_collateral(kept, first), f"logs: {kept.logs.folder}"))
     waited = finding_for("peer-died", f"its ranks were ended because of {node}", (), (node,), node=node)
-    outcomes = []
-    for name in kept.nodes:
-        if name == node:
-            outcomes.append(
-                Outcome.unknown(name, finding)
-                if first.lost and (finding.cause.startswith("ssh") or finding.cause == first.lost.cause)
-                else Outcome.failed(name, finding)
-            )
-        else:
-            outcomes.append(Outcome.unknown(name, waited))
-    return outcomes
+    if first.lost and (finding.cause.startswith("ssh") or finding.cause == first.lost.cause):
+        return [Outcome.unknown(name, finding if name == node else waited) for name in kept.nodes]
+    return outcomes_of(kept.nodes, {node: [finding]}, waited)
 
 
 def _killed_beside(kept: KeptProcesses, first: KeptProcess) -> KeptProcess | None:
@@ -127,45 +117,13 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
         return finding_for("terminated-from-outside", says, tail, way="unknown", node=node)
     end = ProcessEnd(code)
     if end.signal is None:
-        said = next((line for line in reversed(tail)), "it printed nothing")
-        says = f"{place.label} exited with code {code} after {_ran(member)}: {said}"
-        return finding_for("program-error", says, tail, log=word(_log(kept, place)))
-    return _by_signal(kept, place, end, _ran(member), tail, frozen)
-
-
-def _by_signal(
-    kept: KeptProcesses,
-    place: ProcessSpec,
-    end: ProcessEnd,
-    ran: str,
-    tail: tuple[str, ...],
-    frozen: Mapping[str, Facts],
-) -> Finding:
-    node, cause = place.node, end.cause
-    says = f"{place.label} {{}} ({end.signal_text}) after {ran}"
-    if end.signal == signal.SIGKILL:
-        memory = tuple(str(line) for line in (frozen.get(node) or {}).get("kernel_says", ()))[-2:]
-        return finding_for("rank-killed", says.format("was killed"), (*memory, *tail), node=node)
-    if cause == "terminated-from-outside":
-        return Finding(
-            cause,
-            says.format("was ended from outside"),
-            f"on {node} see who ends processes: a scheduler's limit, a cleaning job, a person; `sudo journalctl "
-            "--since '-5 min'`",
-            tail,
+        says = (
+            f"{place.label} exited with code {code} after {_ran(member)}: {tail[-1] if tail else 'it printed nothing'}"
         )
-    if cause == "terminal-closed":
-        return Finding(cause, says.format("got a hangup"), f"on {node} see what closes sessions: `loginctl`", tail)
-    return Finding(
-        cause,
-        says.format("crashed" if cause == "rank-crashed" else "was ended by a signal"),
-        Remedy.note(
-            "`sudo dmesg -T | tail`, `coredumpctl info`, where that is installed; its log: `less "
-            f"{word(_log(kept, place))}`",
-            node=node,
-        ),
-        tail,
-    )
+        return finding_for("program-error", says, tail, log=word(_log(kept, place)))
+    memory = (frozen.get(node) or {}).get("kernel_says", ()) if end.signal == signal.SIGKILL else ()
+    evidence = (*map(str, memory[-2:]), *tail)
+    return of_signal(end, place.label, f"after {_ran(member)}", evidence, node, _log(kept, place))
 
 
 def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object]) -> Finding:
@@ -187,9 +145,7 @@ def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object
 
 def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
     """What the logs of all processes together tell, where that is more than that something failed."""
-    # Both take a moment: only for a job that failed.
-    from runbook.diagnose.all_rules import scanner
-    from runbook.diagnose.judge import judge
+    from runbook.diagnose.all_rules import scanner  # takes a moment: only for a job that failed
 
     scan = scanner()
     for member in sorted(kept.members, key=lambda member: member is not first):
@@ -199,10 +155,7 @@ def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
                 if path.is_file() and path.stat().st_size:
                     with path.open("rb") as file:
                         scan.feed(str(path), iter(functools.partial(file.read, 1 << 20), b""), (place.rank, place.node))
-    found = judge(scan)
-    if not found or found[0].confidence == "low" or found[0].cause in of_kind("vague") | of_kind("consequence"):
-        return None
-    return found[0]
+    return surely(scan)
 
 
 def _says_more(told: Cause, finding: Finding, first: KeptProcess) -> bool:

@@ -98,14 +98,13 @@ def never_met(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Fact
             f"all came to JAX's coordinator on {master} or tried to, and {first.label} gave up {wait}: not all "
             "reached it"
         )
-        remedy = "put `- check: port` and `- check: firewall` before the launch: they name what is in the way"
-        return first.place.node, Finding("ranks-missing", says, remedy)
+        return first.place.node, finding_for("ranks-missing", says, way="not-reached")
     who = next(member for member in kept.members if member.label in absent)
     told = "; ".join(f"{label} {how}" for label, how in list(absent.items())[:4])
     more = f" and {len(absent) - 4} more" if len(absent) > 4 else ""
     says = f"{told}{more}: {waited} of {len(kept.members)} processes waited at JAX's coordinator, and gave up {wait}"
-    remedy = f"see what it did instead: `less {word(kept.logs.folder / who.place.name)}.err`, and `.out`"
-    return who.place.node, Finding("ranks-missing", says, remedy, _doing(who, frozen))
+    log = word(kept.logs.folder / who.place.name)
+    return who.place.node, finding_for("ranks-missing", says, _doing(who, frozen), way="instead", log=log)
 
 
 def _waited(kept: KeptProcesses, member: KeptProcess) -> bool:

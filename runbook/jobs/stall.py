@@ -24,7 +24,7 @@ from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.progress import StepProgress
 from runbook.model.command_quoting import word
 from runbook.model.units import seconds_text
-from runbook.model.verdict import Finding, Outcome
+from runbook.model.verdict import Finding, Outcome, outcomes_of
 
 COMPUTES = 0.2
 """So large a share of one CPU, which others may want as well, is computing, or waiting actively."""
@@ -162,18 +162,13 @@ def accused(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]
 
 def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]], stalled_s: float) -> list[Outcome]:
     """One a node: the guilty fail, of the others nothing was proven. `stalled_s`: how long there was no step."""
-    names = ", ".join(sorted(found))
-    waited = finding_for("peer-died", f"its ranks were ended because of {names}", (), tuple(sorted(found)), node=names)
-    logs = f"logs: {kept.logs.folder}"
+    guilty = tuple(sorted(found))
+    names = ", ".join(guilty)
+    waited = finding_for("peer-died", f"its ranks were ended because of {names}", (), guilty, node=names)
+    logs, metrics = f"logs: {kept.logs.folder}", {"stalled_s": round(stalled_s, 1)}
+    proven = {name: [replace(one, evidence=(*one.evidence, logs)) for one in told] for name, told in found.items()}
     return [
-        Outcome.failed(
-            name,
-            *(replace(one, evidence=(*one.evidence, logs)) for one in found[name]),
-            metrics={"stalled_s": round(stalled_s, 1)},
-        )
-        if name in found
-        else Outcome.unknown(name, waited)
-        for name in kept.nodes
+        replace(one, metrics=metrics) if one.node in found else one for one in outcomes_of(kept.nodes, proven, waited)
     ]
 
 
@@ -264,12 +259,10 @@ def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Findi
                 f"{one.label} stands {one.place}, where {one.does}, while {_count(waiting)} for it "
                 f"{waiting[0].place}; {since}"
             )
-            remedy = (
-                f"see why it does not go on: {one.own.file}, line {one.own.line}; on {one.node}: `py-spy dump --pid "
-                f"{word(one.pid)}`"
-            )
-            evidence = tuple(line for shown in (one, waiting[0]) for line in shown.shown())
-            found.setdefault(one.node, []).append(Finding("rank-behind", says, remedy, evidence))
+            seen = (*one.shown(), *waiting[0].shown())
+            file, line, pid = one.own.file, one.own.line, word(one.pid)
+            told = finding_for("rank-behind", says, seen, way="stands", file=file, line=line, node=one.node, pid=pid)
+            found.setdefault(one.node, []).append(told)
         return found
     waiting = [one for one in asked if one.together]
     places = Counter((one.own.file, one.own.line) for one in waiting)
@@ -280,11 +273,8 @@ def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Findi
     for one in odd:
         other = next(each for each in waiting if (each.own.file, each.own.line) != (one.own.file, one.own.line))
         says = f"{one.label} waits {one.place}, {other.label} {other.place}: they do not make the same call; {since}"
-        remedy = (
-            "every rank has to make the same calls in the same order: see on what the way to these two lines depends"
-        )
-        evidence = tuple(line for shown in (one, other) for line in shown.shown())
-        found.setdefault(one.node, []).append(Finding("mismatched-collectives", says, remedy, evidence))
+        told = finding_for("mismatched-collectives", says, (*one.shown(), *other.shown()), way="lines")
+        found.setdefault(one.node, []).append(told)
     return found
 
 

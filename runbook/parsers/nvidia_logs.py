@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from runbook.model.bounded_regex import bounded
-from runbook.parsers.nvidia import APPLICATION, XidEvent, events
-from runbook.parsers.tool_reading import Fault, Reading, Support, Tool, numbered
+from runbook.parsers.nvidia import APPLICATION, MENDED_BY, XidEvent, events
+from runbook.parsers.tool_reading import Reading, numbered
 
 UP = bounded(r"Started .*(?:fabric ?manager|Fabric Manager)", re.IGNORECASE)
 CONFIGURED = re.compile(r"Successfully configured all the available (?:GPUs and )?NVSwitches", re.IGNORECASE)
@@ -37,35 +37,28 @@ def fabric_manager(text: str) -> Reading | None:
             running = True
         if CONFIGURED.search(line):
             configured = True
-    faults: tuple[Fault, ...] = ()
+    reading = Reading()
     if running is False and failed and not NOT_NEEDED.search(text):
         says = "the NVSwitch fabric manager does not run: CUDA will not start on GPUs that are connected by NVSwitch"
-        remedy = (
-            "sudo systemctl restart nvidia-fabricmanager   # its version must be the driver's: nv-fabricmanager "
-            "--version"
-        )
-        faults = (Fault("fabricmanager-down", says, remedy, tuple(failed[:4])),)
-    unknown = "" if running and configured else "it does not tell that the fabric manager runs"
-    return Reading("fabric manager", faults, (), "" if faults else unknown)
+        reading.proves("fabricmanager-down", says, failed[:4], way="version")
+    elif not (running and configured):
+        reading.unknown = "it does not tell that the fabric manager runs"
+    return reading
 
 
 def _one_word(word: str) -> Reading:
-    if word == "active":
-        return Reading("fabric manager")
-    says = f"the NVSwitch fabric manager is {word}"
-    support = Support(("fabricmanager-down",), says, (1,), "sudo systemctl restart nvidia-fabricmanager")
-    unknown = f"it is {word}, which is right where there is no NVSwitch"
-    return Reading("fabric manager", (), (support,), unknown)
+    reading = Reading()
+    if word != "active":
+        reading.unknown = f"it is {word}, which is right where there is no NVSwitch"
+        reading.explains("fabricmanager-down", f"the NVSwitch fabric manager is {word}", (1,), way="fabric")
+    return reading
 
 
 SAYS = {
-    "gpu-fell-off-bus": ("GPU {bus} has fallen off the bus", "sudo reboot"),
-    "gpu-ecc-uncorrectable": (
-        "GPU {bus} has had memory errors that could not be corrected",
-        "sudo nvidia-smi --gpu-reset -i {bus}",
-    ),
-    "nvlink-error": ("NVLink of GPU {bus} fails", "sudo nvidia-smi --gpu-reset   # all GPUs together"),
-    "gpu-reset-required": ("GPU {bus} waits for a reset", "sudo nvidia-smi --gpu-reset -i {bus}"),
+    "gpu-fell-off-bus": "GPU {bus} has fallen off the bus",
+    "gpu-ecc-uncorrectable": "GPU {bus} has had memory errors that could not be corrected",
+    "nvlink-error": "NVLink of GPU {bus} fails",
+    "gpu-reset-required": "GPU {bus} waits for a reset",
 }
 
 
@@ -74,49 +67,21 @@ def kernel_log(text: str) -> Reading | None:
         return None
     lines = text.splitlines()
     found = events(lines, 0.0)
-    faults = []
+    reading = Reading()
     told: set[tuple[str, str]] = set()
     for event in found:
         if event.cause is None or (event.cause, event.bus) in told:
             continue
         told.add((event.cause, event.bus))
-        says, remedy = (part.format(bus=event.bus) for part in SAYS[event.cause])
-        faults.append(Fault(event.cause, f"{says} (Xid {event.number})", remedy, (_line(lines, event),)))
-    of_programs = [event for event in found if event.number in APPLICATION]
-    supports = tuple(
-        Support(
-            ("gpu-illegal-access",),
-            f"Xid {event.number} on GPU {event.bus}: {APPLICATION[event.number]}",
-            (_line(lines, event),),
-        )
-        for event in of_programs[:2]
-    )
+        says = f"{SAYS[event.cause].format(bus=event.bus)} (Xid {event.number})"
+        reading.proves(event.cause, says, (_line(lines, event),), way=MENDED_BY[event.cause], indices=event.bus)
+    for event in [event for event in found if event.number in APPLICATION][:2]:
+        says = f"Xid {event.number} on GPU {event.bus}: {APPLICATION[event.number]}"
+        reading.explains("gpu-illegal-access", says, (_line(lines, event),))
     unread = [event for event in found if event.cause is None and event.number not in APPLICATION]
-    unknown = f"Xid {unread[0].number} is not known here" if unread else ""
-    return Reading("kernel log", tuple(faults), supports, unknown)
+    reading.unknown = f"Xid {unread[0].number} is not known here" if unread else ""
+    return reading
 
 
 def _line(lines: list[str], event: XidEvent) -> int:
     return next((at for at, line in enumerate(lines, 1) if event.text in line), 1)
-
-
-TOOLS = (
-    Tool(
-        "fabric manager",
-        r"(?:sudo )?(?:journalctl|systemctl) .*fabric-?manager",
-        r".*\b(?:nv-fabricmanager|nvidia-fabricmanager\S*)\[\d+\]: |.*nvidia-fabricmanager\.service - ",
-        r".*",
-        ("fabricmanager",),
-        fabric_manager,
-        log=True,
-    ),
-    Tool(
-        "kernel log",
-        r"(?:sudo )?(?:dmesg|journalctl .*-k)\b",
-        r".*NVRM: Xid \(",
-        r"\[|.*kernel: ",
-        ("Xid (",),
-        kernel_log,
-        log=True,
-    ),
-)

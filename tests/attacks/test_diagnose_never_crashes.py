@@ -21,7 +21,7 @@ from profiles import examples
 from runbook.checks.ranks.collective_calls import compare_all
 from runbook.cli.main import main
 from runbook.diagnose.all_rules import SIGNS
-from runbook.diagnose.tool_outputs import TABLE, read_paste
+from runbook.diagnose.tool_outputs import read_paste, tools
 from runbook.model.units import MOST, number, small_number
 
 EXAMPLES = examples(60, suppress_health_check=list(HealthCheck))
@@ -117,16 +117,14 @@ def test_names_of_files(names: list[str], nested: bool) -> None:
         ends(folder)
 
 
-@pytest.mark.parametrize("tool", TABLE, ids=lambda tool: tool.name)
+@pytest.mark.parametrize("tool", tools(), ids=lambda tool: tool.name)
 @examples(16, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_pastes_of_every_tool(tool: Any, data: st.DataObject) -> None:
     """What begins as its output and goes on with lines of it, their numbers hostile."""
-    start = "" if tool.start == "(?!)" else data.draw(st.from_regex(re.compile(tool.start)))
-    of_it = data.draw(st.lists(st.from_regex(re.compile(tool.line)), max_size=12))
-    command = data.draw(
-        st.sampled_from(["", f"$ {data.draw(st.from_regex(re.compile(tool.command), fullmatch=True))}\n"])
-    )
+    start = "" if "(?!)" in tool.start.pattern else data.draw(st.from_regex(tool.start))
+    of_it = data.draw(st.lists(st.from_regex(tool.line), max_size=12))
+    command = data.draw(st.sampled_from(["", f"$ {data.draw(st.from_regex(tool.command, fullmatch=True))}\n"]))
     text = command + "\n".join([start, *of_it])[:20_000]
     at = data.draw(st.sampled_from(NUMBERS))
     for one in (text, re.sub(r"\d+", lambda _: at, text)):

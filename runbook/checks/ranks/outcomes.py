@@ -14,7 +14,7 @@ from runbook.checks.ranks.evidence import WATCH_S, busy_lines, gather
 from runbook.checks.ranks.own_failure import own_failure
 from runbook.checks.ranks.pool import Halt, RankPool
 from runbook.checks.ranks.stuck import LOOK_S, stuck
-from runbook.model.verdict import Finding, Outcome
+from runbook.model.verdict import Finding, Outcome, outcomes_of
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember
@@ -134,7 +134,4 @@ def _outcomes(
         "rank-behind", says, seen, tuple(sorted({m.rank.node for m in others} - {node})), way="slow-node", node=node
     )
     waited = finding_for("peer-died", f"not judged: waited for {worst.label}", (), (node,), node=node)
-    return [
-        Outcome.failed(each.name, finding) if each.name == node else Outcome.unknown(each.name, waited)
-        for each in pool.inventory.nodes
-    ]
+    return outcomes_of((each.name for each in pool.inventory.nodes), {node: [finding]}, waited)

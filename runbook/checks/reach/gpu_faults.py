@@ -69,9 +69,9 @@ def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping
         return None
     for hint in (text, "" if listing.lost else CODES.get(smi.get("code") or 0, "")):
         for one in REFUSALS:  # some of them come with exit code 0
-            if one.remedy_of_node is not None and one.phrase in hint:
+            if one.of_node and one.phrase in hint:
                 seen = (f"nvidia-smi ended with code {smi.get('code')}", *said)
-                return Finding(one.cause_of_node or one.cause, f"{node.name}: {one.says}", one.remedy_of_node, seen)
+                return finding_for(one.cause_of_node or one.cause, f"{node.name}: {one.says}", seen, way=one.way)
     if listing.lost:
         return None
     how = f"ended with code {smi.get('code')}" if smi.get("code") is not None else "could not be started"

@@ -25,6 +25,7 @@ from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 from runbook.parsers.nvidia import (
     APPLICATION,
+    MENDED_BY,
     Gpu,
     Listing,
     XidEvent,
@@ -169,12 +170,12 @@ def count(node: Node, listing: Listing, on_bus: int | None) -> Finding | None:
 
 
 BY_KERNEL = {
-    "gpu-fell-off-bus": ("has fallen off the bus", "reboot"),
-    "gpu-ecc-uncorrectable": ("had a memory error that could not be corrected", "ecc"),
-    "nvlink-error": ("had an NVLink error", "reset"),
-    "gpu-reset-required": ("is stuck and waits for a reset", "reset"),
+    "gpu-fell-off-bus": "has fallen off the bus",
+    "gpu-ecc-uncorrectable": "had a memory error that could not be corrected",
+    "nvlink-error": "had an NVLink error",
+    "gpu-reset-required": "is stuck and waits for a reset",
 }
-"""What an Xid says of a GPU, and the way to mend it where that GPU is still listed."""
+"""What an Xid says of a GPU."""
 
 
 def kernel_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tuple[list[Finding], list[str]]:
@@ -202,16 +203,10 @@ def kernel_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tu
         last = those[-1]
         at = f"GPU {index[last.bus]}" if last.bus in index else f"the GPU at {last.bus}"
         numbers = sorted({index[event.bus] for event in those if event.bus in index})
-        what, way = BY_KERNEL[cause]
-        found.append(
-            finding_for(
-                cause,
-                f"{at} of {node.name} {what}, says the kernel {ago(last)} (Xid {last.number})",
-                tuple(dict.fromkeys(event.text for event in those))[-6:],
-                way=way if numbers else "reboot",
-                indices=",".join(map(str, numbers)),
-            )
-        )
+        says = f"{at} of {node.name} {BY_KERNEL[cause]}, says the kernel {ago(last)} (Xid {last.number})"
+        texts = tuple(dict.fromkeys(event.text for event in those))[-6:]
+        way = MENDED_BY[cause] if numbers else "reboot"
+        found.append(finding_for(cause, says, texts, way=way, indices=",".join(map(str, numbers))))
     return found, list(warnings.values())[:6]
 
 
