@@ -292,7 +292,7 @@ class _Case:
         ]
         for node, evidence, peer, arriving in ways:
             if evidence is not None and (found := evidence.beside(peer, arriving=arriving)):
-                what, how = found[0]
+                what, how = found
                 return self._blocked(
                     node,
                     f"{_flow(self.flow)} was {self.seen}, and no rule of either node does it; {node} has {what}",
