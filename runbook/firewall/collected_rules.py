@@ -321,7 +321,7 @@ class Evidence:
             if number := re.search(r"pref (\d+)", text):
                 how += f"; if it is that one: `sudo tc filter del {where} pref {number[1]}`"
             return f"a tc filter on {device} ({way}): {_in_one_line(text)}", how
-        if arriving and device in self.interfaces and self.interfaces[device].xdp:
+        if arriving and device and device in self.interfaces and self.interfaces[device].xdp:
             return f"an XDP program on {device}", f"`ip -d link show dev {word(device)}`, `sudo bpftool net show`"
         return None
 
