@@ -30,7 +30,7 @@ from lab.agents import AgentLab
 from lab.fault import Fault
 from lab.faults.firewall_policy_drops import FAULT as FIREWALL
 from lab.faults.rank_never_calls import FAULT as HANG
-from lab.proc import wait_until
+from lab.processes import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"

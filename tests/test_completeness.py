@@ -29,16 +29,16 @@ from runbook.cli.explain import explain, stage_page, where_found
 from runbook.diagnose.all_rules import RULES, SIGNS
 from runbook.engine.plan import Choice, make_plan
 from runbook.files.compiled_schema import accepts
-from runbook.files.document import parse_document
 from runbook.files.inventory import load_inventory
 from runbook.files.playbook import load_playbook
 from runbook.files.schema import schema
 from runbook.files.shipped_files import find_inventory, find_playbook, shipped_names
+from runbook.files.yaml_document import parse_document
 from runbook.jobs.launch import Launch
 from runbook.lint.findings import rule_pages, rules
 from runbook.model.errors import FilesWrong
 from runbook.parsers.nvidia import REFUSALS
-from runbook.transport import answers
+from runbook.transport import node_answers
 
 PACKAGE = Path(runbook.__file__).parent
 TESTS = Path(__file__).parent
@@ -328,7 +328,7 @@ def test_node_programs_are_python_3_8_and_import_nothing_of_ours(file: Path) -> 
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0
             modules.add(str(node.module))
-    for_types = {"runbook.transport.answers"}
+    for_types = {"runbook.transport.node_answers"}
     assert {name for name in modules if name.startswith("runbook") and not name.startswith("runbook.node")} <= for_types
     others = {name.partition(".")[0] for name in modules} - sys.stdlib_module_names
     assert others - {"runbook"} <= ({"torch", "rank_bandwidth"} if file.stem == "rank" else set())
@@ -368,8 +368,8 @@ def test_every_program_a_check_runs_is_there() -> None:
                 and isinstance(node.args[0], ast.Constant)
             ):
                 names.add(str(node.args[0].value))
-    names |= {str(value) for value in vars(answers).values() if isinstance(value, answers.Asked)}
-    assert names >= {"reach", "ping", "port", "mesh", "firewall_rules", "ibstat", "rank"}
+    names |= {str(value) for value in vars(node_answers).values() if isinstance(value, node_answers.Asked)}
+    assert names >= {"host_facts", "ping", "port", "mesh", "firewall_rules", "ibstat", "rank"}
     assert names <= {file.stem for file in NODE_PROGRAMS}
 
 

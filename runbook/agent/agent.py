@@ -1,7 +1,7 @@
 """`runbook agent run`: hold the control socket, beat, and open a channel whenever the server asks for one.
 
 Losing the server touches nothing but the channels that it held. Nothing here waits without a deadline, and what looks
-at the node (nvidia-smi, the journals) does so in a thread of its own: a slow tool delays what is told, never the
+at the node (nvidia-smi, the journals) does so in a thread of its own: a slow tool delays what is reported, never the
 heartbeat.
 """
 
@@ -60,19 +60,19 @@ FIRST_S, MOST_S = 1.0, 30.0
 """Before dialling again: at random up to FIRST_S, each time up to twice as long, at the most up to MOST_S."""
 
 STEADY_S = 60.0
-"""A connection that held for so long was a good one: the next begins with FIRST_S again."""
+"""A connection that lasted this long counts as good: the next begins with FIRST_S again."""
 
 CLOSE_S = 3.0
 ENDING_S = 10.0
-"""For supervisors to end what they started, when the agent is told to end."""
+"""Time for supervisors to end what they started, when the agent ends."""
 
 MOST_WORKDIRS = 32
 FOR_GOOD = (REPLACED, REVOKED)
-"""Of a server that will never have this agent again: it ends."""
+"""Close codes of a server that will never accept this agent again: it ends."""
 
 
 class Turned(Exception):
-    """The server will not have us, and says why."""
+    """The server refuses this agent, and says why."""
 
     def __init__(self, denied: Denied) -> None:
         super().__init__(denied.why)
@@ -85,7 +85,7 @@ def back_off(failures: int, chance: Callable[[float, float], float] = random.uni
 
 
 class Agent:
-    """One incarnation of a node's agent. `tell` prints a line for whoever reads its log."""
+    """One incarnation of a node's agent. `tell` prints a line into its log."""
 
     def __init__(self, folder: AgentFolder, identity: Identity, rules: OwnerRules, tell: Callable[[str], None]) -> None:
         self.folder = folder
@@ -102,7 +102,8 @@ class Agent:
         self._notify = Notify()
 
     async def run(self) -> int:
-        """Until SIGTERM, or the server will never have us again; gives the exit code: 0 told to end, 1 turned away."""
+        """Run until SIGTERM, or until the server refuses for good; returns the exit code: 0 for SIGTERM, 1 for
+        refused."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stopping.set)
         self._scope = await scope()
@@ -130,7 +131,7 @@ class Agent:
                 await asyncio.wait(self._channels, timeout=ENDING_S)
 
     async def _stay(self) -> None:
-        """Dial, again and again. Returns where that has no sense any more."""
+        """Dial, again and again. Returns when that makes no more sense."""
         failures = 0
         self._says("dialling", connected=False)
         self._notify.say("READY=1")
@@ -215,7 +216,8 @@ class Agent:
                 await asyncio.sleep(BEAT_S)
 
     async def _look(self) -> None:
-        """Look at the node as often as is told of it, one look at a time; and tell the service manager that we live."""
+        """Look at the node as often as it is reported, one look at a time; and tell the service manager that the agent
+        lives."""
         looking: asyncio.Task[Heartbeat] | None = None
         while True:
             self._notify.say("WATCHDOG=1")
@@ -268,7 +270,7 @@ async def _cancelled(*tasks: asyncio.Task[object] | asyncio.Task[None]) -> None:
 
 
 OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDS", "MAINPID")
-"""What a service manager tells the agent, and is true of nothing that it starts."""
+"""Variables of a service manager for the agent, which do not apply to what it starts."""
 
 PIPES_S = 2.0
 
@@ -317,7 +319,7 @@ async def carry(
 
 
 async def _pump(socket: ClientConnection, kind: bytes, stream: asyncio.StreamReader) -> None:
-    """Goes on reading when nobody hears it any more: a full pipe would keep the supervisor from ending."""
+    """Goes on reading when the channel is closed: a full pipe would keep the supervisor from ending."""
     heard = True
     while data := await stream.read(CHUNK):
         if heard:

@@ -27,7 +27,7 @@ class EnrolmentAnswer(msgspec.Struct, frozen=True):
 
 
 def enrol(folder: AgentFolder, text: str, name: str) -> Identity:
-    """Raises FilesWrong where the string, the name or the server's answer will not do; Unreachable."""
+    """Raises FilesWrong when the string, the name or the server's answer is not valid; Unreachable."""
     try:
         told = Enrolment.of(text)
     except ProtocolError as error:
@@ -46,7 +46,7 @@ def enrol(folder: AgentFolder, text: str, name: str) -> Identity:
         raise FilesWrong([Problem("agent.enrol", f"{told.url} is no runbook server: {error}")]) from None
     identity = Identity(answer.name, told.url, answer.token, certificate)
     if not NAME.match(identity.name) or not identity.token.isascii() or not identity.token:
-        raise FilesWrong([Problem("agent.enrol", f"{told.url} answers what no runbook server does")])
+        raise FilesWrong([Problem("agent.enrol", f"{told.url} gives an answer that is not a runbook server's")])
     folder.remember(identity)
     return identity
 
@@ -56,7 +56,7 @@ def certificate_of(told: Enrolment) -> str:
     host, port = address(told.url)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # its hash is compared, and only then anything is said
+    context.verify_mode = ssl.CERT_NONE  # its hash is compared before anything is sent
     try:
         with (
             socket.create_connection((host, port), DIAL_S) as plain,
@@ -68,8 +68,8 @@ def certificate_of(told: Enrolment) -> str:
     if hashlib.sha256(der).hexdigest() != told.certificate:
         why = f"the certificate of {told.url} is not the one that the enrolment string names: nothing was sent"
         fix = (
-            "take a new string from the server itself; if it differs again, somebody is between this host and the "
-            "server"
+            "take a new string from the server itself; if it differs again, the connection between this host "
+            "and the server is intercepted"
         )
         raise FilesWrong([Problem("agent.certificate", why, None, fix)])
     return ssl.DER_cert_to_PEM_cert(der)

@@ -59,7 +59,7 @@ class State:
 
 
 class AgentFolder:
-    """The agent's folder. Only what is ours counts, where nobody else could have put or changed it."""
+    """The agent's folder. Only files of ours count, in places where no other user could have put or changed them."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or Path.home() / ".runbook-agent" / hostname()
@@ -69,7 +69,7 @@ class AgentFolder:
         self._drained = self.path / "drained"
 
     def identity(self) -> Identity | None:
-        """None where this host was never enrolled. Raises FilesWrong where what lies there cannot be believed."""
+        """None when this host was never enrolled. Raises FilesWrong when the file there cannot be trusted."""
         if not self._identity.exists():
             return None
         try:

@@ -1,4 +1,4 @@
-"""What an agent tells of its node with each heartbeat: load, GPUs, and the jobs that lie in its workdirs."""
+"""What an agent reports of its node with each heartbeat: load, GPUs, and the jobs in its workdirs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from runbook.node.journal import ATTEMPT, JOURNAL, PLAIN, WRITTEN, checked
 
 ASKED_S = 4.0
 TOLD_S = 24 * 3600.0
-"""A process that ended longer ago is not told any more."""
+"""A process that ended longer ago is no longer reported."""
 
 MOST_JOBS, MOST_GPUS = 512, 64
 QUERY = "index,name,utilization.gpu,memory.used,memory.total"
 
 
 def facts(name: str, workdirs: Iterable[str]) -> Heartbeat:
-    """What the next heartbeats of the node of this name tell. Takes as long as nvidia-smi does, at most ASKED_S."""
+    """What the next heartbeats of the node of this name report. Takes as long as nvidia-smi does, at most ASKED_S."""
     load: list[float] = []
     with contextlib.suppress(OSError):
         load = [round(one, 2) for one in os.getloadavg()]

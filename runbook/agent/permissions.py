@@ -28,10 +28,10 @@ from typing import Any
 import msgspec
 
 from runbook.agent.protocol import Open
-from runbook.files.document import read_document
+from runbook.files.yaml_document import read_document
 from runbook.model.errors import FilesWrong, Problem
 from runbook.node.journal import PLAIN
-from runbook.transport import programs
+from runbook.transport import node_programs
 from runbook.transport.bootstrap import command, first_input
 
 ALL, LOOK = "all", "look"
@@ -52,7 +52,7 @@ class OwnerRules:
     looks_only: bool = False
 
     def against(self, order: Open) -> str | None:
-        """Why a channel is not opened; None where nothing speaks against it."""
+        """Why a channel is not opened; None when it may be."""
         if self.users is not None and order.person not in self.users:
             who = repr(order.person) if order.person else "a command without a name (set RUNBOOK_PERSON on the server)"
             return f"agent.yml of this node lets {', '.join(sorted(self.users)) or 'nobody'} run things, and not {who}"
@@ -88,8 +88,13 @@ def _below(path: str, folder: str) -> bool:
     return os.path.commonpath([one, above]) == above
 
 
-LOOKS = frozenset(["reach", "gpus", "ibstat", "adapters", "ping", "port", "route", "flows", "ephemeral", "job"])
-"""Programs that run nothing but tools of their own choice. `job` also ends what was launched from here before."""
+LOOKS = frozenset(
+    (
+        *("host_facts", "gpus", "ibstat", "adapters", "ping", "port", "route"),
+        *("rank_connections", "ephemeral_ports", "job_control"),
+    )
+)
+"""Programs that run nothing but tools of their own choice. `job_control` also ends what was launched from here."""
 
 LONGEST_LINE = 1 << 20
 MOST_BYTES = 8 << 20
@@ -102,12 +107,12 @@ class NotAllowed(Exception):
 
 
 class OrderFilter:
-    """Feed it what the server sends; it gives what the supervisor may hear."""
+    """Feed it what the server sends; it returns what the supervisor may get."""
 
     def __init__(self, rules: OwnerRules) -> None:
         self._rules = rules
         self._buffer = bytearray()
-        self._skip = 0  # bytes of the server's own supervisor, and of payloads that nobody needs
+        self._skip = 0  # bytes of the server's own supervisor, and of payloads that are not needed
         self._take: Callable[[bytes], bytes] = self._opening
         self._config = False
 
@@ -138,7 +143,7 @@ class OrderFilter:
         """The interpreter's name, perhaps, and the length of the server's supervisor: ours is sent instead."""
         word = line.removeprefix(OPENING)
         if not line.startswith(OPENING):
-            raise NotAllowed("this is no stream to a supervisor")
+            raise NotAllowed("this is not a stream to a supervisor")
         if not word.isdigit():
             return b""
         self._skip = _bounded(int(word[:12]))
@@ -149,9 +154,9 @@ class OrderFilter:
         try:
             frame = json.loads(line)
         except (ValueError, RecursionError):
-            raise NotAllowed("an order that is no JSON") from None
+            raise NotAllowed("an order that is not JSON") from None
         if not isinstance(frame, dict) or not isinstance(frame.get("bytes", 0), int):
-            raise NotAllowed("an order that is none")
+            raise NotAllowed("an unknown order")
         self._skip = _bounded(frame.pop("bytes", 0))
         passed, payload = self._allowed(frame)
         if payload:
@@ -164,7 +169,7 @@ class OrderFilter:
             return self._configured(frame), b""
         if do == "call" and frame.get("program") in LOOKS:
             known = {key: frame.get(key) for key in ("do", "id", "program", "arguments")}
-            return known, zlib.compress(programs.called(str(frame["program"])))
+            return known, zlib.compress(node_programs.called(str(frame["program"])))
         if do == "beat":
             return {key: frame[key] for key in ("do", "echo", "silence_s") if key in frame}, b""
         if do == "bye":

@@ -1,6 +1,6 @@
 """What an agent and its server say to each other, and how much of it: JSON on the control socket, bytes on a channel.
 
-Either end may be broken or in somebody else's hands. A message that does not fit raises `ProtocolError`, and ends that
+Either end may be broken or controlled by an attacker. A message that does not fit raises `ProtocolError`, and ends that
 connection only.
 """
 
@@ -20,18 +20,17 @@ PROTOCOL = 1
 
 BEAT_S = 5.0
 SUSPECT_S, LOST_S = 15.0, 60.0
-"""Without a heartbeat for so long an agent is doubted, and then given up. Neither does anything to what runs on its
-node."""
+"""After this long without a heartbeat an agent is SUSPECT, and then LOST. Neither affects what runs on its node."""
 
 WATCHDOG_S = 15.0
-"""An agent that heard nothing from the server for so long dials again."""
+"""After this long without a message from the server an agent dials again."""
 
 DIAL_S = 10.0
 LONGEST_MESSAGE = 256 << 10
 """Bytes of one message on the control socket."""
 
 CHUNK = 64 << 10
-"""Bytes of what a supervisor says, and is told, in one message of a channel."""
+"""Bytes to or from a supervisor in one message of a channel."""
 
 LONGEST_PIECE = 1 << 20
 MOST_CHANNELS = 64
@@ -48,7 +47,7 @@ END, KILL = "end", "kill"
 """Orders on a channel: close the program's stdin; kill it."""
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}\Z")
-"""Of a node, as an inventory and a file's name may hold it."""
+"""A node's name, as an inventory and a file's name may hold it."""
 
 _PREFIX = "runbook-agent-1-"
 _HEX = re.compile(r"[0-9a-f]{64}\Z")
@@ -64,7 +63,7 @@ Hex = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 
 
 class ProtocolError(ValueError):
-    """A message that neither program says."""
+    """A message that neither program sends."""
 
 
 class GpuLoad(msgspec.Struct, frozen=True):
@@ -93,7 +92,7 @@ class JobProcess(msgspec.Struct, frozen=True):
 
 
 class AgentHello(msgspec.Struct, frozen=True, tag="hello", tag_field="say"):
-    """An agent's first word. `incarnation` is drawn when it starts; `machine` tells a copy of its files on another
+    """An agent's first message. `incarnation` is drawn when it starts; `machine` shows a copy of its files on another
     host."""
 
     protocol: Count
@@ -123,7 +122,7 @@ class ChannelRefused(msgspec.Struct, frozen=True, tag="refused", tag_field="say"
 
 
 class Leaving(msgspec.Struct, frozen=True, tag="leaving", tag_field="say"):
-    """The agent ends because it was told to."""
+    """The agent ends on request."""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", tag_field="say"):
@@ -149,7 +148,7 @@ class Open(msgspec.Struct, frozen=True, tag="open", tag_field="say"):
 
 
 class Denied(msgspec.Struct, frozen=True, tag="denied", tag_field="say"):
-    """The last word of a server that will not have this agent. `fix` is a sentence with a command."""
+    """The last message of a server that refuses this agent. `fix` is a sentence with a command."""
 
     code: Count
     why: Line
@@ -157,7 +156,7 @@ class Denied(msgspec.Struct, frozen=True, tag="denied", tag_field="say"):
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended", tag_field="say"):
-    """The last word on a channel: how the program ended."""
+    """The last message on a channel: how the program ended."""
 
     code: int
 
@@ -193,7 +192,7 @@ def ended(text: object) -> Ended:
 
 def _decoded(decoder: msgspec.json.Decoder[T], text: object) -> T:
     if not isinstance(text, str) or len(text) > LONGEST_MESSAGE:
-        raise ProtocolError("no text, or too long a one")
+        raise ProtocolError("not text, or too long")
     try:
         return decoder.decode(text)
     except (ValueError, RecursionError, TypeError) as error:
@@ -202,8 +201,8 @@ def _decoded(decoder: msgspec.json.Decoder[T], text: object) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """What a new agent is told, in one string: where the server is, what its certificate hashes to, and a secret for
-    one use."""
+    """The enrolment string for a new agent: where the server is, what its certificate hashes to, and a secret for one
+    use."""
 
     url: str
     certificate: str | None
@@ -216,7 +215,7 @@ class Enrolment:
 
     @classmethod
     def of(cls, text: str) -> Enrolment:
-        """Raises ProtocolError with a sentence for whoever pasted it."""
+        """Raises ProtocolError with a sentence for the user who pasted it."""
         text = "".join(text.split())
         if not text.startswith(_PREFIX) or len(text) > 4096:
             raise ProtocolError(

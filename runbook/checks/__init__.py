@@ -27,8 +27,8 @@ CLASSES: Mapping[str, str] = {
 
 
 class _Checks(Mapping[str, "type[Check]"]):
-    """The classes by their ids. A check is imported when it is asked for: all of them take a quarter of a second, and
-    most playbooks have few."""
+    """The classes by their ids. A check is imported when it is first used: importing all takes a quarter of a second,
+    and most playbooks have few."""
 
     def __getitem__(self, id: str) -> type[Check]:
         module, _, name = CLASSES[id].rpartition(".")

@@ -23,21 +23,22 @@ from runbook.model.verdict import Finding, Outcome, outcomes_of
 
 STALL_S = 4.0
 CONNECTING_S = {"gloo": 0.0, "nccl": 10.0}
-"""NCCL makes the connections of an algorithm when a size first wants it, and nothing else moves meanwhile."""
+"""NCCL connects for an algorithm when a size first uses it; no data moves during that time."""
 
 FIRST_S = 0.5
-"""What an iteration of the first size may take, which nothing promises."""
+"""Longest time for an iteration of the first size, for which no estimate exists."""
 
 BURST = 8.0
-"""Smaller sizes are no promise: a cloud lends bandwidth for a moment, buffers hide the wire. Without a gate, only what
-is so many times slower than they let expect counts as slow."""
+"""Smaller sizes are a weak estimate: clouds allow short bursts, and buffers hide the wire. Without a gate, a size
+counts as slow only when it takes this many times longer than the smaller sizes suggest."""
 
 
 PAUSE_S = 0.5
-"""What one iteration may take without a word: a busy machine, or one packet sent again, holds it up for less."""
+"""A pause of one iteration is reported only above this: a busy machine or one retransmitted packet causes shorter
+ones."""
 
 PAUSE_TIMES = 10.0
-"""And so many times the median of its size."""
+"""And only above this many times the median of its size."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ class AllReduce(Check):
         while size < self.max_bytes:
             sizes.append(size // 4 * 4)
             size *= self.factor
-        return list(dict.fromkeys([*sizes, self.max_bytes // 4 * 4]))  # rounding to whole floats can make twins
+        # rounding to whole floats can give the same size twice
+        return list(dict.fromkeys([*sizes, self.max_bytes // 4 * 4]))
 
     def run(self, at: Context) -> list[Outcome]:
         pool = start_pool(at.run, at.inventory, at.script)
@@ -139,7 +141,7 @@ class AllReduce(Check):
             gate = comparison.expected.gate(size)
         found = isolate(pool, at, float(gate))
         if found.stopped:
-            dismiss_pool(at.run)  # some rank may wait for ever; the next stage starts them anew
+            dismiss_pool(at.run)  # a rank may wait for ever; the next stage starts new ones
         return norm, blame(pool.members, found, wires, float(gate))
 
     def _nothing(self, pool: RankPool, at: Context, stop: Mapping[str, Any] | None) -> list[Outcome]:
@@ -206,7 +208,8 @@ class AllReduce(Check):
 
 @dataclass(frozen=True)
 class Norm:
-    """What is known of this hardware: a number, why there is none, or None where `silent` nodes did not tell."""
+    """The normal bandwidth of this hardware, or why there is no number for it; None when `silent` nodes gave no
+    answer."""
 
     silent: Mapping[str, Outcome]
     known: Expectation | NotKnown | None
@@ -222,7 +225,7 @@ class Norm:
         return {"expected_busbw_gbytes": None, "expected_source": None}
 
     def warning(self, compared: BandwidthComparison | None, reached: str) -> str:
-        """`auto` could not judge: said aloud, with what would help."""
+        """A warning that `auto` could not judge, and what would help."""
         if compared:
             return (
                 f"auto: {reached} was not judged: {compared.says}; raise `max_bytes:` or `budget:` ({compared.normal})"
@@ -232,7 +235,7 @@ class Norm:
                 f"auto: {reached} was not judged, no number is known for {self.known.what}: {self.known.why}; "
                 "give `min_busbw_gbytes:` yourself, from a healthy run"
             )
-        return f"auto: {reached} was not judged: {', '.join(self.silent)} did not tell what the links are"
+        return f"auto: {reached} was not judged: {', '.join(self.silent)} did not say what their links are"
 
 
 def slow(
@@ -294,8 +297,8 @@ def expected_seconds(pool: RankPool, rows: list[dict[str, Any]], gate: float | s
 
 
 def promised_rate(pool: RankPool, rows: list[dict[str, Any]], gate: float | str | None) -> float | None:
-    """Bytes a second that all ranks together should send in the iteration at hand: what the gate asks for, however much
-    more the sizes before may have reached; None: nobody knows."""
+    """Bytes a second that all ranks together should send in the current iteration: what the gate asks for, even if
+    earlier sizes reached more; None when unknown."""
     if isinstance(gate, float) and gate > 0:
         return len(pool.members) * gate * 1e9
     expected = expected_seconds(pool, rows, gate)

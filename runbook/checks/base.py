@@ -36,16 +36,17 @@ class Check(ABC):
     ends_by_itself: ClassVar[bool] = False
     """Whether it heeds `Context.stopping`, and takes its time to end what it started."""
     names_bad_nodes: ClassVar[bool] = True
-    """Whether its failure proves something of the node; that a user's own program fails proves nothing."""
+    """Whether its failure proves something about the node; the failure of a user's own program proves nothing."""
 
     @property
     def outlives_s(self) -> float:
-        """How long what it started may live on a node that we no longer reach; infinite where it is meant to go on."""
+        """How long its processes may live on a node that is no longer reached; infinite where they are meant to go
+        on."""
         return 10.0
 
     @property
     def user_job(self) -> Job | None:
-        """The user's program that it starts as ranks; None for every check, whose ranks run a program of runbook's."""
+        """The user's program that it starts as ranks; None for a check, whose ranks run a program of runbook."""
         return None
 
     @property
@@ -71,7 +72,7 @@ class Check(ABC):
 
     @property
     def summary(self) -> str:
-        """Its arguments in a line, for whoever looks at a plan."""
+        """Its arguments in a line, as a plan shows them."""
         return ", ".join(f"{name}={value}" for name, value in vars(self).items() if value is not None)
 
     def refused(self, stage: str, nodes: Sequence[Node]) -> Iterator[Problem]:
@@ -81,7 +82,8 @@ class Check(ABC):
 
     @abstractmethod
     def run(self, at: Context) -> list[Outcome]:
-        """One outcome for each node of the stage. What is missing, or an exception, the engine makes `unknown`."""
+        """One outcome for each node of the stage. The engine turns a missing outcome, or an exception, into
+        `unknown`."""
 
 
 def argument(default: Any, unit: str, help: str) -> Any:

@@ -21,7 +21,7 @@ LAST = 4096
 class OutputFile:
     """A file that takes the first MOST characters, and a line that says so where there are more.
 
-    Where this machine cannot keep it, the run goes on without: no room here is no fault of the node's.
+    Where this machine cannot keep it, the run goes on without: a full disk here is not the node's fault.
     """
 
     def __init__(self, run_dir: Path, name: str, redactor: Redactor) -> None:
@@ -34,10 +34,8 @@ class OutputFile:
             self._file = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace")
 
     def write(self, text: str) -> str:
-        """Keep it, without secrets; gives what can be passed on of it by now: the rest may be the beginning of a
-        secret.
-
-        Beyond the limit only the end of each piece is looked at: a flood is not to cost more than it says."""
+        """Keep the text, without secrets; returns what can be passed on by now: the rest may be the beginning of a
+        secret. Beyond the limit only the end of each piece is looked at, so that a flood costs little."""
         if self._left <= 0:
             text = text[-LAST:]
         return self._kept(self._stream.take(text))

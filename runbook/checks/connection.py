@@ -26,14 +26,14 @@ from runbook.node.proc import this_machine
 
 IMPORT_TIMEOUT_S = 90.0
 STALL_S = 4.0
-"""No rank makes a step for this long: they would only wait for each other until torch's own timeout, minutes away."""
+"""A stall: no rank makes a step for this long. Torch's own timeout would come minutes later."""
 
 ASTRAY_S = 1.0
-"""The same, where a rank is seen to dial or to listen elsewhere than at the rendezvous."""
+"""The same, when a rank dials or listens elsewhere than at the rendezvous."""
 
 PATIENCE_S = {"gloo": 8.0, "nccl": 30.0}
-"""How long where nothing proves that anything is wrong. NCCL makes no step that it tells of while it looks at the
-hardware and connects every adapter, which takes seconds on two nodes and more on many."""
+"""The same, when nothing proves a fault. NCCL reports no step while it looks at the hardware and connects every
+adapter, which takes seconds on two nodes and more on many."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def join(pool: RankPool, at: Context, stall_s: float = STALL_S) -> list[Outcome]
 
 
 def kept_apart(pool: RankPool, at: Context, halt: Halt) -> list[Outcome]:
-    """Why the ranks do not get together; where some are only silent or slow yet, nothing but what is proven."""
+    """Why the ranks do not meet; as long as some are only silent or slow, only what is proven."""
     if halt.kind in ("stalled", "silent", "late") and (outcomes := unjoined(pool, at, proven=halt.kind == "silent")):
         return outcomes
     return outcomes_of_halt(pool, halt, "while joining")
@@ -139,7 +139,7 @@ def unjoined(pool: RankPool, at: Context, *, proven: bool = False) -> list[Outco
         if told := busy or seen.findings:
             return with_bystanders(pool, {name: list(listed) for name, listed in told.items()})
     findings = findings or no_names(pool) or unopened(pool, where) or turned_away(pool, where)
-    if seen.blind and not proven:  # whoever could look has seen that the ports are open
+    if seen.blind and not proven:  # the nodes that could be looked at have their ports open
         findings = findings or closed_to_each_other(pool, where)
     return with_bystanders(pool, {name: [finding] for name, finding in findings.items()}) if findings else None
 
@@ -160,7 +160,7 @@ def with_bystanders(pool: RankPool, findings: Mapping[str, list[Finding]]) -> li
 
 
 def misnumbered(pool: RankPool) -> list[Outcome] | None:
-    """Ranks that take themselves for another one, or the job for larger or smaller than it is."""
+    """Ranks with a wrong RANK or WORLD_SIZE."""
     world = len(pool.members)
     found: dict[str, list[Finding]] = {}
     for member in pool.members:
@@ -173,7 +173,7 @@ def misnumbered(pool: RankPool) -> list[Outcome] | None:
             if started_as["rank"] != member.rank.rank
             else ("WORLD_SIZE", started_as["world_size"], world, "world-size-mismatch")
         )
-        says = f"{member.label} was told {name}={told}, and it is {right}: something on {node} sets {name}"
+        says = f"{member.label} started with {name}={told} instead of {right}: something on {node} sets {name}"
         seen = (f"{member.label} started with RANK={started_as['rank']} WORLD_SIZE={started_as['world_size']}",)
         found.setdefault(node, []).append(finding_for(cause, says, seen, way="set-there", node=node))
     return with_bystanders(pool, found) if found else None
@@ -298,9 +298,9 @@ def cannot_dial(member: RankMember, reason: str, where: str, master: str, port: 
 
 
 def _meant(at: Context) -> bool:
-    """Whether the inventory itself says that its nodes are one machine, the controller's: to try the tool with it.
-    Agents are where they dialled from, which is loopback also for one behind a tunnel: so they must be here, and all of
-    them."""
+    """Whether the inventory itself says that its nodes are one machine, the controller's, as when the tool is tried
+    out. Agents are where they dialled from, which is loopback also for one behind a tunnel: so they must be here, and
+    all of them."""
     if at.inventory.one_machine:
         return True
     loopback = all(is_loopback(node.address) for node in at.nodes if node.connection == "agent")
@@ -346,13 +346,13 @@ REASONS = {
     ),
     "device": (re.compile(r"NET/IB : No device found"), "NCCL finds no device that it may use"),
 }
-"""By the way of the remedy. The first that is told is the reason: what is forbidden is not found either."""
+"""By the `way` of the remedy. The first that holds is the reason: what is forbidden is not found either."""
 
 
 def socket_fallback(node: str, lines: Iterable[str]) -> Finding | None:
     """A finding when NCCL says that it moves data between nodes over TCP sockets and never that it uses anything else.
 
-    For a job whose inventory has an `infiniband:` block. Lines that tell neither way prove neither way: None.
+    For a job whose inventory has an `infiniband:` block. None when the lines show neither.
     """
     over_tcp: list[str] = []
     said: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What a check is given: the nodes, a way to reach them, what is known of them so far, and somewhere to report."""
+"""What a check is given: the nodes, the sessions with them, what is known of them so far, and where to report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runbook.model.nccl_devices import selection
 from runbook.model.redact import Redactor
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport import SILENCE_S, Answer, NoPython, ProgramNotStarted, Session, Site
-from runbook.transport.answers import Asked, Told
+from runbook.transport.node_answers import Asked, Told
 from runbook.transport.pause_detector import ASKING_WAIT_S
 
 T = TypeVar("T")
@@ -30,13 +30,13 @@ Facts = dict[str, Any]
 LONGEST_WAIT_S = 3600.0
 
 NOT_SAFE = "NotSafe"
-"""The type of a node's error where others could change what lies in a folder."""
+"""The type of a node's error when other users could change what lies in a folder."""
 
 SYSTEM_FOLDERS = ("/proc", "/sys", "/dev/", "/etc/", "/usr/", "/bin/", "/sbin/", "/lib")
-"""What a program of ours reads there is the system's: that it may not says nothing of the workdir."""
+"""Files there belong to the system: an error on one of them says nothing about the workdir."""
 
 QUIET_S = 2.0
-"""A node that has answered nothing for this long is perhaps being lost; after SILENCE_S it is."""
+"""After this long without an answer a node may be about to be lost; after SILENCE_S it counts as lost."""
 
 
 class StandingRanks(Protocol):
@@ -67,8 +67,8 @@ class Run:
     leaving: dict[str, str] = field(default_factory=dict)
     made_from: tuple[str, ...] = ()
     redactor: Redactor = field(default_factory=lambda: Redactor(()))
-    stopping: threading.Event = field(default_factory=threading.Event)  # somebody wants the run to end
-    hurry: threading.Event = field(default_factory=threading.Event)  # and does not want to wait for it
+    stopping: threading.Event = field(default_factory=threading.Event)  # the user wants the run to end
+    hurry: threading.Event = field(default_factory=threading.Event)  # and does not want to wait
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Context:
 
     @property
     def left_s(self) -> float:
-        """A launch may last as long as it likes; no single wait does."""
+        """A launch may last for any time; every single wait has an end."""
         return max(0.1, min(self.deadline - time.monotonic(), LONGEST_WAIT_S))
 
     def session(self, node: Node) -> Session:
@@ -123,9 +123,9 @@ class Context:
         timeout_s: float = LONGEST_WAIT_S,
         paced: bool = False,
     ) -> dict[str, T | BaseException]:
-        """`work` on every node in parallel, until this stage's deadline or for so long. What is `paced` begins no
-        faster than this machine keeps up with it: for short questions, of which hundreds at once would eat up each
-        other's deadlines."""
+        """`work` on every node in parallel, until this stage's deadline or for so long. With `paced`, calls begin no
+        faster than this machine keeps up: for short questions, of which hundreds at once would use up each other's
+        deadlines."""
         site = self.run.site
 
         def in_turn(node: Node) -> T:
@@ -151,7 +151,7 @@ class Context:
 
         def one(node: Node) -> Told:
             session = self.session(node)
-            _ = session.folder  # a node without a folder for the run is told as that, whatever is asked
+            _ = session.folder  # a node without a folder for the run is reported as that, whatever is asked
             return session.call(program, arguments(node), timeout_s=min(timeout_s, self.left_s))
 
         said: dict[str, Told | Outcome] = {}
@@ -160,7 +160,7 @@ class Context:
         return said
 
     def lost_nodes(self) -> dict[str, Outcome]:
-        """Outcomes of nodes that went away meanwhile; waits for a node that is silent to be known as lost or back."""
+        """Outcomes of nodes that were lost meanwhile; waits until each silent node is known to be lost or back."""
         sessions = {node.name: self.run.site.sessions.get(node.name) for node in self.nodes}
         deadline = time.monotonic() + SILENCE_S + 1.5
         while time.monotonic() < deadline and any(
@@ -232,10 +232,10 @@ def no_answer(node: str, program: str, got: object) -> Outcome:
     elif isinstance(got, TimeoutError) or (isinstance(got, Answer) and got.timed_out):
         says, way = f"the {program} program on {node} did not finish in time", "late"
     elif isinstance(got, Answer):
-        says, way = f"the {program} program on {node} ended with code {got.code} and told nothing", "crashed"
+        says, way = f"the {program} program on {node} ended with code {got.code} and gave no answer", "crashed"
         evidence = tuple((got.stderr or got.stdout).strip().splitlines()[-6:])
     elif isinstance(got, Exception):
-        # What came of one node must not hide what is known of the others.
+        # An error about one node must not hide what is known of the others.
         says = f"what the {program} program said of {node} could not be judged: {type(got).__name__}: {got}"
         where = traceback.extract_tb(got.__traceback__)[-1:]
         evidence = tuple(f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in where)
@@ -281,7 +281,7 @@ def folder_finding(node: str, error: Mapping[str, str]) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """`errnos` and `words` are how a program meets it; `says` may use {node} and {program}."""
+    """`errnos` and `words` are how a program shows it; `says` may use {node} and {program}."""
 
     cause: str
     errnos: tuple[str, ...]
@@ -330,7 +330,7 @@ def limit_met(node: str, program: str, errno: str, words: str) -> Finding | None
 
 
 BRIEF = 60
-"""Characters of somebody's command line that a sentence bears; the evidence has it whole."""
+"""Longest part of a command line in a sentence, in characters; the evidence has it whole."""
 
 
 def in_brief(text: str, most: int = BRIEF) -> str:

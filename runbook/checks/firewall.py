@@ -20,12 +20,12 @@ from runbook.checks.port import holders, promised_ports
 from runbook.firewall import Evidence
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
-from runbook.transport.answers import PORT, AwakeFacts
+from runbook.transport.node_answers import PORT, AwakeFacts
 
 MOST_RANGE_PORTS = 32
 
 SHARE = 4
-"""One in so many of the ports that a kernel hands out may be ours to listen on."""
+"""The check listens on at most one in this many of the ports that a kernel hands out."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Firewall(Check):
         master, rendezvous = at.inventory.rendezvous.master, at.inventory.rendezvous.port
 
         def wants(node: Node) -> list[Want]:
-            # Nobody dials another node than the master there, unless the inventory promises that port of every node.
+            # Only the master is dialled there, unless the inventory promises that port on every node.
             first = [Want(rendezvous, "rendezvous")] if node.name == master else []
             fixed = [Want(port, "range") for port in promised if port != rendezvous or node.name != master]
             ports = how_many(at.facts(node.name))
-            # Where there are hardly any, what we listen on must not be what is missed.
+            # Where few ports are left, our own listeners must not take the last ones.
             tried = self.ephemeral if ports is None else min(self.ephemeral, max(1, ports // SHARE))
             return [*first, *fixed, *[Want(0, "ephemeral")] * tried] or [Want(0, "ephemeral")]
 
@@ -73,7 +73,7 @@ class Firewall(Check):
         doubtful = trouble.unexplained()
         if not doubtful:
             return trouble
-        at.say(f"{len(doubtful)} connections got no answer and no rule tells why: dialling them again, longer")
+        at.say(f"{len(doubtful)} connections got no answer, and no rule explains it: dialling them again, for longer")
         mesh.again(doubtful)
         return self._trouble(at, mesh, trouble.evidence)
 
@@ -91,7 +91,7 @@ def judge(
     held: Mapping[str, Sequence[Finding]] | None = None,
     pairs: Pairs | None = None,
 ) -> list[Outcome]:
-    """`held`, by node: who sits on ports that could not be bound."""
+    """`held`, by node: who holds the ports that could not be bound."""
     seen = FirewallJudge(at, mesh, trouble, held or {}, pairs.note() if pairs else "")
     return [seen.outcome(node) for node in at.nodes]
 
@@ -121,7 +121,7 @@ class FirewallJudge:
 
     @cached_property
     def without_port(self) -> Mapping[str, Finding]:
-        """Nodes whose kernel has no port left, or too few for the ranks, and of which the dials did not tell it."""
+        """Nodes whose kernel has no port left, or too few for the ranks, unless the dials have shown that already."""
         told = {name for name, own in self.findings.items() if any(f.cause == NO_PORT for f in own)}
         starved = {
             node.name: [f"{node.slots} rank{'s' if node.slots > 1 else ''} to start there"]

@@ -18,7 +18,7 @@ from runbook.model.nccl_devices import Selection, selection
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.parsers.ibstat import STATES, Port, from_sysfs, parse, read
 from runbook.parsers.tool_reading import some
-from runbook.transport.answers import IBSTAT
+from runbook.transport.node_answers import IBSTAT
 
 PHYSICAL = {
     "linkup": "LinkUp",

@@ -15,7 +15,7 @@ from runbook.launch.ranks import dialled_address
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory, Node
 from runbook.model.verdict import Finding, Outcome
-from runbook.transport.answers import PORT
+from runbook.transport.node_answers import PORT
 
 MOST_PORTS = 256
 
@@ -54,7 +54,7 @@ class PortCheck(Check):
                 if owner == node.name:
                     proof = "the inventory promises no ports here, and the rendezvous port is the master's"
                 else:
-                    proof = f"the same machine as {owner}, which was looked at"
+                    proof = f"the same machine as {owner}, which was checked"
                 outcomes.append(Outcome.passed(node.name, proof))
             else:
                 outcomes.append(judge(at, node, answer, address))

@@ -1,4 +1,4 @@
-"""shell: a stage of the user's own: one line of shell on every node, and what it must give."""
+"""shell: a stage of the user's own: one line of shell on every node, and its expected result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from runbook.transport import Answer
 from runbook.transport.remote_program import MOST_OUTPUT
 
 _ABSENCE = re.compile(r"\(\?<?!")
-"""In a pattern: what must not stand there. Whether it does in what was not kept, nobody knows."""
+"""Patterns that forbid something: whether the part of the output that was not kept has it, is not known."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _file_name(stage: str) -> str:
 
 
 SECONDS = 2.0  # of CPU time a text
-_SECONDS_AT_MOST = 30.0  # by the clock, on a machine that has no time
+_SECONDS_AT_MOST = 30.0  # by the clock, on a busy machine
 _REPEATS = re.compile(r"[*+{]")  # without any of these nothing takes longer than its text is long
 _BYTES = 512 << 20  # of memory
 _PROGRAM = """

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.exit_codes import DONE, FAILED
-from runbook.report.output import complain, stderr, stdout
 from runbook.report.safe_text import one_line
+from runbook.report.standard_streams import complain, stderr, stdout
 
 if TYPE_CHECKING:
     from runbook.agent.folder import AgentFolder

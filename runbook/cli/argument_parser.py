@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 import runbook
-from runbook.model.visible import visible
+from runbook.model.escaped_text import visible
 
 EXITS = """\
 exit codes:

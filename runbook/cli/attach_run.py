@@ -37,9 +37,9 @@ from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor
 from runbook.model.safe_files import append_below, write_below
 from runbook.model.verdict import Outcome, Verdict, overall
-from runbook.report.output import stderr, stdout
 from runbook.report.run_json import Jsonl, Result, read, to_json
 from runbook.report.run_record import StageRecord, record
+from runbook.report.standard_streams import stderr, stdout
 
 
 def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:

@@ -21,21 +21,21 @@ from runbook.collect.archive_entries import UNFIT, Absent
 from runbook.collect.ask_nodes import WINDOWS, NodeAnswer
 from runbook.collect.gather import CollectRequest, Gathered, gather
 from runbook.collect.local_files import RunFolder, latest_run, load, read_run
-from runbook.files.document import Document
 from runbook.files.environment_values import Environment
 from runbook.files.node_sets import select
 from runbook.files.value_origins import Origins
+from runbook.files.yaml_document import Document
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem
+from runbook.model.escaped_text import visible
 from runbook.model.exit_codes import DONE, UNKNOWN
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
 from runbook.model.redact import long_enough
 from runbook.model.secrets import Secret
 from runbook.model.units import bytes_text, seconds_text
-from runbook.model.visible import visible
-from runbook.report.output import stderr, stdout
 from runbook.report.safe_text import one_line
+from runbook.report.standard_streams import stderr, stdout
 
 
 def collect(arguments: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from runbook.cli.argument_parser import parser
 from runbook.files.shipped_files import shipped_names
-from runbook.report.output import stdout
+from runbook.report.standard_streams import stdout
 
 Shell = Literal["bash", "zsh", "fish"]
 Kind = Literal["words", "files", "folders", "playbooks", "yaml", "nothing"]

@@ -21,7 +21,7 @@ from runbook.diagnose.sources.logfiles import LogFile, chunks, find_logs
 from runbook.diagnose.sources.own_runs import RESULT, OwnRun, latest_run, read_run
 from runbook.diagnose.tool_outputs import UNREAD, Paste, Source, read_paste, with_tools
 from runbook.report.diagnosis import Coverage, as_json, as_text
-from runbook.report.output import stderr, stdout
+from runbook.report.standard_streams import stderr, stdout
 
 FOUND_OR_HEALTHY = 0
 DOES_NOT_TELL = 1

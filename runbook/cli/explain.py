@@ -13,7 +13,7 @@ from runbook.jobs.launch import Launch
 from runbook.lint.findings import LintRule, rules
 from runbook.lint.variables import Variable, known
 from runbook.model.errors import FilesWrong, Problem
-from runbook.report.output import stdout
+from runbook.report.standard_streams import stdout
 
 PAGES = (*CHECKS, Launch.id)
 """What has a page of its own: every check, and the stage that starts the real job."""

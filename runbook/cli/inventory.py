@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runbook.cli.inventory_source import asked, is_asked, load
-from runbook.files.document import read_document
 from runbook.files.inventory_draft import written
 from runbook.files.node_sets import select
 from runbook.files.problems import render_all
 from runbook.files.value_origins import Origins
+from runbook.files.yaml_document import read_document
 from runbook.importers.convert import draft_of, read_foreign
 from runbook.importers.foreign_inventory import ANSIBLE, Remark
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem, Unreachable
+from runbook.model.escaped_text import visible
 from runbook.model.exit_codes import DONE, UNKNOWN, WRONG
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor, secrets_of
-from runbook.model.visible import visible
-from runbook.report.output import complain, stderr, stdout
+from runbook.report.standard_streams import complain, stderr, stdout
 
 if TYPE_CHECKING:
     from runbook.importers.survey import SurveyResult

@@ -26,16 +26,16 @@ from runbook.jobs.watch import watch
 from runbook.launch.ranks import narrow
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
+from runbook.model.escaped_text import visible
 from runbook.model.exit_codes import DONE, FAILED, INTERRUPTED, UNKNOWN
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor, secrets_of
 from runbook.model.units import bytes_text, seconds_text
 from runbook.model.verdict import Outcome, Verdict
-from runbook.model.visible import visible
-from runbook.report.output import stderr, stdout
 from runbook.report.safe_text import cells, one_line, pad
 from runbook.report.safe_text import lines as safe_lines
+from runbook.report.standard_streams import stderr, stdout
 
 
 def jobs(arguments: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 
 from runbook.lint.formats import FORMATS
 from runbook.lint.run import lint as lint_paths
-from runbook.report.output import stderr, stdout
+from runbook.report.standard_streams import stderr, stdout
 
 
 def lint(arguments: argparse.Namespace) -> int:

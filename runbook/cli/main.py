@@ -12,10 +12,10 @@ from typing import NoReturn
 import runbook
 from runbook.cli.argument_parser import parser
 from runbook.model.errors import FilesWrong, RunbookError, Unreachable
+from runbook.model.escaped_text import visible
 from runbook.model.exit_codes import BUG, DONE, INTERRUPTED, UNKNOWN, WRONG
 from runbook.model.own_limits import lack_behind
-from runbook.model.visible import visible
-from runbook.report.output import complain, standard_streams, stdout
+from runbook.report.standard_streams import complain, standard_streams, stdout
 
 TELLERS = ("explain", "inventory", "completion", "ps", "logs", "report")
 """Commands that reach no verdict, as `render --diff` does: what they print is all they do, and must not be lost and

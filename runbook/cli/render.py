@@ -19,7 +19,7 @@ from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor
-from runbook.report.output import stderr, stdout
+from runbook.report.standard_streams import stderr, stdout
 
 K = TypeVar("K")
 

@@ -11,7 +11,7 @@ from runbook.engine.runfolder import homes
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.own_limits import lack_behind
 from runbook.model.safe_files import BadName, file_name, write_below
-from runbook.report.output import stdout
+from runbook.report.standard_streams import stdout
 
 REPORT = "report.html"
 

@@ -22,14 +22,15 @@ from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import RunSettings, execute
 from runbook.engine.runfolder import run_folder
 from runbook.engine.slurm_drain import Verdicts, drain, text
-from runbook.files.document import Document, read_document
 from runbook.files.extra_vars import parse_extra, unknown_names
 from runbook.files.inventory import load_inventory_with_origins
 from runbook.files.playbook import load_launch, load_playbook
 from runbook.files.shipped_files import find_playbook
 from runbook.files.value_origins import Origins
+from runbook.files.yaml_document import Document, read_document
 from runbook.launch.ranks import dialled_address, rank_table
 from runbook.model.errors import FilesWrong, Problem, Unreachable
+from runbook.model.escaped_text import visible
 from runbook.model.events import Emit, Event, Progress
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
@@ -37,11 +38,10 @@ from runbook.model.own_limits import lack_behind
 from runbook.model.playbook import Playbook
 from runbook.model.redact import Redactor, long_enough
 from runbook.model.safe_files import append_below, write_below
-from runbook.model.visible import visible
 from runbook.report.console import Console
 from runbook.report.junit import Junit
-from runbook.report.output import stderr, stdout
 from runbook.report.run_json import Jsonl, Result
+from runbook.report.standard_streams import stderr, stdout
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runbook.model.errors import FilesWrong, Problem
-from runbook.model.visible import visible
-from runbook.report.output import complain, stderr, stdout
+from runbook.model.escaped_text import visible
+from runbook.report.standard_streams import complain, stderr, stdout
 
 if TYPE_CHECKING:
     from runbook.serve.people import People

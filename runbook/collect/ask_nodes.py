@@ -13,7 +13,7 @@ from runbook.files.address import is_loopback
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.transport import ProgramNotStarted, Site
-from runbook.transport.answers import COLLECT, Collected, CollectedAnswer
+from runbook.transport.node_answers import COLLECT, Collected, CollectedAnswer
 
 LOOK_S = 26.0
 CALL_S = 30.0

@@ -23,10 +23,10 @@ from runbook.collect.scrub import GONE
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
 from runbook.engine.runfolder import homes
 from runbook.engine.scripts import node_files
-from runbook.files.document import Document, parse_document, read_document
 from runbook.files.inventory import load_inventory_with_origins
 from runbook.files.playbook import has_launch, load_launch, load_playbook
 from runbook.files.value_origins import Origins
+from runbook.files.yaml_document import Document, parse_document, read_document
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import EnvValue, Inventory, Node
 from runbook.model.playbook import Playbook

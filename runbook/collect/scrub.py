@@ -16,8 +16,8 @@ import yaml
 
 from runbook.collect.machine_pseudonyms import Machines
 from runbook.collect.people_pseudonyms import PeopleNames, Place
-from runbook.files.document import Document, parse_document
 from runbook.files.schema import schema
+from runbook.files.yaml_document import Document, parse_document
 from runbook.model.decoded_text import views
 from runbook.model.redact import Forms, joined
 from runbook.model.secrets import (

@@ -14,8 +14,8 @@ from importlib import resources
 from pathlib import Path
 
 from runbook.engine.plan import Plan, PlannedStage
-from runbook.files.document import Keys
 from runbook.files.value_origins import Origins
+from runbook.files.yaml_document import Keys
 from runbook.launch.job import Job
 from runbook.launch.launchers import cannot_start, launch_spec, ranks_spec
 from runbook.launch.quote import CannotQuote

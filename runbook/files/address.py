@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from runbook.model.visible import visible
+from runbook.model.escaped_text import visible
 
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 _ENDPOINT = re.compile(r"\A(?:\[[^\[\]]*\]|[^:\[\]]*):[0-9]*")

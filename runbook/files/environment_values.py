@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from runbook.files.document import Keys
 from runbook.files.problems import PlacedProblems
+from runbook.files.yaml_document import Keys
 from runbook.model.inventory import EnvValue
 from runbook.model.secrets import Secret
 

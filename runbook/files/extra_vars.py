@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
-from runbook.files.document import mapping_problem, read_document
 from runbook.files.scalars import plain_scalar
 from runbook.files.suggestions import nearest
 from runbook.files.templating import names_used
+from runbook.files.yaml_document import mapping_problem, read_document
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.playbook import Playbook
 

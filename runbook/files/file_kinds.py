@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, Literal
 
-from runbook.files.document import Document, parse_document
 from runbook.files.problems import NumberedLines
 from runbook.files.schema import schema
 from runbook.files.suggestions import nearest
+from runbook.files.yaml_document import Document, parse_document
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem, Span
 

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any
 
 from runbook.files.address import is_loopback, one_spelling, strip_brackets
-from runbook.files.document import Document, Keys, collector_paused, mapping_problem, read_document
 from runbook.files.environment_values import EnvReader
 from runbook.files.file_kinds import wrong_kind
 from runbook.files.nodes import Folding, NodeKey, group_members, node_entries
@@ -20,6 +19,7 @@ from runbook.files.quantities import port_ranges
 from runbook.files.schema import judge
 from runbook.files.suggestions import did_you_mean
 from runbook.files.value_origins import Layer, Origins
+from runbook.files.yaml_document import Document, Keys, collector_paused, mapping_problem, read_document
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Infiniband, Inventory, Network, Node, Rendezvous
 

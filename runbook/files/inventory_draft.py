@@ -10,7 +10,7 @@ from itertools import groupby
 from runbook.files.node_sets import folded, folded_rows
 from runbook.files.scalars import flow, scalar
 from runbook.files.value_origins import DEEP
-from runbook.model.visible import visible
+from runbook.model.escaped_text import visible
 
 Setting = tuple[str, ...]  # a node's key: ("gpus",), ("ssh", "user"), ("vars", "rack")
 Settings = Mapping[Setting, object]

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from runbook.files.document import Keys
 from runbook.files.suggestions import did_you_mean, nearest, spaced
+from runbook.files.yaml_document import Keys
 
 Path = tuple[str, ...]
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from runbook.files.address import address_fault, strip_brackets
-from runbook.files.document import Keys
 from runbook.files.environment_values import UNCARRIABLE, EnvReader
 from runbook.files.node_sets import COMPARED, LARGEST, Names, expand, has_range, matching, names_looked_at
 from runbook.files.problems import PlacedProblems
 from runbook.files.quantities import seconds
 from runbook.files.suggestions import spaced
 from runbook.files.value_origins import Layer
+from runbook.files.yaml_document import Keys
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import Container, EnvValue, Kubernetes, Node, Slurm, Ssh
 

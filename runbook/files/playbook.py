@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runbook.files.document import Document, Keys, mapping_problem, read_document
 from runbook.files.environment_values import EnvReader
 from runbook.files.file_kinds import wrong_kind
 from runbook.files.problems import PlacedProblems, in_file_order
 from runbook.files.quantities import seconds
 from runbook.files.schema import judge
 from runbook.files.suggestions import did_you_mean
+from runbook.files.yaml_document import Document, Keys, mapping_problem, read_document
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.playbook import Expect, Place, Playbook, Stage
 

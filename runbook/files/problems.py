@@ -5,9 +5,9 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 
-from runbook.files.document import Document, Keys
+from runbook.files.yaml_document import Document, Keys
 from runbook.model.errors import FilesWrong, Problem, Span
-from runbook.model.visible import visible
+from runbook.model.escaped_text import visible
 
 MOST = 1000  # problems of one document; more are one mistake, made by what wrote the file
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from runbook.files.compiled_schema import Accepts, accepts
-from runbook.files.document import Document, Keys, Point
 from runbook.files.misplaced_keys import advise
 from runbook.files.quantities import port_range_message
 from runbook.files.scalars import plain_scalar
 from runbook.files.shipped_files import shipped
 from runbook.files.suggestions import did_you_mean, spaced
+from runbook.files.yaml_document import Document, Keys, Point
 from runbook.model.errors import Problem, Span
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from runbook.files.suggestions import nearest
 from runbook.model.errors import FilesWrong, Problem
-from runbook.model.visible import visible
+from runbook.model.escaped_text import visible
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 SUFFIXES = (".yml", ".yaml")

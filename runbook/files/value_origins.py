@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runbook.files.document import Document, Keys
+from runbook.files.yaml_document import Document, Keys
 from runbook.model.errors import Span
 
 DEEP = ("env", "vars", "ssh", "slurm", "kubernetes")  # mappings that merge key by key; any other key is taken whole

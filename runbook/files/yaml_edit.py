@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runbook.files.document import Document, Keys, Point, parse_document
 from runbook.files.scalars import flow, scalar
+from runbook.files.yaml_document import Document, Keys, Point, parse_document
 
 _END_OF_LINE = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]|\Z")
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from runbook.files.address import is_ip, strip_brackets
-from runbook.files.document import Document, Keys, parse_document
 from runbook.files.node_sets import LARGEST
 from runbook.files.problems import NumberedLines
 from runbook.files.suggestions import did_you_mean
+from runbook.files.yaml_document import Document, Keys, parse_document
 from runbook.model.errors import FilesWrong, Problem
 
 TOP = ("all", "ungrouped")

@@ -14,7 +14,7 @@ from runbook.importers.survey_facts import Interfaces, addresses_of, interfaces_
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.inventory import Node, Ssh
 from runbook.transport import ProgramNotStarted, Site
-from runbook.transport.answers import ROUTE
+from runbook.transport.node_answers import ROUTE
 
 _PORT = re.compile(r"\A(?P<host>.+):(?P<port>[0-9]{1,5})")
 _USER = re.compile(r"[^-\s]\S*")

@@ -14,7 +14,7 @@ from runbook.model.inventory import Inventory
 from runbook.node.journal import attempt_folder
 
 BY_LAUNCHER = "by-launcher"
-"""The folder in an attempt's where a launcher writes what its ranks do; the keeper gives these files their names."""
+"""The folder of an attempt in which a launcher writes the output of its ranks; the keeper names these files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,16 @@ class ProcessSpec:
     local_rank: int
     ranks: tuple[int, ...]
     gpus: tuple[int, ...] = ()
-    each: tuple[ProcessSpec, ...] = ()  # the ranks that a launcher starts, each with files of its own
+    each: tuple[ProcessSpec, ...] = ()  # the ranks that a launcher starts, each with its own files
 
     @property
     def rank(self) -> int | None:
-        """The rank that speaks there; None where it may be any of several."""
+        """The rank whose output it is; None when it may be any of several."""
         return self.ranks[0] if len(self.ranks) == 1 and not self.each else None
 
     @property
     def voices(self) -> tuple[ProcessSpec, ...]:
-        """Whose output there is: of the process itself, and of the ranks that it starts."""
+        """All sources of output: the process itself, and the ranks that it starts."""
         return (self, *self.each)
 
     @property
@@ -52,7 +52,7 @@ class ProcessSpec:
 @dataclass(frozen=True)
 class Attempt:
     """`number` counts the tries of its stage, `serial` those of the whole run. `token` is new for every try: what an
-    older one left behind does not have it."""
+    older try left behind has another one."""
 
     job: Job
     number: int
@@ -84,7 +84,8 @@ class Attempt:
 
 
 def make_attempt(job: Job, inventory: Inventory, number: int, serial: int) -> Attempt:
-    """The first try of a stage uses the inventory's port, each later one another: the old one may be what failed."""
+    """The first try of a stage uses the inventory's port, each later one another: the old port may be the reason of the
+    failure."""
     rendezvous = replace(inventory.rendezvous, port=port_of(inventory, number))
     inventory = replace(inventory, rendezvous=rendezvous)
     by_node = layout(inventory)
@@ -122,7 +123,7 @@ def _places(job: Job, by_node: RankLayout) -> list[ProcessSpec]:
 
 
 def _each(node_ranks: NodeRanks) -> list[ProcessSpec]:
-    """One place a rank of the node."""
+    """One place for each rank of the node."""
     return [
         ProcessSpec(
             rank_name(node_ranks.node.name, rank.rank, rank.local_rank),
@@ -141,7 +142,7 @@ def rank_name(node: str, rank: int, local_rank: int) -> str:
 
 
 def about(attempt: Attempt, node: str, facts: Mapping[str, object]) -> dict[str, object]:
-    """What lies on the node as `job.json`, for whoever comes later, perhaps from another machine."""
+    """What the node keeps as `job.json`, for later commands, perhaps from another machine."""
     watch = attempt.job.watch
     return {
         **facts,

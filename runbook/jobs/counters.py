@@ -1,7 +1,7 @@
 """The counters of all nodes of an attempt, read before it, every half a minute, and after it; and what of them is more
 than a healthy node shows.
 
-Limits, and whose they are:
+The limits and their sources:
 - TCP segments sent again: 3 % of those sent, as IBM's Tivoli monitoring warns (OceanBase's at 10 %, PCP's at 20 %).
   Single ones are how TCP finds out how fast it may be.
 - Errors of an interface: 1 in 100,000 packets. IEEE 802.3 allows one wrong bit in 10^12, less than one frame in 10^7;
@@ -29,7 +29,7 @@ from runbook.model.inventory import Node
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
 from runbook.parsers.nvidia import Gpu, events, parse_gpus, throttled
-from runbook.transport import answers
+from runbook.transport import node_answers
 
 Counts = Mapping[str, int | None]
 
@@ -45,7 +45,7 @@ class Limit:
     share: float = 0.0
     of: str = ""
     per_s: float = 0.0
-    highest: int | None = None  # where it stops counting
+    highest: int | None = None  # its highest value
 
 
 OF_INTERFACE = (
@@ -65,7 +65,7 @@ OF_PORT = (
     Limit("port_xmit_discards", "packets were discarded before they left", 100, per_s=100.0, highest=0xFFFF),
     Limit("local_link_integrity_errors", "times too many bits in a row were wrong", highest=0xF),
     Limit("excessive_buffer_overrun_errors", "times its buffers ran over", highest=0xF),
-    Limit("local_ack_timeout_err", "acknowledgements did not come", 10, per_s=1.0),
+    Limit("local_ack_timeout_err", "acknowledgements were missing", 10, per_s=1.0),
     Limit("rnr_nak_retry_err", "times a peer was never ready to receive"),
 )
 
@@ -73,8 +73,8 @@ LASTS_S = 25.0
 """A GPU that is slowed down for less than this is only warm."""
 
 
-def rises(node: str, then: answers.Counters, now: answers.Counters) -> Iterator[tuple[str, Finding]]:
-    """What rose too much from one reading to a later one, each with a name of its own: the place and the counter."""
+def rises(node: str, then: node_answers.Counters, now: node_answers.Counters) -> Iterator[tuple[str, Finding]]:
+    """Counters that rose too much between two readings, each with its own name: the place and the counter."""
     seconds = max(0.001, now["clock"] - then["clock"])
     for name, counts in now["interfaces"].items():
         before = then["interfaces"].get(name, {})
@@ -92,7 +92,7 @@ def rises(node: str, then: answers.Counters, now: answers.Counters) -> Iterator[
     yield from _of_gpus(node, then, now)
 
 
-def _counts(tcp: answers.Segments) -> Counts:
+def _counts(tcp: node_answers.Segments) -> Counts:
     return {"OutSegs": tcp["OutSegs"], "RetransSegs": tcp["RetransSegs"]}
 
 
@@ -115,13 +115,13 @@ def _risen(
 
 
 def rise(then: int | None, now: int | None) -> int | None:
-    """How much was counted; what somebody set back to zero meanwhile counts from there. None where one was not read."""
+    """How much was counted; a counter that was reset meanwhile counts from zero. None when one was not read."""
     if then is None or now is None:
         return None
     return now - then if now >= then else now
 
 
-def _of_gpus(node: str, then: answers.Counters, now: answers.Counters) -> Iterator[tuple[str, Finding]]:
+def _of_gpus(node: str, then: node_answers.Counters, now: node_answers.Counters) -> Iterator[tuple[str, Finding]]:
     before = {gpu.index: gpu for gpu in gpus_of(then)}
     lasts = now["clock"] - then["clock"] >= LASTS_S
     for gpu in gpus_of(now):
@@ -147,7 +147,7 @@ def _of_gpus(node: str, then: answers.Counters, now: answers.Counters) -> Iterat
         yield f"{node} {event.bus} xid {event.number}", told
 
 
-def gpus_of(facts: answers.Counters) -> tuple[Gpu, ...]:
+def gpus_of(facts: node_answers.Counters) -> tuple[Gpu, ...]:
     said = facts["gpus"] or {}
     return parse_gpus(said.get("out", ""), said.get("fields", ())).gpus if said.get("code") == 0 else ()
 
@@ -164,8 +164,8 @@ def clocks(gpu: Gpu) -> str:
     return speed + (f", {heat:.0f} °C" if heat is not None else "")
 
 
-def not_read(facts: answers.Counters, *, gpus: bool) -> list[str]:
-    """What nobody knows of this node, and why. `gpus`: whether it was asked for those."""
+def not_read(facts: node_answers.Counters, *, gpus: bool) -> list[str]:
+    """What is not known about this node, and why. `gpus`: whether it was asked for those."""
     found = [
         f"{name}: {', '.join(missing)}"
         for name, counts in facts["interfaces"].items()
@@ -184,7 +184,7 @@ def not_read(facts: answers.Counters, *, gpus: bool) -> list[str]:
         elif said.get("timed_out"):
             found.append("GPUs: nvidia-smi does not return")
         elif not gpus_of(facts):
-            found.append("GPUs: nvidia-smi tells nothing of them")
+            found.append("GPUs: nvidia-smi says nothing about them")
         found += ["Xid: the kernel's log may not be read by this login"] if facts["xids"] is None else []
     return found
 
@@ -192,28 +192,28 @@ def not_read(facts: answers.Counters, *, gpus: bool) -> list[str]:
 EVERY_S = 30.0
 ANSWER_S = 12.0
 GPU_S = 5.0
-"""How long nvidia-smi may take. It is not asked again on a node where it took longer: each one that hangs may stay."""
+"""How long nvidia-smi may take. It is not run again on a node where it took longer: each hanging process may stay."""
 
 LEAVE_S = 1.0
 
 
 class CounterWatch:
-    """One thread asks all nodes, for as long as the `with` block lasts, and once at its beginning and its end. What
-    rose is told when it is seen, once for each counter. `tell` gets the node and what was found there."""
+    """One thread asks all nodes, for as long as the `with` block lasts, and once at its beginning and its end. A rise
+    is reported when it is seen, once for each counter. `tell` gets the node and what was found there."""
 
     def __init__(
         self, kept: KeptProcesses, tell: Callable[[str, Finding], None], unread: Callable[[str, str], None]
     ) -> None:
-        """`unread` is told of a node what was not read, once."""
+        """`unread` is called once for each node, with what was not read."""
         self.then: Callable[[], None] = lambda: None
         """What is done after each reading but the first and the last."""
         self._kept = kept
         self._tell = tell
         self._unread = unread
         self._lock = threading.Lock()
-        self.first: dict[str, answers.Counters] = {}
-        self.before: dict[str, answers.Counters] = {}
-        self.last: dict[str, answers.Counters] = {}
+        self.first: dict[str, node_answers.Counters] = {}
+        self.before: dict[str, node_answers.Counters] = {}
+        self.last: dict[str, node_answers.Counters] = {}
         self.rose: dict[str, list[str]] = {}
         """By node: the first reading, the last but one, the last, and what rose in sentences."""
         self._said: set[str] = set()
@@ -257,7 +257,7 @@ class CounterWatch:
         pids = [member.journal.get("pid") for member in self._kept.on(name) if not member.over]
         return next((pid for pid in pids if pid), None)
 
-    def _ask(self, node: Node) -> answers.Counters:
+    def _ask(self, node: Node) -> node_answers.Counters:
         at = self._kept.at
         order = {
             "interfaces": interfaces_of(at, node),
@@ -265,9 +265,9 @@ class CounterWatch:
             "deadline_s": GPU_S,
             "pid": self._pid(node.name),
         }
-        return at.session(node).call(answers.COUNTERS, order, timeout_s=ANSWER_S)
+        return at.session(node).call(node_answers.COUNTERS, order, timeout_s=ANSWER_S)
 
-    def _take(self, name: str, now: answers.Counters) -> None:
+    def _take(self, name: str, now: node_answers.Counters) -> None:
         for missing in not_read(now, gpus=bool(self._gpus(name))):
             self._say_unread(name, missing)
         if (now["gpus"] or {}).get("timed_out"):

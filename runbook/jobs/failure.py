@@ -1,4 +1,4 @@
-"""Why an attempt failed: how the first process ended, and what the logs of all say together."""
+"""Why an attempt failed: how the first process ended, and what all logs together say."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST = 1 << 20
 
 
 def failed_worker(kept: KeptProcesses, member: KeptProcess) -> tuple[ProcessSpec, int] | None:
-    """The rank whose end the launcher saw first, and its exit code (negative: a signal); None where it names none."""
+    """The rank whose end the launcher saw first, and its exit code (negative: a signal); None when it names none."""
     try:
         with (kept.logs.folder / f"{member.place.name}.err").open("rb") as file:
             found = WORKER.search(file.read(MOST))
@@ -44,7 +44,7 @@ def failed_worker(kept: KeptProcesses, member: KeptProcess) -> tuple[ProcessSpec
 
 def first_of_launchers(kept: KeptProcesses, first: KeptProcess, failed: Sequence[KeptProcess]) -> KeptProcess:
     """Launchers look at their ranks now and then, so the one that ended first need not be the one whose rank did. A
-    rank that was ended by a signal is no consequence of another's error, the other way round it often is."""
+    rank that a signal ended does not follow from another rank's error; the error often follows from the signal."""
     for member in failed:
         worker = failed_worker(kept, member) if member.place.each else None
         if worker and worker[1] < 0 and worker[1] != -signal.SIGTERM:
@@ -54,11 +54,11 @@ def first_of_launchers(kept: KeptProcesses, first: KeptProcess, failed: Sequence
 
 TAIL = 8
 NOT_TOLD = ("\x1e", "-" * 20, "For simplicity, JAX has removed its internal frames")
-"""Beginnings of lines that say nothing of the failure: our own events, and what JAX puts below an exception."""
+"""Beginnings of lines that say nothing about the failure: our own events, and what JAX puts below an exception."""
 
 
 def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts]) -> list[Outcome]:
-    """One outcome a node: the guilty one fails, of the others nothing was proven."""
+    """One outcome a node: the node at fault fails, about the others nothing was proven."""
     first = end.first
     assert first is not None
     first = first_of_launchers(kept, first, [member for member in kept.members if member.failed])
@@ -78,11 +78,10 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
 
 
 def _killed_beside(kept: KeptProcesses, first: KeptProcess) -> KeptProcess | None:
-    """Who was killed, where `first` only raised, and not for a mistake of its own: it may have lost this peer.
-
-    Of two ends the later one can be noted, or told, first: nodes are busy, and clocks agree but roughly. By now all
-    have been ended, and whoever had been killed before that is known, however late the news came."""
-    from runbook.diagnose.judge import MISTAKES  # takes a moment: only for a job that failed
+    """The process that was killed, when `first` only raised an exception that may follow from the loss of this peer. Of
+    two ends the later one can be noted or reported first: nodes are busy, and clocks agree only roughly. By now all
+    have been ended, so a process that was killed before that is known, however late its report came."""
+    from runbook.diagnose.judge import MISTAKES  # takes time to import: only for a job that failed
 
     if not first.raised or "".join(_tail(kept, first.place)[-1:]).startswith(tuple(MISTAKES)):
         return None
@@ -91,7 +90,7 @@ def _killed_beside(kept: KeptProcesses, first: KeptProcess) -> KeptProcess | Non
 
 
 def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Facts]) -> Finding:
-    """What can be said of how it ended, without its logs."""
+    """The finding from how it ended, without its logs."""
     node = member.place.node
     if member.lost is not None:
         lost = member.lost
@@ -134,7 +133,7 @@ def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object
         says = f"on {node.name} the inventory's activate line fails with code {said.get('code')}: {node.activate}"
         return finding_for("activation-failed", says, tail, way="job", node=node.name, activate=node.activate)
     if event == "program-missing":
-        says = tail[-1] if tail else f"{node.name} has not the program that the launch script starts"
+        says = tail[-1] if tail else f"{node.name} does not have the program that the launch script starts"
         return finding_for("program-error", says, tail, way="not-found")
     if event not in STOPPED:
         return finding_for(
@@ -144,8 +143,8 @@ def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object
 
 
 def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
-    """What the logs of all processes together tell, where that is more than that something failed."""
-    from runbook.diagnose.all_rules import scanner  # takes a moment: only for a job that failed
+    """The cause that the logs of all processes together show, when it says more than that something failed."""
+    from runbook.diagnose.all_rules import scanner  # takes time: only for a job that failed
 
     scan = scanner()
     for member in sorted(kept.members, key=lambda member: member is not first):
@@ -163,7 +162,7 @@ def _says_more(told: Cause, finding: Finding, first: KeptProcess) -> bool:
     if first.lost is not None or first.keeper_gone or first.stop is not None:
         return False
     if finding.cause in ("rank-killed", "terminated-from-outside", "terminal-closed"):
-        return False  # it was ended by somebody: what the others wrote is what they saw of it
+        return False  # it was ended from outside: the others wrote what they saw of that
     return finding.cause != told.cause
 
 
@@ -177,7 +176,7 @@ def _finding_of_logs(kept: KeptProcesses, told: Cause, first: KeptProcess, findi
 
 
 def _collateral(kept: KeptProcesses, first: KeptProcess) -> list[str]:
-    """How the others ended: only because of the first."""
+    """How the others ended, which follows from the first."""
     lines = []
     for member in kept.members:
         if member is first or not member.failed or member.state != "ended":
@@ -189,7 +188,7 @@ def _collateral(kept: KeptProcesses, first: KeptProcess) -> list[str]:
 
 
 def _tail(kept: KeptProcesses, place: ProcessSpec) -> tuple[str, ...]:
-    """The last lines that it wrote, errors before ordinary output."""
+    """The last lines that it wrote: of stderr, or else of stdout."""
     for end in ("err", "out"):
         path = kept.logs.folder / f"{place.name}.{end}"
         if path.is_file():

@@ -1,8 +1,8 @@
 """Follow a job until it has ended, however often its nodes fall silent.
 
-A node that is not reached is asked again until it is. So whoever stands between us and the nodes, such as the server
-that agents dial, may go away and come back: the ranks do not notice, and their logs come in full. `retries:`, `spares:`
-and `watch:` of the launch hold as they do for a launch that `runbook run` stays with.
+A node that is not reached is asked again until it is. So a program between us and the nodes, such as the server that
+agents dial, may end and come back: the ranks do not notice, and their logs come in full. `retries:`, `spares:` and
+`watch:` of the launch hold as they do for a launch that `runbook run` stays with.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from runbook.jobs.known_jobs import Cluster, KnownJob, clean, serial_of
 from runbook.jobs.launch import RunningAttempt, Stall
 from runbook.jobs.logs import RankLogs, job_secrets
 from runbook.jobs.processes import KeptProcesses, stopped_by_user
-from runbook.jobs.replaced import ReplacedNodes
+from runbook.jobs.replaced_nodes import ReplacedNodes
 from runbook.jobs.retry import judge_retry
 from runbook.jobs.start import STACKS
 from runbook.jobs.watch import HELD_UP, WatchEnd, watch
@@ -45,11 +45,12 @@ AGAIN_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 WITHOUT_S = 15.0
 """How long the others are followed before those that are not reached are asked again."""
 MISSING_S = 120.0
-"""How long a job that has failed, or that somebody wants to end, waits for nodes that tell nothing."""
+"""How long a job that has failed, or is to end, waits for nodes that do not answer."""
 MISSING_WELL_S = 3600.0
-"""The same where all ranks that are heard have ended well: the others may have, too, and come back to tell."""
+"""The same when all ranks whose end is known have ended well: the others may have, too, and their nodes may come
+back."""
 NOBODY_S = 86400.0
-"""How long a job of which no node tells anything is followed."""
+"""How long a job is followed when no node answers for it."""
 
 Say = Callable[..., None]
 
@@ -62,11 +63,11 @@ class Replacing(Protocol):
         """The nodes whose places are taken."""
 
     def launch_without(self, run: Run, leaving: Mapping[str, str]) -> tuple[Job, Inventory] | None:
-        """The launch with spares in the places of these nodes, each with the reason why it leaves; None where too few
+        """The launch with spares in the places of these nodes, each with the reason why it leaves; None when too few
         are left that pass the checks."""
 
     def with_why_not(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """Outcomes of the attempt after which nobody could take over."""
+        """Outcomes of the attempt after which no spare could take over."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,9 @@ class Launched:
 
 
 class Follower:
-    """Of the job `id`, whose run has its folder at `run_dir` and its launch in the stage of that name. `say` is told
-    what happens: text, node, rank and facts, as in the events of a run. `leaving`: we are to go, and the job goes on;
-    `ending`: somebody wants the job itself to end. Without `launched` it is never launched again."""
+    """Of the job `id`, whose run has its folder at `run_dir` and its launch in the stage of that name. `say` is called
+    with what happens: text, node, rank and facts, as in the events of a run. `leaving`: this follower ends and the job
+    goes on; `ending`: the job itself is to end. Without `launched` it is never launched again."""
 
     def __init__(
         self,
@@ -114,11 +115,11 @@ class Follower:
         self._attempt = ""
         self._serial = 0
         self._held_up: list[Outcome] = []
-        self._silent: dict[str, str] = {}  # nodes that are not heard, and why
+        self._silent: dict[str, str] = {}  # nodes that do not answer, and why
         self._leave_out: dict[str, str] = {}  # nodes for which spares come in the next attempt, and why
         self._replaced = ReplacedNodes(inventory, id, run_dir, say, forks)
         self._replaced.add(launched.spares.gone if launched else ())
-        self._since: float | None = None  # when all ranks that are heard had ended
+        self._since: float | None = None  # when all ranks that were reached had ended
         self._heard = time.monotonic()
 
     def follow(self, nodes: Sequence[str]) -> list[Outcome] | None:
@@ -130,12 +131,14 @@ class Follower:
         if outcomes is not None:
             self._replaced.ask()
             for name in self._replaced.left:
-                self._say(f"{name} was replaced, and what ran there of an earlier attempt may run on: not heard", name)
+                self._say(
+                    f"{name} was replaced, and does not answer: ranks of an earlier attempt may still run there", name
+                )
         return outcomes
 
     @property
     def _inventory(self) -> Inventory:
-        """Without the nodes that spares have replaced: what these have is of an earlier attempt."""
+        """Without the nodes that spares have replaced: what they have belongs to an earlier attempt."""
         gone = self._launched.spares.gone if self._launched else ()
         return narrow(self._whole, [node for node in self._whole.nodes if node.name not in gone])
 
@@ -158,7 +161,7 @@ class Follower:
         return None
 
     def _ask(self) -> tuple[list[Outcome], float | None] | None:
-        """As `_look`, of whichever nodes are reached; None also where none is."""
+        """As `_look`, for the nodes that are reached; None also when none is."""
         with Cluster(self._inventory, forks=self._forks) as cluster, contextlib.suppress(Unreachable):
             ended = self._look(cluster)
             self._heard = time.monotonic()
@@ -194,7 +197,7 @@ class Follower:
         if end.kind == "stopped" or self._leaving.is_set():
             return None
         if end.kind in HELD_UP:
-            self._held_up = outcomes  # once they are ended they look as if somebody had stopped them
+            self._held_up = outcomes  # once they are ended they look as if the user had stopped them
         outcomes = self._held_up or outcomes
         stopped = end.kind == "failed" and not self._held_up and _stopped(kept)
         if (left or lost) and not self._waited_enough(well=end.kind == "finished"):
@@ -239,11 +242,11 @@ class Follower:
         return make_attempt(launched.job, launched.inventory, len(before) + 1, self._serial)
 
     def _gone(self, outcomes: Sequence[Outcome], end: WatchEnd, lost: Collection[str]) -> dict[str, str]:
-        """The nodes without which another attempt is to be made, and why. Where the ranks that are heard ended well,
-        nobody is replaced: the others may have, too."""
+        """The nodes without which another attempt is to be made, and why. When the ranks whose end is known ended well,
+        no node is replaced: the others may have ended well, too."""
         if self._try is None or end.kind == "finished":
             return {}
-        return {name: self._silent.get(name, f"{name} is not heard") for name in lost} | self._try.gone(outcomes)
+        return {name: self._silent.get(name, f"{name} does not answer") for name in lost} | self._try.gone(outcomes)
 
     def _judge_retry(
         self, kept: KeptProcesses, job: KnownJob, outcomes: list[Outcome], gone: Mapping[str, str]
@@ -269,8 +272,8 @@ class Follower:
         return after_s
 
     def _launch_again(self, after_s: float, outcomes: list[Outcome]) -> list[Outcome] | None:
-        """Another attempt after one with these outcomes, and the next where it fails at once; None where we are
-        leaving. A server that goes away meanwhile is no failure: the attempt is made once it is back."""
+        """Another attempt after one with these outcomes, and the next where it fails at once; None when `leaving`. A
+        server that ends meanwhile is not a failure: the attempt is made once it is back."""
         while not self._leaving.wait(after_s) and not self._ending():
             launched = self._launched
             assert launched is not None
@@ -324,25 +327,25 @@ class Follower:
     def _say_silent(self, cluster: Cluster, job: KnownJob) -> None:
         for name in [name for name in self._silent if name not in job.absent]:
             del self._silent[name]
-            self._say(f"{name} is heard again", node=name, data={"silent": {name: False}})
+            self._say(f"{name} answers again", node=name, data={"silent": {name: False}})
         for name in job.absent:
             error = cluster.unreached.get(name)
-            self._tell_silent(name, error.says if error else "it knows the job no more")
+            self._tell_silent(name, error.says if error else "it no longer knows the job")
 
     def _tell_silent(self, name: str, says: str) -> None:
         if name not in self._silent:
             self._silent[name] = says
-            text = f"{name} is not heard, and what runs there goes on: {says}"
+            text = f"{name} does not answer, and what runs there goes on: {says}"
             self._say(text, node=name, data={"silent": {name: True}})
 
     def _waited_enough(self, *, well: bool) -> bool:
-        """For what silent nodes still have of a job of which all other ranks have ended."""
+        """The finding for silent nodes when all other ranks of the job have ended."""
         self._since = self._since or time.monotonic()
         return time.monotonic() - self._since > (MISSING_WELL_S if well and not self._ending() else MISSING_S)
 
 
 def _server_gone(site: Site) -> bool:
-    """Whether nodes are not reached for want of the server that their agents dial."""
+    """Whether nodes are not reached because the server that their agents dial is down."""
     lost = [*site.failures.values(), *(one.lost for one in site.sessions.values() if one.lost)]
     return any(error.cause == SERVER_GONE for error in lost)
 
@@ -353,7 +356,7 @@ def _left(outcomes: Sequence[Outcome]) -> bool:
 
 
 def _outcomes_of_end(kept: KeptProcesses, stopped: bool, number: int) -> list[Outcome]:
-    """Of a job that ended well, or was stopped."""
+    """The proof of a job that ended well, or was stopped."""
     if stopped:
         return [Outcome.unknown(name, stopped_by_user(kept)) for name in kept.nodes]
     again = f", at attempt {number}" if number > 1 else ""
@@ -363,11 +366,11 @@ def _outcomes_of_end(kept: KeptProcesses, stopped: bool, number: int) -> list[Ou
 
 
 def _stopped(kept: KeptProcesses) -> bool:
-    """Whether those that did not end well were told to, by `runbook stop`."""
+    """Whether those that did not end well were stopped by `runbook stop`."""
     failed = [member for member in kept.members if member.failed and not member.lost]
     return bool(failed) and all(str(member.journal.get("why") or "").startswith("signal") for member in failed)
 
 
 def _silent_node(node: str, silent_s: float) -> Outcome:
-    says = f"{node} is not heard, for {seconds_text(silent_s)}, and how its ranks ended nobody knows; they may run on"
+    says = f"{node} has not answered for {seconds_text(silent_s)}; how its ranks ended is not known: they may still run"
     return Outcome.unknown(node, finding_for("insufficient-evidence", says, way="job-silent", node=node))

@@ -23,7 +23,7 @@ from runbook.model.verdict import Outcome
 Tell = Callable[[ProcessSpec, str, list[str]], None]
 
 PATIENCE_S = 60.0
-"""How long a node that is reached may tell nothing of a job whose logs are followed."""
+"""How long a node that is reached may say nothing about a job whose logs are followed."""
 
 
 def kept_of(
@@ -45,16 +45,16 @@ def kept_of(
 
 
 def read(kept: KeptProcesses) -> list[str]:
-    """All that was written so far; names of nodes that did not tell all of theirs."""
+    """Fetch all that was written so far; returns the names of nodes that did not send all of theirs."""
     return stop_attempt.drain(kept)
 
 
 def follow(
     kept: KeptProcesses, *, stopping: Callable[[], bool], on_loss: Callable[[str, Unreachable], None]
 ) -> tuple[WatchEnd, list[str]]:
-    """Until every process has ended, the first has failed, or the reader has enough; and the names of nodes that did
-    not tell all of theirs. A node that is lost, or tells nothing for PATIENCE_S, is told at once, and the others are
-    followed on."""
+    """Follow until every process has ended, the first has failed, or the reader has enough; returns the names of nodes
+    that did not send all of theirs. A node that is lost, or says nothing for PATIENCE_S, is reported at once, and the
+    others are followed on."""
     with Fetching(kept, patience_s=PATIENCE_S):
         end = watch(kept, stopping=stopping, deadline=math.inf, on_loss=on_loss)
         if end.kind == "failed":
@@ -69,8 +69,8 @@ def supervise(
     watched: Callable[[], tuple[WatchEnd, Stall]],
     hurry: Callable[[], bool] = lambda: False,
 ) -> tuple[WatchEnd, list[Outcome], list[str]]:
-    """For as long as `watched` takes. The first failure, or what `watched` tells that holds the ranks up, ends the
-    others; the outcomes say why it failed, none where it did not."""
+    """Attached for as long as `watched` takes. The first failure, or a stall that `watched` reports, ends the others;
+    the outcomes say why it failed, none when it did not."""
     with Fetching(kept):
         end, stall = watched()
         if end.kind not in ("failed", *HELD_UP):

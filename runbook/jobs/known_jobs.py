@@ -27,8 +27,8 @@ LEAVE_S = 2.0
 
 @dataclass
 class KnownJob:
-    """A job as its nodes tell it. `folders`, `attempts` (journals by attempt) and `damaged` (files that a node could
-    not read, with what lives beside them) go by node; times are of the nodes' clocks."""
+    """A job as its nodes describe it. `folders`, `attempts` (journals by attempt) and `damaged` (files that a node
+    could not read, with what lives beside them) go by node; times are of the nodes' clocks."""
 
     id: str
     about: Facts
@@ -38,7 +38,7 @@ class KnownJob:
     clocks: dict[str, float] = field(default_factory=dict)
 
     def join(self, other: KnownJob) -> None:
-        """Take in what another node knows of it."""
+        """Add what another node knows of it."""
         self.about = max(self.about, other.about, key=_newest)
         self.folders |= other.folders
         self.attempts |= other.attempts
@@ -52,12 +52,12 @@ class KnownJob:
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """Nodes of it that tell nothing: not in this inventory, not reached, or cleaned up."""
+        """Its nodes without an answer: not in this inventory, not reached, or cleaned up."""
         return tuple(name for name in self.nodes if name not in self.folders)
 
     @property
     def attempt(self) -> str:
-        """The latest attempt that any node knows."""
+        """The latest attempt known to any node."""
         known = [name for attempts in self.attempts.values() for name in attempts]
         return max(known, key=serial_of, default=attempt_folder(1))
 
@@ -75,8 +75,8 @@ class KnownJob:
 
     @property
     def state(self) -> str:
-        """running, degraded (a part of it lives), failed, stopped (by somebody), finished, or unknown, where a node
-        tells nothing, or cannot read what its keepers wrote."""
+        """running, degraded (a part of it lives), failed, stopped (by a user), finished, or unknown, when a node does
+        not answer, or cannot read what its keepers wrote."""
         now = self.processes
         living = [journal for journal in now if journal["lives"]]
         if living and len(living) == len(now) and not self.absent:
@@ -132,17 +132,19 @@ class Cluster:
 
         def one(node: Node) -> Facts:
             return self.site.sessions[node.name].call(
-                "job", {**order, "folder": folders[node.name]}, timeout_s=timeout_s
+                "job_control", {**order, "folder": folders[node.name]}, timeout_s=timeout_s
             )
 
         nodes = [self.inventory.node(name) for name in folders if name in self.site.sessions]
         return dict(self.site.each(nodes, one, timeout_s=timeout_s + 5.0))
 
     def jobs(self) -> list[KnownJob]:
-        """Every job that some node knows, the latest last."""
+        """Every job that a node knows, the latest last."""
 
         def one(node: Node) -> Facts:
-            return self.site.sessions[node.name].call("job", {"do": "list", "workdir": node.workdir}, timeout_s=ASK_S)
+            return self.site.sessions[node.name].call(
+                "job_control", {"do": "list", "workdir": node.workdir}, timeout_s=ASK_S
+            )
 
         nodes = [node for node in self.inventory.nodes if node.name in self.site.sessions]
         found: dict[str, KnownJob] = {}
@@ -156,7 +158,7 @@ class Cluster:
 
     def job(self, wanted: str | None, *, alive: bool = False) -> KnownJob:
         """The job of this id, or beginning of an id; without one the only one there is. Raises FilesWrong, and
-        Unreachable where a node that tells nothing may know it."""
+        Unreachable when a node that does not answer may know it."""
         jobs = self.jobs()
         chosen = [job for job in jobs if wanted is None or job.id.startswith(wanted)]
         if wanted is None and alive:
@@ -187,13 +189,13 @@ _ASIDE = (Unreachable, ProgramNotStarted, TimeoutError, Odd)
 
 
 def why_not(node: str, error: BaseException) -> Unreachable:
-    """Why a node tells nothing of its jobs."""
+    """Why a node says nothing about its jobs."""
     if isinstance(error, Odd):
         says = f"{node} gives an invalid answer about its jobs: {error}"
         return unreachable_for("tool-output-unknown", says, way="another-answers", node=node)
     if isinstance(error, Unreachable):
         return error
-    finding = no_answer(node, "job", error).findings[0]
+    finding = no_answer(node, "job_control", error).findings[0]
     return Unreachable(finding.cause, finding.says, finding.remedy, finding.evidence)
 
 
@@ -228,8 +230,8 @@ def _journals(attempt: str, journals: list[Facts], node: str, job: str) -> list[
 
 
 def _newest(about: Facts) -> tuple[int, int]:
-    """Of what nodes know of a job: a node that left it knows an earlier attempt, one whose job.json is damaged
-    little."""
+    """The fullest of what the nodes know of a job: a node that left it knows an earlier attempt, and one whose job.json
+    is damaged knows little."""
     return about.get("attempt") or 0, len(about)
 
 
@@ -239,8 +241,7 @@ def serial_of(attempt: str) -> int:
 
 POLL_S = 0.3
 MOST_GRACE_S = 900.0
-"""The grace of a job is told by its nodes: nobody waits for longer because one of them says so. What ends later is
-killed."""
+"""The grace of a job comes from its nodes; this is the longest that a node can ask for. What ends later is killed."""
 
 LONGER_S = 10.0
 """Beyond the grace: to kill, and to write that down."""
@@ -248,7 +249,7 @@ LONGER_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """How many processes lived and were ended; by node, what still lives, and why a node could not be asked."""
+    """How many processes lived and were ended; by node, what still lives, or why the node could not be asked."""
 
     ended: int
     left: dict[str, list[str]]
@@ -287,7 +288,7 @@ def living(job: KnownJob) -> dict[str, list[str]]:
 
 
 def alive(cluster: Cluster, job: KnownJob, unsure: dict[str, str]) -> dict[str, list[str]]:
-    """The same as it is now. A node of it that tells nothing any more goes into `unsure`: nobody saw its processes
+    """The job as it is now. A node of it that no longer answers goes into `unsure`: its processes were not seen to
     end."""
     found: dict[str, list[str]] = {}
     for known in cluster.jobs():
@@ -299,13 +300,13 @@ def alive(cluster: Cluster, job: KnownJob, unsure: dict[str, str]) -> dict[str, 
 
 def _silent(cluster: Cluster, name: str) -> str:
     error = cluster.unreached.get(name)
-    return error.says if error else "it was not reached, or knows the job no more"
+    return error.says if error else "it was not reached, or no longer knows the job"
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """Names of nodes: where it was removed; where something lives, by name (then nothing was); where nobody could
-    look."""
+    """Names of nodes: where it was removed; where something lives, by name (then nothing was removed); which could not
+    be looked at."""
 
     removed: list[str]
     alive: dict[str, list[str]]

@@ -37,10 +37,10 @@ from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome, Verdict
 
 RATE_S = 10.0
-"""So often it is told how far a watched job is."""
+"""How often the progress of a watched job is reported."""
 
 DETACH_S = 10.0
-"""A detached job is watched for so long: most that fail at all fail at once."""
+"""How long a detached job is watched: most failures come at once."""
 
 UNUSED_SPARE = "a spare: no node had to be replaced by it"
 
@@ -127,15 +127,15 @@ def _find_again(at: Context) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """What held a job up, by guilty node, and how long it had made no step, or its ranks had not met."""
+    """What held a job up, by the node at fault, and how long it had made no step, or its ranks had not met."""
 
     findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
     seconds: float = 0.0
 
 
 class RunningAttempt:
-    """One attempt from its preparation to its end, or from where somebody else left it. `stalled`: it was ended because
-    it made no steps any more."""
+    """One attempt from its preparation to its end, or from where another follower left it. `stalled`: it was ended
+    because it made no steps any more."""
 
     def __init__(self, at: Context, attempt: Attempt) -> None:
         self._at = at
@@ -154,13 +154,13 @@ class RunningAttempt:
         self._rate_said_at = time.monotonic()
 
     def go_on_with(self, kept: KeptProcesses) -> None:
-        """The processes of this attempt, as somebody who looked for them on the nodes found them."""
+        """The processes of this attempt, as they were found on the nodes."""
         self._kept = kept
         self._members = {member.place.name: member for member in kept.members}
         kept.steps = self._steps
 
     def run(self) -> list[Outcome]:
-        """With what was noticed on the nodes besides."""
+        """The outcomes with the warnings of the nodes added."""
         return [
             replace(
                 one,
@@ -185,7 +185,7 @@ class RunningAttempt:
         )
         ready_s = self._job.start_timeout_s or READY_S
         if problems := prepare(kept, self._attempt, ready_s=ready_s, facts=self._about()):
-            if any(member.remote for member in kept.members):  # else nothing was started that could be waited for
+            if any(member.remote for member in kept.members):  # else nothing was started
                 stop_attempt.end(kept, grace_s=0.0, why="not every node was ready")
             self._clean(kept.nodes)
             return [problems.get(name) or _not_started(name, problems) for name in kept.nodes]
@@ -212,7 +212,7 @@ class RunningAttempt:
         left = sorted({*stop_attempt.drain(kept), *unsure})
         self._clean([name for name in kept.nodes if name not in left])
         for name in left:
-            at.say(f"a part of the logs is still on {name}: {kept.folders[name]}", name)
+            at.say(f"part of the logs is still on {name}: {kept.folders[name]}", name)
         if end.kind == "failed":
             return judge_attempt(kept, end, frozen)
         if end.kind in HELD_UP:
@@ -220,8 +220,7 @@ class RunningAttempt:
         return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in kept.nodes]
 
     def gone(self, outcomes: Sequence[Outcome]) -> dict[str, str]:
-        """The nodes that another attempt is to be made without, and why: lost ones, and those that are proven
-        broken."""
+        """The nodes that the next attempt leaves out, and why: lost ones, and those that are proven broken."""
         site, live = self._at.run.site, self._kept.live_nodes()
         silent = {
             name: site.sessions[name].lost if name in site.sessions else site.failures.get(name)
@@ -248,9 +247,9 @@ class RunningAttempt:
         stopping: Callable[[], bool] | None = None,
         on_loss: Callable[[str, Unreachable], None] | None = None,
     ) -> tuple[WatchEnd, Stall]:
-        """How the attempt ended; where a stall ended it, or its ranks did not meet, with the findings by guilty node.
-        With `on_loss` a lost node is told there, once, and the others are watched on; while one is lost nobody knows
-        its steps, and no stall is told."""
+        """How the attempt ended; where a stall ended it, or its ranks did not meet, with the findings by node. With
+        `on_loss` a lost node is reported there, once, and the others are watched on; while one is lost its steps are
+        unknown, and no stall is reported."""
         stopping = self._stopping(stopping or self._at.stopping.is_set)
         self._rendezvous.begin()
         if self._progress:
@@ -281,7 +280,7 @@ class RunningAttempt:
         )
 
     def _look_at_stall(self, progress: StepProgress) -> Stall | None:
-        """What is to end the job; None where it goes on."""
+        """What ends the job; None when it goes on."""
         assert self._job.watch is not None
         self._at.say("no step for too long: looking at every rank")
         frozen = stop_attempt.freeze(self._kept)
@@ -297,13 +296,13 @@ class RunningAttempt:
         return None
 
     def _say_found(self, what: str, found: Mapping[str, Sequence[Finding]]) -> None:
-        """At once: to end the job takes its grace."""
+        """Said at once: ending the job takes its grace."""
         for node, findings in found.items():
             for finding in findings:
                 self._at.say(f"{what}: {finding.says}; {finding.remedy}", node=node, data={"stall": finding.cause})
 
     def _stopping(self, stopping: Callable[[], bool]) -> Callable[[], bool]:
-        """The same, which is asked again and again while the ranks run: a good time to look for one that raised and
+        """The same; since it is called again and again while the ranks run, it also looks for one that raised and
         waits."""
 
         def look() -> bool:
@@ -315,7 +314,7 @@ class RunningAttempt:
         return look
 
     def _counting(self) -> contextlib.AbstractContextManager[object]:
-        """A detached job is left alone, and nobody is there to be told."""
+        """Reports a warning, unless the job is detached and left alone."""
         if self._job.watch is None or self._job.detach:
             return contextlib.nullcontext()
         counters = CounterWatch(self._kept, self._warn, self._say_unread)
@@ -335,7 +334,7 @@ class RunningAttempt:
         self._at.say(f"not read on {node}: {what}", node)
 
     def _say_rate(self, progress: StepProgress) -> None:
-        """Tell how far it is, now and then."""
+        """Report the progress, now and then."""
         rate = progress.rate()
         if rate is not None and time.monotonic() - self._rate_said_at > RATE_S:
             self._rate_said_at = time.monotonic()
@@ -347,7 +346,7 @@ class RunningAttempt:
             self._progress.written(steps, {m.place.name: m.place.rank for m in self._kept.on(node)})
 
     def _clean(self, names: Collection[str]) -> None:
-        """Nothing stays on these nodes, unless `--keep` wants to see it there; `runbook clean` removes it then."""
+        """Remove all files from these nodes, unless `--keep` keeps them there; then `runbook clean` removes them."""
         if not self._at.run.site.keep:
             stop_attempt.clean(self._kept, names)
 
@@ -372,15 +371,15 @@ class RunningAttempt:
                 metrics=metrics,
                 warnings=[
                     *(f"stalled once: {says}" for says in self._stalls),
-                    *([f"a part of the logs is still on {name}: {kept.folders[name]}"] if name in left else []),
+                    *([f"part of the logs is still on {name}: {kept.folders[name]}"] if name in left else []),
                 ],
             )
             for name in kept.nodes
         ]
 
     def _detached(self) -> list[Outcome]:
-        """It goes on without us, and the state is on the nodes. Of one that is not reached any more nobody knows, and a
-        connection that ends is no reason to end a job that is to outlive it."""
+        """The job goes on alone, and its state is on the nodes. The state of a node that is no longer reached is
+        unknown; a lost connection does not end a job that is meant to outlive it."""
         job = self._at.run.run_id
         proof = (
             f"{self._kept.ranks} ranks run by themselves now{self._details()}; "
@@ -416,7 +415,7 @@ class RunningAttempt:
         return Outcome.failed(name, finding)
 
     def heard(self, place: ProcessSpec, stream: str, lines: list[str]) -> None:
-        """Lines that a rank printed, which may tell its step, or that it raised."""
+        """Lines that a rank printed, which may show its step, or that it raised."""
         if self._progress:
             self._progress.heard(place.rank, lines)
         if self._lingering:

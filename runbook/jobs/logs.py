@@ -2,8 +2,8 @@
 and line by line to reports.
 
 Two places know the secrets: the environment of this shell, where the inventory says `{env: NAME}`, and on each node the
-file with the job's secrets, 0600, which the launch script reads. What a node says of its own is used for that node's
-output alone: it must not be able to star what others write.
+file with the job's secrets, 0600, which the launch script reads. What a node says about its own is used for that node's
+output alone: it must not be able to mask what others write.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _File:
 
 
 class RankLogs:
-    """The files of one attempt. `tell(place, stream, lines)` hears every line once it is whole."""
+    """The files of one attempt. `tell(place, stream, lines)` gets every line once it is whole."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class RankLogs:
         goes_on: bool = False,
     ) -> None:
         """`attempt` is the name of the attempt's folder; `of_nodes`: nodes whose output has a redactor of its own;
-        `goes_on`: the files hold the beginning of what will come, from one who looked before."""
+        `goes_on`: the files hold the beginning of what will come, from an earlier reader."""
         self.folder = run_dir / "logs" / attempt
         self._place = (run_dir, "logs", attempt)
         self._redactor = redactor
@@ -94,7 +94,7 @@ class RankLogs:
             *whole, file.held = (file.held + data).split(b"\n")
             pieces = [line + b"\n" for line in whole]
             if len(file.held) > LONGEST_LINE + file.redactor.longest:
-                # All but what may be the beginning of a secret, of which the rest is still to come.
+                # All but what may be the beginning of a secret whose rest is still to come.
                 text = file.held.decode("utf-8", "surrogateescape")
                 ready = text[: file.redactor.cut(text)].encode("utf-8", "surrogateescape")
                 pieces.append(ready)
@@ -102,7 +102,7 @@ class RankLogs:
             self._pass_on(place, file, pieces)
 
     def close(self) -> None:
-        """What was written without a line's end comes as well."""
+        """Text without an end of line is passed on as well."""
         with self._lock:
             for name, file in self._files.items():
                 if file.held:
@@ -166,7 +166,8 @@ MOST_SECRETS = 1000
 
 @dataclass(frozen=True)
 class JobSecrets:
-    """`everywhere` is for what is of no node alone. `unknown`: sentences on secrets whose values nobody told."""
+    """`everywhere` is for text that belongs to no single node. `unknown`: sentences on secrets whose values are not
+    known."""
 
     everywhere: Redactor
     of_nodes: Mapping[str, Redactor]
@@ -174,7 +175,7 @@ class JobSecrets:
 
 
 def job_secrets(cluster: Cluster, job: KnownJob) -> JobSecrets:
-    """Asks every node that is reached. A node that does not answer costs nothing but what it knows."""
+    """Asks every node that is reached. Without an answer, only that node's secrets are unknown."""
     inventory = cluster.inventory
     here = secrets_of(inventory)
     nodes = [inventory.node(name) for name in job.folders if name in cluster.site.sessions]
@@ -194,7 +195,7 @@ def job_secrets(cluster: Cluster, job: KnownJob) -> JobSecrets:
 
 
 def variables_in(data: bytes) -> dict[str, str]:
-    """The variables of such a file, `export NAME='value'` a line; lines that are none are nothing."""
+    """The variables of such a file, `export NAME='value'` a line; other lines are ignored."""
     found: dict[str, str] = {}
     for line in data.decode("utf-8", "replace").splitlines()[:MOST_SECRETS]:
         try:
@@ -216,7 +217,7 @@ def _unknown(inventory: Inventory, told: Mapping[str, Mapping[str, str]]) -> lis
             text = value.reveal() or told.get(node.name, {}).get(name)
             if text is None:
                 sentences.append(
-                    f"{value.source} is not set here, and {node.name} does not tell it: it cannot be starred"
+                    f"{value.source} is not set here, and {node.name} does not give it: it cannot be masked"
                 )
             elif not long_enough(text):
                 sentences.append(f"{value.source} is too short to be masked safely: it is shown as it is")

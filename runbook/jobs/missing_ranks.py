@@ -1,7 +1,6 @@
-"""Which ranks did not come, where others waited for them in vain: at the barrier of files, or at JAX's coordinator.
-
-JAX's initialisation aborts whoever has waited in vain, and names nobody: who did not come is told by who did.
-"""
+"""Which ranks did not come, when others waited for them in vain: at the barrier of files, or at JAX's coordinator.
+JAX's initialisation aborts a process that has waited in vain, and names none: the missing ones are those that did not
+wait."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
 
 BARRIER = "barrier: "
-"""What a keeper says first where its process was not started because of it."""
+"""How a keeper's message begins when its process was not started because of the barrier."""
 
 
 def failed_to_meet(member: KeptProcess) -> bool:
@@ -25,7 +24,7 @@ def failed_to_meet(member: KeptProcess) -> bool:
 
 
 def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
-    """The node that is to blame, and what is wrong with it. `first` waited in vain."""
+    """The node at fault, and what is wrong with it. `first` waited in vain."""
     waiting = {name: _who_waits(kept, name) for name in kept.nodes}
     owner = next(member for member in kept.members if 0 in member.place.ranks)
     met = _met(waiting[owner.place.node])
@@ -42,7 +41,7 @@ def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
             there = owner.place.node
             says = (
                 f"{_parent(folder)} on {name} is not the folder of that name on {there}: the two nodes wait in it and "
-                "do not see each other's files. It is not shared"
+                "do not see each other's files, so it is not shared"
             )
             return name, finding_for(
                 "ranks-missing", says, _seen(waiting), (there,), way="barrier-not-shared", folder=word(_parent(folder))
@@ -59,7 +58,7 @@ def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
 
 
 def _who_waits(kept: KeptProcesses, node: str) -> KeptProcess:
-    """The process of a node that puts down its name."""
+    """The process that writes the node's name into the barrier."""
     return kept.on(node)[0]
 
 
@@ -113,7 +112,7 @@ def _waited(kept: KeptProcesses, member: KeptProcess) -> bool:
 
 
 def _absent(member: KeptProcess, frozen: Mapping[str, Facts]) -> str:
-    """How it is known that it did not come; empty where it is not."""
+    """The proof that it did not come; empty without one."""
     if member.state == OVER and member.code == 0:
         return "ended with code 0 before it came"
     facts = _frozen(member, frozen)
@@ -132,6 +131,6 @@ def _doing(member: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, ...]:
 
 
 def _frozen(member: KeptProcess, frozen: Mapping[str, Facts]) -> Facts:
-    """What was seen of it while it lived, after the first had failed."""
+    """What was seen of it while it lived, after the first failure."""
     ranks = (frozen.get(member.place.node) or {}).get("ranks", {})
     return dict(ranks.get(str(member.place.ranks[0])) or {})

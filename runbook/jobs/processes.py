@@ -33,7 +33,7 @@ class KeptProcess:
     stop: Mapping[str, Any] | None = None  # why the launch script stopped before it started anything
     lost: Unreachable | None = None
     keeper_gone: bool = False
-    gave_up: str | None = None  # the exception that it printed before it did nothing any more
+    gave_up: str | None = None  # the exception that it printed before it stopped working
     started: float | None = None  # by the controller's clock
     ended: float | None = None
 
@@ -53,7 +53,7 @@ class KeptProcess:
 
     @property
     def gone(self) -> bool:
-        """Over, and nothing that it started lives on."""
+        """Whether it has ended and nothing that it started still lives."""
         return self.over and not (self.state == OVER and self.journal.get("left"))
 
     @property
@@ -66,12 +66,13 @@ class KeptProcess:
 
     @property
     def raised(self) -> bool:
-        """It ended by itself, and not well: perhaps only because another one had ended."""
+        """Whether it ended by itself with an error, perhaps only because another one had ended."""
         return self.state == OVER and self.end.raised
 
     @property
     def killed(self) -> bool:
-        """Somebody who is not runbook ended it, which is no consequence of how any other process ended."""
+        """Whether it was ended from outside and not by runbook, which does not follow from the end of another
+        process."""
         return self.state == OVER and self.end.from_outside and not self.journal.get("why")
 
     @property
@@ -96,12 +97,12 @@ class KeptProcesses:
         """Called with a node and the steps that its processes have written, by the names of their files."""
         self.seen: dict[str, object] = {}
         self.unread: dict[str, int] = {}  # bytes of logs that are still on the node
-        self.heard: dict[str, float] = {}  # by node, up to which time, on our monotonic clock, its news are known
+        self.heard: dict[str, float] = {}  # by node, up to which time, on our monotonic clock, its state is known
         self.news: queue.SimpleQueue[tuple[KeptProcess, Message | None]] = queue.SimpleQueue()
 
     @property
     def ranks(self) -> int:
-        """How many there are, of all nodes."""
+        """How many ranks there are on all nodes."""
         return sum(len(member.place.ranks) for member in self.members)
 
     @property
@@ -111,7 +112,7 @@ class KeptProcesses:
 
     @property
     def heard_until(self) -> float:
-        """Up to this time the news of all nodes are known: of later silence nobody knows, however late it is here."""
+        """Up to this time the state of all nodes is known: a later silence proves nothing, however late it is here."""
         return min(self.heard.get(name, -math.inf) for name in self.nodes)
 
     def on(self, node: str) -> list[KeptProcess]:
@@ -123,12 +124,12 @@ class KeptProcesses:
         return sum(self.logs.at(f"{voice.name}.{end}") for voice in voices for end in ("out", "err"))
 
     def drain(self, timeout_s: float) -> bool:
-        """Take in the messages of keepers that have arrived; False where none came in time."""
+        """Process the messages of keepers that have arrived; False when none came in time."""
         try:
             item = self.news.get(timeout=timeout_s)
         except queue.Empty:
             return False
-        more = self.news.qsize()  # and no more than that: nodes may say something for ever
+        more = self.news.qsize()  # and no more than that: nodes may send messages for ever
         while True:
             member, message = item
             if message is None:
@@ -141,7 +142,7 @@ class KeptProcesses:
             item = self.news.get()
 
     def learn(self, member: KeptProcess, journal: Message) -> None:
-        """Take in a journal. One that is older than the known one is passed over: it came by the slower way."""
+        """Store a journal. One that is older than the known one is ignored: it came by the slower way."""
         if STATES.index(str(journal.get("state", "none"))) < STATES.index(member.state):
             return
         member.journal = {name: value for name, value in journal.items() if name != "event"}
@@ -158,7 +159,7 @@ class KeptProcesses:
             member.keeper_gone = True
 
     def ends(self) -> list[Facts]:
-        """How long each process ran and how it ended, for reports; `ended` null: nobody saw its end."""
+        """How long each process ran and how it ended, for reports; `ended` null: its end was not seen."""
         return [
             {
                 "node": member.place.node,
@@ -185,11 +186,11 @@ class KeptProcesses:
 
 def stopped_by_user(kept: KeptProcesses) -> Finding:
     logs = (f"logs: {kept.logs.folder}",)
-    return finding_for("terminated-from-outside", "the job was stopped by whoever ran it", logs, way="asked")
+    return finding_for("terminated-from-outside", "the job was stopped by the user", logs, way="asked")
 
 
 def wait_for(kept: KeptProcesses, done: Any, timeout_s: float) -> bool:
-    """Learn until `done()`; False when the time is up, or somebody wants the run to end, first."""
+    """Process messages until `done()`; False when the time is up, or the run is to end, before that."""
     deadline = time.monotonic() + timeout_s
     while not done():
         if time.monotonic() > deadline or kept.at.stopping.is_set():

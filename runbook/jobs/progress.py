@@ -1,7 +1,7 @@
 """How far a training came, and whether it has become slower than it was in its own first minutes.
 
-Steps are the numbers that ranks print, or write into the file that RUNBOOK_PROGRESS names. A speed is told by how long
-single steps take, weighted by steps, at the first quartile and at the median: so pauses for an evaluation or a
+Steps are the numbers that ranks print, or write into the file that RUNBOOK_PROGRESS names. Speed is measured by how
+long single steps take, weighted by steps, at the first quartile and at the median: so pauses for an evaluation or a
 checkpoint, the first steps with their compiling, and steps of different length do not count, however long they last, as
 long as there are as many of them as before.
 """
@@ -16,22 +16,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.launch.job import Watch
-from runbook.node.steps import USUAL, number, step_in
+from runbook.node.training_steps import USUAL, number, step_in
 
 LOST = 0.2
-"""So large a part of its speed is told of a training."""
+"""A training that lost at least this part of its speed is reported."""
 
 BASELINE_S = 600.0
-"""So long after its first step a training is what it is compared with later."""
+"""The baseline: this long after its first step."""
 
 RECENT = 0.5
-"""The part of that time which is looked at for its speed of late."""
+"""The part of that time over which its recent speed is measured."""
 
 SHORTEST_TIMING_S = 1.0
 """Lines come here in bundles: over less than this no step is timed."""
 
 LEAST_TIMINGS = 10
-"""So many timings a speed is told from, at least."""
+"""The least number of timings for a speed."""
 
 MOST_TIMINGS = 4096
 MOST_PARTS = 1000
@@ -42,8 +42,8 @@ Timing = tuple[float, float, int]
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """Seconds a step in the first minutes, and of late. `at_once`: most of it came within a few minutes; else it came
-    by and by, as it does where the steps themselves grow."""
+    """Seconds a step in the first minutes, and recently. `at_once`: most of the change came within a few minutes;
+    otherwise it came gradually, as it does when the steps themselves grow."""
 
     before_s: float
     now_s: float
@@ -51,7 +51,7 @@ class Slowdown:
 
     @property
     def lost(self) -> float:
-        """The part of the speed that is lost."""
+        """The lost part of the speed."""
         return 1.0 - self.before_s / self.now_s
 
 
@@ -69,7 +69,7 @@ class StepTimes:
         self._parts: list[tuple[float, float]] = []  # when a part of it ended, and how long a step took in it
 
     def reached(self, now: float, step: int) -> None:
-        """The job came to this step. An earlier one than before, after a restart from a checkpoint, is a new
+        """The job reached this step. A step before the known one, after a restart from a checkpoint, is a new
         beginning."""
         with self._lock:
             if self._anchor is None:
@@ -99,7 +99,7 @@ class StepTimes:
         return now - self._begun if self._anchor else 0.0
 
     def slower(self, now: float) -> Slowdown | None:
-        """Whether it is, by LOST; None also where too little is known."""
+        """The slowdown, if it is at least LOST; None also when too little is known."""
         with self._lock:
             if self._anchor is None or now - self._begun < self.baseline_s + self._recent_s:
                 return None
@@ -116,7 +116,7 @@ class StepTimes:
 
 
 def quantile(timings: Iterable[Timing], share: float) -> float:
-    """Seconds a step, that this share of all steps did not take."""
+    """Seconds a step, at this quantile of all steps."""
     ordered = sorted((seconds, steps) for _, seconds, steps in timings)
     wanted = share * sum(steps for _, steps in ordered)
     passed = 0
@@ -150,12 +150,12 @@ SHORTEST_S = 1.0
 """Lines come here in bundles: over less than this no speed is told."""
 
 REMEMBERED = 200
-"""Steps from which the speed is told."""
+"""Steps from which the speed is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRate:
-    """`step` is the highest of any rank; `age_s` is how long ago somebody came further; `per_s` is None until two steps
+    """`step` is the highest of any rank; `age_s` is how long ago a rank came further; `per_s` is None until two steps
     are known."""
 
     step: int
@@ -174,19 +174,19 @@ class StepRate:
 
 
 class StepProgress:
-    """The steps of one attempt. Times are on the monotonic clock; any thread may tell what it heard."""
+    """The steps of one attempt. Times are on the monotonic clock; any thread may call it."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._pattern = watch.progress or USUAL
         self._lock = threading.Lock()
-        self._last = math.inf  # when somebody came further; nobody can before all have been started
+        self._last = math.inf  # when a rank came further; none can before all have been started
         self._longest_s = 0.0
-        self._reported = False  # a stall is told once, until somebody comes further
+        self._reported = False  # a stall is reported once, until a rank comes further
         self._steps: deque[tuple[float, int]] = deque(maxlen=REMEMBERED)  # of the whole job
         self.step_times = StepTimes(watch.baseline_s)
         self.by_rank: dict[int, int] = {}
-        """The step of every rank that tells its own."""
+        """The step of every rank that reports its own."""
 
     def begin(self) -> None:
         """All ranks have been started: from now on silence counts."""
@@ -194,14 +194,14 @@ class StepProgress:
             self._last = time.monotonic()
 
     def heard(self, rank: int | None, lines: Iterable[str]) -> None:
-        """Lines that a rank printed; None for what speaks for several."""
+        """Lines that a rank printed; None for the output of several."""
         for line in lines:
             step = step_in(line, self._pattern)
             if step is not None:
                 self.reached(rank, step)
 
     def written(self, steps: Mapping[str, str], ranks: Mapping[str, int | None]) -> None:
-        """What stands in the files of processes, by their names."""
+        """The contents of the step files, by the names of the processes."""
         for name, text in steps.items():
             step = number(text)
             if step is not None and name in ranks:
@@ -234,8 +234,8 @@ class StepProgress:
             return StepRate(high, time.monotonic() - self._last, per_s)
 
     def stalled_s(self, heard_until: float) -> float | None:
-        """How long nobody has come further, where that is longer than it may be. `heard_until`: since then nobody knows
-        what the ranks have told."""
+        """How long no rank has come further, when that is longer than it may be. `heard_until`: what ranks reported
+        later is not known yet."""
         with self._lock:
             limit = None if self._reported else self._limit_s()
             idle_s = heard_until - self._last

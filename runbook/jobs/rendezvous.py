@@ -1,11 +1,8 @@
-"""Ranks that do not meet: who has not come, and what keeps those that came apart.
-
-Libraries wait five minutes to half an hour for a rank that never comes, and name nobody. After the launch's
-`rendezvous_timeout` the kernels of all nodes are asked which rank has a connection to the rendezvous port. Where one
-has none, every rank is looked at as on a stall, and what lies between the nodes with it. The job ends only where that
-proves what is wrong. A rank that works on its way there (it imports, compiles, reads) is accused of nothing, and no
-other is while it does: they may wait for it.
-"""
+"""Ranks that do not meet: which have not come, and what separates those that came. Libraries wait five minutes to half
+an hour for a rank that never comes, and do not name it. After the launch's `rendezvous_timeout` the kernels of all
+nodes are asked which rank has a connection to the rendezvous port. When one has none, every rank is looked at as on a
+stall, and the network between the nodes as well. The job ends only where that proves what is wrong. While a rank works
+on its way there (it imports, compiles, reads), neither it nor any other is accused: they may wait for it."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Facts
-from runbook.checks.network.live_traffic import between, flows, names_by_address
+from runbook.checks.network.live_traffic import between, names_by_address, rank_connections
 from runbook.checks.ranks.evidence import rank_stopped
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.processes import KeptProcess, KeptProcesses
@@ -28,16 +25,16 @@ from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
-from runbook.transport.answers import Flows
+from runbook.transport.node_answers import RankConnections
 
 LOOK_S = 2.0
-"""For so long the CPU time, the reading and the traffic of a rank are counted."""
+"""How long the CPU time, the reading and the traffic of a rank are counted."""
 
 WORKS = 0.05
-"""So large a share of one CPU is work."""
+"""This share of one CPU counts as work."""
 
 DOWNLOAD = 64 << 10
-"""Bytes within a look that are more than launchers say to each other."""
+"""More bytes within a look than launchers exchange."""
 
 BETWEEN_S = 6.0
 
@@ -47,7 +44,7 @@ IDLE_S = 15.0
 AT_RENDEZVOUS = re.compile(r"/torch/distributed/(?:elastic/)?rendezvous\b|/jax/_src/distributed\.py$")
 JOINS = "init_process_group"
 SHELLS = ("sh", "bash", "dash")
-NOBODY: Flows = {"connections": [], "listening": []}
+NOBODY: RankConnections = {"connections": [], "listening": []}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,7 @@ class RendezvousWatch:
             self._due = self._begun + self._timeout_s
 
     def met(self) -> None:
-        """The ranks are known to have met: it is not looked again."""
+        """The ranks are known to have met: there are no further looks."""
         self._due = math.inf
 
     def due(self) -> bool:
@@ -103,22 +100,22 @@ class RendezvousWatch:
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.monotonic() - (self._begun or time.monotonic())
 
     def look(self, kept: KeptProcesses) -> dict[str, list[Finding]]:
-        """Findings by guilty node. None where all have met, or nobody waits, or nothing is proven: then it is due again
-        after as long as has passed."""
+        """Findings by node. None when all have met, none waits, or nothing is proven: then the next look is due after
+        as long again."""
         at = replace(kept.at, inventory=self._inventory, deadline=time.monotonic() + LOOK_S)
         rendezvous = at.inventory.rendezvous
-        told = within_job(flows(at), set(names_by_address(at)), rendezvous.port)
+        told = within_job(rank_connections(at), set(names_by_address(at)), rendezvous.port)
         if kept.ranks < 2 or all_connected(kept, told, rendezvous.port):
             self.met()
             return {}
         self._due = time.monotonic() + max(IDLE_S, self.seconds)
         arrivals = list(arrivals_of(kept, told, freeze(kept, seconds=LOOK_S), rendezvous.port))
         if not any(one.waits for one in arrivals):
-            return {}  # they do not meet at this port, or all of them are on their way
+            return {}  # they do not meet at this port, or all are still on their way
         where = f"{dialled_address(rendezvous, len(at.nodes))}:{rendezvous.port}"
         since = f"not all ranks have met at {where} after {seconds_text(self.seconds)}"
         kept.at.say(f"{since}: looking at every rank")
@@ -133,12 +130,13 @@ class RendezvousWatch:
     def _absent(
         self, kept: KeptProcesses, arrivals: Sequence[Arrival], since: str, *, opened: bool, blind: Sequence[str]
     ) -> dict[str, list[Finding]]:
-        """Who has not come, where none of them works any more."""
+        """The ranks that have not come, when none of them still works."""
         absent = [
             one
             for one in arrivals
             if not (one.connected or one.waits)
-            and (opened or one.stacks or 0 in one.place.ranks)  # who is refused waits too, and may not be able to tell
+            # a rank that is refused waits too, and may not be able to say so
+            and (opened or one.stacks or 0 in one.place.ranks)
         ]
         names = frozenset(one.place.label for one in absent)
         idle = bool(absent) and not blind and all(one.processes and not one.works for one in absent)
@@ -153,13 +151,13 @@ class RendezvousWatch:
             kept.at.say(f"{name} could not be looked at", name)
         if not absent and not blind:
             kept.at.say(
-                f"all {len(arrivals)} are at the rendezvous or try to get there, and nothing is seen between them"
+                f"all {len(arrivals)} are at the rendezvous or try to get there, and nothing wrong is seen between them"
             )
         return {}
 
 
-def within_job(told: Mapping[str, Flows], ours: Set[str], port: int) -> dict[str, Flows]:
-    """Without the dials to elsewhere: who waits for a server of its own does not wait for the other ranks."""
+def within_job(told: Mapping[str, RankConnections], ours: Set[str], port: int) -> dict[str, RankConnections]:
+    """Without the dials to elsewhere: a rank that waits for a server of its own does not wait for the other ranks."""
     return {
         name: {
             **one,
@@ -173,7 +171,7 @@ def within_job(told: Mapping[str, Flows], ours: Set[str], port: int) -> dict[str
     }
 
 
-def all_connected(kept: KeptProcesses, told: Mapping[str, Flows], port: int) -> bool:
+def all_connected(kept: KeptProcesses, told: Mapping[str, RankConnections], port: int) -> bool:
     """Whether every rank that lives is connected to this port, or listens there, and none dials without an answer."""
     for member in [member for member in kept.members if not member.over]:
         its = told.get(member.place.node)
@@ -184,7 +182,7 @@ def all_connected(kept: KeptProcesses, told: Mapping[str, Flows], port: int) -> 
     return True
 
 
-def _ranks_at(told: Flows, port: int) -> set[int | None]:
+def _ranks_at(told: RankConnections, port: int) -> set[int | None]:
     found = {one["rank"] for one in told["listening"] if one["port"] == port}
     return found | {
         one["rank"] for one in told["connections"] if one["open"] and port in (one["remote_port"], one["local_port"])
@@ -192,9 +190,9 @@ def _ranks_at(told: Flows, port: int) -> set[int | None]:
 
 
 def arrivals_of(
-    kept: KeptProcesses, told: Mapping[str, Flows], frozen: Mapping[str, Facts], port: int
+    kept: KeptProcesses, told: Mapping[str, RankConnections], frozen: Mapping[str, Facts], port: int
 ) -> Iterator[Arrival]:
-    """Of the ranks that live, by the sockets that their nodes told of, and by what they were seen to do."""
+    """The arrivals of ranks that live, from their sockets and from what they were seen to do."""
     for member in [member for member in kept.members if not member.over]:
         place, node = member.place, member.place.node
         seen: Facts = frozen.get(node, {}).get("ranks", {}).get(str(place.ranks[0])) or {}
@@ -205,7 +203,7 @@ def arrivals_of(
             yield _of_member(member, its, seen, port)
 
 
-def _of_member(member: KeptProcess, told: Flows, seen: Facts, port: int) -> Arrival:
+def _of_member(member: KeptProcess, told: RankConnections, seen: Facts, port: int) -> Arrival:
     """A kept process with all that it started: a rank, or a launcher, which has no number of its own."""
     place = member.place
     processes = tuple(seen.get("processes", ()))
@@ -215,12 +213,12 @@ def _of_member(member: KeptProcess, told: Flows, seen: Facts, port: int) -> Arri
     return _arrival(place, ranks, told, port, processes, texts, works=works)
 
 
-def _of_a_launcher(place: ProcessSpec, told: Flows, seen: Facts, port: int) -> Arrival:
+def _of_a_launcher(place: ProcessSpec, told: RankConnections, seen: Facts, port: int) -> Arrival:
     """A rank that a launcher started."""
     processes = tuple(one for one in seen["processes"] if one["rank"] in place.ranks)
     texts = [text for one in processes if (text := seen["own_stacks"].get(str(one["pid"])))]
-    # What all of the launcher's processes carried is not told of each: while they carry more than their own words, this
-    # one may be what reads.
+    # The traffic of a launcher's processes is known only in sum: while they carry more than their own messages, this
+    # one may be reading.
     works = (seen.get("moved") or 0) >= DOWNLOAD or any(
         one["state"] in "RD" or one["cpu"] >= WORKS for one in processes
     )
@@ -230,7 +228,7 @@ def _of_a_launcher(place: ProcessSpec, told: Flows, seen: Facts, port: int) -> A
 def _arrival(
     place: ProcessSpec,
     ranks: set[int | None],
-    told: Flows,
+    told: RankConnections,
     port: int,
     processes: tuple[Facts, ...],
     texts: Sequence[str],
@@ -249,7 +247,7 @@ def _arrival(
 
 
 def _stopped(arrivals: Sequence[Arrival], since: str) -> dict[str, list[Finding]]:
-    """Those whose own process is stopped; a helper beside one that works may be."""
+    """Ranks whose own process is stopped; a stopped helper beside one that works does not count."""
     found: dict[str, list[Finding]] = {}
     for arrival in arrivals:
         node = arrival.place.node
@@ -261,7 +259,7 @@ def _stopped(arrivals: Sequence[Arrival], since: str) -> dict[str, list[Finding]
 
 
 def _kept_apart(at: Context, arrivals: Sequence[Arrival]) -> dict[str, list[Finding]]:
-    """What lies between the nodes, where some try in vain to be connected, or may."""
+    """What blocks the way between the nodes, when ranks dial in vain, or may."""
     trying = [one for one in arrivals if one.dials or (not one.connected and (one.waits or not one.stacks))]
     if not trying or len(at.nodes) < 2 or at.inventory.one_machine:
         return {}

@@ -32,16 +32,16 @@ def decide(
     replaced: bool = False,
     chance: random.Random | None = None,
 ) -> Decision:
-    """After failed tries with these causes, the last one's last: try again or not. `retries` are those after the first;
-    `may_be_gone`: whoever wrote the playbook wants another try after what ended the last one; `replaced`: the node with
-    the cause leaves, and a spare comes for it."""
+    """Whether to try again, after failed tries with these causes, the latest last. `retries` are those after the first;
+    `may_be_gone`: the playbook asks for another try after what ended the last one; `replaced`: the node with the cause
+    leaves, and a spare comes for it."""
     cause, made = causes[-1], len(causes)
     if retries == 0:
         return Decision(again=False, why="")
     if replaced and made <= retries:
         return Decision(again=True, why=f"a spare takes its place: attempt {made + 1} of {retries + 1}")
     if cause not in of_kind("transient") | of_kind("once") and not may_be_gone:
-        return Decision(again=False, why=f"{cause} would be the same again: not tried again")
+        return Decision(again=False, why=f"{cause} would come again: not tried again")
     if cause in of_kind("once") and not may_be_gone and made > 1 and causes[-2] == cause:
         return Decision(again=False, why=f"{cause} happened twice in a row: not tried again")
     if made > retries:
@@ -62,7 +62,7 @@ def judge_retry(
     stalled: bool,
     replaced: bool = False,
 ) -> tuple[list[Outcome], float | None]:
-    """The outcomes of an attempt, with the reason where it is not tried again, and the seconds until the next attempt,
+    """The outcomes of an attempt, with the reason when it is not tried again, and the seconds until the next attempt,
     None for none. `causes` are those of the attempts before; this one's is added. `stalled`: a stall ended it;
     `replaced`: a spare comes for the node with the cause."""
     guilty = _guilty(outcomes)

@@ -1,11 +1,8 @@
-"""A node that is slow by its network alone: in a collective all ranks wait alike, so neither steps nor stacks tell it
-from the others.
-
-What the kernels count of each connection does: for how long something was on its way, and how much. A node is named
-where all that it sends, or gets, or both, goes several times more slowly than what the other nodes exchange meanwhile,
-in two looks, and no other node explains that as well. Where two do, which is so for the two ends of a single slow way,
-the one is named whose own adapters say that they are slow, and otherwise nobody.
-"""
+"""A node that is slow by its network alone: in a collective all ranks wait alike, so neither steps nor stacks
+distinguish it from the others. The kernels' counts of each connection do: for how long data was on its way, and how
+much. A node is named where all that it sends, or gets, or both, goes several times more slowly than what the other
+nodes exchange meanwhile, in two looks, and no other node explains that as well. When two do, such as the two ends of a
+single slow path, the one is named whose own adapters say that they are slow, and otherwise none."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from runbook.checks.bandwidth.adapters import SlowReason
 from runbook.model.units import bytes_text
 
 BUSY = 0.3
-"""Part of the time in which something has to be on its way before a way is slow: others fill their pauses otherwise."""
+"""A path is slow only if data is on its way for at least this part of the time: otherwise pauses have other reasons."""
 
 TIMES = 5.0
 """So many times slower than every other way; rates of busy machines scatter by three."""
@@ -26,10 +23,10 @@ ALIKE = 0.25
 """Ways that carry less than this part of the bytes are no measure: small messages go slowly everywhere."""
 
 NEAR = 2.0
-"""A limit that is no more than so many times the rate explains it."""
+"""A limit of at most this many times the rate explains it."""
 
 LEAST = 64 * 1024
-"""Bytes of which a rate is told."""
+"""The least number of bytes for a rate."""
 
 VERBS = {"sends": "what {} sends", "gets": "what is sent to {}", "both": "what {} sends and gets"}
 
@@ -66,7 +63,7 @@ class Suspect:
     ways: tuple[Way, ...]
 
     def agrees(self, other: Suspect) -> bool:
-        """Whether both may be the same fault: where a node sends slowly, what it gets waits for acknowledgements."""
+        """Whether both may be the same fault: when a node sends slowly, what it gets waits for its acknowledgements."""
         return self.node == other.node and (self.how == other.how or "both" in (self.how, other.how))
 
     def explained_by(self, reason: SlowReason) -> bool:
@@ -76,7 +73,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class SlowNetwork:
-    """`node` is None where nobody can be told from the others."""
+    """`node` is None when no node stands out from the others."""
 
     node: str | None
     says: str
@@ -85,7 +82,7 @@ class SlowNetwork:
 
 
 def suspects(ways: Iterable[Way]) -> list[Suspect]:
-    """The nodes of which each would explain alone what is slow; none where nothing is."""
+    """The nodes each of which alone would explain what is slow; none when nothing is slow."""
     ways = [way for way in ways if way.bytes >= LEAST]
     found: list[Suspect] = []
     for node in dict.fromkeys(end for way in ways for end in (way.source, way.destination)):
@@ -110,8 +107,8 @@ def _without(ways: Iterable[Way], its: Iterable[Way]) -> list[Way]:
 
 
 def judge_network(looks: Sequence[Sequence[Way]], reasons: Mapping[str, Sequence[SlowReason]]) -> SlowNetwork | None:
-    """From independent looks, each of which a node has to explain. `reasons`: why the adapters of a node are slow, by
-    its own account, of every node that was asked."""
+    """The slow node, from independent looks, each of which it has to explain. `reasons`: why the adapters of a node are
+    slow, by its own account, of every node that was asked."""
     seen = [suspects(ways) for ways in looks]
     alike = [one for one in (seen or [[]])[-1] if all(any(one.agrees(other) for other in each) for each in seen)]
     if not alike:
@@ -122,7 +119,7 @@ def judge_network(looks: Sequence[Sequence[Way]], reasons: Mapping[str, Sequence
     evidence = tuple(str(way) for one in alike[:1] for way in one.ways[:6])
     if len(chosen) != 1:
         between = " or ".join(VERBS[one.how].format(one.node) for one in alike)
-        says = f"{between} is {_how_slow(alike[0], looks[-1])}, and nothing tells which: their adapters look alike"
+        says = f"{between} is {_how_slow(alike[0], looks[-1])}, and it is not known which: their adapters look alike"
         nodes = " and ".join(one.node for one in alike)
         return SlowNetwork(None, says, mend("training-slowed", "network", nodes=nodes), evidence)
     (one,) = chosen

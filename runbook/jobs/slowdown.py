@@ -1,10 +1,10 @@
-"""A training that has become slower, or a node that the others wait for: who it is, and why, where that can be seen.
+"""A training that has become slower, or a node that the others wait for: which node, and why, when that can be seen.
 
-In synchronous training all ranks make a step together, so the late one does not show by its steps: it is the one that
-does not wait. After readings of the counters, main threads are looked at again and again, by their state, and by their
-stack where they can be asked. Whoever sleeps in a call that all have to make waits for another rank. A node is accused
+In synchronous training all ranks make a step together, so the steps do not show the late one: it is the one that does
+not wait. After readings of the counters, main threads are looked at again and again, by their state, and by their stack
+where they can be asked. A rank that sleeps in a call that all have to make waits for another rank. A node is accused
 only where one of its ranks hardly ever waits and all ranks of all other nodes do, most clearly. Ranks with GPUs accuse
-nobody by that: their main threads wait for their own GPU as well. Where all wait alike it may be the network of one
+no node by that: their main threads wait for their own GPU as well. Where all wait alike it may be the network of one
 node (slow_network.py).
 """
 
@@ -26,7 +26,7 @@ from runbook.jobs.stall import TOGETHER, frames_of
 from runbook.model.inventory import Node
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome
-from runbook.transport import answers
+from runbook.transport import node_answers
 
 LOOKS = 24
 EVERY_S = 0.4
@@ -37,7 +37,7 @@ MUCH = 0.35
 hundred."""
 
 BUSY = 0.5
-"""A process that uses so much of a CPU, and is none of ours, is worth being named."""
+"""A process of others that uses at least this much of a CPU is named."""
 
 HELD_BACK = 0.1
 WAITED = 0.3
@@ -49,12 +49,12 @@ PAGES = 1000
 
 
 Why = Mapping[str, str]
-"""Reasons in words, by what kind of thing they are."""
+"""Reasons in words, by their kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """A rank, and for what part of the looks it waited for others; None where too few of them told."""
+    """A rank, and for what part of the looks it waited for others; None when too few looks gave an answer."""
 
     node: str
     label: str
@@ -68,7 +68,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class LateNode:
-    """The node that the others wait for. `remedy` is empty where its counters are to tell."""
+    """The node that the others wait for. `remedy` is empty when its counters give it."""
 
     node: str
     says: str
@@ -77,7 +77,7 @@ class LateNode:
 
 
 def waits(node: str, label: str, states: str, stacks: Sequence[str], *, by_stack: bool) -> Waits:
-    """From the states, and where `by_stack` from the stacks, of a rank's main thread, one a look."""
+    """From the states of a rank's main thread, or with `by_stack` from its stacks, one for each look."""
     told: list[bool] = []
     for state, text in zip(states, stacks, strict=False):
         frames = frames_of(text) if by_stack else ()
@@ -89,7 +89,7 @@ def waits(node: str, label: str, states: str, stacks: Sequence[str], *, by_stack
 
 
 def late(seen: Sequence[Waits]) -> LateNode | None:
-    """The node that all others wait for; None where none can be told from the others."""
+    """The node that all others wait for; None when no node stands out."""
     shares = [(one, one.share) for one in seen if one.share is not None]
     if len(shares) < len(seen):
         return None
@@ -105,9 +105,12 @@ def late(seen: Sequence[Waits]) -> LateNode | None:
 
 
 def reasons(
-    node: str, then: answers.Counters | None, now: answers.Counters | None, busy: Sequence[answers.BusyProcess]
+    node: str,
+    then: node_answers.Counters | None,
+    now: node_answers.Counters | None,
+    busy: Sequence[node_answers.BusyProcess],
 ) -> Why:
-    """What slows a node down, as far as its own counters tell. `busy`: the processes of others that use its CPUs."""
+    """What slows a node down, as far as its own counters show. `busy`: the processes of others that use its CPUs."""
     found = dict(_of_machine(node, then, now)) if then is not None and now is not None else {}
     for gpu in gpus_of(now) if now is not None else ():
         if held := held_back(gpu):
@@ -121,7 +124,7 @@ def reasons(
     return found
 
 
-def _of_machine(node: str, then: answers.Counters, now: answers.Counters) -> Iterator[tuple[str, str]]:
+def _of_machine(node: str, then: node_answers.Counters, now: node_answers.Counters) -> Iterator[tuple[str, str]]:
     seconds: float = max(0.001, now["clock"] - then["clock"])
 
     def risen(name: str) -> float:
@@ -141,7 +144,7 @@ def _of_machine(node: str, then: answers.Counters, now: answers.Counters) -> Ite
 
 
 def own(why: Mapping[str, Why], node: str) -> Why:
-    """What is to be said of this node, and not of all."""
+    """What holds for this node, and not for all."""
     return {
         kind: says
         for kind, says in why.get(node, {}).items()
@@ -156,9 +159,8 @@ def judge(
     seen: Sequence[str] = (),
     network: SlowNetwork | None = None,
 ) -> dict[str, Finding]:
-    """A finding by node; none where nothing is to be said. `why`: of every node of the job. `slower` is None where the
-    training was looked at for late nodes alone. `seen`: what the ranks were seen to do, in words. `network`: what is
-    slow of it."""
+    """A finding by node; none without proof. `why`: for every node of the job. `slower` is None when only late nodes
+    were looked for. `seen`: what the ranks were seen to do, in words. `network`: the slow part of it."""
     how_slow = slowdown_text(slower) if slower else ""
     if found is None and network is not None and network.node is not None:
         found = LateNode(network.node, network.says, network.remedy, network.evidence)
@@ -183,12 +185,12 @@ def judge(
     lines = [line for each in why.values() for line in each.values()]
     if not lines and not slower.at_once:
         return {}  # the steps themselves may have grown
-    says = f"{how_slow}; no node can be told from the others" + (f": {'; '.join(lines[:2])}" if lines else "")
+    says = f"{how_slow}; no node stands out from the others" + (f": {'; '.join(lines[:2])}" if lines else "")
     return {node: finding_for("training-slowed", says, (*lines, *seen), way="alike") for node in first}
 
 
 def slowdown_text(slower: Slowdown) -> str:
-    how = "at once" if slower.at_once else "by and by"
+    how = "at once" if slower.at_once else "gradually"
     was, now = seconds_text(slower.before_s), seconds_text(slower.now_s)
     return f"the training is {slower.lost:.0%} slower than in its first minutes, {how}: {now} a step, {was} before"
 
@@ -209,7 +211,7 @@ MOST_SHOWN = 16
 
 
 class SlowdownSearch:
-    """`look` tells once what it finds. `tell` gets the node and the finding; `say` a sentence that accuses nobody."""
+    """`look` reports each finding once. `tell` gets the node and the finding; `say` a sentence that accuses no node."""
 
     def __init__(
         self,
@@ -226,7 +228,7 @@ class SlowdownSearch:
         self._say = say
         self._early = False
         self._reported = False
-        self._busy: dict[str, list[answers.BusyProcess]] = {}
+        self._busy: dict[str, list[node_answers.BusyProcess]] = {}
         self._seen: list[Waits] = []
         self._ways: list[Way] = []
 
@@ -241,7 +243,7 @@ class SlowdownSearch:
             found = self._late(by_stack=True)
             looks.append(self._ways)
         if any(member.over for member in self._kept.members):
-            return  # the others do not wait for it any more, or for nothing else
+            return  # the others no longer wait for it, or only for it
         self._say_what(slower, found, self._network(looks) if found is None else None)
 
     def _due(self, now: float) -> bool:
@@ -266,12 +268,12 @@ class SlowdownSearch:
         return {**reasons(name, then, now, self._busy.get(name, ())), **rose}
 
     def _late(self, *, by_stack: bool) -> LateNode | None:
-        """None also where a rank has a GPU, for which it waits as for another rank."""
+        """None also when a rank has a GPU: waiting for it looks like waiting for another rank."""
         kept = self._kept
         gpus = any(member.place.gpus for member in kept.members)
         nodes = [kept.at.inventory.node(name) for name in kept.live_nodes()]
 
-        def ask(node: Node) -> answers.StackSamples:
+        def ask(node: Node) -> node_answers.StackSamples:
             leaders = {str(m.place.ranks[0]): m.journal.get("pid") for m in kept.on(node.name) if not m.over}
             order = {
                 "leaders": leaders,
@@ -279,7 +281,7 @@ class SlowdownSearch:
                 "every_s": EVERY_S,
                 "stacks": kept.stacks.get(node.name) if by_stack and not gpus else None,
             }
-            return kept.at.session(node).call(answers.STACK_SAMPLES, order, timeout_s=ANSWER_S)
+            return kept.at.session(node).call(node_answers.STACK_SAMPLES, order, timeout_s=ANSWER_S)
 
         said = kept.at.run.site.each(nodes, ask, timeout_s=ANSWER_S)
         told = {name: answer for name, answer in said.items() if not isinstance(answer, BaseException)}
@@ -290,12 +292,12 @@ class SlowdownSearch:
             for rank in (rank for member in kept.on(name) for rank in member.place.ranks)
             for states, stacks in [_looks(ranks.get(str(rank)))]
         ]
-        whole = len(told) == len(kept.nodes)  # else whoever is not heard may be the one
+        whole = len(told) == len(kept.nodes)  # else a rank without an answer may be the one
         self._ways = ways_of(kept.at, told) if whole else []
         return late(self._seen) if whole and not gpus else None
 
     def _network(self, looks: Sequence[Sequence[Way]]) -> SlowNetwork | None:
-        """What of the network is slow, where all ranks wait alike."""
+        """The slow part of the network, when all ranks wait alike."""
         if len(looks) < 2 or not all(map(suspects, looks)):
             return None
         told = adapters.ask(replace(self._kept.at, deadline=time.monotonic() + ANSWER_S))
@@ -304,11 +306,11 @@ class SlowdownSearch:
         return judge_network(looks, why)
 
 
-def _looks(told: answers.RankSamples | None) -> tuple[str, list[str]]:
+def _looks(told: node_answers.RankSamples | None) -> tuple[str, list[str]]:
     return (told["states"], told["stacks"]) if told else ("", [])
 
 
-def ways_of(at: Context, told: Mapping[str, answers.StackSamples]) -> list[Way]:
+def ways_of(at: Context, told: Mapping[str, node_answers.StackSamples]) -> list[Way]:
     """What the ranks of each node sent to those of each other one meanwhile."""
     names = names_by_address(at)
     found: dict[tuple[str, str], Way] = {}

@@ -1,7 +1,6 @@
-"""A training that makes no steps any more: which rank the others wait for, and where it stands.
-
-A rank is accused only by what tells it from the others: it is stopped, it stands somewhere else than in a call that all
-have to make, or it makes another one than most. Where the ranks do not differ nobody is accused.
+"""A training that no longer makes steps: which rank the others wait for, and where it is. A rank is accused only by how
+it differs from the others: it is stopped, it is elsewhere than in a call that all have to make, or it makes another
+call than most. When the ranks do not differ none is accused.
 
 A rank with a GPU may wait for it in any line of its own. But then something runs on that GPU, and be it the kernel of a
 collective, which keeps it busy for as long as it waits for other ranks: an idle GPU is not waited for, and belongs to a
@@ -27,10 +26,10 @@ from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome, outcomes_of
 
 COMPUTES = 0.2
-"""So large a share of one CPU, which others may want as well, is computing, or waiting actively."""
+"""This share of one CPU, which other programs may use as well, means computing, or waiting actively."""
 
 IDLE, IN_USE = 0, 50
-"""Percent of the last second in which something ran on a GPU, as nvidia-smi tells: none, and a waiting collective."""
+"""Percent of the last second in which a kernel ran on a GPU, by nvidia-smi: idle, and in a waiting collective."""
 
 MOST_FRAMES = 6
 
@@ -83,8 +82,8 @@ class SeenProcess:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether it surely is in no such call. A line of its own may be one that waits for a GPU: `loss.item()` is no
-        Python function, and has no frame."""
+        """Whether it is certainly in no such call. A line of its own may wait for a GPU: `loss.item()` is no Python
+        function, and has no frame."""
         may_wait = self.has_gpu and self.gpu_use != IDLE and not OF_PYTHON.search(self.frames[0].file)
         return not self.together and not may_wait
 
@@ -127,12 +126,12 @@ class SeenProcess:
 
 
 def shown(label: str, frames: Sequence[StackFrame]) -> list[str]:
-    """Lines of evidence of where it stands; none without frames."""
+    """Lines of evidence for where it is; none without frames."""
     return [f"{label} is in:", *(f"  {frame}" for frame in frames[:MOST_FRAMES])] if frames else []
 
 
 def judge_stall(kept: KeptProcesses, progress: StepProgress, frozen: Mapping[str, Facts]) -> dict[str, list[Finding]]:
-    """Findings by guilty node, from what all nodes told; by every node where nobody stands out."""
+    """Findings by node, from what all nodes said; for every node when none stands out."""
     rate = progress.rate()
     since = f"no step for {seconds_text(rate.age_s)}, after step {rate.step:,}" if rate else "no step so far"
     ranks = list(_seen_processes(kept, frozen))
@@ -149,19 +148,18 @@ def judge_stall(kept: KeptProcesses, progress: StepProgress, frozen: Mapping[str
         finding = finding_for("collective-stall-uniform", says, tuple(evidence), way="job")
     else:
         finding = finding_for(
-            "training-stalled", f"{since}, and nothing tells one rank from the others", (*_states(ranks), *evidence)
+            "training-stalled", f"{since}, and no rank stands out from the others", (*_states(ranks), *evidence)
         )
     return {name: [finding] for name in kept.nodes}
 
 
 def accused(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
-    """Findings by guilty node; none where nothing tells one rank from the others. `since` says how long there was no
-    step."""
+    """Findings by node; none when no rank stands out. `since` says how long there was no step."""
     return _asleep(ranks, since) or _elsewhere(ranks, since)
 
 
 def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]], stalled_s: float) -> list[Outcome]:
-    """One a node: the guilty fail, of the others nothing was proven. `stalled_s`: how long there was no step."""
+    """One a node: the nodes at fault fail, about the others nothing was proven. `stalled_s`: seconds without a step."""
     guilty = tuple(sorted(found))
     names = ", ".join(guilty)
     waited = finding_for("peer-died", f"its ranks were ended because of {names}", (), guilty, node=names)
@@ -181,7 +179,7 @@ def _seen_processes(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterato
 
 
 def _of_member(member: KeptProcess, seen: Mapping[str, Any], gpu_use: Mapping[str, int]) -> Iterator[SeenProcess]:
-    """The processes of a kept one that are ranks: those that told a stack, else the one that works most."""
+    """The processes of a kept one that are ranks: those that gave a stack, else the one that uses most CPU."""
     stacks = {int(pid): frames_of(text) for pid, text in seen["own_stacks"].items()}
     ranks = [process for process in seen["processes"] if process["rank"] is not None and _is_rank(process, member)]
     chosen = [process for process in ranks if stacks.get(process["pid"]) or process["state"] in "TtD"]
@@ -215,7 +213,7 @@ def _is_rank(process: Mapping[str, Any], member: KeptProcess) -> bool:
 
 
 def _first_of_each(processes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """One a rank, the first that was started: the others are its data loaders."""
+    """One process for each rank, the first that was started: the others are its data loaders."""
     found: dict[int, Mapping[str, Any]] = {}
     for process in sorted(processes, key=lambda one: int(one["pid"])):
         found.setdefault(process["rank"], process)
@@ -283,7 +281,7 @@ def _count(waiting: Sequence[SeenProcess]) -> str:
 
 
 def _steps(by_rank: Mapping[int, int]) -> list[str]:
-    """What ranks told of themselves, where that differs. No proof: a rank may hold its lines back."""
+    """The last steps of the ranks, when they differ. Not a proof: a rank may hold its lines back."""
     least, most = min(by_rank.values(), default=0), max(by_rank.values(), default=0)
     late = [rank for rank, step in sorted(by_rank.items()) if step < most]
     return [f"the last step of rank {', '.join(map(str, late[:8]))} is {least:,}, of others {most:,}"] if late else []

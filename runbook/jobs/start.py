@@ -13,7 +13,7 @@ from importlib import resources
 
 from runbook.causes.findings import finding_for, unreachable_for
 from runbook.checks.context import Context, Facts, no_answer
-from runbook.checks.ping.names import gloo_announces, own_name_finding
+from runbook.checks.ping.host_names import gloo_announces, own_name_finding
 from runbook.checks.ping.observations import Observations
 from runbook.checks.port import holders
 from runbook.jobs.attempt import BY_LAUNCHER, Attempt, ProcessSpec, about
@@ -25,15 +25,15 @@ from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
-from runbook.transport import answers
+from runbook.transport import node_answers
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 AFTER_S = 8.0
-"""What a keeper may take beyond the grace, to kill and to write that down."""
+"""How long a keeper may take beyond the grace, to kill and to write that down."""
 
 STACKS = "stacks"
-"""The folder in an attempt's where its ranks write their stacks."""
+"""The folder of an attempt in which its ranks write their stacks."""
 STACK_ON_SIGNAL = resources.files("runbook.node").joinpath("stack_on_signal.py")
 
 READY_S = 30.0
@@ -41,10 +41,8 @@ READY_S = 30.0
 
 
 def prepare(kept: KeptProcesses, attempt: Attempt, *, ready_s: float, facts: Facts) -> dict[str, Outcome]:
-    """Outcomes of the nodes that are not ready, by name; empty when every keeper waits for its word, or at the barrier.
-
-    `facts` are written down on every node for whoever comes later.
-    """
+    """Outcomes of the nodes that are not ready, by name; empty when every keeper waits for the order to start, or at
+    the barrier. `facts` are kept on every node for later commands."""
     at = kept.at
     nodes = [at.inventory.node(name) for name in kept.nodes]
     answers = at.run.site.each(nodes, lambda node: _node(kept, attempt, node, facts), timeout_s=ready_s)
@@ -56,7 +54,7 @@ def prepare(kept: KeptProcesses, attempt: Attempt, *, ready_s: float, facts: Fac
                 name, finding_for("program-error", f"the launch script for {name}: {answer}", way="value")
             )
         elif isinstance(answer, BaseException):
-            problems[name] = no_answer(name, "job", answer)
+            problems[name] = no_answer(name, "job_control", answer)
         elif finding := _in_the_way(name, answer):
             problems[name] = Outcome.failed(name, finding)
         else:
@@ -92,7 +90,7 @@ def _node(kept: KeptProcesses, attempt: Attempt, node: Node, facts: Facts) -> Fa
         "about": about(attempt, node.name, facts),
         "hash": files,
     }
-    answer = session.call("job", order, timeout_s=15.0)
+    answer = session.call("job_control", order, timeout_s=15.0)
     script = attempt.script(node.name, folder, kept.at.run.made_from)
     for name, data in script.files.items():
         session.push(f"{attempt.folder}/{name}", data, mode=0o700 if name == script.name else 0o600)
@@ -129,7 +127,7 @@ def _in_the_way(node: str, answer: Facts) -> Finding | None:
 
 
 def _programs(told: dict[str, Facts]) -> dict[str, Outcome]:
-    """Nodes whose program file is not there, or is another one than most nodes have."""
+    """Nodes whose program file is missing, or differs from the one that most nodes have."""
     problems: dict[str, Outcome] = {}
     files = {path for answer in told.values() for path in answer["sha256"]}
     for path in sorted(files):
@@ -155,14 +153,14 @@ def _programs(told: dict[str, Facts]) -> dict[str, Outcome]:
 
 
 def _port(at: Context, attempt: Attempt) -> dict[str, Outcome]:
-    """Who sits on the rendezvous port of this try, on the master."""
+    """The process that holds the rendezvous port of this try on the master."""
     master = at.inventory.node(attempt.inventory.rendezvous.master)
     port = attempt.port
 
     def arguments(node: Node) -> Facts:
         return {"address": None, "speaks": at.data_address(node), "ports": [port]}
 
-    answer = at.ask(answers.PORT, arguments, timeout_s=8.0, nodes=[master])[master.name]
+    answer = at.ask(node_answers.PORT, arguments, timeout_s=8.0, nodes=[master])[master.name]
     if isinstance(answer, Outcome):
         return {master.name: answer}
     found = holders(master, answer, port)
@@ -187,7 +185,7 @@ def _gloo_of_jax(attempt: Attempt) -> bool:
 def _own_names(at: Context) -> dict[str, Outcome]:
     """Nodes whose own host name means an address that no other node can dial."""
     order = {"names": [], "hostname": True, "reverse": "127.0.0.1", "targets": []}
-    said = at.ask(answers.PING, lambda node: order, timeout_s=15.0)
+    said = at.ask(node_answers.PING, lambda node: order, timeout_s=15.0)
     problems = {name: answer for name, answer in said.items() if isinstance(answer, Outcome)}
     seen = Observations(at, {name: answer for name, answer in said.items() if not isinstance(answer, Outcome)}, [])
     announced = {node.name: ipaddress.ip_address(gloo_announces(seen, node)) for node in seen.nodes}
@@ -240,7 +238,7 @@ def _keeper(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProce
     python = str(session.hello["executable"])
     member.remote = session.start(
         [python, "-S", "-E", "-s", f"{session.folder}/keeper.py", json.dumps(order)],
-        says=answers.KEEPER,
+        says=node_answers.KEEPER,
         on_message=lambda message: kept.news.put((member, message)),
         on_end=lambda: kept.news.put((member, None)),
         grace_s=job.grace_s + AFTER_S,
@@ -270,10 +268,10 @@ def _absent(kept: KeptProcesses, node: str, ready_s: float) -> Outcome:
 
 
 LEAD_S = 0.3
-"""From the word to the start, at least: it has to reach every node before."""
+"""The least time from the order to the start: it has to reach every node before."""
 
 LISTENER_S = 0.03
-"""So much earlier starts rank 0, whose listener the others dial."""
+"""How much earlier rank 0 starts, whose listener the others dial."""
 
 RUNNING_S = 10.0
 
@@ -304,7 +302,7 @@ def measure_clocks(kept: KeptProcesses) -> None:
 
 
 def commit(kept: KeptProcesses) -> Skew | None:
-    """Give the word, and wait until every process runs or has failed. None where not all came to run."""
+    """Give the order to start, and wait until every process runs or has failed. None when not all run."""
     doubt = max(uncertain for _, uncertain in kept.offsets.values())
     moment = time.time() + max(LEAD_S, 4 * doubt + 0.1)
     first = [member for member in kept.members if 0 in member.place.ranks]

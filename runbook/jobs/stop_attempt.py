@@ -1,4 +1,4 @@
-"""End an attempt: evidence first, then TERM to all, grace, KILL; nothing counts as ended that was not seen to be."""
+"""End an attempt: evidence first, then TERM to all, grace, KILL; only what was seen to end counts as ended."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from runbook.transport import ProgramNotStarted
 
 LOOK_S = 6.0
 DRAIN_S = 4.0
-"""How long a node may answer, and send too little of the logs that it says it has, before the rest is left there."""
+"""How long a node may answer with too little of the logs that it has, before the rest is left there."""
 LEAST = 4096
-"""Bytes that `node/job.py` sends at least of a log that goes on behind them. A node that sends fewer does not have what
-it says."""
+"""Bytes that `node/job_control.py` sends at least of a log that goes on behind them. A node that sends fewer does not
+have what it says."""
 
 DRAIN_MOST_S = 1800.0
 
 
 def freeze(kept: KeptProcesses, *, seconds: float = 0.3) -> dict[str, Facts]:
-    """What the survivors do, from all nodes at once: states, stacks, and for so long their CPU time and traffic. Kept
-    in RUN_DIR/hang; back after LOOK_S and what it is looked at longer."""
+    """What the survivors do, from all nodes at once: states, stacks, and their CPU time and traffic for this long. Kept
+    in RUN_DIR/hang; returns after LOOK_S and that time."""
     found: dict[str, Facts] = {}
 
     def look(name: str) -> None:
@@ -57,7 +57,7 @@ def end(kept: KeptProcesses, *, grace_s: float, why: str, hurry: Callable[[], bo
         if member.remote is None or member.gone:
             continue
         with contextlib.suppress(Unreachable):
-            if member.state == "none":  # it never spoke, and has started nothing
+            if member.state == "none":  # it never sent anything, and has started nothing
                 member.remote.signal("SIGKILL")
             else:
                 member.remote.feed(f"stop {grace_s:g} {why}\n".encode())
@@ -80,8 +80,8 @@ def end(kept: KeptProcesses, *, grace_s: float, why: str, hurry: Callable[[], bo
 
 
 def drain(kept: KeptProcesses) -> list[str]:
-    """Fetch every log as far as it has been written by now, for as long as it comes and nobody is in a hurry. Gives the
-    names of nodes that still have some of it."""
+    """Fetch every log as far as it has been written by now, for as long as data comes and the user does not press for
+    an end. Returns the names of nodes that still have some of it."""
     end = time.monotonic() + DRAIN_MOST_S
 
     def rest(name: str) -> None:
@@ -91,7 +91,7 @@ def drain(kept: KeptProcesses) -> list[str]:
             if not fetch(kept, session, name) or kept.at.hurry.is_set():
                 return
             if wanted is None:
-                wanted = kept.fetched(name) + kept.unread[name]  # what comes while we read is another time's
+                wanted = kept.fetched(name) + kept.unread[name]  # what is written meanwhile is fetched another time
             if kept.fetched(name) >= wanted or not kept.unread[name]:
                 kept.unread[name] = 0
                 return
@@ -110,12 +110,12 @@ def drain(kept: KeptProcesses) -> list[str]:
 
 
 def clean(kept: KeptProcesses, names: Collection[str]) -> None:
-    """Remove what the attempts wrote on these nodes: it is all here."""
+    """Remove what the attempts wrote on these nodes: all of it is here."""
     sessions = kept.at.run.site.sessions
 
     def one(name: str) -> None:
         with contextlib.suppress(Unreachable, ProgramNotStarted, TimeoutError):
-            sessions[name].call("job", {"do": "clean", "folder": sessions[name].folder}, timeout_s=5.0)
+            sessions[name].call("job_control", {"do": "clean", "folder": sessions[name].folder}, timeout_s=5.0)
 
     _everywhere(kept, one, 8.0, {name for name in names if name in sessions and not sessions[name].lost})
 
@@ -128,7 +128,7 @@ def _order(kept: KeptProcesses, order: Facts, names: set[str] | None = None) -> 
         if session is None:
             return
         try:
-            found[name] = session.call("job", {**order, "folder": kept.folders[name]}, timeout_s=10.0)
+            found[name] = session.call("job_control", {**order, "folder": kept.folders[name]}, timeout_s=10.0)
         except (Unreachable, ProgramNotStarted, TimeoutError) as error:
             found[name] = error
 

@@ -17,15 +17,15 @@ from runbook.model.errors import Unreachable
 from runbook.transport import ProgramNotStarted, Session
 
 SETTLE_S = 1.0
-"""After the first failure: how long to wait for what else happened, so that the earliest is known and not the
-nearest."""
+"""How long to wait after the first failure for other ones, so that the earliest is known and not only the first to
+arrive."""
 
 LAUNCHERS_SETTLE_S = 3.0
-"""The same where launchers start the ranks: they notice the end of one later, and tell it later still."""
+"""The same when launchers start the ranks: they notice the end of one later, and report it later still."""
 
 POLL_S = 0.1
 NEXT_S = 0.005
-"""The pause before a node that has more to tell is asked again. Without one, such a node could keep a CPU busy."""
+"""The pause before a node that has more to send is asked again. Without one, such a node could keep a CPU busy."""
 
 ANSWER_S = 10.0
 LEAVE_S = 3.0
@@ -35,20 +35,20 @@ MOST = 512 * 1024
 
 
 HELD_UP = ("stalled", "unmet")
-"""Nothing has ended: the ranks make no steps any more, or have not met."""
+"""Kinds in which nothing has ended: the ranks no longer make steps, or have not met."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchEnd:
-    """How watching ended. `kind`: finished, failed, stopped (somebody wants it), late, or one of HELD_UP."""
+    """How watching ended. `kind`: finished, failed, stopped (on request), late, or one of HELD_UP."""
 
     kind: str
     first: KeptProcess | None = None
 
 
 class Fetching:
-    """One thread a node asks it for news for as long as the `with` block lasts. Journals go to the kept processes,
-    lines to its logs.
+    """One thread for each node asks it for news for as long as the `with` block lasts. Journals go to the kept
+    processes, lines to its logs.
 
     A node that has answered nothing for `patience_s` is lost.
     """
@@ -89,7 +89,7 @@ class Fetching:
 
 
 def _silent(name: str, seconds: float) -> Unreachable:
-    says = f"{name} is reached, and has told nothing of the job for {seconds:.0f} s"
+    says = f"{name} is reached, and has said nothing about the job for {seconds:.0f} s"
     return unreachable_for("tool-output-unknown", says, way="job-late", name=name)
 
 
@@ -112,12 +112,10 @@ def fetch(kept: KeptProcesses, session: Session, name: str, *, wait_s: float = 0
     }
     asked = time.monotonic()
     try:
-        answer = session.call("job", order, timeout_s=ANSWER_S + wait_s)
+        answer = session.call("job_control", order, timeout_s=ANSWER_S + wait_s)
     except Unreachable as error:
         if all(member.remote is None for member in kept.on(name)):
-            session.disbelieve(
-                error
-            )  # nothing else tells of its processes, and nobody would ever learn that they ended
+            session.disbelieve(error)  # nothing else reports its processes, and their end would never be known
         return False
     except (ProgramNotStarted, TimeoutError):
         return False
@@ -127,7 +125,7 @@ def fetch(kept: KeptProcesses, session: Session, name: str, *, wait_s: float = 0
 
 
 def take(kept: KeptProcesses, name: str, answer: Facts, at: Mapping[str, int]) -> None:
-    """What a node answered to somebody who had its files up to `at`."""
+    """A node's answer to a reader that had its files up to `at`."""
     kept.seen[name] = answer["seen"]
     kept.steps(name, {file.removesuffix(".step"): text for file, text in answer["steps"].items()})
     members = {member.place.name: member for member in kept.on(name)}
@@ -150,11 +148,8 @@ def watch(
     on_loss: Callable[[str, Unreachable], None] | None = None,
     held_up: Callable[[], bool] = lambda: False,
 ) -> WatchEnd:
-    """Until all have ended well, the first failure has settled, somebody wants it to stop, it is held up, or the time
-    is up.
-
-    A node that is lost is a failure; with `on_loss` it is told there, once, and the others are watched on.
-    """
+    """Watch until all have ended well, the first failure has settled, the run is to stop, the job is held up, or the
+    time is up. A lost node is a failure; with `on_loss` it is reported there, once, and the others are watched on."""
     told: set[str] = set()
     bad_since: float | None = None
     settle_s = LAUNCHERS_SETTLE_S if any(member.place.each for member in kept.members) else SETTLE_S
@@ -204,17 +199,17 @@ NOISE = re.compile(
     r"\s|$|-{20}|[IWEF]\d{4} [^\n\]]{0,200}\.(?:cc|h):\d+\]"
     r"|For simplicity, JAX has removed|The above exception|During handling of the above"
 )
-"""What stands in and around a traceback, and what JAX's own runtime, which is C++, logs while it waits. A program's own
+"""Lines in and around a traceback, and what JAX's own runtime, which is C++, logs while it waits. A program's own
 Python may log in the same form: then it goes on."""
 
 MESSAGE_S = 1.0
-"""So long after its first line the message of an exception may have more."""
+"""How long after its first line the message of an exception may go on."""
 
 
 class Lingering:
     """Programs of JAX that raised and did not end: at its exit one meets its peers, who never come, for five minutes. A
-    traceback alone is no end of a program: it may print one and go on. So nobody is taken for lost before the grace of
-    the job has passed in which that process wrote nothing after the exception, and none wrote anything on its stdout.
+    traceback alone does not end a program: it may print one and go on. So a process counts as lost only after the grace
+    of the job has passed in which it wrote nothing after the exception, and no process wrote anything on its stdout.
     """
 
     def __init__(self, grace_s: float) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from runbook.checks import CHECKS
 from runbook.engine.plan import Choice, PlannedStage, make_plan, too_few_nodes
-from runbook.files.document import Keys
 from runbook.files.node_sets import select
+from runbook.files.yaml_document import Keys
 from runbook.launch.ranks import narrow
 from runbook.lint.rule_inputs import PlaybookFile
 from runbook.model.errors import FilesWrong, Problem, Span

@@ -10,12 +10,12 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TypeVar
 
-from runbook.files.document import Document, Keys, read_document
 from runbook.files.file_kinds import Kind, kind_of, wrong_kind
 from runbook.files.inventory import examine_inventory
 from runbook.files.playbook import examine_launch, examine_playbook, has_launch, launch_document
 from runbook.files.schema import schema
 from runbook.files.value_origins import Origins
+from runbook.files.yaml_document import Document, Keys, read_document
 from runbook.lint.find_files import leads_out
 from runbook.model.errors import Problem, Span
 from runbook.model.inventory import Inventory, Node

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from runbook.files.document import Document, collector_paused
+from runbook.files.yaml_document import Document, collector_paused
 from runbook.lint.find_files import FoundFile, find_files, roots_of
 from runbook.lint.findings import LintFinding, Report, finding_of, in_order
 from runbook.lint.redaction import RedactedReport

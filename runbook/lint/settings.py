@@ -17,8 +17,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from runbook.files.document import Keys, mapping_problem, read_document
 from runbook.files.suggestions import did_you_mean
+from runbook.files.yaml_document import Keys, mapping_problem, read_document
 from runbook.lint.find_files import leads_out, roots_of
 from runbook.lint.findings import rules
 from runbook.lint.rule_inputs import scalars

@@ -7,8 +7,8 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from runbook.files.document import Document
 from runbook.files.suggestions import did_you_mean
+from runbook.files.yaml_document import Document
 from runbook.lint.findings import LintFinding, rules
 from runbook.lint.rule_inputs import scalars
 from runbook.model.errors import Problem, Span

@@ -1,4 +1,4 @@
-"""How fast the interfaces of this node may be: what the hardware agreed on, and what was set to slow it down.
+"""How fast this node's network interfaces may be: the negotiated rates, and limits set by `tc`.
 
 Argument, JSON: {"interfaces": names}. Says one message and ends. Python 3.8, standard library.
 """
@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import AdapterFacts, Adapters
+    from runbook.transport.node_answers import AdapterFacts, Adapters
 
 CLASS = "/sys/class/net/"
 COUNTERS = ("rx_errors", "rx_dropped", "rx_crc_errors", "tx_errors", "tx_dropped", "collisions")
@@ -22,7 +22,7 @@ TC_TIMEOUT_S = 4
 
 
 def hardware(name: str, depth: int = 0) -> list[str]:
-    """The devices below this interface that are made of metal: itself, or those of a bond, VLAN or bridge."""
+    """The physical devices below this interface: itself, or those of a bond, VLAN or bridge."""
     base = CLASS + name
     if os.path.exists(base + "/device"):
         return [name]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from re import Pattern
     from typing import Any, Literal
 
-    from runbook.transport.answers import Collected, CollectedAnswer
+    from runbook.transport.node_answers import Collected, CollectedAnswer
 
     Status = Literal["ok", "missing", "denied", "timeout", "failed"]
     Accounts = dict[int, tuple[str, str, str]]
@@ -73,7 +73,7 @@ USER, ROOT, USER_THEN_ROOT, ROOT_THEN_USER = "user", "root", "user, then root", 
 
 
 class CollectedCommand:
-    """What is run for one answer. `keep`: only lines in which it finds something."""
+    """What is run for one answer. `keep`: a pattern; only lines that match are kept."""
 
     def __init__(self, name: str, argv: list[str], seconds: float, rights: str, keep: Pattern[str] | None) -> None:
         self.name = name
@@ -238,7 +238,7 @@ done
 
 
 class HeadAndTail:
-    """The head and the tail of what is fed to it, in bounded memory."""
+    """The head and the tail of a text that is fed to it, in bounded memory."""
 
     def __init__(self, most: int) -> None:
         self.half = most // 2
@@ -262,7 +262,7 @@ class HeadAndTail:
         return self.size - sum(map(len, self.parts()))
 
     def parts(self) -> tuple[bytes, ...]:
-        """Lines are left out whole: half a secret is one."""
+        """Whole lines are left out: half a secret is still a secret."""
         if self.size <= 2 * self.half:
             return (bytes(self.head + self.tail),)
         head = bytes(self.head)
@@ -308,7 +308,7 @@ def run(
     shown: str | None = None,
 ) -> CollectedAnswer:
     """One command -> its answer. Never raises, never takes much longer than `seconds`, never keeps more than KEPT.
-    `shown` is of the job's own Python, which is to see the login's own environment."""
+    `shown` is for the job's own Python, which gets the login's own environment."""
     begun = time.monotonic()
     env = dict(os.environ, LC_ALL="C", LANG="C", SYSTEMD_COLORS="0", SYSTEMD_PAGER="") if shown is None else os.environ
     shown = shown or shlex_join((["sudo", "-n"] if as_root and os.geteuid() != 0 else []) + argv)
@@ -319,7 +319,7 @@ def run(
         return answered(name, shown, "missing", err="there is no %s here" % argv[0])
     sudo = find("sudo") if as_root and os.geteuid() != 0 else None
     if as_root and os.geteuid() != 0 and sudo is None:
-        return answered(name, shown, "denied", err="it takes root, and there is no sudo here")
+        return answered(name, shown, "denied", err="it needs root, and there is no sudo here")
     out, err = HeadAndTail(KEPT), HeadAndTail(KEPT_ERRORS)
     sink = MatchingLines(keep, out) if keep else out
     try:
@@ -357,7 +357,8 @@ def shlex_join(words: list[str]) -> str:
 
 
 def run_with(one: CollectedCommand) -> CollectedAnswer:
-    """As its rights say. Of two tries the one that was let in is told; of two refusals the one about root."""
+    """Run with the rights that it needs. Of two tries the permitted one is reported; of two refusals the one about
+    root."""
     root_first = one.rights in (ROOT, ROOT_THEN_USER)
     first = run(one.name, one.argv, one.seconds, root_first, one.keep)
     if one.rights in (USER, ROOT) or os.geteuid() == 0 or first["status"] != "denied":
@@ -481,8 +482,8 @@ def listening(ports: list[tuple[int, int]]) -> dict[str, int]:
 
 
 def processes(ports: list[tuple[int, int]], known: Accounts) -> tuple[CollectedAnswer, set[int]]:
-    """Who holds GPUs or the ports, is stuck in the kernel, or is left of an earlier run: what this user may see of
-    it."""
+    """Processes that hold GPUs or the ports, are stuck in the kernel, or are left of an earlier run, as far as this
+    user may see them."""
     sockets = listening(ports)
     lines: list[str] = []
     uids: set[int] = set()
@@ -511,12 +512,12 @@ def processes(ports: list[tuple[int, int]], known: Accounts) -> tuple[CollectedA
             shown = " ".join(words) or "(kernel)"
             lines.append("%d %s %s [%s] %s" % (pid, owner(uid, known)[0], its.state, ", ".join(why), shown))
     if hidden:
-        lines.append("(%d processes of other users could not be looked into)" % hidden)
+        lines.append("(%d processes of other users could not be inspected)" % hidden)
     return own_answer("processes", "processes with a GPU or one of the ports, stuck, or left of a run", lines), uids
 
 
 def of_the_run(kernel_log: CollectedAnswer, age: float) -> CollectedAnswer:
-    """The kernel's lines since the run began, by this machine's own clock: what is older is another story."""
+    """The kernel's lines since the run began, by this machine's own clock; older ones are left out."""
     begun = time.time() - age - 2
     lines = []
     for line in kernel_log["out"].splitlines():
@@ -632,7 +633,7 @@ def look(arguments: dict[str, Any]) -> Collected:
 
 
 def hostnames() -> list[str]:
-    """What this machine calls itself, and what its /etc/hosts calls machines that are not this one's loopback."""
+    """This machine's names, and the names in its /etc/hosts except those of loopback."""
     names = [os.uname().nodename, read("/etc/hostname") or ""]
     for line in (read("/etc/hosts") or "").splitlines()[:5000]:
         words = line.partition("#")[0].split()

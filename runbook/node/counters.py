@@ -1,4 +1,4 @@
-"""What this node counts: errors of the job's interfaces and of InfiniBand ports, TCP segments sent again, swapping and
+"""This node's counters: errors of the job's interfaces and of InfiniBand ports, TCP segments sent again, swapping and
 waiting for a CPU, and what its GPUs and the kernel's log say of them. It only reads; what cannot be read is null.
 
 Argument: {"interfaces": those that carry the job, "gpus": their indices; none: nvidia-smi is not started, "deadline_s":
@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import Counters, Ran, Segments
+    from runbook.transport.node_answers import Counters, Ran, Segments
 
 OF_INTERFACE = (
     "rx_packets",
@@ -154,13 +154,13 @@ def whole(text: str | None) -> int | None:
 
 
 def gpus(smi: str, indices: list[int], seconds: float) -> Ran:
-    """Of these GPUs only: the driver need not wake others for us."""
+    """Of these GPUs only: the driver need not wake others."""
     which = ["-i", ",".join(str(index) for index in indices)]
     return query_gpus([smi] + which, OF_GPU, time.monotonic() + seconds)
 
 
 def xids() -> list[str] | None:
-    """What the driver logged of faults. Read as who we are: nobody is to find a `sudo` of ours every half a minute."""
+    """Faults that the driver logged. Read without `sudo`, which would leave an entry in the log every half a minute."""
     said = tool("dmesg", [], DMESG_S)
     if said.get("code") != 0:
         return None

@@ -1,8 +1,7 @@
-"""An event loop: many conversations in one thread, as generators, on a clock that stands still while we sleep.
-
-Silence is evidence only from somebody who was awake to hear. A process without a CPU sees silence where answers lie in
-its sockets; so time here counts no more than LOOK_S between two looks at them, however long the machine kept us
-waiting. What was missed is recorded, for whoever waited for us. Python 3.8, standard library.
+"""An event loop: many conversations in one thread, as generators, on a clock that stands still while the process does
+not run. Silence is evidence only while this process could have noticed an answer. A process without a CPU sees silence
+while answers wait in its sockets; so time here counts no more than LOOK_S between two looks at them, however long the
+process did not run. The lost time is recorded, for peers that waited for this process. Python 3.8, standard library.
 
 A generator yields (sockets, events, seconds): it goes on with those of the sockets that are ready, or with none when so
 many seconds have passed on our clock (None: it waits for ever).
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any
 
-    from runbook.transport.answers import AwakeFacts
+    from runbook.transport.node_answers import AwakeFacts
 
     Conversation = Generator[Any, Any, Any]
-    """It yields what it waits for, is sent the sockets that are ready, and returns what came of it."""
+    """A generator that yields what it waits for, is sent the sockets that are ready, and returns its result."""
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
@@ -36,14 +35,14 @@ class EventLoop:
         self._selector = selectors.DefaultSelector()
         self._due: list[
             tuple[float, int, Task]
-        ] = []  # (when on our clock, number, task): a task that went on meanwhile has another number by now
+        ] = []  # (when on our clock, number, task): a task that has gone on since has another number
         self._fresh: list[Task] = []
         self._numbers = 0
         self._looked = self._since = time.monotonic()
         self._late = self._latest = 0.0
 
     def start(self, generator: Conversation, done: Callable[[Any], object] | None = None) -> Task:
-        """It begins with the next turn; `done` gets what it returns in the end."""
+        """Add a task, which begins with the next turn; `done` gets what it returns."""
         task = Task(generator, done)
         self._fresh.append(task)
         return task
@@ -55,7 +54,7 @@ class EventLoop:
         task.generator.close()
 
     def turn(self) -> None:
-        """Wait for what comes first, and let whom it concerns go on."""
+        """Wait for the first event, and resume its tasks."""
         while self._fresh:
             self._go_on(self._fresh.pop(0), [])
         meant = max(0.0, min(LOOK_S, self._due[0][0] - self.clock)) if self._due else IDLE_S
@@ -78,8 +77,8 @@ class EventLoop:
                 self._go_on(task, [])
 
     def report(self) -> AwakeFacts:
-        """Since the last report: seconds in all, seconds in which we should have run and did not, and the longest of
-        them."""
+        """Since the last report: seconds in all, seconds in which the loop should have run and did not, and the longest
+        of these."""
         now = time.monotonic()
         told: AwakeFacts = {
             "seconds": round(now - self._since, 3),
@@ -127,8 +126,8 @@ def pause(seconds: float) -> Conversation:
 
 
 def cpu_pressure() -> float | None:
-    """Per cent of the last 10 s in which somebody on this machine waited for a CPU; None where the kernel does not
-    tell."""
+    """Per cent of the last 10 s in which a process on this machine waited for a CPU; None if the kernel does not
+    say."""
     try:
         with open("/proc/pressure/cpu") as file:
             return float(file.readline().partition("avg10=")[2].split()[0])

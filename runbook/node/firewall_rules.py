@@ -1,7 +1,7 @@
-"""The rules of this node's packet filters, in whatever tool's words, as one JSON line.
+"""The rules of this node's packet filters, as each tool prints them, as one JSON line.
 
 Contract: `python3 firewall_rules.py '{"peers": ["10.0.0.2"]}'` prints `\\x1erunbook ` and one JSON object. Python >=
-3.8, standard library only. Nothing is judged here and nothing is changed: every command only lists. An ordinary user's
+3.8, standard library only. Nothing is judged and nothing is changed here: every command only lists. An ordinary user's
 commands go through `sudo -n`, which never asks. Each command has 3 s, and they run side by side.
 
 A command's record says what happened: `ok` (rc, stdout, stderr), `missing` (no such tool), `denied` (needs root, and
@@ -71,7 +71,7 @@ def flavour(path: str) -> str:
 
 
 def run(argv: list[str], sudo: str | None = None) -> Record:
-    """One command -> its record. `sudo` is empty where it takes root, and there is no sudo."""
+    """One command -> its record. `sudo` is empty when root is needed and there is no sudo."""
     started = time.monotonic()
     path = find(argv[0])
     if path is None:
@@ -98,7 +98,7 @@ def run(argv: list[str], sudo: str | None = None) -> Record:
 
 
 def legacy_tables(sudo: str | None) -> dict[str, list[str] | None]:
-    """The tables that iptables-legacy has filled; None where nobody may look. No such file: none."""
+    """The tables that iptables-legacy has filled; None if they may not be read. No such file: none."""
     found: dict[str, list[str] | None] = {}
     for family, path in LEGACY_TABLES.items():
         if not os.path.exists(path):
@@ -113,7 +113,8 @@ def legacy_tables(sudo: str | None) -> dict[str, list[str] | None]:
 
 
 def traffic_filters() -> dict[str, str]:
-    """`tc` filters where an interface has any: they drop what no packet filter ever sees. (interface, way) -> text."""
+    """`tc` filters where an interface has any: they drop packets that no packet filter ever sees. (interface, way) ->
+    text."""
     try:
         listed = json.loads(run(["tc", "-j", "qdisc", "show"]).get("stdout") or "[]")
     except ValueError:
@@ -185,7 +186,7 @@ def main() -> None:
                 peer = argv[-1]
                 ruled, more = policies["-6" if ":" in peer else "-4"]
                 if more or records[name].get("rc"):
-                    # The routes and rules that a refusal comes from: of every packet, or of some ports or users only.
+                    # The routes and rules that may refuse packets: all of them, or those of some ports or users only.
                     shown = run(["ip", "-j", "-details", "route", "show", "table", "all", "match", peer])
                     records.update({"routes " + peer: shown, "policy " + peer: ruled})
         except Exception as error:

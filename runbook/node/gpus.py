@@ -1,10 +1,10 @@
-"""The node's GPUs, as nvidia-smi and the kernel tell of them. Says one message and ends. Python 3.8, standard library.
+"""The node's GPUs, as nvidia-smi and the kernel show them. Says one message and ends. Python 3.8, standard library.
 
-Argument, JSON: {"run_id": the run whose own processes are not strangers on a GPU, "deadline_s": for nvidia-smi}.
+Argument, JSON: {"run_id": the run whose own processes on a GPU do not count, "deadline_s": for nvidia-smi}.
 
-A GPU driver that hangs makes nvidia-smi hang, at times in a state in which not even KILL ends it. So the questions are
-asked side by side, each in a process group of its own, each with a deadline, and what some of them answered is told
-whatever happens to the others.
+A GPU driver that hangs makes nvidia-smi hang, at times in a state in which not even KILL ends it. So the queries run
+side by side, each in a process group of its own, each with a deadline, and the answers of some are reported whatever
+happens to the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from runbook.transport.answers import GpuProcess, GpusAnswer, Ran
+    from runbook.transport.node_answers import GpuProcess, GpusAnswer, Ran
 
 KERNEL_DEADLINE_S = 4
 ELSEWHERE = ("/usr/lib/wsl/lib/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi", "/opt/bin/nvidia-smi")
@@ -43,7 +43,7 @@ FIELDS = (
     "clocks_event_reasons.active",
 )
 FORMER_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
-"""What a field was called before driver 535."""
+"""The names of fields before driver 535."""
 
 REFUSED_FIELD = re.compile(r'Field "([^"]+)" is not a valid field to query')
 KERNEL_LINE = re.compile(r"NVRM|SXid|nvidia-nvswitch")
@@ -72,7 +72,7 @@ def query_gpus(smi: list[str], fields: Iterable[str], deadline: float) -> Ran:
 
 
 def kernel_lines(argv: list[str]) -> list[str] | None:
-    """What this tool shows of the kernel's log that concerns NVIDIA, or None where it may not be read."""
+    """The kernel's log lines about NVIDIA by this tool, or None if the log may not be read."""
     path = find(argv[0])
     if path is None:
         return None
@@ -80,7 +80,7 @@ def kernel_lines(argv: list[str]) -> list[str] | None:
     for sudo in (None, root) if root else (None,):
         said = run([path, *argv[1:]], KERNEL_DEADLINE_S, sudo=sudo)
         lines = said["out"].splitlines()
-        # journalctl ends with 0 and shows nothing to those who may not read the system's journal.
+        # journalctl ends with 0 and shows nothing to users who may not read the system's journal.
         if said["code"] == 0 and lines:
             return [line for line in lines if KERNEL_LINE.search(line)][-KEPT_LINES:]
     return None
@@ -97,7 +97,7 @@ def pci_devices() -> int | None:
 
 
 def owner(pid: int, run_id: str) -> GpuProcess:
-    """Who runs a process, its command line, and whether it belongs to this run. {} where it cannot be seen."""
+    """The user of a process, its command line, and whether it belongs to this run. {} if it cannot be seen."""
     uid = owner_of(pid)
     if uid is None:
         return {}

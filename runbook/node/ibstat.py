@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import Gid, IbPort, IbstatAnswer
+    from runbook.transport.node_answers import Gid, IbPort, IbstatAnswer
 
 SYSFS = "/sys/class/infiniband"
 PCI = "/sys/bus/pci/devices"

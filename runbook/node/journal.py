@@ -1,6 +1,6 @@
 """What a keeper writes down of its process, and what is written down of its job: every field, and what it may hold.
 
-A journal on a disk may be damaged or of another version, and what comes over the wire may be a lie. So a node's program
+A journal on a disk may be damaged or of another version, and what comes over the wire may be false. So a node's program
 and the controller read them through the same table. Nothing is imported that a node's Python 3.8 has not.
 """
 
@@ -15,7 +15,7 @@ Facts = Dict[str, Any]
 Kind = Tuple[str, Callable[[Any], bool]]
 
 STATES = ("none", "waiting", "running", "stopping", "ended")
-"""Of a kept process, in the order in which they come; nobody writes down the first."""
+"""States of a kept process, in their order; the first is never written down."""
 
 LONGEST_TEXT = 1 << 15
 LATEST = 1e11  # seconds since 1970
@@ -106,10 +106,10 @@ JOURNAL: Mapping[str, Kind] = {
     "left": list_of(PID),
 }
 WRITTEN = ("name", "job", "attempt", "node", "ranks", "keeper", "state")
-"""What every journal on a disk has."""
+"""Fields that every journal on a disk has."""
 
 LOOKED: Mapping[str, Kind] = {"lives": TRUTH, "keeper_lives": TRUTH, "use": mapping_of(perhaps(number(1e18)))}
-"""What a node's program adds of what lives now."""
+"""Fields that a node's program adds about what lives now."""
 
 ABOUT: Mapping[str, Kind] = {
     "job": NAME,
@@ -129,11 +129,11 @@ ABOUT: Mapping[str, Kind] = {
 }
 
 DAMAGED: Mapping[str, Kind] = {"name": TEXT, "why": TEXT, "pids": list_of(PID)}
-"""A file that cannot be read, why, and the living processes that it may be about."""
+"""Fields for a file that cannot be read: why, and the living processes that it may be about."""
 
 
 def checked(said: object, kinds: Mapping[str, Kind], needed: Sequence[str] = (), what: str = "it") -> Facts:
-    """The known fields of what was said, each as it has to be. Raises Odd."""
+    """The known fields of a message, each checked. Raises Odd."""
     if not isinstance(said, dict):
         raise Odd(what, said, "a mapping")
     for field in needed:
@@ -148,7 +148,7 @@ def checked(said: object, kinds: Mapping[str, Kind], needed: Sequence[str] = (),
 
 
 def belongs(journal: Facts, node: str, job: str, attempt: str) -> Facts:
-    """The journal, where it is one of this node and job and of the folder of this attempt. Raises Odd."""
+    """The journal, checked to be one of this node and job and of this attempt's folder. Raises Odd."""
     for field, wanted in (("node", node), ("job", job)):
         if journal[field] != wanted:
             raise Odd(field, journal[field], "`%s`" % wanted)
@@ -162,7 +162,7 @@ def belongs(journal: Facts, node: str, job: str, attempt: str) -> Facts:
 
 
 def node_of(name: str) -> str:
-    """Whose process has files of this name: `rank-00003.NODE.l1`, `ranks-00000-00003.NODE.launcher`."""
+    """The process whose files have this name: `rank-00003.NODE.l1`, `ranks-00000-00003.NODE.launcher`."""
     return name.partition(".")[2].rpartition(".")[0]
 
 

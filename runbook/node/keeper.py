@@ -1,9 +1,9 @@
-"""Keeps one process of a job: starts it when told, writes down how it ended, and ends it when nobody wants it any more.
+"""Keeps one process of a job: starts it when told, writes down how it ended, and ends it when it is no longer wanted.
 
 There is one keeper for each process that a launch script starts, which is a rank, or a launcher that starts the ranks
 of its node. What the process writes goes straight into files, so that no network and no reader can stall it or lose a
-line. All that has to be known of it later lies in a journal beside them, so that whoever comes next (the same
-controller, another one, another machine) can go on from there.
+line. All that has to be known of it later is in a journal beside them, so that a later reader (the same controller,
+another one, another machine) can go on from there.
 
 Argument: JSON with
   argv, cwd, folder (of the attempt, where logs and journal go), name (of these files, without an ending),
@@ -62,7 +62,7 @@ class Journal:
             self.facts.update(barrier=Barrier(order["barrier"]).folder, met=[])
 
     def note(self, **facts: Any) -> None:
-        """Remember what the next change tells as well."""
+        """Remember what the next change of state reports as well."""
         with self.lock:
             self.facts.update(facts)
 
@@ -72,7 +72,7 @@ class Journal:
             try:
                 write(self.path, json.dumps(self.facts))
             except OSError:
-                pass  # a full disk must not end the one who ends the rank
+                pass  # a full disk must not end the keeper, which ends the rank
             say(dict(self.facts, event="kept"))
 
 
@@ -80,7 +80,7 @@ def say(told: dict[str, Any]) -> None:
     try:
         say_it(told)
     except OSError:
-        pass  # whoever started us is gone: the journal says it all
+        pass  # the supervisor is gone: the journal has everything
 
 
 class Keeper:
@@ -125,13 +125,13 @@ class Keeper:
             elif what == "ended":
                 return self.ended(None)
 
-    # What may happen.
+    # Events.
 
     def signalled(self, number: int, _frame: object) -> None:
         self.news.put(("stop", self.order["grace_s"], "signal %d" % number))
 
     def listen(self) -> None:
-        """Orders from whoever started us; their end is the end of the process, unless it is detached."""
+        """Orders on stdin; the end of stdin ends the process, unless it is detached."""
         for line in sys.stdin:
             words = line.split(None, 2)
             if words[:1] == ["go"]:
@@ -141,7 +141,7 @@ class Keeper:
         self.news.put(("alone",))
 
     def meet(self) -> None:
-        """The barrier of files: every node says that it is ready, the owner says go, or that somebody did not come."""
+        """The barrier of files: every node says that it is ready, the owner says go, or names who did not come."""
         barrier = Barrier(self.order["barrier"])
         absent = barrier.pass_through(lambda met: self.journal.note(met=met, met_on=file_system(barrier.folder)))
         if absent is None:
@@ -150,7 +150,7 @@ class Keeper:
             self.news.put(("stop", 0.0, "barrier: " + absent))
 
     def watch_siblings(self) -> None:
-        """Detached, nobody else is there to do it: a process of this node that failed ends the others of its gang."""
+        """Detached, the keeper itself has to do it: when a process of this node fails, it ends the node's others."""
         me = self.order["name"] + ".json"
         while self.kept.poll() is None:
             pause(5 * POLL_S)
@@ -243,7 +243,7 @@ class Keeper:
         self.ended(None if before else why, deadline)
 
     def has_ended(self) -> bool:
-        """Also where the thread that waits for it has not come to hear of it: until then `poll` does not know."""
+        """Also when the thread that waits for it has not noticed the end: until then `poll` does not know."""
         if self.kept.poll() is not None:
             return True
         try:
@@ -255,8 +255,7 @@ class Keeper:
 
     def ended(self, why: str | None, deadline: float | None = None) -> None:
         """Write down how it ended, and let nothing of it live on: what it started has the same grace to end. It gets
-        TERM where the process failed, as a launcher that was killed leaves its ranks, or where somebody wants it to
-        end."""
+        TERM when the process failed, as a launcher that was killed leaves its ranks, or when the job is to end."""
         code = self.kept.poll()
         if self.order.get("each"):
             self.name_logs_now()
@@ -305,8 +304,8 @@ class Barrier:
         self.folder = os.path.join(os.path.expanduser("~"), os.path.expanduser(order["folder"]))
 
     def pass_through(self, met: Callable[[list[str]], object] = lambda names: None) -> str | None:
-        """None when everybody came; else who did not, or what stood in the way. `met` is told who is there, as they
-        come."""
+        """None when all came; else which did not, or what prevented it. `met` is called with those who are there, as
+        they come."""
         order = self.order
         came = set()
         deadline = time.monotonic() + order["timeout_s"]
@@ -316,7 +315,7 @@ class Barrier:
             if order["first"]:
                 self.put(order["node"] + ".ready")
             while True:
-                names = os.listdir(self.folder)  # which makes a file server look anew, where stat() may be remembered
+                names = os.listdir(self.folder)  # which makes a file server look anew, since stat() may be cached
                 new = [
                     n for n in order["nodes"] if n not in came and n + ".ready" in names and self.valid(n + ".ready")
                 ]
@@ -377,8 +376,8 @@ def failed(path: str) -> bool:
 
 
 def dies_with_us(launcher: bool) -> Callable[[], object] | None:
-    """What a child does so that the kernel ends it when we are killed: nobody else may be left to do it (Linux, else
-    None). A launcher gets TERM, for it has ranks to end."""
+    """Called in a child, so that the kernel ends it when the keeper is killed (Linux, else None). A launcher gets TERM,
+    for it has ranks to end."""
     try:
         import ctypes
 

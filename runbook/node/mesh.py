@@ -38,16 +38,16 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     from runbook.node.event_loop import Conversation, Task
-    from runbook.transport.answers import AwakeFacts, Dialled
+    from runbook.transport.node_answers import AwakeFacts, Dialled
 
     Outcome = Literal["open", "stranger", "silent", "lost"]
 
 FULL = 64 * 1024
 TRIPS, TRIPS_S = 200, 1.0
-HELD = 128  # connections kept open meanwhile: a rule may count them, a process may have no more than 1024
+HELD = 128  # connections kept open meanwhile: a rule may count them, and a process may have no more than 1024
 TRIES_S = (0.0, 0.1, 0.25, 0.45, 0.8, 1.2, 1.7)
 """When the tries of one dial start. The kernel itself repeats a lost SYN only after a second: a fresh socket asks again
-sooner, and six lost in a row are no chance at any loss that `ping` lets pass."""
+sooner, and six lost in a row are no chance at any loss that `ping` accepts."""
 MOST_FILES = 16384
 LISTENER_S = 10.0
 LOOKUP_S = 10.0
@@ -63,7 +63,7 @@ UNMEASURED: Dialled = {
 
 
 class PatienceOver(Exception):
-    """The patience with the other end is used up."""
+    """The other end did not answer in time."""
 
 
 def greeting(run_id: str) -> bytes:
@@ -88,7 +88,7 @@ def receive(sock: socket.socket, count: int, seconds: float) -> Generator[Any, A
 
 
 def transmit(sock: socket.socket, data: bytes | memoryview, seconds: float) -> Conversation:
-    """All of it, with patience for every piece. Raises Silence."""
+    """Send all of it, waiting for every piece. Raises Silence."""
     view = memoryview(data)
     while view:
         ready = yield (sock,), WRITE, seconds
@@ -126,7 +126,7 @@ def receipt(sock: socket.socket, seconds: float) -> Generator[Any, Any, bytes]:
 
 
 def answer(sock: socket.socket, run_id: str) -> Conversation:
-    """What a listener of ours does with one connection."""
+    """How a listener of ours handles one connection."""
     with sock:
         try:
             yield from transmit(sock, greeting(run_id), LISTENER_S)
@@ -187,8 +187,8 @@ def dial(
 
 
 def forget(sock: socket.socket) -> None:
-    """Close what our own listener answered with a reset: else the port that it was dialled from stays taken for a
-    minute (TIME_WAIT), and few may be left to those who come after us."""
+    """Close a connection to our own listener with a reset: otherwise its local port stays taken for a minute
+    (TIME_WAIT), and few may be left for later programs."""
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     except OSError:
@@ -209,8 +209,8 @@ def has_source(address: str, port: int) -> bool:
 
 
 class Lookups:
-    """Names that are being resolved, each once. getaddrinfo cannot be hurried, and must not keep those waiting who dial
-    us."""
+    """Names that are being resolved, each once. getaddrinfo has no deadline, and must not block the answers to
+    peers."""
 
     def __init__(self) -> None:
         self.found: dict[str, list[Any] | OSError | None] = {}
@@ -267,7 +267,7 @@ def connect(
                 sock.setblocking(False)
                 error = sock.connect_ex(where)
                 if error == errno.EADDRNOTAVAIL and len(pending) > 1:
-                    pending.pop().close()  # no port is left for another try: those under way have to do
+                    pending.pop().close()  # no port is left for another try: only those under way remain
                     starts = TRIES_S[: len(pending)]
                     continue
                 if error not in (0, errno.EINPROGRESS):
@@ -405,7 +405,7 @@ class MeshProgram:
             self.loop.start(answer(sock, self.run_id))
 
     def orders(self) -> Conversation:
-        """The lines of stdin; its end is ours."""
+        """The lines of stdin; the program ends with it."""
         os.set_blocking(0, False)
         pending = b""
         while True:
@@ -427,8 +427,8 @@ class MeshProgram:
 
 
 class Order:
-    """Dials all that it asks for, so many at once, until the last has an end, or until its own time has passed by any
-    clock: of what is left then nothing is known."""
+    """Dials all that it asks for, so many at once, until the last has ended, or until its own time has passed by any
+    clock: nothing is known about the rest."""
 
     def __init__(self, mesh: MeshProgram, order: dict[str, Any]) -> None:
         self.mesh, self.order = mesh, order
@@ -474,7 +474,7 @@ class Order:
 
 
 def all_descriptors() -> None:
-    """As many as this login may have: the master's listeners have guests from everywhere."""
+    """As many descriptors as this login may have: all nodes dial the master's listeners."""
     try:
         import resource
 

@@ -1,4 +1,5 @@
-"""How a program that was started on a node speaks: one JSON object a line, behind a mark that nothing else prints."""
+"""The messages of a program that was started on a node: one JSON object a line, behind a mark that no other program
+prints."""
 
 from __future__ import annotations
 

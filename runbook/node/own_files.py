@@ -1,5 +1,4 @@
-"""Whose files these are. On a node that others use too, only what is ours counts, in folders that nobody else can
-change.
+"""Whether files are ours. On a shared node only files of ours count, in folders that no other user can change.
 
 It is the rule of sshd's StrictModes: every folder from / on belongs to us or to root, and no one else may write to it;
 one that is sticky, as /tmp is, lets others add files but swap none of ours. Sent with the supervisor and beside the
@@ -24,14 +23,14 @@ CHECK_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class NotSafe(OSError):
-    """Somebody else could change what lies there. `strerror` says who and why, `filename` what."""
+    """Another user could change what lies there. `strerror` says who and why, `filename` what."""
 
     def __init__(self, why: str, path: str) -> None:
         OSError.__init__(self, errno.EPERM, why, path)
 
 
 def safe(path: str) -> None:
-    """Raise NotSafe where others than us and root can change what lies at an absolute path, as far as that is there."""
+    """Raise NotSafe if users other than us and root can change what lies at an absolute path, as far as it exists."""
     if not POSIX:
         return
     done, todo, links = "/", parts(path), 0
@@ -71,7 +70,7 @@ def guarded(path: str, status: os.stat_result) -> bool:
         return sticky
     if status.st_mode & stat.S_IWOTH:
         raise NotSafe(
-            "everybody may write to it (mode %04o), and it is not sticky" % stat.S_IMODE(status.st_mode), path
+            "every user may write to it (mode %04o), and it is not sticky" % stat.S_IMODE(status.st_mode), path
         )
     if status.st_mode & stat.S_IWGRP and not own_group(status.st_gid):
         mode = stat.S_IMODE(status.st_mode)
@@ -82,7 +81,7 @@ def guarded(path: str, status: os.stat_result) -> bool:
 
 
 def trusted(uid: int) -> bool:
-    """Us, root, and whoever owns / where root has no number of its own, as in a container."""
+    """Our user, root, and the owner of / where root has no number of its own, as in a container."""
     return uid in (os.geteuid(), 0, os.lstat("/").st_uid)
 
 
@@ -92,7 +91,8 @@ def shared(status: os.stat_result) -> bool:
 
 
 def own_group(gid: int) -> bool:
-    """Whether nobody but us and root is in a group: root's own, or one that was made for one user and has his name."""
+    """Whether only we and root are in a group: root's own, or one that was made for one user and has that user's
+    name."""
     if gid == 0:
         return True
     import grp
@@ -106,11 +106,11 @@ def own_group(gid: int) -> bool:
 
 
 def ours(path: str) -> os.stat_result:
-    """The status of what lies at a path, where it is a folder of ours that nobody else may write to. Raises NotSafe,
+    """The status of what lies at a path, if it is a folder of ours that no other user may write to. Raises NotSafe,
     OSError."""
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode):
-        raise NotSafe("it is no folder" if not stat.S_ISLNK(status.st_mode) else "it is a link", path)
+        raise NotSafe("it is not a folder" if not stat.S_ISLNK(status.st_mode) else "it is a link", path)
     if POSIX:
         if status.st_uid != os.geteuid():
             raise NotSafe("it belongs to %s, and we are %s" % (user(status.st_uid), user(os.geteuid())), path)
@@ -147,13 +147,13 @@ def listed(folder: str) -> list[str]:
 
 
 def opened(path: str, strict: bool = True) -> BinaryIO:
-    """An ordinary file of ours, open for reading in bytes. `strict`: nobody else may write to it. Raises NotSafe,
+    """An ordinary file of ours, open for reading in bytes. `strict`: no other user may write to it. Raises NotSafe,
     OSError."""
     file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | CHECK_LINKS), "rb")
     status = os.fstat(file.fileno())
     why = None
     if not stat.S_ISREG(status.st_mode):
-        why = "it is no ordinary file"
+        why = "it is not a regular file"
     elif POSIX and status.st_uid != os.geteuid():
         why = "it belongs to %s" % user(status.st_uid)
     elif POSIX and strict and shared(status):
@@ -174,13 +174,13 @@ def document(path: str) -> dict[str, Any]:
     try:
         found = json.loads(data.decode("utf-8"))
     except UnicodeDecodeError:
-        raise ValueError("it is no UTF-8")
+        raise ValueError("it is not UTF-8")
     except ValueError as error:
-        raise ValueError("it is no JSON: %s" % error)
+        raise ValueError("it is not JSON: %s" % error)
     except RecursionError:
         raise ValueError("its JSON is nested too deep")
     if not isinstance(found, dict):
-        raise ValueError("it holds no object")
+        raise ValueError("it is not a JSON object")
     return found
 
 

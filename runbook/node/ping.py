@@ -24,8 +24,8 @@ import socket
 import threading
 import time
 
-from runbook.node.echo import echoes
 from runbook.node.event_loop import EventLoop, pause
+from runbook.node.icmp_echo import echoes
 from runbook.node.proc import read
 from runbook.node.tools import find, json_of, run, tool
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from runbook.node.event_loop import Conversation
-    from runbook.transport.answers import (
+    from runbook.transport.node_answers import (
         Looked,
         Neighbour,
         NetworkInterface,
@@ -49,13 +49,12 @@ if TYPE_CHECKING:
 SUMMARY = re.compile(r"(?<!\d)(\d+) packets transmitted, (\d+) (?:packets )?received")
 ROUND_TRIP = re.compile(r"= [\d.]+/([\d.]+)/")
 FEWEST, MOST, ALL_PEERS = 20, 100, 400
-"""Echoes a peer: with few peers many, since 20 of them miss a loss of 5 % every third time."""
+"""Echoes for each peer: many with few peers, since 20 of them miss a loss of 5 % every third time."""
 DOUBTFUL = 0.2
-"""So large a share of the echoes may be lost by haste or chance; of more nothing else is to be learned by sending
-others."""
+"""Up to this share of the echoes may be lost by haste or chance; above it, more echoes would show nothing new."""
 SIGN_OF_LIFE = ["-w", "2"]
-"""Before the many: where nobody answers ARP, each packet of a hundred would cost its time. After a lost ARP request the
-kernel repeats it in a second."""
+"""First ones, before the many: without an answer to ARP, each packet of a hundred would cost its time. After a lost ARP
+request the kernel repeats it in a second."""
 LOOKUP_S = 6.5
 """glibc turns to the second name server after 5 s: by then a node whose first one is dead has its answer."""
 REVERSE_S = 1.5
@@ -64,7 +63,7 @@ A_PIPE = 500  # lines that surely fit into one
 
 
 class Lookup:
-    """A name that is being resolved. getaddrinfo cannot be told a deadline, so whoever asks waits only so long."""
+    """A name that is being resolved. getaddrinfo has no deadline, so its caller waits only so long."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -107,7 +106,7 @@ def is_number(name: str) -> bool:
 
 
 class Reverse:
-    """The name of an address: wanted by nobody but torch, which waits for it."""
+    """The name of an address: only torch asks for it, and waits."""
 
     def __init__(self, address: str) -> None:
         self.begun = time.monotonic()
@@ -139,7 +138,7 @@ def sources() -> str | None:
 
 
 def hosts_unreadable() -> str | None:
-    """Why this user cannot read /etc/hosts; null where he can, or where there is none."""
+    """Why this user cannot read /etc/hosts; null if it can be read, or does not exist."""
     try:
         with open("/etc/hosts"):
             return None
@@ -244,7 +243,7 @@ def look_at(target: dict[str, Any], lookup: Lookup, count: int) -> PingTarget:
         result["spare_answers"] = bool(spare and spare.result().get("received"))
     lost = seen.get("sent", 0) - seen.get("received", 0)
     if seen.get("received") and 0 < lost <= DOUBTFUL * seen["sent"]:
-        # One lost echo proves nothing: a busy host answers late. More of them tell loss from haste.
+        # One lost echo proves nothing: a busy host answers late. More echoes distinguish loss from haste.
         result["again"] = ping(address, [], 200)
     result["neighbour"] = neighbour(address)
     via = way.get("via")
@@ -407,6 +406,6 @@ def look(arguments: dict[str, Any]) -> PingAnswer:
 
 
 def waiting(looking: dict[str, Future[PingTarget]]) -> Conversation:
-    """Somebody who would notice that none of us runs."""
+    """A task that notices when the process does not run."""
     while not all(one.done() for one in looking.values()):
         yield from pause(0.02)

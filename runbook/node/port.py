@@ -1,4 +1,4 @@
-"""Is the rendezvous address ours, and are the ports free? A real bind, and the name of whoever sits on a port.
+"""Is the rendezvous address ours, and are the ports free? A real bind, and the process that holds a port.
 
 Argument, JSON: {"address": str or null, "speaks": the address that peers dial here, "ports": [int]}. Says one message:
 {"address": {...} or null, "ports": {port: {"free": true} or {"free": false, "errno": str, "holder": {...} or null}},
@@ -36,7 +36,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import Holder, OwnAddress, PortAnswer, PortState
+    from runbook.transport.node_answers import Holder, OwnAddress, PortAnswer, PortState
 
 USERS = re.compile(r'\("((?:[^"\\]|\\.)*)",pid=(\d+)')
 
@@ -85,8 +85,8 @@ def speaks_ipv6(address: str) -> bool:
 def try_bind(port: int, ipv6: bool) -> PortState:
     """Bind as torch's store does: all addresses, so that a listener on one of them is met too.
 
-    It asks for a socket of both families and makes do with one for IPv4: what listens for IPv6 alone is only in the way
-    of a job that speaks IPv6.
+    It asks for a socket of both families and makes do with one for IPv4: a listener for IPv6 alone only blocks a job
+    that uses IPv6.
     """
     sock = socket.socket(socket.AF_INET6 if ipv6 else socket.AF_INET, socket.SOCK_STREAM)
     with sock:
@@ -102,7 +102,7 @@ def try_bind(port: int, ipv6: bool) -> PortState:
 
 
 def holder(port: int) -> Holder:
-    """Who has the port: user from the kernel's socket table, process from /proc, or from `sudo -n ss`.
+    """The holder of the port: user from the kernel's socket table, process from /proc, or from `sudo -n ss`.
 
     `listens` is the address of a listener, `peer` the far end of a connection; neither: it is bound, and that is all.
     """
@@ -141,7 +141,7 @@ def process_with(inodes: set[str]) -> int | None:
 
 
 def by_ss(port: int) -> int | None:
-    """Another user's process shows only to root."""
+    """Only root sees another user's process."""
     ss, sudo = find("ss"), find("sudo")
     if not ss or not sudo:
         return None

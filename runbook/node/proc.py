@@ -1,6 +1,5 @@
-"""What the kernel tells in /proc: processes, their environment, files and sockets, and TCP's tables. Elsewhere than on
-Linux, and of what this user may not see, it tells nothing.
-"""
+"""Reads /proc: processes, their environment, files and sockets, and TCP's tables. On other systems than Linux, and for
+what this user may not see, the result is empty."""
 
 from __future__ import annotations
 
@@ -29,8 +28,8 @@ def read(path: str) -> str | None:
 
 
 def this_machine() -> str:
-    """What tells one machine, and network namespace, from another, so that a job of one host cannot pass as two; empty
-    where nothing does. `rank.py`, which is sent alone, has the same words."""
+    """An id of this machine and network namespace, so that a job of one host cannot pass as two; empty if there is
+    none. `rank.py`, which is sent alone, has the same words."""
     found = [read(path) for path in ("/proc/sys/kernel/random/boot_id", "/etc/machine-id")]
     words = [word for word in found if word][:1]
     try:
@@ -70,7 +69,7 @@ def stat(pid: int) -> Stat | None:
 
 
 def born(pid: int) -> int | None:
-    """When a living process started: a number that comes back later belongs to somebody else."""
+    """When a living process started: a number that is used again has another start."""
     found = stat(pid)
     return found.born if found and found.lives else None
 

@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import PythonFacts, Pythons
+    from runbook.transport.node_answers import PythonFacts, Pythons
 
 MOST = 60
 ONE_S = 8
@@ -80,7 +80,7 @@ def candidates() -> list[str]:
 
 
 def ask(path: str) -> PythonFacts | None:
-    """What this interpreter says of itself; None if it says nothing that we know."""
+    """What this interpreter says of itself; None if its answer is not understood."""
     result = run([path, "-B", "-c", PROBE], ONE_S)
     try:
         said: PythonFacts = json.loads((result.get("out") or "").strip().splitlines()[-1])

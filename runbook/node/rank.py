@@ -1,13 +1,13 @@
 """One rank of the connection and AllReduce tests, on torch.distributed (2.0 or newer). Python 3.8.
 
-It is started by the launch script that training uses, says how far it came at every step, and obeys orders that come
-as JSON lines on stdin: {"do": "join"}, {"do": "allreduce", ...}. When stdin ends, it ends: nobody is left to tell.
+It is started by the launch script that training uses, says how far it came at every step, and obeys orders that come as
+JSON lines on stdin: {"do": "join"}, {"do": "allreduce", ...}. When stdin ends, it ends.
 
 What it says: {"event": "step", "step": ...} once a step, {"event": "beat", ...} twice a second from a thread of its
 own (so that silence means stopped, not busy), {"event": "row", ...} a finished size, {"event": "failed", ...}.
 
-What it leaves beside itself for whoever asks why it hangs or died: stack-RANK.txt, its stack at SIGUSR1 and at a crash,
-and flight-RANK.json, its last collectives as torch's Flight Recorder has them, at {"do": "flight"} and at a failure.
+Files beside it that show why it hangs or died: stack-RANK.txt, its stack at SIGUSR1 and at a crash, and
+flight-RANK.json, its last collectives as torch's Flight Recorder has them, at {"do": "flight"} and at a failure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MARK = "\x1erunbook "
 BEAT_S = 0.5
-COLLECTIVE_TIMEOUT_S = 900  # the controller notices a stall in seconds; this only bounds a rank nobody watches
+COLLECTIVE_TIMEOUT_S = 900  # the controller notices a stall in seconds; this only bounds a rank that is not watched
 PATTERN = 251  # a prime, so that no power-of-two chunking of a transport lines up with the pattern
 CHUNK = PATTERN * 4096  # elements filled and compared at a time: 4 MiB of float32
 LOOKUP_S, LOOKUP_PATIENCE_S = 1.5, 12.0
@@ -57,7 +57,7 @@ def say(event: str, **fields: Any) -> None:
 
 
 class RankFailure(Exception):
-    """Something this rank can name itself."""
+    """A failure that the rank itself recognises."""
 
     def __init__(self, cause: str, text: str, **details: Any) -> None:
         Exception.__init__(self, text)
@@ -82,7 +82,7 @@ class RankPosition:
 
 
 class Lag:
-    """Why the others might have to wait for this rank: seconds of each kind since the order began."""
+    """Reasons for the others to wait for this rank: seconds of each kind since the order began."""
 
     def __init__(self) -> None:
         self.timed = 0.0  # the timed AllReduces, from the first to the last
@@ -139,8 +139,8 @@ class Worker:
                 self.lag.paused += late
 
     def waited(self) -> Callable[[], float]:
-        """A function that tells for how many seconds this process was kept from running since now: ready and without a
-        CPU, or stopped."""
+        """A function that returns for how many seconds since now this process did not run: ready and without a CPU, or
+        stopped."""
         self.timing.set()
         queued, paused = queued_seconds(), self.lag.paused
 
@@ -161,7 +161,7 @@ class Worker:
                 json.dump(dict(told, flight=flight), file)
             os.replace(name + ".partial", name)
         except Exception as error:
-            # Not as Python words an error: whoever reads this log would take it for the job's.
+            # Not in Python's form of an error, which would look like an error of the job.
             sys.stderr.write("runbook: this rank left no flight record (%s)\n" % type(error).__name__)
 
     # Steps.
@@ -280,8 +280,8 @@ class Worker:
         say("step", step=name, **fields)
 
     def look_up(self, host: str, port: int) -> None:
-        """Say how long a name server keeps us waiting: torch asks for names too, also where every address is a number,
-        and meanwhile it makes no step."""
+        """Report how long a name server delays the rank: torch asks for names too, also where every address is a
+        number, and meanwhile it makes no step."""
         answered = threading.Event()
 
         def ask() -> None:
@@ -299,7 +299,7 @@ class Worker:
             say("looked-up", address=host)
 
     def dial(self, host: str, port: int) -> None:
-        """Knock until the master's port opens, and say what stands in the way whenever that changes."""
+        """Dial until the master's port opens, and report what prevents it whenever that changes."""
         reason = None
         while True:
             try:
@@ -434,8 +434,7 @@ class Worker:
     def agree(self, *numbers: float, combine: Callable[[Any], float] = max) -> list[Any]:
         """The largest (or what `combine` makes) of each number over all ranks, so that all decide alike.
 
-        Through the store: the collectives that are tested may give anything, and ranks that decided by what they gave
-        would part ways.
+        Through the store: the collectives under test may give anything, and ranks would then decide differently.
         """
         self.agreements += 1
         name = "runbook/agree/%d" % self.agreements
@@ -447,7 +446,7 @@ class Worker:
         return agreed
 
     def calls(self, operation: str, data: Any = None) -> None:
-        """Note what this program asks torch for, to be compared with what torch was really asked."""
+        """Note what this program asks torch for, to be compared with what torch recorded."""
         self.place.calls += 1
         about = {} if data is None else {"count": data.numel(), "dtype": str(data.dtype).rpartition(".")[2]}
         self.place.calling = {"operation": operation, **about}
@@ -498,7 +497,7 @@ class Worker:
             if self.agree(bad)[0]:
                 blamed.append(rank)
         if len(blamed) in (0, self.world_size):
-            # One that spoils whatever passes through it spoils every round: then each works by itself.
+            # A rank that changes all data that passes through it spoils every round: then each works by itself.
             groups = [self.dist.new_group([rank]) for rank in range(self.world_size)]
             data = pattern + float(self.rank + 1)
             self.reduce(data, group=groups[self.rank])
@@ -573,7 +572,7 @@ def longest_growth(before: dict[str, float], after: dict[str, float]) -> float:
 
 
 def kernel_kills() -> int | None:
-    """How many processes this kernel has killed for want of memory since boot; None where it does not say."""
+    """How many processes this kernel has killed for lack of memory since boot; None where it does not say."""
     try:
         with open("/proc/vmstat") as file:
             return next(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
@@ -582,7 +581,7 @@ def kernel_kills() -> int | None:
 
 
 def in_json(number: float) -> float | str:
-    """JSON has no infinity and no NaN, which wrong sums may well be: then the word."""
+    """JSON has no infinity and no NaN, which wrong sums may be: these become words."""
     return number if abs(number) < float("inf") else str(number)
 
 
@@ -663,7 +662,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     worker = Worker()
     stacks = open("stack-%d.txt" % worker.rank, "w")
-    # Of the thread that is asked alone: walking the frames of others while they run crashes one time in some hundred.
+    # Only of this thread: walking the frames of others while they run crashes about once in a hundred times.
     faulthandler.enable(file=stacks, all_threads=False)
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False, chain=False)
@@ -678,7 +677,7 @@ def main() -> None:
             if order["do"] in ("join", "allreduce"):
                 getattr(worker, order["do"])(order)
             elif order["do"] == "measure":
-                import rank_bandwidth  # the controller lays it beside us when it wants single links measured
+                import rank_bandwidth  # the controller pushes it when single links are to be measured
 
                 rank_bandwidth.measure(worker, order, say, worker.waited)
             else:

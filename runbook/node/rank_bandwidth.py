@@ -27,14 +27,14 @@ SUM_ELEMENTS = 1 << 22  # 16 MiB of float32: more than most caches hold
 FIRST_BYTES = 64 << 10
 MESSAGE_BYTES = 32 << 20
 STEPS = (2.0, 16.0)  # the next attempt moves at least and at most this many times as much
-FEWEST_SEGMENTS = 200  # of fewer a single one that is lost says nothing
+FEWEST_SEGMENTS = 200  # with fewer, a single lost one says nothing
 OF_A_BURST = 3  # segments of one burst of losses that count
 LARGEST_SEGMENT = 64 << 10  # bytes
 LONG_ENOUGH = 0.4  # of the seconds wanted: then the attempt counts
 
 
 def measure(worker: Any, order: dict[str, Any], say: Callable[..., None], waited: Waited) -> None:
-    """`waited()` gives a function that tells how long this process was kept from running since then."""
+    """`waited()` returns a function that returns how long this process did not run since then."""
     worker.place.phase = "isolation"
     if "alone" in order:
         alone(worker, order["alone"], say)

@@ -1,18 +1,16 @@
-"""What this node's kernel knows of the processes of ranks that died or make no progress. Linux; elsewhere it tells
-nothing.
+"""What this node's kernel knows of the processes of ranks that died or make no progress. Linux; elsewhere the result is
+empty.
 
 Argument: {"leaders": {rank: pid of the first process of its session}, "seconds": how long to watch, "stacks": the
 folder where processes of these sessions write theirs when asked (stack_on_signal.py), or null, "gpus": indices of those
-whose use is asked for, or null}. Gives
-{"ranks": {rank: {"processes": [{"pid", "state", "comm", "wchan", "rank" (RANK in its environment, or None), "cpu"
-(share of one CPU meanwhile)}] of its session and their descendants,
-"works": whether these used a CPU or read from a disk meanwhile, "moved": bytes that its TCP connections carried
-meanwhile, or None, "queued": bytes they wait to send or to be
-acknowledged, "stack": what py-spy says, or None, "own_stacks": {pid: what processes say themselves}}},
-"busy": [{"pid", "user", "command", "cpu"}] the other processes that use most of the CPU, "carried": bytes that all
-interfaces but lo carried, "cpus": int, "kernel_kills": how many processes the kernel killed for want of memory since
-boot, "kernel_says": [its lines about that], "gpu_use": {index: percent of the time in which something ran on it, as
-nvidia-smi tells} or null, "seconds": how long it watched}.
+whose use is asked for, or null}. Gives {"ranks": {rank: {"processes": [{"pid", "state", "comm", "wchan", "rank" (RANK
+in its environment, or None), "cpu" (share of one CPU meanwhile)}] of its session and their descendants, "works":
+whether these used a CPU or read from a disk meanwhile, "moved": bytes that its TCP connections carried meanwhile, or
+None, "queued": bytes they wait to send or to be acknowledged, "stack": what py-spy says, or None, "own_stacks": {pid:
+what processes say themselves}}}, "busy": [{"pid", "user", "command", "cpu"}] the other processes that use most of the
+CPU, "carried": bytes that all interfaces but lo carried, "cpus": int, "kernel_kills": how many processes the kernel
+killed for lack of memory since boot, "kernel_says": [its lines about that], "gpu_use": {index: percent of the time in
+which something ran on it, as nvidia-smi tells} or null, "seconds": how long it watched}.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from runbook.node.tcp_info import TcpInfo
-    from runbook.transport.answers import BusyProcess, ProcessFacts, RankProcesses, RankSeen
+    from runbook.transport.node_answers import BusyProcess, ProcessFacts, RankProcesses, RankSeen
 
     Processes = dict[int, "Process"]
 
@@ -43,7 +41,7 @@ BUSY = 0.2
 WORKS = 0.05
 PY_SPY_S = 4.0
 GPU_S = 2.0
-ABOVE_RTMIN = 7  # as in stack_on_signal.py, which runs inside the training and can be imported by nobody else
+ABOVE_RTMIN = 7  # as in stack_on_signal.py, which runs inside the training and cannot be imported here
 STACK_S = 1.0
 LONGEST_STACK = 64 * 1024
 LONGEST_COMMAND = 120
@@ -114,7 +112,7 @@ class Process:
 
 
 def tell_cpu(before: Processes, after: Processes, seconds: float) -> float:
-    """Put down for each process the share of one CPU that it used meanwhile; gives the ticks of a second."""
+    """Note for each process the share of one CPU that it used meanwhile; returns the ticks of a second."""
     hertz = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
     for pid, entry in after.items():
         used = entry.stat.ticks - before[pid].stat.ticks if pid in before else 0
@@ -169,7 +167,7 @@ def works(before: list[Process], after: list[Process], ticks: float) -> bool:
 
 
 def fetched(pid: int) -> int:
-    """Bytes that a process had to get from a disk or a file server, where we may know that."""
+    """Bytes that a process read from a disk or a file server, if this user may see that."""
     match = re.search(r"^read_bytes: (\d+)$", read("/proc/%d/io" % pid) or "", re.MULTILINE)
     return int(match.group(1)) if match else 0
 
@@ -214,14 +212,14 @@ def py_spy(leaders: dict[str, int]) -> dict[str, str]:
 
 
 def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]]) -> dict[str, str]:
-    """What those of these processes, told by pid and state, that can be asked say of their threads, by pid."""
+    """By pid, the stacks of these processes (pid and state) that can be asked for them."""
     number = int(getattr(signal, "SIGRTMIN", 0)) + ABOVE_RTMIN
     asked = {}
     for pid, state in asked_of:
         path = os.path.join(folder, "%d.stack" % pid)
         caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", read("/proc/%d/status" % pid) or "", re.MULTILINE)
         if state in "TtZ" or not caught or not int(caught.group(1), 16) >> (number - 1) & 1:
-            continue  # one that does not catch it would die of it
+            continue  # a process that does not catch the signal would die
         try:
             asked[pid] = path, os.stat(path).st_size
             os.kill(pid, number)
@@ -254,13 +252,13 @@ def gpu_use(indices: Iterable[int]) -> dict[str, int] | None:
 
 
 def kernel_kills() -> int | None:
-    """How many processes this kernel has killed for want of memory since boot; None where it does not say."""
+    """How many processes this kernel has killed for lack of memory since boot; None where it does not say."""
     found = re.search(r"^oom_kill (\d+)$", read("/proc/vmstat") or "", re.MULTILINE)
     return int(found.group(1)) if found else None
 
 
 def kernel_says() -> list[str]:
-    """The kernel's last words about processes that it killed for want of memory, where this user may read them."""
+    """The kernel's last words about processes that it killed for lack of memory, where this user may read them."""
     answer = tool("dmesg", [], 2)
     lines = [
         line

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import Routes, RouteTarget
+    from runbook.transport.node_answers import Routes, RouteTarget
 
 CONNECT_S = 3
 
@@ -46,7 +46,7 @@ def interface_of(address: str) -> str | None:
 
 
 def answer(address: str, port: int) -> str:
-    """A refusal comes from the host as well: it can be reached."""
+    """A refusal counts as an answer: the host can be reached."""
     try:
         socket.create_connection((address, port), CONNECT_S).close()
     except ConnectionRefusedError:

@@ -1,12 +1,12 @@
-"""Lets a training be asked where it stands: at a signal that nothing else uses, the stacks of all its threads go into a
+"""Lets a training be asked where it is: at a signal that nothing else uses, the stacks of all its threads go into a
 file.
 
 Pushed as `sitecustomize.py` into a folder of its own, which comes first on PYTHONPATH of what `launch` starts with
 `watch:`. Python imports it before the program; the `sitecustomize` that it hides is imported as well. Python 3.8,
 standard library.
 
-Environment: RUNBOOK_STACKS, that folder. Writes FOLDER/PID.stack; whoever wants the stacks sends SIGRTMIN + 7, and only
-to a process of which /proc/PID/status says that it catches it.
+Environment: RUNBOOK_STACKS, that folder. Writes FOLDER/PID.stack; a reader of the stacks sends SIGRTMIN + 7, only to a
+process that catches it by /proc/PID/status.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def register(folder: str) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         faulthandler.register(number, file=descriptor, all_threads=True)
     except (OSError, ValueError, RuntimeError):
-        pass  # a training is not to fail because nobody could ask it something
+        pass  # a training must not fail because it cannot be asked for stacks
 
 
 def hidden(folder: str) -> None:

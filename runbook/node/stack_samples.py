@@ -1,7 +1,7 @@
 """Samples of the stacks of this node's ranks: a rank that waits for others does so in most of them.
 
 Argument: {"leaders": {rank: pid of the first process of its session}, "looks": int, "every_s": seconds between them,
-"stacks": the folder where its processes write theirs when asked (stack_on_signal.py), or null: then nobody is asked}.
+"stacks": the folder where its processes write theirs when asked (stack_on_signal.py), or null: then none is asked}.
 Gives {"ranks": {rank: {"pid", "states": a letter a look, as proc(5) has them, "stacks": [text of its main thread, a
 look]}}, "busy": as rank_processes.py tells it, "sent": {address: {"bytes" that the ranks sent there meanwhile,
 "busy_s": seconds for which some of that was on its way, of the busiest connection}} or null, "seconds": how long it
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import RankSamples, StackSamples
+    from runbook.transport.node_answers import RankSamples, StackSamples
 
 SHELLS = ("sh", "bash", "dash")
 LONGEST = 8192
@@ -62,6 +62,6 @@ def state(pid: int) -> str:
 
 
 def current(text: str) -> str:
-    """Of a dump of all threads the one that was asked."""
+    """Of a dump of all threads, the one of this process's main thread."""
     at = text.rfind("Current thread ")
     return text[at:].partition("\n\n")[0][:LONGEST] if at >= 0 else ""

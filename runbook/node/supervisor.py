@@ -1,4 +1,4 @@
-"""The supervisor that runs on a node for as long as the controller holds its end of the pipe, and not longer.
+"""The supervisor runs on a node only as long as the controller holds its end of the pipe.
 
 It is sent over the wire and executed from memory; it needs Python 3.8 and the standard library. It speaks frames in
 both directions: one JSON object a line, followed by `bytes` bytes of payload where the object says so; what comes to us
@@ -11,7 +11,7 @@ program that was started to be spared, which outlives us on purpose, and a folde
 that nobody has fetched yet.
 """
 
-# Every import here is paid for on every node: hashlib, shutil and socket wait until they are needed.
+# Every import costs time on every node: hashlib, shutil and socket are imported when they are needed.
 from __future__ import annotations
 
 import errno
@@ -32,7 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-    from runbook.transport.answers import FailureFacts, WorkdirFacts
+    from runbook.transport.node_answers import FailureFacts, WorkdirFacts
 
     Frame = dict[str, Any]
 
@@ -47,11 +47,11 @@ CARRIER_S = 6.0  # from the end of its stdin to that of what leads to another su
 TOGETHER_S = 1.0  # a batch system that ends a job signals all of its processes, and us among them, one after the other
 # in which that is waited for: a busy machine makes each longer, so that the thread that is signalled has its own
 TURNS = 20
-DYING = threading.Event()  # somebody has signalled us
+DYING = threading.Event()  # a signal has arrived
 
 
 def pause(seconds: float) -> None:
-    """time.sleep() is not for a program that must end on time: under a shifted clock (libfaketime) it raises."""
+    """A sleep without time.sleep(), which raises under a shifted clock (libfaketime)."""
     threading.Event().wait(seconds)
 
 
@@ -114,7 +114,7 @@ class Program:
         environment.update(frame.get("env") or {})
         environment.update(tags)
         for name in tags if self.spared else ():
-            del environment[name]  # by these we find what is to end with us
+            del environment[name]  # these show what has to end with the supervisor
         options: dict[str, Any] = {"start_new_session": True}
         if WINDOWS:
             options = {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
@@ -142,7 +142,7 @@ class Program:
         try:
             for thread in threads:
                 thread.start()
-        except RuntimeError:  # the login may start no more of them: nobody would mind this program
+        except RuntimeError:  # the login may start no more threads: this program could not be watched
             self.signal(getattr(signal, "SIGKILL", signal.SIGTERM))
             raise
 
@@ -173,7 +173,7 @@ class Program:
                     break
         self.over.set()
         if DYING.is_set():
-            return  # whatever ended us ended it: that is no word on the program
+            return  # what ends the supervisor ended it: that says nothing about the program
         try:
             self.pipe.send({"id": self.id, "event": "exit", "code": code, "timed_out": self.timed_out})
         except OSError:
@@ -205,10 +205,10 @@ class Program:
             pass
 
     def end(self) -> None:
-        """Ask it to end: who leads to another supervisor is told by the end of its stdin, and that one cleans up
-        first."""
+        """Ask it to end: a program that leads to another supervisor by the end of its stdin, so that the other one
+        cleans up first."""
         if self.carries:
-            # In a thread: who does not read holds whoever writes.
+            # In a thread: a program that does not read blocks the writer.
             threading.Thread(target=self.feed, args=(b"", True), daemon=True).start()
         else:
             self.signal(signal.SIGTERM)
@@ -232,7 +232,7 @@ class Supervisor:
         self.ending = threading.Lock()
 
     def greet(self, config: Frame) -> None:
-        """Make the run's private folder and say who and where we are."""
+        """Make the run's private folder and send the hello frame."""
         self.tags = {RUN_ID_VARIABLE: config["run_id"], NODE_VARIABLE: config["node"]}
         os.environ.update(self.tags)  # so that tools of programs that are called are found at the end, too
         self.keep = bool(config.get("keep"))
@@ -258,9 +258,9 @@ class Supervisor:
         try:
             safe(workdir)
             make(above)
-            safe(above)  # in a folder like /tmp somebody may have been quicker
+            safe(above)  # in a folder like /tmp another user may have been quicker
             ours(above)
-            if not (config.get("again") and os.path.isdir(folder)):  # the controller had lost us, and is back
+            if not (config.get("again") and os.path.isdir(folder)):  # the controller had lost this node, and is back
                 os.mkdir(folder, 0o700)
             ours(folder)
             self.folder = hello["folder"] = folder
@@ -318,8 +318,8 @@ class Supervisor:
     def call(self, frame: Frame, payload: bytes) -> None:
         """Run `look(arguments)` of a node program that came along, in a thread of this process.
 
-        A second interpreter would cost more than most programs do. They start their tools in groups of their own
-        with deadlines, so that a thread that hangs hangs alone; whoever asked has a deadline too.
+        A second interpreter would cost more than most programs do. They start their tools in groups of their own with
+        deadlines, so that a hanging thread blocks nothing else; the caller has a deadline too.
         """
         try:
             space = {"__name__": frame["program"]}
@@ -362,8 +362,8 @@ class Supervisor:
     def watch(self) -> NoReturn:
         """A network that was cut sends no EOF: silence beyond the agreed time means the controller is gone.
 
-        Only silence in which we were awake and could have heard counts: not the time that a starved or stopped machine
-        took from us, and not while more and more waits in the pipe that we have not come to read.
+        Silence counts only while this process ran and could have noticed an answer: not while the machine starved or
+        stopped it, and not while unread data waits in the pipe.
         """
         silent_s, looked, heard, unread = 0.0, time.monotonic(), self.pipe.last_heard, 0
         while True:
@@ -376,12 +376,12 @@ class Supervisor:
                 before, unread = unread, waiting()
                 if unread == before:
                     self.end()
-                silent_s = 0.0  # it speaks, or has spoken: look again
+                silent_s = 0.0  # data is arriving, or has arrived: look again
 
     def end(self, frame: Frame | None = None) -> NoReturn:
         if not self.ending.acquire(blocking=False):
             pause(3600)  # another thread is already ending this process
-        # How programs end that we end unasked is nothing that they did: a controller that is back must not take it for
+        # Programs that the supervisor ends by itself have not failed: a controller that is back must not see it as
         # that.
         self.pipe.mute = frame is None
         running = [one for one in self.programs.values() if not one.over.is_set() and not one.spared]
@@ -417,7 +417,7 @@ class Supervisor:
 
 
 def waiting() -> int:
-    """Bytes that have come and that nobody has read yet; 0 where the system does not tell."""
+    """Bytes that have arrived and are not read yet; 0 if the system does not say."""
     try:
         import fcntl
         import termios
@@ -492,7 +492,7 @@ def place(workdir: str) -> WorkdirFacts:
 
 
 def waking_pipe() -> int:
-    """A file descriptor that gives the number of each signal that somebody here has taken, a byte each."""
+    """A file descriptor from which the number of each signal that was taken is read, a byte each."""
     numbers, taken = os.pipe()
     os.set_blocking(taken, False)
     signal.set_wakeup_fd(taken, warn_on_full_buffer=False)
@@ -500,8 +500,8 @@ def waking_pipe() -> int:
 
 
 def wake_main_thread(ends_us: list[signal.Signals], numbers: int) -> NoReturn:
-    """A signal may be taken by any thread (after SIGCONT it often is), and Python heeds it only in the main one, which
-    waits for its next frame: another signal, sent to that thread alone, ends the waiting."""
+    """Any thread may take a signal (after SIGCONT another one often does), and Python handles it only in the main one,
+    which waits for its next frame: another signal, sent to that thread alone, ends the wait."""
     while True:
         for number in os.read(numbers, 64):
             if number in ends_us:
@@ -513,7 +513,7 @@ def main() -> None:
 
     def stop(_number: int, _frame: object) -> None:
         DYING.set()
-        if not supervisor.ending.locked():  # else we have interrupted the very thread that is ending us
+        if not supervisor.ending.locked():  # else this would interrupt the thread that is ending the process
             supervisor.end()
 
     ends_us = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name)]
@@ -525,7 +525,7 @@ def main() -> None:
             threading.Thread(target=wake_main_thread, args=(ends_us, waking_pipe()), daemon=True).start()
         threading.Thread(target=supervisor.watch, daemon=True).start()
     except RuntimeError as error:
-        # Not a Python that fails, of which the next one may do better: said before our mark, and in good order.
+        # Not a failure of this Python, for which another may be tried: said before our mark, with exit code 0.
         sys.stderr.write("%s\n" % error)
         sys.exit(0)
     supervisor.pipe.sink.write(MARK)

@@ -1,4 +1,4 @@
-"""What `inventory init` writes down of a node, besides what `reach` and `ibstat` tell: quick facts only.
+"""Further facts for `inventory init`, besides those of `host_facts` and `ibstat`: quick ones only.
 
 Says {"login": [address, port] that this very login came in at, or null, "system", "shell", "speeds": {interface:
 Mbit/s}, "nvidia_smi": what it printed of the GPUs, "nvidia_devices": how many the driver shows in /proc, or null}.
@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import SurveyAnswer
+    from runbook.transport.node_answers import SurveyAnswer
 
 NVIDIA = "/proc/driver/nvidia/gpus"
 GPU_FIELDS = "--query-gpu=index,uuid,name,memory.total,memory.used"
@@ -25,7 +25,7 @@ GPU_TIMEOUT_S = 10
 
 
 def login() -> tuple[str, int] | None:
-    """sshd tells every session its four corners: client address and port, our address and port."""
+    """SSH_CONNECTION, which sshd sets for every session: client address and port, our address and port."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return (words[2], int(words[3])) if len(words) == 4 and words[3].isdigit() else None
 

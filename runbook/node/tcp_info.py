@@ -1,4 +1,4 @@
-"""What the kernel counts of each established TCP connection, as `ss` tells it."""
+"""The kernel's counters of each established TCP connection, as `ss` shows them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from runbook.node.tools import tool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from runbook.transport.answers import SentTo
+    from runbook.transport.node_answers import SentTo
 
 WAIT_S = 2
-HEAD = re.compile(r"\S+\s+\d+\s+(\d+)\s+\S+\s+(\S+):\d+\s")
 COUNTED = re.compile(r"\b(bytes_acked|bytes_received|busy|rwnd_limited|ino):(\d+)")
 
 
@@ -36,12 +35,12 @@ def tcp_info() -> dict[str, TcpInfo] | None:
         return None
     found = {}
     for block in re.split(r"\n(?=\S)", answer["out"]):
-        head = HEAD.match(block)
+        fields = block.split(None, 5)  # state, receive queue, send queue, this end, the other end
         counted = {name: int(count) for name, count in COUNTED.findall(block)}
-        if head and "ino" in counted:
-            remote = head.group(2).strip("[]").partition("%")[0]
+        if len(fields) > 4 and fields[2].isdecimal() and "ino" in counted:
+            remote = fields[4].rpartition(":")[0].strip("[]").partition("%")[0]
             remote = remote[7:] if remote.startswith("::ffff:") else remote
-            found[str(counted["ino"])] = TcpInfo(remote, int(head.group(1)), counted)
+            found[str(counted["ino"])] = TcpInfo(remote, int(fields[2]), counted)
     return found
 
 

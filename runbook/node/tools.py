@@ -1,4 +1,5 @@
-"""The node's own tools: where they lie, and running one of them, so that neither a hang nor a flood of it harms us."""
+"""The node's own tools: where they are, and how one is run so that neither a hang nor endless output of it does
+harm."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import IO, Any, Protocol
 
-    from runbook.transport.answers import Ran
+    from runbook.transport.node_answers import Ran
 
     class Sink(Protocol):
         """Takes what a tool prints, piece by piece."""
@@ -36,7 +37,7 @@ LACKS = (
     errno.ENOMEM,
     errno.EMFILE,
     errno.ENFILE,
-)  # what this login does not get; the tool says nothing by it
+)  # what this login is refused; it says nothing about the tool
 
 DENIED = (
     "a password",
@@ -52,7 +53,7 @@ DENIED = (
     "no new privileges",
     "must be owned by uid 0",
 )
-"""What sudo, nft, iptables, ufw and others print when who calls them is not root enough."""
+"""What sudo, nft, iptables, ufw and others print when their caller lacks root's rights."""
 
 
 def folders() -> list[str]:
@@ -69,7 +70,7 @@ def find(name: str) -> str | None:
 
 
 class Beginning:
-    """The first bytes of what is fed to it: a tool that runs wild must not take the node's memory."""
+    """The first bytes of what is fed to it: a tool that prints without end must not use up the node's memory."""
 
     def __init__(self, most: int = MOST) -> None:
         self.most = most
@@ -98,7 +99,7 @@ def run(
     holds; `sudo` the path of sudo, which is not to ask; `out` and `err` take what it prints, also what it printed until
     the deadline.
 
-    Raises OSError or RuntimeError where this login may start nothing more: then nothing was looked at.
+    Raises OSError or RuntimeError if this login may start nothing more: then nothing was looked at.
     """
     if env is None:
         env = dict(os.environ, LC_ALL="C", LANG="C", PATH=os.pathsep.join(folders()))
@@ -125,7 +126,7 @@ def run(
     try:
         for thread in [ended, *readers]:
             thread.start()
-    except RuntimeError:  # no more threads for us: nobody would wait for the tool
+    except RuntimeError:  # no more threads for this login: the tool could not be waited for
         kill_group(process.pid, sudo)
         raise
     if process.stdin is not None:
@@ -133,7 +134,7 @@ def run(
             process.stdin.write((text or "").encode())
             process.stdin.close()
         except OSError:
-            pass  # it has ended: its own words tell why
+            pass  # it has ended: its own output says why
     ended.join(seconds)
     if ended.is_alive():
         its = stat(process.pid)
@@ -162,7 +163,7 @@ def drain(stream: IO[bytes], sink: Sink) -> None:
 
 
 def kill_group(leader: int, sudo: str | None = None) -> None:
-    """What sudo runs as root, only sudo may kill."""
+    """Only sudo may kill what sudo runs as root."""
     try:
         os.killpg(leader, signal.SIGKILL)
     except ProcessLookupError:
@@ -182,7 +183,7 @@ def kill_group(leader: int, sudo: str | None = None) -> None:
 
 
 def denied(said: Ran) -> bool:
-    """Whether a tool failed since who ran it is not root enough."""
+    """Whether a tool failed because its caller lacks root's rights."""
     words = (said["err"] + said["out"][:1000]).lower()
     return bool(said["code"]) and any(one in words for one in DENIED)
 

@@ -9,7 +9,7 @@ from itertools import islice
 
 from runbook.causes.catalogue import CausePage, mend
 from runbook.diagnose.judge import Cause
-from runbook.model.visible import visible
+from runbook.model.escaped_text import visible
 from runbook.report.safe_text import one_line
 
 VERSION = 1

@@ -9,9 +9,9 @@ from dataclasses import asdict, replace
 from itertools import groupby
 
 from runbook.launch.ranks import NodeRanks, dialled_address, layout
+from runbook.model.escaped_text import visible
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
-from runbook.model.visible import visible
 from runbook.report.run_json import plain
 
 FOLDED_FROM = 41  # nodes; as many lines still fit on a screen

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from runbook.files.document import Keys
 from runbook.files.node_sets import select
 from runbook.files.suggestions import nearest
 from runbook.files.value_origins import Candidate, Origins
+from runbook.files.yaml_document import Keys
 from runbook.launch.ranks import NodeRanks, layout, node_environment
 from runbook.model.errors import FilesWrong, Problem, Span
+from runbook.model.escaped_text import visible
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
-from runbook.model.visible import visible
 from runbook.report.inventory_listing import gpus, headline, span_of
 
 DEFAULT = "default"

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from runbook.model.escaped_text import visible
 from runbook.model.events import Event
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.model.visible import visible
 from runbook.report.run_record import Record, StageRecord, record
 from runbook.report.safe_text import ESCAPES
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Literal, TypeVar
 
+from runbook.model.escaped_text import visible
 from runbook.model.events import (
     Event,
     NodesDropped,
@@ -19,7 +20,6 @@ from runbook.model.exit_codes import BUG, INTERRUPTED
 from runbook.model.node_ranges import fold
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Verdict
-from runbook.model.visible import visible
 from runbook.report.folding import (
     FindingBlock,
     FoldedFinding,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from runbook.model.visible import visible
+from runbook.model.escaped_text import visible
 
 # Escape sequences go whole, so that `ESC[31mred` reads `red`: CSI, then OSC/DCS/PM/APC/SOS strings, then short ones.
 ESCAPES = re.compile(

@@ -8,11 +8,11 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from runbook.files.document import Document, Keys, parse_document
 from runbook.files.inventory import examine_inventory
 from runbook.files.inventory_draft import RANGED
 from runbook.files.node_sets import expand, has_range
 from runbook.files.value_origins import Origins
+from runbook.files.yaml_document import Document, Keys, parse_document
 from runbook.files.yaml_edit import Text, Uneditable
 from runbook.serve.group_preview import PLACEHOLDERS
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from runbook.checks import CHECKS
 from runbook.engine.plan import Choice, Plan, make_plan
 from runbook.engine.scripts import node_files
-from runbook.files.document import parse_document
 from runbook.files.inventory import examine_inventory, with_shell
 from runbook.files.playbook import examine_launch, has_launch
 from runbook.files.value_origins import Origins
+from runbook.files.yaml_document import parse_document
 from runbook.launch.launchers import launch_spec
 from runbook.launch.ranks import layout
 from runbook.launch.script import LAUNCH

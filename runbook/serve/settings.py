@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from runbook.files.document import mapping_problem, read_document
 from runbook.files.schema import judge
+from runbook.files.yaml_document import mapping_problem, read_document
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.safe_files import make_below, write_below

@@ -1,13 +1,13 @@
-"""How to reach a node: a byte stream with a supervisor at the far end, and what is done through it.
+"""How to reach a node: a byte stream with a supervisor at the far end, and the sessions over it.
 
 The stream is a process here, or goes over SSH, Slurm, Kubernetes or an agent, and from there into a container.
 """
 
 from runbook.transport.bootstrap import NoPython
 from runbook.transport.frames import UnexpectedAnswer
+from runbook.transport.node_sessions import Site
 from runbook.transport.remote_program import Answer, Message, ProgramNotStarted, Remote
 from runbook.transport.session import SILENCE_S, Session
-from runbook.transport.site import Site
 
 __all__ = [
     "SILENCE_S",

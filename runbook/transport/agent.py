@@ -1,9 +1,9 @@
 """Nodes behind an agent: they dial `runbook serve`, and it hands us their streams over a Unix socket in its data
 folder.
 
-The server only carries bytes, so a run needs nothing of it but this socket: `agents.sock` in $RUNBOOK_DATA, else in the
-folder above that of the inventory (DATA/groups/NAME.yml), else in .runbook. Frames both ways: one byte that says what
-it is, four of length, data.
+The server only carries bytes, so a run needs only this socket of it: `agents.sock` in $RUNBOOK_DATA, else in the folder
+above that of the inventory (DATA/groups/NAME.yml), else in .runbook. Frames both ways: one byte that says what it is,
+four of length, data.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from runbook.transport.bootstrap import command
 
 SOCKET = "agents.sock"
 SERVER_GONE = "server-gone"
-"""The cause where the server is not there: nothing is known then of the agents."""
+"""The cause when no server answers: then nothing is known about the agents."""
 
 ASK, ENROL, OPENED, DATA, STDERR, END, KILL, OVER = b"?", b"@", b"+", b"d", b"e", b".", b"k", b"!"
-"""A question; a new node is wanted; yes; bytes; what came on stderr; no more bytes will come; kill it; it is over, and
-why."""
+"""Kinds of frames: a question; a request for an enrolment string; yes; bytes; bytes of stderr; no more bytes will come;
+kill it; it is over, and why."""
 
 HEADER = struct.Struct(">cI")
 LONGEST = 1 << 20
 ASKED_S = 3.0
 OPENED_S = 25.0
-"""The server has asked the agent by then, and given up on it."""
+"""Longer than the server waits for the agent."""
 
 ENDING_S = 6.0
 MOST_COMPLAINT = 1 << 16
@@ -46,8 +46,8 @@ LONGEST_PATH = 100
 
 
 class StreamRequest(msgspec.Struct, frozen=True):
-    """What is asked of the server about a node: to open a stream, or only how it is. `looks`: nothing new is to run
-    there, so it may be a node that is drained. `person`: on whose behalf, where a page started us."""
+    """A question to the server about a node: to open a stream, or only its state. `looks`: nothing new is to run there,
+    so the node may be drained. `person`: on whose behalf, when a page started this run."""
 
     node: str
     open: bool
@@ -59,15 +59,15 @@ class StreamRequest(msgspec.Struct, frozen=True):
 
 
 class EnrolmentRequest(msgspec.Struct, frozen=True):
-    """A string is wanted by which a host can be enrolled. `name`: only as this node."""
+    """A request for a string by which a host can be enrolled. `name`: only as this node."""
 
     by: str
     name: str | None = None
 
 
 class StreamStatus(msgspec.Struct, frozen=True):
-    """Why there is no stream, or none any more; `code`: how the program on the node ended. Without a `cause` nothing is
-    known against the node."""
+    """Why there is no stream, or none any more; `code`: how the program on the node ended. Without a `cause` no fault
+    of the node is known."""
 
     cause: str | None = None
     says: str = ""
@@ -138,14 +138,14 @@ class AgentStream:
         return next(self._frames, b"")
 
     def close(self) -> None:
-        """Once at most; the node's supervisor is given the time to end what it started."""
+        """At most once; gives the node's supervisor the time to end what it started."""
         if not self._closing.acquire(blocking=False):
             return
         with contextlib.suppress(OSError):
             self._socket.sendall(framed(END))
             self._over.wait(ENDING_S)
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # which also wakes whoever reads
+            self._socket.shutdown(socket.SHUT_RDWR)  # which also wakes a thread that reads
         self._over.wait(0.5)
         self._socket.close()
 
@@ -157,10 +157,10 @@ class AgentStream:
         return self._complaint[-4096:].decode(errors="replace").strip()
 
     def why(self, says: str) -> Unreachable | None:
-        """What the server knows against the node; None where it hears it."""
+        """The fault of the node that the server knows; None when the node is online."""
         told = self._status.unreachable(says) if self._status else None
         if self._status is None and self._over.is_set():  # a server that goes on says why a stream is over
-            return gone(f"{says}; the server ended its stream without a word: it was stopped, or is gone")
+            return gone(f"{says}; the server ended its stream without a reason: it was stopped, or is gone")
         try:
             told = told or ask(self._path, self._node.name).unreachable(says)
         except Unreachable as error:
@@ -203,8 +203,7 @@ def ask(path: Path, node: str) -> StreamStatus:
 
 
 def enrolment(path: Path, by: str, name: str | None) -> str:
-    """A string of the running server by which a host can be enrolled. Raises Unreachable where none answers, or it will
-    not."""
+    """An enrolment string from the running server. Raises Unreachable when none answers, or it refuses."""
     with _connected(path, name or "a new node") as asking:
         try:
             asking.settimeout(ASKED_S)
@@ -260,7 +259,7 @@ def _connected(path: Path, node: str) -> socket.socket:
 
 
 def _read(source: socket.socket) -> tuple[bytes, bytes]:
-    """One frame. Raises OSError at the end, ValueError for one that nobody sends."""
+    """One frame. Raises OSError at the end, ValueError for one that neither program sends."""
     kind, length = HEADER.unpack(_exactly(source, HEADER.size))
     if length > LONGEST:
         raise ValueError(f"a frame of {length} bytes")

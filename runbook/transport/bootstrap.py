@@ -1,4 +1,4 @@
-"""The one command that turns a login shell into our supervisor, and why none speaks where that fails.
+"""The one command that turns a login shell into our supervisor, and why that may fail.
 
 It is plain ASCII without single quotes inside, backslash sequences that fish would read, line breaks or `!`, so that
 sh, bash, dash, zsh, fish, csh and tcsh all pass it on untouched to `/bin/sh`. The only thing of the user's in it is the
@@ -20,13 +20,13 @@ from runbook.causes.catalogue import mend
 from runbook.causes.findings import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import typed
-from runbook.transport import programs
+from runbook.transport import node_programs
 
 MARK = b"\x1erunbook-supervisor "
-"""Starts the supervisor's first line; what a talkative `.bashrc` or banner printed before it is not ours."""
+"""Starts the supervisor's first line; whatever a `.bashrc` or banner printed before it is skipped."""
 
 STARTED = b"\x1erunbook-shell"
-"""Said by our shell before it calls a Python: from there on it is no startup file that keeps us waiting."""
+"""Printed by our shell before it starts a Python: from there on no startup file delays the supervisor."""
 
 ALARM_S = 20
 
@@ -80,16 +80,16 @@ def first_input(python: str) -> bytes:
 
 @functools.cache
 def _supervisor() -> bytes:
-    return zlib.compress(programs.started(programs.SUPERVISOR), 9)
+    return zlib.compress(node_programs.started(node_programs.SUPERVISOR), 9)
 
 
-# What comes of it.
+# Its results.
 
 NOISE = 1 << 16
 """Bytes kept of what a login prints before our supervisor speaks."""
 
 MOST_NOISE = 16 << 20
-"""Bytes that a login may print before that: one that prints for ever is not waited for."""
+"""Bytes that a login may print before that: a login that prints for ever is given up."""
 
 PASSWORD_DUE = re.compile(
     r"password (?:has |is )?expired|password change required|must change your password", re.IGNORECASE
@@ -102,15 +102,15 @@ class NoPython(Unreachable):
 
 
 class SilentPython(NoPython):
-    """It was called, and nothing came of it in time."""
+    """A Python was started, and gave no answer in time."""
 
 
 class Opening:
-    """What comes before the supervisor's first frame: whatever a login prints, then a mark."""
+    """The output before the supervisor's first frame: whatever a login prints, then a mark."""
 
     def __init__(self) -> None:
         self.over = False
-        self.refused = False  # the bootstrap says that there is nothing to run us with, or it prints for ever
+        self.refused = False  # the bootstrap found no Python, or the login prints for ever
         self.noise = b""
         self.codes: tuple[int, ...] | None = None
         self._held = b""
@@ -136,7 +136,7 @@ class Opening:
 
 
 def no_supervisor(node: str, place: str, opening: Opening, complaint: str) -> Unreachable:
-    """Why the login gave us a shell and still no supervisor."""
+    """Why the login gave a shell but no supervisor."""
     noise, codes = opening.noise, opening.codes or ()
     if EATEN in codes:
         return unreachable_for(
@@ -169,14 +169,14 @@ def no_supervisor(node: str, place: str, opening: Opening, complaint: str) -> Un
         "login-shell-failed",
         f"the login shell of {node} ended without running our command"
         + (f": {said[-1]!r}" if said else ", and said nothing"),
-        said or ("the session ended without a word on either stream",),
+        said or ("the session ended without output on either stream",),
         way="runs-nothing",
         node=node,
     )
 
 
 def _no_python(node: str, place: str, codes: tuple[int, ...], complaint: str) -> NoPython:
-    """Why none of the interpreters there runs us; `codes` are the exit codes of those that were tried."""
+    """Why none of the interpreters there works; `codes` are the exit codes of those that were tried."""
     if TOO_OLD in codes and all(code in (TOO_OLD, MISSING, 2) for code in codes):
         return NoPython(
             "python-too-old",
@@ -202,17 +202,18 @@ def _no_python(node: str, place: str, codes: tuple[int, ...], complaint: str) ->
 def nothing_started(
     node: str, place: str, python: str, noise: bytes, complaint: str, *, timeout_s: float, reason: Unreachable | None
 ) -> Unreachable:
-    """Why no supervisor has spoken in time. `reason` is what the way there knows of it."""
+    """Why no supervisor has answered in time. `reason` is what the transport knows about it."""
     if STARTED in noise:
         return SilentPython(
             "python-missing",
-            f"{python} on {place} does not start: it was called, and nothing came of it within {timeout_s:g} s",
+            f"{python} on {place} does not start: it was started, and gave no answer within {timeout_s:g} s",
             mend("python-missing", "silent", node=node, python=typed(python)),
             last_lines(noise, complaint),
         )
     return reason or unreachable_for(
         "ssh-timeout",
-        f"{node} let us in, but its login shell started nothing within {timeout_s:g} s: something in ~/.bashrc, "
+        f"{node} accepted the login, but its login shell started nothing within {timeout_s:g} s: something in "
+        "~/.bashrc, "
         "~/.ssh/rc or another startup file waits, or the home folder hangs",
         last_lines(noise, complaint),
         way="startup-file",

@@ -1,12 +1,10 @@
-"""A node's container: a second supervisor, in it, whose stdin and stdout the supervisor on the host carries.
+"""A node's container: a second supervisor runs in it, whose stdin and stdout the supervisor on the host carries.
 
 The way in is a program on the host as any other (`docker exec -i NAME /bin/sh …`), so it is the same over SSH, Slurm
 and on this machine, and needs no second login. Runtimes do not end what they started when their client dies: the
-supervisor inside sees its stdin end, or hears nothing more, and cleans up by itself. So nobody signals the way in while
-it may live.
-
-A machine is not to be seen from inside: ON_THE_HOST says which programs look from the host. All others look where the
-job runs.
+supervisor inside sees the end of its stdin, or gets no more beats, and cleans up by itself. So the entering program is
+never signalled while the supervisor may live. A machine cannot be seen from inside: ON_THE_HOST says which programs
+look from the host. All others look where the job runs.
 """
 
 from __future__ import annotations
@@ -95,7 +93,7 @@ def runtime_missing(node: Node, tool: str, evidence: tuple[str, ...] = ()) -> Un
 
 
 def refusal(node: Node, complaint: str) -> Unreachable | None:
-    """What the words of a runtime mean that did not let us into the node's container; None where they tell nothing."""
+    """What a runtime's error means when the node's container cannot be entered; None when it is not recognised."""
     seen, at = said(complaint), node.name
     text = "\n".join(seen)
     if missing := _MISSING.search(text):
@@ -127,7 +125,7 @@ def refusal(node: Node, complaint: str) -> Unreachable | None:
     if _NO_SHELL.search(text):
         return unreachable_for(
             "python-missing",
-            f"{node.place} has no /bin/sh, and so no Python either that could be found",
+            f"{node.place} has no /bin/sh, so no Python can be found either",
             seen,
             way="image",
         )
@@ -135,7 +133,7 @@ def refusal(node: Node, complaint: str) -> Unreachable | None:
 
 
 def stopped(node: Node, how: str, evidence: tuple[str, ...]) -> Unreachable:
-    """For a container that is there and runs nothing; `how` ends the sentence."""
+    """The failure for a container that exists and does not run; `how` ends the sentence."""
     cause, says = "container-not-running", f"{node.place} {how}"
     if node.container is None:
         return unreachable_for(cause, says, evidence, way="inside", node=node.name)
@@ -156,7 +154,7 @@ def _unknown(node: Node, evidence: tuple[str, ...]) -> Unreachable:
     if node.container is None:
         return unreachable_for(
             "container-unknown",
-            f"`inside:` of {node.name} leads to a container that is not there",
+            f"`inside:` of {node.name} leads to a container that does not exist",
             evidence,
             way="live",
             node=node.name,
@@ -174,7 +172,7 @@ def _unknown(node: Node, evidence: tuple[str, ...]) -> Unreachable:
 
 
 def unreachable(node: Node, says: str, evidence: tuple[str, ...]) -> Unreachable:
-    """For a container that nothing is known of but that nobody answers in it."""
+    """The failure for a container of which is only known that no program answers in it."""
     typed = " ".join(map(word, node.entry))
     return unreachable_for(
         "container-unreachable",
@@ -187,22 +185,22 @@ def unreachable(node: Node, says: str, evidence: tuple[str, ...]) -> Unreachable
 
 
 ENDING_S = 6.0
-"""From the end of its stdin to the end of the way in: that of a supervisor which stops what it started."""
+"""How long after the end of its stdin the entering program may live: as long as a supervisor that stops what it
+started."""
 
 GOODBYE_S = 5.0
 ASKED_S = 3.0
 MOST_COMPLAINT = 1 << 16
 STATES = ("docker", "podman")
-"""Runtimes that tell what became of a container."""
+"""Runtimes that can report the state of a container."""
 
 Facts = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class AskedOnHost:
-    """What a program is asked on the host as well: `merged` makes one answer of (the job's, the host's).
-
-    `ours` and `theirs` leave of its arguments what is asked here and there. `network`: only where both share one."""
+    """A program that is asked on the host as well: `merged` makes one answer of (the job's, the host's). `ours` and
+    `theirs` select the arguments for here and there. `network`: only when both share a network."""
 
     merged: Callable[[Facts, Facts], Facts]
     ours: Callable[[Facts], Facts] = dict
@@ -225,7 +223,7 @@ def _collect(job: Facts, host: Facts) -> Facts:
 
 
 def _gpus(job: Facts, host: Facts) -> Facts:
-    """The devices that the job has. The kernel's log, and whose processes are on them, only the host knows."""
+    """The job's devices. Only the host knows the kernel's log and whose processes use them."""
     told = {"dmesg", "journal"}
     if (host.get("apps") or {}).get("code") == 0:
         told |= {"apps", "processes"}
@@ -233,13 +231,13 @@ def _gpus(job: Facts, host: Facts) -> Facts:
 
 
 def _ping(job: Facts, host: Facts) -> Facts:
-    """Names as the job resolves them; of the network, what the host's tools tell: few images have `ip` and `ping`."""
+    """Names as the job resolves them; the network as the host's tools show it: few images have `ip` and `ping`."""
     names = ("names", "hostname", "own", "nameservers", "name_sources", "hosts_unreadable", "reverse_late")
     return {**host, **{name: job[name] for name in names if name in job}}
 
 
 def _port(job: Facts, host: Facts) -> Facts:
-    """Who holds a port may run outside."""
+    """The process that holds a port may run outside."""
     theirs = {
         port: found
         for port, found in host["ports"].items()
@@ -265,7 +263,7 @@ ON_THE_HOST: Mapping[str, AskedOnHost] = {
         network=True,
     ),
     "port": AskedOnHost(_port, network=True),
-    "reach": AskedOnHost(_reach),
+    "host_facts": AskedOnHost(_reach),
     "firewall_rules": AskedOnHost(_instead, network=True),
 }
 """By program. All others look only where the job runs."""
@@ -287,7 +285,7 @@ class ContainerStream:
         self._closed = threading.Lock()
         self._program = outside.carry([*node.entry, "/bin/sh", "-c", command(node.interpreter)], self)
 
-    # What the host's session hears of the way in.
+    # Called by the host's session.
 
     def handle(self, frame: Frame, payload: bytes) -> None:
         if frame.event == "output" and frame.stream == 1:
@@ -307,7 +305,7 @@ class ContainerStream:
         self._over.set()
         self._arrived.put(b"")
 
-    # What the session inside makes of it.
+    # Called by the session inside.
 
     def write(self, data: bytes) -> None:
         if self._over.is_set():
@@ -320,7 +318,7 @@ class ContainerStream:
     def read(self) -> bytes:
         data = self._arrived.get()
         if not data:
-            self._arrived.put(b"")  # it stays at its end
+            self._arrived.put(b"")  # the end is final
         return data
 
     def close(self) -> None:
@@ -353,7 +351,7 @@ class ContainerStream:
         return told or unreachable(node, says, said(complaint))
 
     def _state(self, seen: tuple[str, ...]) -> Unreachable | None:
-        """What the runtime says that became of the container; None where it runs, or nobody tells."""
+        """The state of the container by its runtime; None when it runs, or is not known."""
         container = self._node.container
         if container is None or container.runtime not in STATES:
             return None

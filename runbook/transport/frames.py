@@ -1,7 +1,7 @@
 """Frames as a supervisor sends them: one JSON object a line, then as many bytes of payload as it says.
 
-A node may be broken or in somebody else's hands. So nothing is kept beyond a limit, the work grows with what arrives
-and not faster, and what does not fit the description raises `UnexpectedAnswer`, which says where.
+A node may be broken or controlled by an attacker. So nothing is kept beyond a limit, the work grows only with the data
+that arrives, and data that does not fit the description raises `UnexpectedAnswer`, which says where.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Integer = Annotated[int, Meta(ge=LOWEST, le=HIGHEST)]
 Pid = Annotated[int, Meta(ge=1, le=1 << 31)]
 ExitCode = Annotated[int, Meta(ge=-256, le=1 << 32)]
 Line = Annotated[str, Meta(max_length=4096)]
-"""A name, a path, a sentence. That it may hold any character is the concern of whoever prints it."""
+"""A name, a path, a sentence. It may hold any character: the code that prints it has to escape it."""
 
 Text = Annotated[str, Meta(max_length=LONGEST_LINE)]
 
@@ -36,7 +36,7 @@ Clock = Annotated[float, Meta(ge=-1e12, le=1e12)]
 
 
 class UnexpectedAnswer(ValueError):
-    """A node said what our own program never says: which field of it, and what is wrong there."""
+    """A node sent what our own program never sends: which field, and what is wrong with it."""
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):
@@ -143,8 +143,8 @@ _LONE = re.compile(rb"\\u[dD][89a-fA-F]..\Z")
 
 
 def _with_whole_surrogates(data: bytes) -> bytes:
-    """Python on the node writes a byte of a name that is no text as half of a surrogate pair; nobody could print
-    that."""
+    """Python on the node writes a byte of a name that is not text as half of a surrogate pair, which cannot be
+    printed."""
     if b"\\ud" not in data and b"\\uD" not in data:
         return data
     return _ESCAPE.sub(lambda escape: b"?" if _LONE.match(escape[0]) else escape[0], data)

@@ -1,7 +1,7 @@
 """Pods: a shell in a container of each, whose stdin and stdout `kubectl exec` carries.
 
 Facts this stands on, measured on Kubernetes 1.20: the stream changes no byte; when stdin ends, or kubectl is killed,
-the supervisor sees it at once and cleans up. What kubectl says of a pod that does not run is little: the API server is
+the supervisor sees it at once and cleans up. kubectl says little about a pod that does not run, so the API server is
 asked, once for all pods of a namespace, before the first is entered and again when a way into one has ended.
 """
 
@@ -39,16 +39,16 @@ from runbook.transport.stream import ProcessStream
 T = TypeVar("T")
 
 ASKED_S = 12.0
-"""Of a question to the API server: a credential plugin may have to ask somebody else first."""
+"""For a question to the API server: a credential plugin may have to ask another server first."""
 
 AFTERWARDS_S = 5.0
-"""Of one that is asked when a pod is lost: many wait for it."""
+"""For a question when a pod is lost: many wait for it."""
 
 FRESH_S = 8.0
-"""So old may an answer be that all pods of a namespace are entered by."""
+"""How old an answer may be with which all pods of a namespace are entered."""
 
 ANEW_S = 0.5
-"""And so old one on what became of them: when a machine goes, all of its pods ask at once."""
+"""And how old one about lost pods may be: when a machine fails, all of its pods ask at once."""
 
 KNOWN_S = 4.0
 """From the end of a container until the API server knows of it: the kubelet looks once a second, and then tells it."""
@@ -71,7 +71,7 @@ class Pods:
                 self._name(_where(node), node.pod)
 
     def entered(self, name: str) -> Pod | None:
-        """The pod of this node, as it was when its session was opened; None for what is no pod."""
+        """The pod of this node, as it was when its session was opened; None when the node is not a pod."""
         with self._lock:
             return self._entered.get(name)
 
@@ -89,8 +89,8 @@ class Pods:
             raise no_tool() from error
 
     def why(self, node: Node, first: Pod, says: str, complaint: str, *, lives: bool) -> Unreachable:
-        """Why nobody answers in this pod any more, or never did. `says` is what was noticed, `complaint` what kubectl
-        said; `lives`: it has not ended."""
+        """Why this pod no longer answers, or never did. `says` is what was noticed, `complaint` what kubectl said;
+        `lives`: it has not ended."""
         where, seen = _where(node), said(complaint)
         refused = refusal(complaint, where, f"run anything in {node.place}", node.place)
         if refused and refused.cause != "kubernetes-unreachable":
@@ -185,8 +185,8 @@ class KubectlStream(ProcessStream):
         super().__init__(["kubectl", *options(_where(node)), *into, "/bin/sh", "-c", command(node.interpreter)])
 
     def close(self) -> None:
-        """A supervisor that heard nothing for so long has cleaned up by itself: a kubectl that still waits, waits for
-        nobody."""
+        """After this long without a beat a supervisor has cleaned up by itself: a kubectl that still waits can be
+        killed."""
         super().close()
         if self._process.poll() is None:
             self.kill()
@@ -257,10 +257,11 @@ def _where(node: Node) -> Kubernetes:
 
 
 def _silent(where: Kubernetes, pod: Pod, says: str, seen: tuple[str, ...]) -> Unreachable:
-    """For a way in that neither ends nor says a word: a cluster takes most of a minute to miss a machine."""
+    """The failure for a `kubectl exec` that neither ends nor prints: a cluster notices a lost machine only after most
+    of a minute."""
     return unreachable_for(
         "kubernetes-unreachable",
-        f"{says}; its pod runs, and the cluster has not missed its machine yet",
+        f"{says}; its pod runs, and the cluster has not noticed a failure of its machine yet",
         (*seen, pod.says),
         way="silent",
         machine=pod.machine or "its machine",

@@ -1,4 +1,4 @@
-"""A pod as kubectl and the API server tell of it, and what a refusal of theirs means for a node. Pure."""
+"""A pod as kubectl and the API server describe it, and what their errors mean for a node. Pure."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Pod:
 
 
 def _ending(told: Document) -> str:
-    """` (OOMKilled, exit code 137)`, as far as it is told."""
+    """` (OOMKilled, exit code 137)`, as far as it is known."""
     code = f"exit code {told['exitCode']}" if "exitCode" in told else ""
     said = ", ".join(
         part for part in (str(told.get("reason") or ""), code, str(told.get("message") or "").strip()) if part
@@ -161,7 +161,9 @@ def _held_up(status: Document) -> str:
     """Why it does not run yet: the scheduler's words, or what an init container or a container waits for."""
     for one in status.get("conditions") or ():
         if one["type"] == "PodScheduled" and one["status"] == "False":
-            return f"it has no machine yet: {str(one.get('message') or one.get('reason') or 'nobody says why').strip()}"
+            return (
+                f"it has no machine yet: {str(one.get('message') or one.get('reason') or 'no reason is given').strip()}"
+            )
     for kind in ("initContainerStatuses", "containerStatuses"):
         for one in status.get(kind) or ():
             waits = (one.get("state") or {}).get("waiting")
@@ -189,8 +191,8 @@ def options(where: Kubernetes) -> list[str]:
 
 
 def refusal(complaint: str, where: Kubernetes, what: str, place: str = "") -> Unreachable | None:
-    """What kubectl's words mean that did not do `what`; None where they tell nothing that asking for the pod would not
-    tell better. `place`: the pod that was to be entered."""
+    """What kubectl's error means when it did not do `what`; None when a question about the pod shows more. `place`: the
+    pod that was to be entered."""
     seen = said(complaint)
     text = "\n".join(seen)
     if _NO_CONFIG.search(text):
@@ -208,9 +210,9 @@ def refusal(complaint: str, where: Kubernetes, what: str, place: str = "") -> Un
     if _NOT_BELIEVED.search(text):
         return unreachable_for(
             "kubernetes-auth-failed",
-            "the API server and kubectl do not believe each other: credentials that are missing, expired or of another "
-            "cluster, or a "
-            "certificate that nobody vouches for",
+            "the API server and kubectl do not accept each other's credentials: credentials that are missing, "
+            "expired or of another "
+            "cluster, or a certificate without a trusted issuer",
             seen,
             way="live",
             typed=typed(where, "get", "pods"),
@@ -218,7 +220,7 @@ def refusal(complaint: str, where: Kubernetes, what: str, place: str = "") -> Un
     if _NO_SHELL.search(text):
         return unreachable_for(
             "python-missing",
-            f"{place or 'the pod'} has no /bin/sh, and so no Python either that could be found",
+            f"{place or 'the pod'} has no /bin/sh, so no Python can be found either",
             seen,
             way="image",
         )
@@ -272,7 +274,7 @@ def wrong_container(pod: Pod, place: str) -> Unreachable | None:
 def ill(
     pod: Pod, where: Kubernetes, place: str, first: Pod | None = None, seen: tuple[str, ...] = ()
 ) -> Unreachable | None:
-    """Why nothing can be run in the pod, or what ran there has ended; None where it runs as it did at `first`."""
+    """Why nothing can be run in the pod, or why what ran there has ended; None when it runs as it did at `first`."""
     evidence = (*seen, pod.says)
     look = typed(where, "describe", "pod", pod.name)
     logs = ("logs", "--previous", "--tail", "20", "--container", pod.container, pod.name)
@@ -280,7 +282,7 @@ def ill(
     if pod.phase == "Failed" and pod.reason == "Evicted":
         return unreachable_for(
             "kubernetes-pod-evicted",
-            f"{place} was evicted from {pod.machine or 'its machine'}: {pod.message or 'nobody says why'}",
+            f"{place} was evicted from {pod.machine or 'its machine'}: {pod.message or 'no reason is given'}",
             evidence,
             way="live",
             machine=pod.machine or "the machine",
@@ -324,12 +326,12 @@ def _not_running(pod: Pod) -> str | None:
     if pod.deleted:
         return "is being deleted"
     if pod.phase == "Pending":
-        return f"has not started: {pod.held_up or 'nobody says why yet'}"
+        return f"has not started: {pod.held_up or 'no reason is given yet'}"
     if pod.phase in ("Succeeded", "Failed"):
         ended = _ending(pod.state.get("terminated") or {})
         return f"has ended{ended or (f': {pod.reason} {pod.message}'.rstrip() if pod.reason else '')}"
     if pod.phase == "Unknown":
-        return "is on a machine that the cluster hears nothing from"
+        return "is on a machine from which the cluster gets no answer"
     if "terminated" in pod.state:
         return f"runs, but its container {pod.container} has ended{_ending(pod.state['terminated'])}"
     if "waiting" in pod.state:

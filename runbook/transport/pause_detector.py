@@ -1,9 +1,6 @@
-"""Whether this machine was awake: silence counts only for somebody who would have heard, and a deadline only for
-somebody who ran.
-
-Whoever waits for nodes ticks here every so often; a tick that comes late is this machine's own lateness: it slept, the
-process was stopped, or others had the CPU.
-"""
+"""Whether this machine was awake: silence of a node and a missed deadline count only while this process ran. A thread
+that waits for nodes ticks here at a fixed interval; a late tick means that this machine slept, the process was stopped,
+or others had the CPU."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NOTED_S = 0.5
-"""A lateness from which on it is remembered. A busy machine wakes us some hundredths of a second late."""
+"""The least lateness that is remembered. A busy machine wakes a thread some hundredths of a second late."""
 
 REMEMBERED = 100
 
@@ -27,8 +24,8 @@ _ASLEEP_TOO = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", N
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A time in which we did not run: its length and how much of it the machine was suspended, in seconds. `ended` is
-    on the monotonic clock."""
+    """A time in which this process did not run: its length and how much of it the machine was suspended, in seconds.
+    `ended` is on the monotonic clock."""
 
     seconds: float
     asleep_s: float
@@ -41,7 +38,8 @@ class Pause:
 
 
 class Awake:
-    """How late we run. `tick` is for one thread, which calls it every `every_s` seconds; the rest for any."""
+    """How late this process runs. `tick` is for one thread, which calls it every `every_s` seconds; the rest for
+    any."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
@@ -86,8 +84,8 @@ def cpu_pressure() -> tuple[str, ...]:
 
 
 def short_of_cpu() -> float:
-    """The share of the last ten seconds in which something on this machine waited for a CPU, in per cent; 0 where
-    nobody knows."""
+    """The share of the last ten seconds in which a process on this machine waited for a CPU, in per cent; 0 when
+    unknown."""
     share = SHARE.search("".join(cpu_pressure()))
     return float(share[1]) if share else 0.0
 
@@ -98,16 +96,16 @@ LATE_S = 0.02
 time slice."""
 
 AT_LEAST = 4
-"""So many under way wait for no other: the deadlines of so few stand a machine of one core."""
+"""Up to this many under way are never delayed: even a machine with one core meets the deadlines of so few."""
 
 MOST_WAIT_S = 5.0
 ASKING_WAIT_S = 1.0
-"""What begins waits no longer than this for something under way to end: a login, and what a check asks a node."""
+"""The longest wait for another one to end before a login, or a question to a node, begins."""
 
 
 class Pace:
-    """Lets work begin as fast as this machine keeps up with it: where a short nap ends late, one that is under way has
-    to end first. So its deadlines are not eaten up by hundreds of others that began at the same moment."""
+    """Lets work begin as fast as this machine keeps up: when a short sleep ends late, another one has to end first. So
+    no deadline is missed because hundreds of others began at the same moment."""
 
     def __init__(self) -> None:
         self._door = threading.Lock()

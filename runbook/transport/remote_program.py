@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from runbook.model.errors import Unreachable
 from runbook.node.message import MARK as MARK_TEXT
-from runbook.transport import answers
+from runbook.transport import node_answers
 from runbook.transport.frames import LONGEST_LINE as LONGEST_MESSAGE
 from runbook.transport.frames import Failure, Frame, UnexpectedAnswer
 
@@ -32,8 +32,7 @@ MOST_MESSAGES = LONGEST_MESSAGE
 """Bytes of messages that one program may say in all. Those of a rank grow by some hundred bytes a second."""
 
 MOST_OUTPUT = 256 << 20
-"""Bytes that one program may print: then it is stopped. What is meant to be kept for longer is written to files
-there."""
+"""Bytes that one program may print: then it is stopped. Larger output is written to files on the node."""
 
 HEAD, TAIL = 1 << 20, 1 << 20
 """Characters of a program's output that are kept in memory: how it began, and how it ended."""
@@ -108,7 +107,7 @@ class _Text:
 
     def feed(self, data: bytes, *, final: bool = False) -> None:
         if not self.marked:
-            # Whole lines, so that whoever looks for something in them finds it; but not for ever.
+            # Whole lines, so that a search in them works; but not for ever.
             text = self.held + self.decoder.decode(data, final)
             whole = len(text) if final or len(text) > LONGEST_LINE else text.rfind("\n") + 1
             self.held = text[whole:]
@@ -134,7 +133,7 @@ class _Text:
             self.on_log(whole_line[:kept].decode(errors="replace"))
             self._hold(whole_line[kept:])
         elif len(self.pending) > LONGEST_MESSAGE:
-            self.pending = bytearray()  # nobody is to read it once more when the program ends
+            self.pending = bytearray()  # so that it is not read again when the program ends
             raise UnexpectedAnswer(f"a message of more than {LONGEST_MESSAGE >> 20} MiB")
 
     def _hold(self, piece: bytes) -> None:
@@ -163,7 +162,7 @@ class Remote:
         self,
         session: Session,
         number: int,
-        says: answers.Messages | None,
+        says: node_answers.Messages | None,
         *,
         on_message: Callable[[Message], None] | None = None,
         on_log: Callable[[str], None] | None = None,
@@ -202,7 +201,7 @@ class Remote:
     # What the reader thread calls.
 
     def _said(self, body: bytes, whole: bool) -> bool:
-        message = answers.message(self._says, body, whole=whole) if self._says else None
+        message = node_answers.message(self._says, body, whole=whole) if self._says else None
         if message is None:
             return False
         self._room -= len(body)
@@ -274,7 +273,7 @@ class Remote:
             try:
                 text.feed(b"", final=True)
             except UnexpectedAnswer as error:
-                self.lost = self.lost or self._session.unexpected("a program that we started there", error)
+                self.lost = self.lost or self._session.unexpected("a program that runbook started there", error)
         self._ended = time.monotonic()
         self.started.set()
         self.over.set()

@@ -21,7 +21,7 @@ from typing import Any, Protocol, overload
 
 from runbook.causes.findings import unreachable_for
 from runbook.model.errors import Unreachable
-from runbook.transport import answers, bootstrap, container, programs
+from runbook.transport import bootstrap, container, node_answers, node_programs
 from runbook.transport.frames import Frame, FrameReader, UnexpectedAnswer, decoded
 from runbook.transport.pause_detector import Awake, cpu_pressure
 from runbook.transport.remote_program import MOST_OUTPUT, Answer, Message, ProgramNotStarted, Remote
@@ -30,20 +30,21 @@ from runbook.transport.stream import Stream
 BEAT_S = 1.0
 
 SILENCE_S = 6.0
-"""After this long without a byte each end takes the other for lost (beats are sent every BEAT_S)."""
+"""After this long without a byte each end counts the other as lost (beats are sent every BEAT_S)."""
 
 PAUSE_TOLD_S = 30.0
-"""So long after a pause of this machine's own a node that is gone is put down to it."""
+"""For this long after a pause of this machine, the pause explains a lost node."""
 
 UNASKED = 1_000
-"""So many answers beyond two for each order are no answers any more. (A program that is started gives two.)"""
+"""A node that sends this many answers beyond two for each order is not believed. (A program that is started gives
+two.)"""
 
 FRAMES_A_SECOND = 5_000
-"""More are read later: a node that floods us is held back by its own full pipe, and costs us no more than this."""
+"""More are read later: a node that sends too much is held back by its own full pipe, and costs no more than this."""
 
 
 class Hears(Protocol):
-    """Whatever is told what a started program does. Both are called by the session's reader, and must not wait."""
+    """A receiver of what a started program does. Both methods are called by the session's reader, and must not wait."""
 
     def handle(self, frame: Frame, payload: bytes) -> None: ...
 
@@ -65,8 +66,8 @@ class Session:
         outside: Session | None = None,
         place: str | None = None,
     ) -> None:
-        """`awake` tells how late this machine runs, where somebody keeps an eye on that. `outside` is the session on
-        the host of the container that this one is in, which `place` names in a sentence."""
+        """`awake` tells how late this machine runs, if that is watched. `outside` is the session on the host of the
+        container that this one is in, which `place` names in a sentence."""
         self.node = node
         self.outside = outside
         self._place = place or node
@@ -77,16 +78,16 @@ class Session:
         self._lock = threading.Lock()
         self._replies: dict[int, queue.SimpleQueue[tuple[Frame, bytes] | None]] = {}
         self._remotes: dict[int, Hears] = {}
-        self._echo: str | None = None  # the beat that is waited for
+        self._echo: str | None = None  # the beat whose answer is due
         self._beats: queue.SimpleQueue[tuple[float, Frame]] = queue.SimpleQueue()
         self._lost: Unreachable | None = None
         self._letting_go = False
         self._closed = threading.Event()
         self._given_up = False
-        self._leaving = False  # nobody need be asked why it ended
+        self._leaving = False  # the reason of the end need not be looked up
         self._noise = b""
         self._last_heard = self._last_said = time.monotonic()
-        self._listening = False  # the reader waits for the node, and nobody for the reader
+        self._listening = False  # the reader waits for the node, and nothing waits for the reader
         self._unanswered = 0  # beats, since anything came
         self._hello: queue.SimpleQueue[Message | Unreachable] = queue.SimpleQueue()
         self._greeted = False
@@ -96,7 +97,7 @@ class Session:
         self._pushed: set[str] = set()
         self._push_lock = threading.Lock()
         threading.Thread(target=self._read, name=f"session {node}", daemon=True).start()
-        with contextlib.suppress(OSError):  # the reader thread finds out why, with the evidence
+        with contextlib.suppress(OSError):  # the reader thread finds the reason, with the evidence
             self._write(bootstrap.first_input(python) + _frame({"do": "config", **config}))
         try:
             hello = self._hello.get(timeout=timeout_s)
@@ -112,7 +113,7 @@ class Session:
             raise hello
         self.hello = hello
 
-    # Speaking.
+    # Sending.
 
     def _write(self, data: bytes) -> None:
         with self._write_lock:
@@ -134,7 +135,7 @@ class Session:
         return self._asked(frame, payload)(timeout_s)
 
     def _asked(self, frame: Message, payload: bytes = b"") -> Callable[[float], tuple[Frame, bytes]]:
-        """Send; what waits so many seconds for the one answer, as `ask` does."""
+        """Send; returns a function that waits this many seconds for the one answer, as `ask` does."""
         number = next(self._numbers)
         replies: queue.SimpleQueue[tuple[Frame, bytes] | None] = queue.SimpleQueue()
         with self._lock:
@@ -188,7 +189,7 @@ class Session:
         timeout_s: float | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
-        says: answers.Messages | None = None,
+        says: node_answers.Messages | None = None,
         on_message: Callable[[Message], None] | None = None,
         on_log: Callable[[str], None] | None = None,
         on_end: Callable[[], None] | None = None,
@@ -219,8 +220,8 @@ class Session:
         return remote
 
     def carry(self, argv: Sequence[str], hears: Hears) -> int:
-        """Start a program whose output is for `hears` as it comes, and whose stdin is fed by the number that is
-        returned: the way to somebody who cleans up when it ends."""
+        """Start a program whose output goes to `hears` as it comes, and whose stdin is fed under the number that is
+        returned: a stream to a program that cleans up when the stream ends."""
         number = next(self._numbers)
         with self._lock:
             self._remotes[number] = hears
@@ -233,8 +234,8 @@ class Session:
 
     @overload
     def call(  # type: ignore[overload-overlap]  # the first that fits is meant
-        self, name: answers.Asked[answers.Told], arguments: Message, *, timeout_s: float
-    ) -> answers.Told: ...
+        self, name: node_answers.Asked[node_answers.Told], arguments: Message, *, timeout_s: float
+    ) -> node_answers.Told: ...
 
     @overload
     def call(self, name: str, arguments: Message, *, timeout_s: float) -> Message: ...
@@ -254,7 +255,7 @@ class Session:
         answer = ours(timeout_s)
         try:
             return how.merged(answer, theirs(max(0.1, deadline - time.monotonic())))
-        except (Unreachable, ProgramNotStarted, TimeoutError):  # what is seen from inside has to do
+        except (Unreachable, ProgramNotStarted, TimeoutError):  # the answer from inside is used alone
             whole = how.ours(arguments) == arguments
             return answer if whole else self._called(name, arguments)(max(0.1, deadline - time.monotonic()))
 
@@ -267,7 +268,7 @@ class Session:
 
     def _called(self, name: str, arguments: Message) -> Callable[[float], Message]:
         frame: Message = {"do": "call", "program": name, "arguments": arguments}
-        waited = self._asked(frame, programs.called(name))
+        waited = self._asked(frame, node_programs.called(name))
 
         def answer(timeout_s: float) -> Message:
             try:
@@ -275,7 +276,7 @@ class Session:
             except NoReply as late:
                 raise TimeoutError(str(late)) from None
             try:
-                return answers.answer(name, arguments, bytes(reply.answer))
+                return node_answers.answer(name, arguments, bytes(reply.answer))
             except UnexpectedAnswer as error:
                 raise self.unexpected(f"the program `{name}`", error) from None
 
@@ -291,12 +292,12 @@ class Session:
         self.push_program(name)
         interpreter = list(python or (str(self.hello["executable"]), "-S", "-E", "-s"))
         argv = [*interpreter, "-u", f"{self.folder}/{name}.py", json.dumps(arguments)]
-        return self.start(argv, timeout_s=timeout_s, says=answers.PROGRAMS[name])
+        return self.start(argv, timeout_s=timeout_s, says=node_answers.PROGRAMS[name])
 
     def push_program(self, name: str) -> None:
         with self._push_lock:
             if name not in self._pushed:
-                self.push(f"{name}.py", programs.started(name))
+                self.push(f"{name}.py", node_programs.started(name))
                 self._pushed.add(name)
 
     def shell(self, command: str, *, timeout_s: float, on_output: Callable[[str], None] | None = None) -> Answer:
@@ -330,11 +331,9 @@ class Session:
         return best
 
     def beat(self, *, patience_s: float = SILENCE_S, in_time: bool = True) -> None:
-        """Say that we are here, and notice when the node no longer is.
-
-        Only beats that went unanswered while we were listening speak against a node: one that is not `in_time` is late
-        itself, and asks once more. `patience_s`: how much silence of ours the node is to bear from now on.
-        """
+        """Send a beat, and notice when the node no longer answers. Only beats that went unanswered while this process
+        listened count: a caller that is not `in_time` was late itself, and asks once more. `patience_s`: how long the
+        node accepts silence from now on."""
         if self.outside:
             self.outside.beat(patience_s=patience_s, in_time=in_time)
         if self._lost:
@@ -344,8 +343,9 @@ class Session:
             self._give_up_aside(f"nothing has come from {self.node} for {now - self._last_heard:.0f} s")
             return
         if patience_s == SILENCE_S and now - min(self._last_said, self._last_heard) < BEAT_S / 2:
-            return  # we have just spoken with each other
-        # A full pipe must not block the one thread that sends everybody's beats: whoever holds the lock is talking.
+            return  # both sides have just exchanged frames
+        # A full pipe must not block the one thread that sends all beats; if the lock is held, another thread is
+        # sending.
         if self._write_lock.acquire(blocking=False):
             try:
                 self._sent += 1
@@ -358,19 +358,19 @@ class Session:
             self._unanswered += 1
 
     def _give_up_aside(self, why: str) -> None:
-        """As `give_up`, for the thread that sends everybody's beats: asking why takes seconds, and the others wait for
-        theirs."""
+        """As `give_up`, for the thread that sends all beats: finding the reason takes seconds, and the other nodes wait
+        for their beats."""
         if not self._given_up:
             self._given_up = True
             threading.Thread(target=self.give_up, args=(why,), name=f"loss of {self.node}", daemon=True).start()
 
     def give_up(self, why: str) -> None:
-        """Take the node for lost: whoever waits for it is told why."""
+        """Count the node as lost: all that wait for it get the reason."""
         self.disbelieve(self._broken(why))
 
     def disbelieve(self, reason: Unreachable) -> None:
-        """Hear nothing more from the node, for this reason."""
-        self._letting_go = True  # before anybody hears of it, who may then want to wait for that
+        """Read nothing more from the node, for this reason."""
+        self._letting_go = True  # before others learn of it, who may then wait for that
         self._lose(reason)
         threading.Thread(target=self._close, daemon=True).start()
 
@@ -381,19 +381,18 @@ class Session:
             self._closed.set()
 
     def let_go(self, timeout_s: float) -> None:
-        """Wait until what is left here of the way to a lost node has ended."""
+        """Wait until the local processes of the connection to a lost node have ended."""
         if self._letting_go:
             self._closed.wait(timeout_s)
 
     def goodbye(self, *, timeout_s: float = 8.0) -> Message:
-        """Have everything of this run stopped and removed; tells what was stopped, swept and left.
-
-        Raises Unreachable when nobody answers: the node's supervisor then cleans up by itself after SILENCE_S.
-        """
+        """Have everything of this run stopped and removed; returns what was stopped, swept and left. Raises Unreachable
+        without an answer: the node's supervisor then cleans up by itself after SILENCE_S."""
         return self.say_goodbye()(timeout_s)
 
     def say_goodbye(self) -> Callable[[float], Message]:
-        """The same in two steps: what is returned waits so many seconds for the answer, and closes the connection."""
+        """The same in two steps: the returned function waits this many seconds for the answer, and closes the
+        connection."""
 
         self._leaving = True
 
@@ -421,10 +420,10 @@ class Session:
         return self._lost
 
     def why_lost(self) -> Unreachable | None:
-        """Why the node is lost, or is about to be, where the way there knows; None where nothing tells of it."""
+        """Why the node is lost, or is about to be, if the transport knows; None otherwise."""
         return self._lost or self._stream.why(f"{self.node} is about to be lost")
 
-    # Listening.
+    # Receiving.
 
     def _read(self) -> None:
         opening = bootstrap.Opening()
@@ -469,7 +468,7 @@ class Session:
         if frame.event == "hello":
             if not self._greeted:
                 self._greeted = True
-                self._hello.put(decoded(line, answers.Hello))
+                self._hello.put(decoded(line, node_answers.Hello))
         elif frame.event == "beat":
             if frame.echo is not None and frame.echo == self._echo:
                 self._beats.put((time.time(), frame))
@@ -504,10 +503,10 @@ class Session:
             return reason
         pause = self._awake.longest(time.monotonic() - PAUSE_TOLD_S) if self._awake else None
         if pause and pause.seconds > SILENCE_S - BEAT_S:
-            # Nobody's fault out there, and the same for all of them: in the same words, so that it is told once.
+            # Not a fault of the nodes, and the same for all of them: in the same words, so that it is printed once.
             return unreachable_for(
                 "controller-paused",
-                f"{pause}: nodes that hear nothing for so long end what runs there, as they do when a controller dies",
+                f"{pause}: nodes without a beat for this long end what runs there, as they do when a controller dies",
                 cpu_pressure(),
                 way="live",
             )
@@ -529,7 +528,7 @@ class Session:
         )
 
     def unexpected(self, who: str, error: UnexpectedAnswer) -> Unreachable:
-        """A node that says what none of our programs says: nothing more of it is believed."""
+        """The failure for a node that sends what none of our programs sends: nothing more of it is believed."""
         return unreachable_for(
             "tool-output-unknown",
             f"{self.node}: what {who} said is not what our programs say: {error}",
@@ -582,10 +581,9 @@ def _beat(patience_s: float) -> bytes:
 
 @functools.lru_cache(maxsize=32)
 def _packed(payload: bytes) -> bytes:
-    """Compressed, once for all nodes: where packets get lost, every one that need not be sent saves a fraction of a
-    second."""
+    """Compressed, once for all nodes: when packets get lost, every packet less saves a fraction of a second."""
     return zlib.compress(payload, 6)
 
 
 class NoReply(Unreachable):
-    """The connection stands, and one question was not answered in time."""
+    """The connection is open, and one question was not answered in time."""

@@ -2,10 +2,9 @@
 
 Facts this stands on, measured on Slurm 22.05: without `--unbuffered` what does not end in a newline is held back for
 seconds; with it, stdout is a pty that changes no byte. When stdin ends, the supervisor sees it at once and cleans up;
-when srun is killed, the supervisor is killed half a second later and cannot. So nobody signals srun while a supervisor
-may live. What srun and a job's environment say about tasks (SLURM_NTASKS=1, SLURM_PROCID=0) is true of the supervisor
-and of no rank:
-a trainer that reads it would believe that it is alone.
+when srun is killed, the supervisor is killed half a second later and cannot. So srun is never signalled while a
+supervisor may live. What srun and a job's environment say about tasks (SLURM_NTASKS=1, SLURM_PROCID=0) is true of the
+supervisor and of no rank: a trainer that reads it would believe that it is alone.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ _NOT_YOURS = re.compile(r"access/permission denied|user not authorized", re.IGNO
 _CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+(?P<why>.*?)\s*\*\*\*")
 
 AT_ONCE_S = 5.0
-"""slurmd hangs up at once on a credential that it does not believe; what it did not hear is given up after
+"""slurmd hangs up at once on a credential that it does not accept; an order that it did not receive is given up after
 MessageTimeout."""
 
 ENDINGS: Mapping[str, str] = {
     "BOOT_FAIL": "its nodes could not be started",
     "CANCELLED": "it was cancelled (scancel)",
     "COMPLETED": "it has completed",
-    "DEADLINE": "it would not have kept its deadline",
+    "DEADLINE": "it would have missed its deadline",
     "FAILED": "its batch script failed",
     "NODE_FAIL": "one of its nodes failed",
     "OUT_OF_MEMORY": "it used more memory than it had asked for",
@@ -95,7 +94,7 @@ class SlurmNode:
 
 
 def hosts(text: str) -> tuple[str, ...]:
-    """`gn[01-02],login1` taken apart; nothing of `(null)`. Raises ValueError for a list that is none."""
+    """The names in `gn[01-02],login1`; none for `(null)`. Raises ValueError for another text."""
     return () if text in NONE else tuple(name for part in _BETWEEN.split(text) for name in expand(part))
 
 
@@ -137,7 +136,7 @@ def job_in(text: str, number: str) -> SlurmJob:
 
 
 def nodes_in(text: str) -> dict[str, SlurmNode]:
-    """Of `scontrol show node`, by name."""
+    """Nodes of `scontrol show node`, by name."""
     found = {}
     for record in re.split(r"(?m)^(?=NodeName=)", text):
         if record.startswith("NodeName="):
@@ -152,7 +151,7 @@ def nodes_in(text: str) -> dict[str, SlurmNode]:
 
 
 def _value(record: str, key: str) -> str:
-    """Of a line's first key, or of one further on in its line; Slurm's own keys stand before what users wrote."""
+    """The value of a line's first key, or of a later one; Slurm's own keys come before what users wrote."""
     match = re.search(rf"(?m)^(?:[ \t]*|(?!JobId=).* ){key}=(\S*)", record)
     if match is None:
         raise ValueError(f"there is no {key} in it")
@@ -180,7 +179,7 @@ def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 
     seen = said(complaint)
     if _AUTH.search(complaint):
         return _not_believed(
-            "Slurm does not believe who we are: munge made no credential, or the other side takes none of ours", seen
+            "Slurm does not accept our identity: munge made no credential, or the other side takes none of ours", seen
         )
     if node is not None and _HUNG_UP.search(complaint) and seconds > AT_ONCE_S:
         return unreachable_for(
@@ -195,8 +194,10 @@ def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 
         )
     if node is not None and _HUNG_UP.search(complaint):
         return _not_believed(
-            f"slurmd on {node} took our order and hung up without a word, as it does with a credential that it does "
-            "not believe",
+            (
+                f"slurmd on {node} took our order and hung up without an answer, as it does with a credential that "
+                "it does not accept"
+            ),
             seen,
         )
     if node is not None and _NO_SLURMD.search(complaint):
@@ -205,17 +206,18 @@ def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 
         return no_controller(seen)
     says = ""
     if _UNKNOWN_JOB.search(complaint):
-        says = f"Slurm knows no job {job}: it never was, or ended longer ago than Slurm remembers"
+        says = f"Slurm knows no job {job}: it never existed, or ended longer ago than Slurm remembers"
     elif _NOT_YOURS.search(complaint):
         says = f"job {job} is not yours: Slurm starts nothing of yours in it"
     return unreachable_for("slurm-job-unknown", says, seen, way="not-known") if says else None
 
 
 def silent(node: str, says: str, seen: tuple[str, ...]) -> Unreachable:
-    """For a step that neither ends nor says a word: slurmctld takes minutes (SlurmdTimeout) to miss a node."""
+    """The failure for a step that neither ends nor prints: slurmctld takes minutes (SlurmdTimeout) to notice a lost
+    node."""
     return unreachable_for(
         "slurm-unreachable",
-        f"{says}; its job runs, and Slurm has not missed it yet",
+        f"{says}; its job runs, and Slurm has not noticed a failure yet",
         seen,
         way="silent",
         node=node,
@@ -261,7 +263,7 @@ def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreac
             pending=_pending(job.reason),
         )
     if job.state not in RUNNING or why:
-        # What became of it is only known once it is over; until then srun knows it better.
+        # The job's state is known only once it is over; until then srun knows more.
         over = job.state in ENDINGS
         state = job.state if over else "TIMEOUT" if "time limit" in why else "" if why else "CANCELLED"
         says = ENDINGS.get(state, f"Slurm ended it {why}")
@@ -312,7 +314,7 @@ BAD_STATES: Mapping[str, str] = {
 
 
 def unhealthy(node: SlurmNode, seen: tuple[str, ...] = ()) -> Unreachable | None:
-    """What Slurm itself holds against a node; None where that is nothing."""
+    """The fault of a node that Slurm itself reports; None without one."""
     bad = list(dict.fromkeys(BAD_STATES[state] for state in node.states if state in BAD_STATES))
     if not (bad or node.silent):
         return None
@@ -324,7 +326,7 @@ def unhealthy(node: SlurmNode, seen: tuple[str, ...] = ()) -> Unreachable | None
         return _no_slurmd(node.name, evidence)
     return unreachable_for(
         "slurm-node-drained",
-        f"{node.name} is {' and '.join(bad)}" + (f": {node.reason}" if node.reason else ", and nobody said why"),
+        f"{node.name} is {' and '.join(bad)}" + (f": {node.reason}" if node.reason else ", and no reason is given"),
         evidence,
         way="live",
         node=word(node.name),
@@ -334,10 +336,10 @@ def unhealthy(node: SlurmNode, seen: tuple[str, ...] = ()) -> Unreachable | None
 T = TypeVar("T")
 
 ASKED_S = 3.0
-"""Of a question to slurmctld. One thread sends everybody's beats, and may have to ask."""
+"""For a question to slurmctld. The one thread that sends all beats may have to ask it."""
 
 FRESH_S = 2.0
-"""So old may an answer be: when a job ends, all of its nodes ask at once."""
+"""How old an answer may be: when a job ends, all of its nodes ask at once."""
 
 KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
 """Which cluster is meant. All else that Slurm's programs read from the environment would change what we ask them
@@ -387,7 +389,7 @@ class Allocations:
         seen = said(complaint)
         told = refusal(complaint, number, name, seconds)
         if told and told.cause == "slurm-auth-failed":
-            return told  # nobody else would believe us either
+            return told  # no other of Slurm's programs would accept us either
         try:
             job = self._ask(("job", number), lambda: job_of(number))
             over = ended(job, name, seen)
@@ -398,7 +400,7 @@ class Allocations:
             if error.cause == "slurm-auth-failed":
                 return error
             return Unreachable(
-                error.cause, f"{says}; why, Slurm does not tell: {error.says}", error.remedy, (*seen, *error.evidence)
+                error.cause, f"{says}; Slurm gives no reason: {error.says}", error.remedy, (*seen, *error.evidence)
             )
         if told := told or (node and unhealthy(node, seen)) or over:
             return told
@@ -444,13 +446,13 @@ class SlurmStream(ProcessStream):
         )
 
     def close(self) -> None:
-        """A supervisor that heard nothing for so long has cleaned up by itself: an srun that still waits, waits for
-        nobody."""
+        """After this long without a beat a supervisor has cleaned up by itself: an srun that still waits can be
+        killed."""
         super().close()
         self._process.terminate()
 
     def kill(self) -> None:
-        """The supervisor does not run: there is nobody who would have to clean up."""
+        """The supervisor does not run: there is nothing to clean up."""
         self._process.terminate()
 
     def why(self, says: str) -> Unreachable:
@@ -497,7 +499,7 @@ def ask(*argv: str, about: str = "", timeout_s: float = ASKED_S) -> str:
 
 
 def _no_munge() -> Unreachable | None:
-    """Whether it is munge that keeps Slurm's programs waiting: they try it for a minute before they say a word."""
+    """Whether munge keeps Slurm's programs waiting: they try it for a minute before they print anything."""
     try:
         done = subprocess.run(
             ["munge", "-n"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASKED_S, check=False

@@ -45,19 +45,19 @@ AUTH_TIMEOUT_S = 15.0
 CHANNEL_TIMEOUT_S = 10.0
 MSG_CHANNEL_REQUEST = b"\x62"  # RFC 4254, section 6.9: signals
 LOOK_UP_S = 2.0
-"""Threads that wait for a node look up this often, in case nobody woke them. (paramiko's own 0.1 s is for a login; over
-a thousand nodes and an hour it would take most of a core.)"""
+"""Threads that wait for a node wake up this often, in case they were not woken. (paramiko's own 0.1 s suits a login;
+over a thousand nodes and an hour it would take most of a core.)"""
 
 INSIST_S = 4.0
-"""How long a login is tried again that was turned away before a word was said: our own other logins, which may be what
-fills the server's queue (MaxStartups), are through it in a second or two."""
+"""How long a login is tried again that the server refused before its first line: our own other logins, which may fill
+the server's queue (MaxStartups), are done in a second or two."""
 
 
-# What paramiko has to say arrives as exceptions; its log would come as tracebacks on the user's terminal.
+# paramiko reports errors as exceptions; its log would print tracebacks on the user's terminal.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
 
-# What a login that may open no file is told with comes from files: they are read while some can be opened.
+# The text for a login that may open no file comes from files: they are read while files can be opened.
 family_texts()
 
 
@@ -76,9 +76,7 @@ class Logins:
             return self._connect(node)
         except Unreachable:
             raise
-        except (
-            Exception
-        ) as error:  # met anywhere on the way, and not always told as that: configuration, accounts, sockets
+        except Exception as error:  # it may happen anywhere, often under another name: configuration, accounts, sockets
             if not (getattr(error, "errno", None) in NO_FILES or _no_file_can_be_opened()):
                 raise
             raise unreachable_for(
@@ -134,7 +132,7 @@ class Logins:
             if (hop.host, hop.port) in places:
                 raise unreachable_for(
                     "ssh-jump-failed",
-                    f"{node.name}: its jump hosts go round in a circle: the way to {hop.host} port {hop.port} leads "
+                    f"{node.name}: its jump hosts form a circle: the way to {hop.host} port {hop.port} leads "
                     "through "
                     "itself",
                     tuple(f"on the way: {place} port {number}" for place, number in places),
@@ -147,7 +145,7 @@ class Logins:
         return hops
 
     def _login(self, target: LoginTarget, name: str, gateway: fabric.Connection | None) -> fabric.Connection:
-        """Log in, trying again for a short while when the server turns us away before saying a word."""
+        """Log in, trying again for a short while when the server hangs up before its first line."""
         deadline = time.monotonic() + INSIST_S
         pause = 0.2
         while True:
@@ -189,7 +187,7 @@ class Logins:
             connect_kwargs=kwargs,
         )
         client = connection.client
-        # paramiko is told of no known key: so it asks the policy about every one.
+        # paramiko gets no known keys, so it asks the policy about every one.
         client.set_missing_host_key_policy(_Verify(target, known_hosts, known))
         try:
             connection.open()
@@ -224,7 +222,7 @@ def _no_file_can_be_opened() -> bool:
 def _jump_failed(jump: str, error: Unreachable) -> Unreachable:
     if error.cause == "ssh-jump-failed":
         return error
-    says = f"the jump host {jump} is what fails: {error.says} [{error.cause}]"
+    says = f"the jump host {jump} fails: {error.says} [{error.cause}]"
     return Unreachable("ssh-jump-failed", says, error.remedy, error.evidence)
 
 
@@ -275,7 +273,7 @@ class SshStream:
 
     def read(self) -> bytes:
         while True:
-            # Both streams share one window: what nobody reads from stderr would in the end stop stdout as well.
+            # Both streams share one window: unread stderr would in the end stop stdout as well.
             self.complaint()
             if self._channel.recv_ready() or self._channel.eof_received or self._channel.closed:
                 return bytes(self._channel.recv(1 << 18))
@@ -295,7 +293,7 @@ class SshStream:
             order.add_string("signal")
             order.add_boolean(False)
             order.add_string("KILL")
-            self._connection.transport._send_user_message(order)  # paramiko has no word for signals
+            self._connection.transport._send_user_message(order)  # paramiko does not support signals
 
     def why(self, _says: str) -> Unreachable | None:
         return None
@@ -308,9 +306,8 @@ class SshStream:
 
 
 class _Verify(paramiko.MissingHostKeyPolicy):
-    """Takes a host key that is known; one of a host that is not known only on first use, when so told, and into the
-    user's own known_hosts file. As OpenSSH does, but for one thing: what could not be read may have known another
-    key."""
+    """Accepts a known host key; an unknown one only with `accept-new`, and adds it to the user's own known_hosts file.
+    As OpenSSH does, except that lines that could not be read count: they may have known another key."""
 
     def __init__(self, target: LoginTarget, known_hosts: KnownHosts, known: Known) -> None:
         self._target = target

@@ -40,8 +40,8 @@ class LoginTarget:
 
     @property
     def banner_s(self) -> float:
-        """How long the server may take for its first words. TCP is answered by the kernel, this by a program, which may
-        be busy, swapped out, or asking a dead name server who we are."""
+        """How long the server may take for its first line. The kernel answers TCP, but a program sends this line, and
+        it may be busy, swapped out, or wait for a dead name server."""
         return 2 * self.timeout_s
 
     @property
@@ -74,7 +74,7 @@ def resolve(host: str, ssh: Ssh) -> LoginTarget:
         text = text.replace("%d", home)
         if text.startswith("~/"):
             return home + text[1:]
-        # OpenSSH takes the account's home folder, everybody else takes $HOME: follow $HOME, as paramiko does.
+        # OpenSSH uses the account's home folder, other programs use $HOME: follow $HOME, as paramiko does.
         if text.startswith(account_home + "/.ssh/") and home != account_home:
             return home + text[len(account_home) :]
         return text
@@ -184,7 +184,7 @@ costs a process a node."""
 
 
 def _account_home() -> Path:
-    """The home folder of whoever runs this; the root where this user id has no account, as in a container."""
+    """The home folder of the user; the root folder when this user id has no account, as in a container."""
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
@@ -204,8 +204,7 @@ def _login() -> str:
     except KeyError:
         raise unreachable_for(
             "ssh-auth-failed",
-            f"nobody says as whom to log in: the user id {os.getuid()} has no account here, and the inventory names no "
-            "user",
+            f"no user to log in as: the user id {os.getuid()} has no account here, and the inventory names no user",
             way="no-user",
         ) from None
 
@@ -221,7 +220,7 @@ def _wants_openssh(user_config: Path) -> bool:
     system = Path("/etc/ssh/ssh_config")
     if any(Path("/etc/ssh/ssh_config.d").glob("*.conf")):
         return True
-    # What the system's file says is not read by paramiko at all; `Include` of an empty folder is all Debian puts there.
+    # paramiko does not read the system's file; on Debian it has only an `Include` of an empty folder.
     beyond = _keywords(system) - {"host", "include", "sendenv", "hashknownhosts", "gssapiauthentication"}
     return bool(beyond) or not _keywords(user_config) <= SIMPLE
 

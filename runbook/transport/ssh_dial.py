@@ -1,5 +1,5 @@
-"""The TCP connection under a login: made by us, so that name, route, refusal and silence are told apart; and what the
-server says on it before the login, since paramiko's exceptions do not tell one silence from another."""
+"""The TCP connection under a login: made by us, to distinguish errors of name, route, refusal and silence; and what the
+server says on it before the login, since paramiko's exceptions do not distinguish kinds of silence."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ KEPT = 8192
 
 KEXINIT = 20  # RFC 4253, section 7.1
 LISTS = ("KexAlgorithms", "HostKeyAlgorithms", "Ciphers", "Ciphers", "MACs", "MACs")
-"""The lists of that packet in their order, by the names that sshd_config has for them; two are once for each way."""
+"""The lists of that packet in their order, by the names that sshd_config has for them; two occur once for each
+direction."""
 
 
 class Wire:
-    """A socket, or what paramiko takes for one, that remembers how the other side began and whether it hung up."""
+    """A socket, or a replacement for paramiko, that remembers how the other side began and whether it hung up."""
 
     def __init__(self, link: Any) -> None:
         self._link = link
@@ -121,10 +122,10 @@ chance to say so; what we send is small, and any path carries packets of this si
 RSA = ("rsa-sha2-512", "rsa-sha2-256", "ssh-rsa")
 """The ways in which one and the same RSA key may sign."""
 
-TCP_THIN_LINEAR_TIMEOUTS = 16  # linux/tcp.h: what was lost is sent again every 0.2 s, not after 0.2, 0.4, 0.8, … s
+TCP_THIN_LINEAR_TIMEOUTS = 16  # linux/tcp.h: lost data is sent again every 0.2 s, not after 0.2, 0.4, 0.8, … s
 
 NO_FILES = (errno.EMFILE, errno.ENFILE)
-"""What this process, or this machine, may have no more of: nothing that concerns a node."""
+"""Limits of this process or this machine, which say nothing about a node."""
 
 SIOCOUTQNSD = 0x894B  # linux/sockios.h: bytes in the send queue that have not been sent
 
@@ -145,7 +146,7 @@ class _SmallSegments(socket.socket):
             deadline = time.monotonic() + 0.25
             while self._unsent() and not self.stalled:
                 time.sleep(0.0002)
-                # The path is broken, then, and nobody may be kept waiting for it: TCP may do as it likes.
+                # The path is broken then, and callers must not wait for it: TCP may send as it likes.
                 self.stalled = time.monotonic() > deadline
         return super().send(piece, flags)
 
@@ -193,7 +194,7 @@ class ProxyCommand:
                 stdin=far.fileno(),
                 stdout=far.fileno(),
                 stderr=self._stderr,
-                start_new_session=True,  # Ctrl-C is for us: we still want to say goodbye by this way
+                start_new_session=True,  # Ctrl-C is for the controller, which still says goodbye over this connection
             )
 
     def __getattr__(self, name: str) -> Any:
@@ -259,12 +260,12 @@ class Transport(paramiko.Transport):
         return self._refusals.get(getattr(self._mine, "number", -1), (0, ""))
 
     def auth_interactive_dumb(self, *_args: Any, **_kwargs: Any) -> list[str]:
-        # paramiko would print the server's question and wait at the terminal for somebody to type.
+        # paramiko would print the server's question and wait for input at the terminal.
         raise paramiko.BadAuthenticationType("the key was taken, and more is asked for", ["keyboard-interactive"])
 
 
 def dial(target: LoginTarget, name: str) -> Wire:
-    """A TCP connection, so that name, route, refusal and silence are told apart before SSH begins."""
+    """A TCP connection, to distinguish errors of name, route, refusal and silence before SSH begins."""
     if target.proxy_command:
         return Wire(ProxyCommand(_filled_in(target)))
     where = f"{target.host} port {target.port}"
@@ -320,7 +321,7 @@ def _no_way(target: LoginTarget, name: str, error: OSError) -> Unreachable:
             (f"connect({where}): {code} {text}",),
             way="here",
         )
-    # The same error for a neighbour that does not answer, a router's word, and iptables' `icmp-host-prohibited`.
+    # The same error for a neighbour that does not answer, a router's message, and iptables' `icmp-host-prohibited`.
     rejected = error.errno in (errno.EHOSTUNREACH, errno.EACCES, errno.EPERM)
     if rejected:
         text += ": it is off, a router has no way to it, or a firewall rejects us"
@@ -337,7 +338,7 @@ def _no_way(target: LoginTarget, name: str, error: OSError) -> Unreachable:
 
 
 def _answers(target: LoginTarget) -> bool:
-    """Whether TCP opens from here: what one machine reaches and another does not is up."""
+    """Whether TCP opens from here: a host that one of two machines reaches is up."""
     try:
         _connect(target.host, target.port, min(1.0, target.timeout_s)).close()
     except OSError:
@@ -349,7 +350,7 @@ PROHIBITED = 1  # RFC 4254, section 5.1
 
 
 def through(gateway: fabric.Connection, target: LoginTarget, name: str) -> Wire:
-    """A connection that the jump host makes for us. What the jump host says of it decides who is to blame."""
+    """A connection that the jump host makes for us. Its error decides which machine is at fault."""
     where, jump = f"{target.host} port {target.port}", gateway.original_host
     transport = gateway.transport
     try:
@@ -366,7 +367,7 @@ def through(gateway: fabric.Connection, target: LoginTarget, name: str) -> Wire:
         if code == PROHIBITED:
             raise unreachable_for(
                 "ssh-jump-failed",
-                f"{name}: the jump host {jump} let us in and forbids to go on to {where}",
+                f"{name}: the jump host {jump} accepted the login and forbids connections to {where}",
                 seen,
                 way="forbidden",
                 jump=jump,
@@ -394,7 +395,7 @@ def through(gateway: fabric.Connection, target: LoginTarget, name: str) -> Wire:
             ) from error
         raise unreachable_for(
             "ssh-refused" if refused else "ssh-unreachable",
-            f"{name}: the jump host {jump} let us in, but from there {where} {fails}"
+            f"{name}: the jump host {jump} accepted the login, but from there {where} {fails}"
             + (": no sshd listens there" if refused else ""),
             seen,
             way="behind-jump",

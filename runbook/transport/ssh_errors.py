@@ -23,8 +23,8 @@ class UnknownKey(Exception):
 
 
 class ChangedKey(Exception):
-    """A host key of a host that is known by others. Of another type than all of them it is a changed one as well, as
-    OpenSSH has it: who stands in between has only to make one of a type that is not known."""
+    """A host key of a host that is known by others. Of another type than all of them it is a changed one as well, as in
+    OpenSSH: an attacker in between would only have to make a key of an unknown type."""
 
     def __init__(self, key: paramiko.PKey, known: Sequence[KnownHost]) -> None:
         self.key = key
@@ -32,7 +32,7 @@ class ChangedKey(Exception):
 
 
 class RevokedKey(Exception):
-    """A host key that `entry` says is not to be trusted any more."""
+    """A host key that `entry` marks as no longer trusted."""
 
     def __init__(self, key: paramiko.PKey, entry: KnownHost) -> None:
         self.key = key
@@ -40,7 +40,7 @@ class RevokedKey(Exception):
 
 
 class NotRemembered(Exception):
-    """A new host key that may be trusted on first use, and cannot be written down: there would be no second use."""
+    """A new host key that may be trusted on first use, but cannot be saved for the next one."""
 
     def __init__(self, key: paramiko.PKey, file: str, reason: str) -> None:
         self.key = key
@@ -49,7 +49,7 @@ class NotRemembered(Exception):
 
 
 class TurnedAway(Unreachable):
-    """The server hung up before it had named itself: it may have more room in a moment."""
+    """The server hung up before its banner: it may have more room in a moment."""
 
 
 REFUSED_THOUGH_THERE = (
@@ -60,7 +60,7 @@ REFUSED_THOUGH_THERE = (
 )
 
 TURNED_AWAY = ("MaxStartups", "Not allowed at this time")
-"""What OpenSSH says before it names itself: since 8.5, and since 9.8 with PerSourcePenalties. Before, nothing."""
+"""What OpenSSH says before its banner: since 8.5, and since 9.8 with PerSourcePenalties. Before that, nothing."""
 
 
 def why(
@@ -73,7 +73,7 @@ def why(
 ) -> Unreachable:
     """Which cause an exception of paramiko, Fabric or the socket stands for.
 
-    `wire` is the connection it happened on, `keys` are those that were to be offered, or that could not be.
+    `wire` is the connection it happened on, `keys` are those to offer, or those that cannot be used.
     """
     said = getattr(transport, "farewell", "")
     seen = (f"{type(error).__name__}: {error}", *([f"the server hung up: {said}"] if said else []))
@@ -99,7 +99,7 @@ def why(
 def _before_the_login(
     error: Exception, target: LoginTarget, name: str, wire: Wire | None, seen: tuple[str, ...]
 ) -> Unreachable:
-    """What the connection itself tells: a proxy that gives none, somebody who hangs up, who is no SSH server, or who is
+    """What the connection itself shows: a proxy that gives none, or a server that hangs up, is not an SSH server, or is
     silent."""
     if target.proxy_command and (wire is None or not wire.heard):
         complaint = wire.complaint() if wire is not None and hasattr(wire, "complaint") else ""
@@ -118,7 +118,7 @@ def _before_the_login(
     if wire is not None and wire.words and wire.banner is None:
         return unreachable_for(
             "ssh-handshake-failed",
-            f"{name}: {where} is no SSH server: it says {wire.words!r}",
+            f"{name}: {where} is not an SSH server: it says {wire.words!r}",
             seen,
             way="another-service",
             name=name,
@@ -179,7 +179,7 @@ def _not_remembered(error: NotRemembered, target: LoginTarget, name: str) -> Unr
 
 
 def _quoted(entry: str) -> str:
-    """`[host]:port` has brackets, which a shell reads, more often than not: between quotes in any case."""
+    """`[host]:port` has brackets, which most shells interpret: always quoted."""
     return quoted if (quoted := word(entry)) != entry else f"'{entry}'"
 
 
@@ -196,7 +196,7 @@ def _learn(target: LoginTarget, file: str) -> str:
 def _revoked(error: RevokedKey, target: LoginTarget, name: str) -> Unreachable:
     return unreachable_for(
         "ssh-host-key-changed",
-        f"{name}: {target.entry} shows a host key that {error.entry.place} has revoked: it is not to be trusted",
+        f"{name}: {target.entry} shows a host key that {error.entry.place} has revoked: it must not be trusted",
         (f"offered: {error.key.fingerprint}", f"{error.entry.place}: @revoked {error.entry.hosts}"),
         way="revoked",
         name=name,
@@ -211,7 +211,7 @@ def _changed(error: ChangedKey, target: LoginTarget, name: str) -> Unreachable:
         "ssh-host-key-changed",
         f"{name}: the host key of {target.entry} is not the one in known_hosts"
         + (f" ({shown}, and known is one of type {known})" if shown != known else "")
-        + ": a reinstalled machine, another machine at this address, or somebody in between",
+        + ": a reinstalled machine, another machine at this address, or an attacker in between",
         (
             f"offered: {error.key.fingerprint} ({shown})",
             f"expected: {error.entry.fingerprint} ({known}, {error.entry.place})",
@@ -241,7 +241,7 @@ def _turned_away(target: LoginTarget, name: str, words: str, seen: tuple[str, ..
         "a filter such as fail2ban or hosts.deny turns us away",
         f"on {name}'s console: `sudo sshd -T | grep -i maxstartups` and `sudo journalctl -u ssh -n 20`; raise it in "
         "/etc/ssh/sshd_config (`MaxStartups 100:30:200`) and `sudo systemctl reload ssh`; fewer logins at once: -f 4",
-        (f"it says: {words}" if words else "it hangs up without a word", *seen),
+        (f"it says: {words}" if words else "it hangs up without a reason", *seen),
     )
 
 
@@ -271,9 +271,10 @@ def _refused(
     if "EOF" in str(error):
         return unreachable_for(
             "ssh-auth-failed",
-            f"{name}: {target.label} hangs up while it judges our login: most likely it takes the key and bars the "
-            "account, "
-            "which has expired or is kept out by a PAM rule",
+            (
+                f"{name}: {target.label} hangs up during our login: most likely it accepts the key and refuses the "
+                "account, which has expired or is excluded by a PAM rule"
+            ),
             seen,
             way="account",
             name=name,
@@ -302,7 +303,7 @@ def _too_many_keys(target: LoginTarget, name: str, keys: Sequence[KeyFile], seen
     files = [key.path for key in keys if key.wrong is None]
     return unreachable_for(
         "ssh-auth-failed",
-        f"{name}: {target.label} hangs up before our key's turn comes: too many are offered for its MaxAuthTries "
+        f"{name}: {target.label} hangs up before it tries our key: too many are offered for its MaxAuthTries "
         f"({len(files)} files{'' if target.identities_only else ', and those of the agent'})",
         (*seen, *(f"offered: {file}" for file in files[:8])),
         way="too-many-keys",

@@ -1,8 +1,8 @@
 """The keys of SSH: the private ones that a login may offer, with what is wrong with those that cannot be used, and
 those that hosts are known by (known_hosts). Each file is read once for all nodes.
 
-known_hosts is read and written as OpenSSH does it (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT): paramiko's own reader
-stumbles over markers and over any line that is no key, knows no wildcards, and keeps one key of a kind for a host.
+known_hosts is read and written as OpenSSH does it (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT): paramiko's own reader fails
+on markers and on any line that is not a key, knows no wildcards, and keeps one key of a kind for a host.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _look(path: str) -> KeyFile:
     if text.startswith(b"PuTTY-User-Key-File"):
         remedy = f"convert it: `puttygen {word(path)} -O private-openssh -o {word(path)}.openssh`, and name that file"
         return KeyFile(path, wrong="it is a key of PuTTY's", remedy=remedy)
-    # As OpenSSH judges it: a key of ours that others may read is no secret, and is not offered.
+    # As in OpenSSH: a key of ours that others may read is not secret, and is not offered.
     if os.name != "nt" and status.st_uid == os.getuid() and status.st_mode & 0o077:
         mode = stat.S_IMODE(status.st_mode)
         return KeyFile(path, wrong=f"others may read it (its mode is {mode:04o})", remedy=f"`chmod 600 {word(path)}`")
@@ -136,12 +136,12 @@ def _public_half(path: str, text: bytes) -> bytes | None:
 
 
 MOST_BYTES = 32 << 20
-"""Of one file: some 60,000 RSA keys. A larger one is not read, and told as that."""
+"""The most of one file: some 60,000 RSA keys. A larger one is not read, and reported."""
 
 LONGEST_LINE = 64 << 10
 
 LONGEST_NAME = 1023
-"""With a longer one among its names a line is for nobody (match_pattern_list in OpenSSH's match.c)."""
+"""A line with a longer name matches no host (match_pattern_list in OpenSSH's match.c)."""
 
 SALT_BYTES = 20
 
@@ -149,7 +149,7 @@ LOCK_S = 5.0
 """How long a new key waits for others that write into the same file."""
 
 UNWRITABLE = re.compile(r"[\s,*?!|#@]")
-"""What would make another line of one that is written for a host of such a name."""
+"""Characters in a host's name that would change the meaning of a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class KnownHost:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the files say of one host.
+    """What the files say about one host.
 
     `named` is under its name as OpenSSH spells it, port included; `portless` under its bare name: where it has no key
     of its own, one that is known there is taken as well, and no other is held against it. `unread`: what could not be
@@ -206,7 +206,7 @@ def _marked(marker: str, entries: Iterable[KnownHost]) -> tuple[KnownHost, ...]:
 
 
 class _Line(NamedTuple):
-    """A line that was split and not yet looked at any closer: of many, few are ever asked for."""
+    """A line that was split and not parsed further: of many, few are ever needed."""
 
     file: str
     number: int
@@ -216,7 +216,7 @@ class _Line(NamedTuple):
     key: bytes
 
     def entry(self) -> KnownHost | None:
-        """None where the key is none: OpenSSH passes over such a line."""
+        """None when the key is invalid: OpenSSH ignores such a line."""
         try:
             key = base64.b64decode(self.key, validate=True)
             (size,) = struct.unpack_from(">I", key)
@@ -297,7 +297,7 @@ class KnownHosts:
                 self._unread.append(f"{file}: it is a link to {target}, which does not exist")
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise  # that says nothing of the file
+                raise  # that says nothing about the file
             self._unread.append(f"{file}: {error.strerror or error}")
 
     def _take(self, file: str, descriptor: int) -> None:
@@ -321,7 +321,7 @@ class KnownHosts:
                 seen.lines, seen.size = number, seen.size + len(text)
 
     def _add(self, text: bytes, file: str, number: int) -> None:
-        """A line, unless it is a comment or says nothing that can be read: OpenSSH passes over these as well."""
+        """A line, unless it is a comment or cannot be parsed: OpenSSH ignores these as well."""
         words = text.replace(b"\t", b" ").strip(b" \r\n").split(b" ", 1)
         marker = b""
         if words[0] in (b"@revoked", b"@cert-authority") and len(words) > 1:
@@ -385,7 +385,7 @@ def _folded(text: bytes) -> str:
 
 @contextlib.contextmanager
 def _opened(file: str, flags: int) -> Iterator[int]:
-    """OSError also where it is nothing that keys are kept in; nobody is waited for who would write into a pipe."""
+    """Raises OSError also when it is not a regular file; does not wait for a writer of a pipe."""
     descriptor = os.open(file, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
     try:
         if wrong := _no_file_of_keys(os.fstat(descriptor)):
@@ -396,7 +396,7 @@ def _opened(file: str, flags: int) -> Iterator[int]:
 
 
 def _no_file_of_keys(status: os.stat_result) -> str | None:
-    """Why this is nothing that keys are kept in, or None. /dev/null is how people write that there is no such file."""
+    """Why this is not a file for keys, or None. People write /dev/null for no file."""
     if os.path.samestat(status, Path(os.devnull).stat()):
         return None
     if not stat.S_ISREG(status.st_mode):
@@ -422,7 +422,7 @@ def _from(descriptor: int, start: int) -> bytes:
 
 
 def _append(descriptor: int, line: bytes) -> None:
-    """One write, after a last line that somebody has left without its end."""
+    """One write, after a last line that may have no end."""
     end = os.fstat(descriptor).st_size
     if end and os.pread(descriptor, 1, end - 1) != b"\n":
         line = b"\n" + line

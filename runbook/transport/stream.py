@@ -1,5 +1,5 @@
-"""A stream of bytes to a shell on a node, whichever way leads there; and the two simplest ways: a program of this
-machine that carries it, and this machine itself."""
+"""A stream of bytes to a shell on a node, for every transport; and the two simplest: a program of this machine that
+carries it, and this machine itself."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class Stream(Protocol):
         """Close both ways. Closing is also what makes the far end clean up. Never raises."""
 
     def kill(self) -> None:
-        """End what was started at the far end, which does not listen to us; `close` is still to be called. Never
+        """Kill what was started at the far end, which does not react to us; `close` still has to be called. Never
         raises."""
 
     def why(self, says: str) -> Unreachable | None:
-        """Why nobody is there any more, or never was, where the way there knows more than that it ended. `says` is what
-        was noticed."""
+        """Why the far end no longer answers, or never did, if the transport knows more than that it ended. `says` is
+        what was noticed."""
 
     def complaint(self) -> str:
         """What the far end wrote to stderr so far (the last few KiB): evidence when something went wrong."""
 
 
 ENDING_S = 6.0
-"""From the end of its stdin to its own: that of a supervisor which stops what it started."""
+"""How long it may live after the end of its stdin: as long as a supervisor that stops what it started."""
 
 
 class ProcessStream:
@@ -93,7 +93,7 @@ class ProcessStream:
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(ENDING_S)
-        # Not while somebody reads: the number could by then be another file's.
+        # Not during a read: the descriptor could by then be another file's.
         self._drained.wait(0.5)
         assert self._process.stdout is not None
         with contextlib.suppress(OSError):

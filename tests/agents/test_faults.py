@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from lab.agents import AgentLab
 from lab.fault import all_faults, missing, named
-from lab.proc import wait_until
+from lab.processes import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.thorough]
 

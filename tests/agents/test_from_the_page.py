@@ -15,7 +15,7 @@ import pytest
 from lab import Host, runbook_cli
 from lab.agents import AgentLab
 from lab.lab import CHECKOUT
-from lab.proc import wait_until
+from lab.processes import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.thorough]
 STEPS = 150

@@ -55,7 +55,7 @@ from runbook.serve import agent_fleet as fleet_module
 from runbook.transport import Session
 from runbook.transport.agent import ASK, DATA, ENROL, HEADER, OVER, AgentStream, framed
 
-from .world import Agent, World, server, wait_until
+from .scripted_agents import Agent, World, server, wait_until
 
 
 @pytest.fixture

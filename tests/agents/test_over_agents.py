@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from lab import Host, runbook_cli, runbook_finish, runbook_start
 from lab.agents import SITE, AgentLab
-from lab.proc import wait_until
+from lab.processes import wait_until
 
 pytestmark = [pytest.mark.lab]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from lab import Host
 from lab.agents import AgentLab
-from lab.proc import wait_until
+from lab.processes import wait_until
 
 from .test_from_the_page import Page
 

@@ -16,7 +16,7 @@ from unittest import mock
 
 from runbook.cli.main import main
 from runbook.model.inventory import Node
-from runbook.transport.site import Site
+from runbook.transport.node_sessions import Site
 from runbook.transport.stream import Stream
 
 from .recorded_node import Change, RecordedNode, Recording, unchanged

@@ -32,7 +32,7 @@ from runbook.collect.people_pseudonyms import GENERIC
 from runbook.collect.scrub import Scrubber
 from runbook.model.errors import Unreachable
 from runbook.transport import ProgramNotStarted, UnexpectedAnswer
-from runbook.transport.answers import Collected, answer
+from runbook.transport.node_answers import Collected, answer
 
 GOOD = {"name": "system/uname", "command": "uname -a", "status": "ok", "code": 0, "seconds": 0.1, "out": "Linux\n", "err": "", "left_out": 0}  # fmt: skip
 ANSWER = {"answers": [GOOD], "user": "me", "users": [["me", "/home/me", ""]], "hostnames": ["node-b"], "seconds": 0.5}

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from runbook.firewall import Evidence, Flow, arp_stop, explain
 from runbook.firewall.front_ends import firewalld_allow, firewalld_allow_out, parse_zones
 from runbook.model.command_quoting import NFT_BY_HAND, netsh_name, nft_words, powershell_word, word
+from runbook.model.escaped_text import visible
 from runbook.model.remedy import Remedy
-from runbook.model.visible import visible
 
 from .commands import holes
 
@@ -118,7 +118,7 @@ OURS = {
     },
     "parsers/host_resources.py": {"remedy"},
     "checks/bandwidth/adapters.py": {"way"},
-    "checks/ping/names.py": {"append"},
+    "checks/ping/host_names.py": {"append"},
     "checks/network/routing.py": {"family(target)", "typed(words)"},
     "checks/ping/routes.py": {
         *("family(network)", "ipaddress.ip_interface(prefix).network", "mine.ip"),
@@ -231,7 +231,7 @@ def test_no_name_makes_a_command_for_another_node(name: str) -> None:
 
 @pytest.mark.parametrize("name", PIECES)
 def test_hosts_file(name: str) -> None:
-    from runbook.checks.ping.names import correct_hosts
+    from runbook.checks.ping.host_names import correct_hosts
 
     assert len(shlex.split(correct_hosts(name, "10.0.0.1", []))) == 7  # echo LINE | sudo tee -a FILE: `|` counts
     both = shlex.split(correct_hosts(name, "10.0.0.1", [[2, "x"]]))

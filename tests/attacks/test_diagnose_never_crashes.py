@@ -23,7 +23,7 @@ from runbook.cli.main import main
 from runbook.diagnose.all_rules import SIGNS
 from runbook.diagnose.tool_outputs import read_paste, tools
 from runbook.model.units import MOST, number, small_number
-from runbook.transport import answers
+from runbook.transport import node_answers
 from runbook.transport.frames import UnexpectedAnswer
 
 EXAMPLES = examples(60, suppress_health_check=list(HealthCheck))
@@ -229,7 +229,7 @@ DUMP: dict[str, Any] = {
 def test_a_flight_recorder_that_was_changed_anywhere(at: tuple[Any, ...], value: Any) -> None:
     said = {"rank": 0, "calls": 0, "calling": None, "recorded": None, "flight": changed(DUMP, at, value)}
     with contextlib.suppress(UnexpectedAnswer):
-        compare_all({0: answers.flight(json.dumps(said).encode())["flight"] or {}, 1: DUMP})
+        compare_all({0: node_answers.flight(json.dumps(said).encode())["flight"] or {}, 1: DUMP})
 
 
 @given(st.text("0123456789", min_size=1, max_size=6000))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checks import world
+from checks import made_up_cluster
 from hypothesis import given
 from hypothesis import strategies as st
 from lab import Lab
@@ -163,12 +163,12 @@ class Counting:
         self.answer = dict(answer)
 
     def call(self, program: str, _arguments: object, *, timeout_s: float) -> dict[str, Any]:
-        assert (program, timeout_s > 0) == ("ephemeral", True)
+        assert (program, timeout_s > 0) == ("ephemeral_ports", True)
         return self.answer
 
 
 def told_of(answer: Mapping[str, Any] | None) -> Finding:
-    at = world.context(world.cluster())
+    at = made_up_cluster.context(made_up_cluster.cluster())
     sessions: dict[str, Any] = dict(at.run.site.sessions)
     if answer is not None:
         sessions["node-b"] = Counting(answer)
@@ -223,8 +223,8 @@ def test_whatever_was_counted_there_is_a_sentence(
     [("50000 50001", True, True), ("50000 50003", False, True), ("32768\t60999", False, False), (None, False, False)],
 )
 def test_how_many_are_few(text: str | None, few: bool, warns: bool) -> None:
-    inventory = world.cluster()
-    facts = world.facts_of(inventory)
+    inventory = made_up_cluster.cluster()
+    facts = made_up_cluster.facts_of(inventory)
     facts["node-b"]["port_range"] = text
-    assert too_few(world.context(inventory, facts), inventory.node("node-b")) is few
+    assert too_few(made_up_cluster.context(inventory, facts), inventory.node("node-b")) is few
     assert bool(few_ports_warning(facts["node-b"])) is warns

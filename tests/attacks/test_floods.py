@@ -16,8 +16,8 @@ PLACES = (
     ("name_of_every_node", "hello"),
     ("name_of_every_node", "ping"),
     ("rank_wrong_data", "rank"),
-    ("job_logs", "job list"),
-    ("job_attach", "job watch"),
+    ("job_logs", "job_control list"),
+    ("job_attach", "job_control watch"),
 )
 MOST_CPU_S, MOST_MB = 5.0, 100
 MOST_SHARE = 0.2

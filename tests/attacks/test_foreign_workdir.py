@@ -45,7 +45,7 @@ def node_of(uid: int, home: Path, workdir: Path, run_id: str = "look-1") -> Iter
 
 
 def order(session: Session, do: str, **more: Any) -> dict[str, Any]:
-    return session.call("job", {"do": do, **more}, timeout_s=20.0)
+    return session.call("job_control", {"do": do, **more}, timeout_s=20.0)
 
 
 @contextlib.contextmanager
@@ -111,9 +111,9 @@ LAYOUTS: dict[str, tuple[list[tuple[str, int, int]], str | None]] = {
     "another's, and sticky": ([("home", ATTACKER, 0o1777)], "it belongs to user"),
     "in another's": ([("home", ATTACKER, 0o755), ("work", VICTIM, 0o700)], "it belongs to user"),
     "two above is another's": ([("a", ATTACKER, 0o755), ("b", 0, 0o755), ("c", VICTIM, 0o700)], "it belongs to user"),
-    "everybody may write": ([("scratch", 0, 0o777)], "everybody may write"),
-    "everybody may write above": ([("scratch", 0, 0o777), ("work", VICTIM, 0o700)], "everybody may write"),
-    "its user's own for everybody": ([("work", VICTIM, 0o777)], "everybody may write"),
+    "everybody may write": ([("scratch", 0, 0o777)], "every user may write"),
+    "everybody may write above": ([("scratch", 0, 0o777), ("work", VICTIM, 0o700)], "every user may write"),
+    "its user's own for everybody": ([("work", VICTIM, 0o777)], "every user may write"),
     "a group may write": ([("work", VICTIM, 0o770)], "the group"),
     "a group may write above": ([("team", VICTIM, 0o775), ("work", VICTIM, 0o700)], "the group"),
 }

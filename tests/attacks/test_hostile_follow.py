@@ -40,7 +40,9 @@ def silence_is_soon_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def followed(change: Callable[[Json], Json], folder: Path, found: Recording = FOLLOWED) -> Done:
     """node-b's answers on its job, changed."""
-    return attack(found, changing("node-b", lambda name, said: change(said) if name == "job watch" else said), folder)
+    return attack(
+        found, changing("node-b", lambda name, said: change(said) if name == "job_control watch" else said), folder
+    )
 
 
 def lines_of(done: Done, node: str) -> int:
@@ -81,7 +83,7 @@ ENDING: dict[str, tuple[Callable[[Json], Json], str]] = {
     "more than was asked for": (too_much, "and was asked for"),
     "a name that is a path": (lambda said: {**said, "read": {"../x.out": ""}}, "not what our programs say"),
     "a state that is none": (lambda said: kept(said, state="asleep"), "not what our programs say"),
-    "nothing at all": (lambda _: UNANSWERED, "has told nothing of the job"),
+    "nothing at all": (lambda _: UNANSWERED, "has said nothing about the job"),
     "logs that never come": (more_of_it, "not everything was read: node-b"),
 }
 """What it says; a part of what is told of it."""
@@ -146,7 +148,7 @@ def test_ctrl_c_ends_what_is_left_to_read(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_rank_that_failed_is_the_verdict_whatever_another_node_says(tmp_path: Path) -> None:
     def lie(name: str, said: Json) -> Json:
-        return kept(said, state="ended", code=7, ended=1.0) if name == "job watch" else said
+        return kept(said, state="ended", code=7, ended=1.0) if name == "job_control watch" else said
 
     done = attack(FOLLOWED, changing("node-a", lie), tmp_path)
     assert (done.complaint(), done.code) == (None, 1), str(done)
@@ -161,7 +163,7 @@ def test_what_was_recorded_ends_well(tmp_path: Path) -> None:
 def lied_to(count: int, folder: Path) -> None:
     """One change of one field of one answer; whatever it is, the other node's lines are all there and it ends."""
     chance = random.Random(20261122)
-    every = [plan for plan in attacks(("job_attach",)) if plan[1] == "node-b" and plan[2] == "job watch"]
+    every = [plan for plan in attacks(("job_attach",)) if plan[1] == "node-b" and plan[2] == "job_control watch"]
     for number, plan in enumerate(chance.sample(every, count)):
         done = attack(FOLLOWED, changing("node-b", hostile(plan)), folder / str(number))
         assert done.complaint() is None, f"{plan}\n{done}"
@@ -179,10 +181,10 @@ def test_many_lies(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("place", [at for at in places(FOLLOWED.said["node-b"]["job watch"][0]) if at], ids=str)
+@pytest.mark.parametrize("place", [at for at in places(FOLLOWED.said["node-b"]["job_control watch"][0]) if at], ids=str)
 def test_one_field_that_never_fits(place: tuple[Any, ...], tmp_path: Path) -> None:
     """The same lie in every answer. One that leaves the job running for ever is ended by Ctrl-C."""
-    value: Json = FOLLOWED.said["node-b"]["job watch"][0]
+    value: Json = FOLLOWED.said["node-b"]["job_control watch"][0]
     for step in place:
         value = value[step]
     for number, (_, change) in enumerate(random.Random(7).sample(changes(value), 3)):

@@ -14,8 +14,8 @@ from runbook.checks.network import mesh
 from runbook.checks.ranks import pool
 from runbook.files.inventory import load_inventory
 from runbook.jobs import follow_logs, stop_attempt
-from runbook.transport.answers import ANSWERS, FIREWALL_RULES, KEEPER, MESH, Messages, message
 from runbook.transport.frames import UnexpectedAnswer
+from runbook.transport.node_answers import ANSWERS, FIREWALL_RULES, KEEPER, MESH, Messages, message
 
 from .hostile_run import Done, attack, changing
 from .recorded_node import Json, Recording, recording, recordings, unchanged
@@ -309,7 +309,7 @@ def test_other_commands_bear_a_node_that_lies_in_many_ways(name: str, tmp_path: 
     ("program", "bytes_"),
     [
         pytest.param(program, bytes_, id=f"{program}-{index}")
-        for program in ("hello", "reach", "ping", "port", "firewall_rules", "mesh", "rank")
+        for program in ("hello", "host_facts", "ping", "port", "firewall_rules", "mesh", "rank")
         for index, bytes_ in enumerate(NOT_JSON)
     ],
 )

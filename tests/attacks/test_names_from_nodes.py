@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jobs.attempt_world import kept
+from jobs.made_up_attempts import kept
 from profiles import examples, one_in
 
 from runbook.cli.main import main
@@ -31,9 +31,9 @@ from runbook.model.redact import Redactor
 from runbook.model.safe_files import BadName, file_name
 from runbook.model.verdict import Verdict
 from runbook.node.journal import ABOUT, JOURNAL, checked
-from runbook.transport import UnexpectedAnswer, answers
+from runbook.transport import UnexpectedAnswer, node_answers
 
-from .hostile import liar
+from .lying_supervisor import liar
 
 CHECKOUT = Path(__file__).parents[2]
 JOB = "20260101-000000-abcdef"
@@ -341,7 +341,7 @@ def test_what_a_keeper_says_while_it_runs_is_checked_as_well(facts: dict[str, An
     said = {"event": "kept", **journal("node-b", 1), **facts}
     text = json.dumps(said).encode()
     try:
-        message = answers.message(answers.KEEPER, text)
+        message = node_answers.message(node_answers.KEEPER, text)
     except UnexpectedAnswer as error:
         wrong = str(error)
     else:

@@ -25,7 +25,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.verdict import Verdict
 from runbook.transport import Answer, ProgramNotStarted
 
-PROGRAMS = ("reach", "ping", "port", "mesh", "rules", "launch")
+PROGRAMS = ("host_facts", "ping", "port", "mesh", "rules", "launch")
 
 MET = {
     "EMFILE": "open-files-limit",
@@ -73,7 +73,7 @@ def test_so_do_the_last_words_of_a_program(program: str, words: str) -> None:
 @pytest.mark.parametrize("words", [words for words in SAID if "fork" in words or "thread" in words])
 def test_a_shell_that_cannot_fork_is_no_broken_shell(words: str) -> None:
     lost = Unreachable("login-shell-failed", "the login shell ended", "look at the shell", (words,))
-    outcome = no_answer("node-a", "reach", lost)
+    outcome = no_answer("node-a", "host_facts", lost)
     assert (outcome.verdict, outcome.findings[0].cause) == (Verdict.UNKNOWN, "process-limit")
 
 

@@ -17,20 +17,20 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report.stories import Story
+from report.made_up_runs import Story
 
 import runbook
 from runbook.cli import jobs as jobs_command
 from runbook.cli.main import main
 from runbook.jobs.known_jobs import Cleaned, KnownJob, Stopped
 from runbook.model.errors import FilesWrong, Problem, RunbookError, Span, Unreachable
+from runbook.model.escaped_text import json_visible, visible, visible_lines
 from runbook.model.inventory import Inventory, Rendezvous
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.model.visible import json_visible, visible, visible_lines
 from runbook.report.console import Console
 from runbook.report.junit import junit
-from runbook.report.output import OutputStream, carried, standard_streams, stderr, stdout
 from runbook.report.run_json import to_json
+from runbook.report.standard_streams import OutputStream, carried, standard_streams, stderr, stdout
 
 PACKAGE = Path(runbook.__file__).parent
 HOSTILE = {
@@ -110,7 +110,7 @@ def test_any_stream_can_carry_it(text: str, encoding: str) -> None:
 
 
 def test_nobody_else_writes_to_a_standard_stream() -> None:
-    allowed = "report/output.py"
+    allowed = "report/standard_streams.py"
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
@@ -142,7 +142,7 @@ def test_painted_pages_are_the_only_verbatim_text() -> None:
     users = [
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")
-        if ".verbatim" in path.read_text(encoding="utf-8") and path.name != "output.py"
+        if ".verbatim" in path.read_text(encoding="utf-8") and path.name != "standard_streams.py"
     ]
     assert sorted(users) == ["cli/diagnose.py", "cli/run.py"]
 

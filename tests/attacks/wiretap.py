@@ -18,8 +18,8 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import MARK
 from runbook.transport.frames import Frame, FrameReader
+from runbook.transport.node_sessions import Site
 from runbook.transport.remote_program import MARK as MESSAGE
-from runbook.transport.site import Site
 from runbook.transport.stream import Stream
 
 from .recorded_node import Json, OrderReader, asked

@@ -37,7 +37,12 @@ def recorded() -> Json:
     said = json.loads(RECORDED.read_text())["said"]["node-a"]
     text = json.dumps(said["ibstat"][0]).replace("State: Initializing", "State: Active")
     text = text.replace("Base lid: 0", "Base lid: 7").replace("SM lid: 0", "SM lid: 1")
-    return {"hello": said["hello"][0], "reach": said["reach"][0], "port": said["port"][0], "ibstat": json.loads(text)}
+    return {
+        "hello": said["hello"][0],
+        "host_facts": said["host_facts"][0],
+        "port": said["port"][0],
+        "ibstat": json.loads(text),
+    }
 
 
 class Node:
@@ -107,7 +112,7 @@ class Node:
 
     def _answer(self, program: str, arguments: Json) -> Json:
         answer = recorded()[program]
-        if program == "reach":
+        if program == "host_facts":
             own = {**answer["interfaces"]["eth0"], "addresses": [address_of(self.number)]}
             return {
                 **answer,

@@ -18,7 +18,7 @@ from unittest import mock
 from runbook.cli.main import main
 from runbook.engine import run as engine
 from runbook.model.inventory import Node
-from runbook.transport.site import Site
+from runbook.transport.node_sessions import Site
 
 KIB = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes there
 

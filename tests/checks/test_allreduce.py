@@ -19,7 +19,7 @@ from runbook.checks.ranks.pool import RankPool
 from runbook.model.errors import FilesWrong, Span
 from runbook.model.verdict import Finding, Outcome, Verdict
 
-from .world import at, cluster, context, node, pool_of, verdicts
+from .made_up_cluster import at, cluster, context, node, pool_of, verdicts
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_auto_that_could_not_look_is_unknown() -> None:
     lost = Outcome.unknown("node-b", Finding("tool-output-unknown", "it said nothing", "look there"))
     outcomes = normed(475.0, Norm({"node-b": lost}, None))
     assert [outcome.verdict for outcome in outcomes] == [Verdict.PASS, Verdict.UNKNOWN]
-    assert "node-b did not tell what the links are" in outcomes[0].warnings[0]
+    assert "node-b did not say what their links are" in outcomes[0].warnings[0]
 
 
 def test_who_is_blamed_fails_and_the_others_pass_with_what_speaks_for_them() -> None:

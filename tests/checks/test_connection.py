@@ -17,7 +17,7 @@ from runbook.model.inventory import Infiniband, Inventory
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.transport import Remote
 
-from .world import FakeRemote, Nobody, cluster, context, node, pool_of, verdicts
+from .made_up_cluster import FakeRemote, Nobody, cluster, context, node, pool_of, verdicts
 
 WAITING = (Verdict.UNKNOWN, ("ranks-missing",))
 ORDER = ("imported", "listening", "dialling", "connected", "joined", "done")

@@ -14,7 +14,7 @@ from runbook.checks.network.failed_dials import Trouble
 from runbook.checks.network.mesh import Mesh
 from runbook.model.verdict import Finding, Outcome, Verdict
 
-from .world import C, cluster, context, dial, node, ruled, with_ports
+from .made_up_cluster import C, cluster, context, dial, node, ruled, with_ports
 
 RANGE = with_ports(cluster(), (29500, 29510))
 

@@ -13,7 +13,7 @@ from runbook.checks.context import Facts
 from runbook.checks.reach.gpus import GpuJudgement, driver_too_old, driver_warnings, judge_gpus
 from runbook.parsers.nvidia import bus_key, events, parse_apps, parse_details, parse_gpus, parse_links, throttled
 
-from .world import node
+from .made_up_cluster import node
 
 GPUS = node("node-a", gpus=(0, 1))
 FIELDS = ["index", "uuid", "name", "memory.total", "memory.used", "driver_version", "pci.bus_id"]
@@ -330,7 +330,7 @@ def test_a_process_of_another_container_has_only_a_number() -> None:
         GPUS, asked(smi(line(0) + line(1, used=64500)), apps=apps((4711, 1, "[N/A]")), processes={"4711": {}})
     )
     assert causes(judged) == ["gpu-busy"]
-    assert "not to be seen from here" in judged.findings[0].says
+    assert "cannot be seen from here" in judged.findings[0].says
 
 
 @pytest.mark.parametrize("mode", ["Exclusive_Process", "Exclusive_Thread"])

@@ -14,7 +14,7 @@ from runbook.checks.ibstat import judge, select, spares, uneven
 from runbook.model.verdict import Outcome, Verdict
 from runbook.parsers.ibstat import Port, as_rate, from_sysfs, parse
 
-from .world import node
+from .made_up_cluster import node
 
 # Recorded from infiniband-diags 44 on the lab's simulated fabric: a port with a cable, and one without.
 RECORDED = """\

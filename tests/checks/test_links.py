@@ -21,9 +21,9 @@ from runbook.checks.links import Links, outcomes
 from runbook.checks.ranks.pool import Halt
 from runbook.model.errors import FilesWrong
 from runbook.model.verdict import Verdict
-from runbook.transport.answers import AdapterFacts
+from runbook.transport.node_answers import AdapterFacts
 
-from .world import cluster, context, node, pool_of
+from .made_up_cluster import cluster, context, node, pool_of
 
 FULL = 5.0  # GB/s, 40 Gbit/s
 
@@ -174,7 +174,7 @@ def test_a_link_is_told_to_both_of_its_ends_with_its_direction() -> None:
 def test_two_nodes_cannot_tell_who_of_them_it_is() -> None:
     found = told(2, lambda source, _: moved(0.5 if source == "n0" else 1.0))
     assert causes(found) == {"n0": ["link-slow"], "n1": ["link-slow"]}
-    assert "n0 sends slowly, or n1 receives slowly; a third node would tell which" in found.findings["n0"][0].says
+    assert "n0 sends slowly, or n1 receives slowly; a third node would show which" in found.findings["n0"][0].says
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_half_of_all_is_a_common_cause() -> None:
     found = told(16, lambda source, _: moved(0.5 if int(source[1:]) % 2 else 1.0))
     assert set(causes(found)) == {f"n{number}" for number in range(16)}
     assert {finding.cause for each in found.findings.values() for finding in each} == {"link-slow"}
-    assert "nobody is named" in found.findings["n3"][0].says
+    assert "no node is named" in found.findings["n3"][0].says
     assert not found.unsettled
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from runbook.checks.bandwidth.rounds import Schedule, crossing, groups, round_robin
+from runbook.checks.bandwidth.pairing_rounds import Schedule, crossing, groups, round_robin
 from runbook.checks.bandwidth.slow_links import Endpoint, Judgement, Link, Measured, Role, normal, verdict
 
-from .links_world import GBYTES, Network, first_links, leaf_size, search
+from .simulated_links import GBYTES, Network, first_links, leaf_size, search
 
 BOTH, SENDS, RECEIVES = tuple(Role), (Role.SENDS,), (Role.RECEIVES,)
 SIZES = {4: 300, 16: 60, 64: 12, 256: 3, 1024: 1}

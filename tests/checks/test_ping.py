@@ -9,15 +9,15 @@ import pytest
 from runbook.checks.context import Facts
 from runbook.checks.network.dial import Dial
 from runbook.checks.network.pairs import Pairs, culprits, listed
+from runbook.checks.ping.host_names import name_findings
 from runbook.checks.ping.loss import chance_findings, loses
-from runbook.checks.ping.names import name_findings
 from runbook.checks.ping.observations import Observations
 from runbook.checks.ping.ping import Judge, before_packets, ssh_port, targets
 from runbook.model.inventory import Inventory, Network, Ssh
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.transport.answers import PingAnswer
+from runbook.transport.node_answers import PingAnswer
 
-from .world import A, B, C, Ruled, cluster, context, dial, facts_of, interface, machine, node, verdicts
+from .made_up_cluster import A, B, C, Ruled, cluster, context, dial, facts_of, interface, machine, node, verdicts
 
 # Recorded from iputils 20221126 between two network namespaces.
 SILENCE = """\

@@ -12,7 +12,7 @@ from runbook.checks.port import MOST_PORTS, judge, promised_ports
 from runbook.model.inventory import Inventory
 from runbook.model.verdict import Outcome, Verdict
 
-from .world import A, B, cluster, context, facts_of, machine, node, with_ports
+from .made_up_cluster import A, B, cluster, context, facts_of, machine, node, with_ports
 
 FREE = {"free": True}
 LOCAL = {"resolved": [A], "local": True}

@@ -14,7 +14,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.verdict import Outcome, Verdict
 from runbook.transport import ProgramNotStarted, Remote
 
-from .world import FakeRemote, at, cluster, node, pool_of, verdicts
+from .made_up_cluster import FakeRemote, at, cluster, node, pool_of, verdicts
 
 DIED, FAILED, STALLED = Halt("died", 1.0), Halt("failed", 1.0), Halt("stalled", 4.0)
 PASS, FAIL, UNKNOWN = Verdict.PASS, Verdict.FAIL, Verdict.UNKNOWN

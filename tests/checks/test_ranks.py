@@ -18,7 +18,7 @@ from runbook.launch.preconditions import CODES
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.transport import Remote
 
-from .world import FakeRemote, Nobody, cluster, node, pool_of, verdicts
+from .made_up_cluster import FakeRemote, Nobody, cluster, node, pool_of, verdicts
 
 FAIL, UNKNOWN = Verdict.FAIL, Verdict.UNKNOWN
 BYSTANDER = (UNKNOWN, ("peer-died",))
@@ -310,7 +310,7 @@ def test_a_killed_rank_where_the_kernel_has_killed_for_memory(pool: RankPool) ->
         "kernel_kills": 4,
         "kernel_says": ["[1.0] Out of memory: Killed process 77 (python)"],
     }
-    assert "killed by the kernel for want of memory" in finding(pool, "node-b", DIED).says
+    assert "killed by the kernel for lack of memory" in finding(pool, "node-b", DIED).says
     nobody(pool, "node-b").kernel = {"kernel_kills": 3}
     assert "killed (signal 9, SIGKILL)" in finding(pool, "node-b", DIED).says
     nobody(pool, "node-b").kernel = {"kernel_kills": None}

@@ -22,7 +22,7 @@ from runbook.model.verdict import Outcome, Verdict
 from runbook.parsers.clock import WARN_S
 from runbook.transport import Answer, NoPython, ProgramNotStarted
 
-from .world import LO, A, B, cluster, interface, machine, node, pool_of
+from .made_up_cluster import LO, A, B, cluster, interface, machine, node, pool_of
 
 GPUS = node("node-a", gpus=(0, 1))
 

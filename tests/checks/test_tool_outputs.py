@@ -19,7 +19,7 @@ from runbook.firewall.front_ends import firewalld_runs, parse_ufw, parse_zones
 from runbook.parsers import ibstat
 from runbook.parsers import nvidia as printed
 
-from .world import node
+from .made_up_cluster import node
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(os.environ.get("RUNBOOK_CORPUS", ROOT.parent / "shared" / "corpus"))

@@ -13,7 +13,7 @@ from runbook.engine.scripts import node_files
 from runbook.files.inventory import load_inventory_with_origins
 from runbook.jobs.attempt import make_attempt
 
-from .world import playbook
+from .made_up_plans import playbook
 
 NODES = """
     rendezvous: {master: node-a}

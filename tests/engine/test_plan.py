@@ -13,7 +13,7 @@ from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.jobs.launch import Launch
 from runbook.model.errors import FilesWrong
 
-from .world import NODES, inventory, playbook
+from .made_up_plans import NODES, inventory, playbook
 
 TAGGED = """
     name: tagged

@@ -21,7 +21,7 @@ from runbook.model.playbook import Expect
 from runbook.model.verdict import Outcome, Verdict
 from runbook.transport import Message, Site
 
-from .world import RUN_ID, Fake, Told, Work, execute_stages, failing, finding, local, passing, stage
+from .made_up_plans import RUN_ID, Fake, Told, Work, execute_stages, failing, finding, local, passing, stage
 
 TWO = local("node-a", "node-b")
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from runbook.files.document import parse_document
 from runbook.files.extra_vars import parse_extra, unknown_names
+from runbook.files.yaml_document import parse_document
 from runbook.model.errors import FilesWrong
 
 from .write import playbook

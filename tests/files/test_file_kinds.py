@@ -6,7 +6,6 @@ from textwrap import dedent
 
 import pytest
 
-from runbook.files.document import parse_document
 from runbook.files.file_kinds import (
     ANSIBLE_INVENTORY,
     ANSIBLE_PLAYBOOK,
@@ -19,6 +18,7 @@ from runbook.files.file_kinds import (
 )
 from runbook.files.inventory import examine_inventory
 from runbook.files.playbook import examine_playbook
+from runbook.files.yaml_document import parse_document
 
 HEAD = "# A paragraph.\n#  of two lines\n\n; another\n   \n\n" * 200
 """What a careful person writes above a file: its length must not matter."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.files.document import parse_document
 from runbook.files.inventory import examine_inventory
 from runbook.files.inventory_draft import Draft, NodeDraft, Setting, written
 from runbook.files.node_sets import expand, folded, folded_rows
 from runbook.files.scalars import flow
+from runbook.files.yaml_document import parse_document
 
 NAMES = st.from_regex(r"(gn|r[0-2]n|x)[0-9]{1,3}(-ib|a0)?", fullmatch=True)
 ADDRESSES = st.from_regex(r"10\.0\.[0-1]\.[1-9][0-9]?", fullmatch=True)

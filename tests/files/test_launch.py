@@ -9,10 +9,10 @@ import pytest
 
 from runbook.checks import CHECKS
 from runbook.cli.main import main
-from runbook.files.document import parse_document, read_document
 from runbook.files.inventory import load_inventory
 from runbook.files.playbook import load_launch
 from runbook.files.schema import schema
+from runbook.files.yaml_document import parse_document, read_document
 from runbook.launch.ranks import rank_table
 from runbook.lint.run import lint
 from runbook.model.errors import FilesWrong

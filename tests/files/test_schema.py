@@ -14,8 +14,8 @@ from jsonschema import Draft202012Validator
 
 from runbook.files import schema as subject
 from runbook.files.compiled_schema import accepts
-from runbook.files.document import parse_document
 from runbook.files.schema import judge, schema
+from runbook.files.yaml_document import parse_document
 
 KINDS = ("inventory", "playbook")
 
@@ -119,7 +119,7 @@ def test_the_quick_judge_agrees_on_stages(stages: list[object]) -> None:
 def test_a_sound_file_does_not_wait_for_jsonschema(kind: str) -> None:
     text = {"inventory": "nodes: {a: }", "playbook": "stages: [{check: ping}]"}[kind]
     program = (
-        "import sys; from runbook.files.document import parse_document; from runbook.files.schema import judge\n"
+        "import sys; from runbook.files.yaml_document import parse_document; from runbook.files.schema import judge\n"
         f"assert not judge(parse_document({text!r}, 'x'), {kind!r}).problems; print('jsonschema' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"

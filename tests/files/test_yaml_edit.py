@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.files.document import parse_document
 from runbook.files.scalars import flow
+from runbook.files.yaml_document import parse_document
 from runbook.files.yaml_edit import Text, Uneditable
 
 FILE = """\

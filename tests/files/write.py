@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import dedent
 
-from runbook.files.document import parse_document
 from runbook.files.inventory import examine_inventory, load_inventory
 from runbook.files.playbook import examine_playbook, load_playbook
+from runbook.files.yaml_document import parse_document
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import Playbook
 

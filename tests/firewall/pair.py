@@ -22,12 +22,12 @@ from typing import Literal
 
 from runbook.firewall import Evidence, Flow
 from runbook.node.message import MARK
-from runbook.transport import answers, programs
+from runbook.transport import node_answers, node_programs
 
 Seen = Literal["open", "dropped", "rejected"]
 CLIENT, SERVER = "10.77.0.1", "10.77.0.2"
 CLIENT6, SERVER6 = "fd77::1", "fd77::2"
-PROGRAM = programs.started("firewall_rules").decode()
+PROGRAM = node_programs.started("firewall_rules").decode()
 TOOLS = ("ip", "nft", "iptables", "iptables-legacy")
 CLONE_NEWNET = 0x40000000
 SHORT, LONG = 0.25, 10.0
@@ -38,7 +38,7 @@ _numbers = itertools.count()
 def collected(stdout: str) -> Evidence:
     """From all that the node program wrote: the last line that carries the marker, past the boundary of answers."""
     said = next(line for line in reversed(stdout.split("\n")) if line.startswith(MARK))
-    answer = answers.message(answers.FIREWALL_RULES, said[len(MARK) :].encode())
+    answer = node_answers.message(node_answers.FIREWALL_RULES, said[len(MARK) :].encode())
     assert answer
     return Evidence.of(answer)
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.files.document import parse_document
 from runbook.files.inventory import examine_inventory
 from runbook.files.inventory_draft import written
+from runbook.files.yaml_document import parse_document
 from runbook.importers.convert import draft_of, read_foreign
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node

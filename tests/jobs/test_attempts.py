@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checks.world import cluster, node, with_ports
+from checks.made_up_cluster import cluster, node, with_ports
 
 from runbook.causes.catalogue import causes as known_causes
 from runbook.causes.catalogue import of_kind
@@ -29,7 +29,7 @@ from runbook.model.redact import Redactor
 from runbook.model.secrets import Secret
 from runbook.model.verdict import Finding, Outcome, Verdict
 
-from .attempt_world import PAIR, attempt, come, ended, job, journal, kept, place, wrote
+from .made_up_attempts import PAIR, attempt, come, ended, job, journal, kept, place, wrote
 
 LOST = Unreachable("ssh-unreachable", "no answer for 6 s", "look at node-b")
 

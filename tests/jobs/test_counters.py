@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from runbook.jobs.counters import OF_INTERFACE, OF_PORT, not_read, rises
-from runbook.transport.answers import Counters, Ran
+from runbook.transport.node_answers import Counters, Ran
 
 QUERY = ["index", "uuid", "name", "clocks.sm", "clocks.max.sm", "temperature.gpu", "clocks_event_reasons.active"]
 ECC = "ecc.errors.uncorrected.volatile.total"

@@ -13,7 +13,7 @@ from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.watch import WatchEnd, earliest
 from runbook.model.verdict import Finding, Verdict
 
-from .attempt_world import ended, kept, wrote
+from .made_up_attempts import ended, kept, wrote
 
 LOST_A_PEER = (
     b"RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:3345",

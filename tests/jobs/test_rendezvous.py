@@ -17,7 +17,7 @@ from runbook.jobs.processes import KeptProcesses
 from runbook.jobs.rendezvous import IDLE_S, RendezvousWatch
 from runbook.model.verdict import Finding
 
-from .attempt_world import attempt, journal, kept
+from .made_up_attempts import attempt, journal, kept
 
 PORT = 29500
 JOINING = (
@@ -44,7 +44,7 @@ class World:
     froze: int = 0
     said: list[str] = field(default_factory=list)
 
-    def flows(self, _: object) -> dict[str, Any]:
+    def rank_connections(self, _: object) -> dict[str, Any]:
         told: dict[str, Any] = {}
         for node, rank in [(one.place.node, rank) for one in self.made.members for rank in one.place.ranks]:
             if node in self.unheard:
@@ -97,7 +97,7 @@ def world(tmp_path: Path, clock: Sequence[float], monkeypatch: pytest.MonkeyPatc
         made.learn(member, journal("running", pid=100 + member.place.ranks[0], started=1.0))
     found = World(made)
     made.at = replace(made.at, say=lambda text, *_, **__: found.said.append(text))
-    monkeypatch.setattr(rendezvous, "flows", found.flows)
+    monkeypatch.setattr(rendezvous, "rank_connections", found.rank_connections)
     monkeypatch.setattr(rendezvous, "freeze", lambda made, seconds: found.freeze())
     monkeypatch.setattr(rendezvous, "between", lambda at, timeout_s: found.between)
     return found
@@ -221,7 +221,7 @@ def test_data_ports_are_looked_at_where_all_reached_the_store(world: World, cloc
     assert list(looks(world, clock)) == ["node-a"]
     world.between = Between()
     assert looks(world, clock, times=4) == {}
-    assert "nothing is seen between them" in world.said[-1]
+    assert "nothing wrong is seen between them" in world.said[-1]
 
 
 def test_who_waits_for_a_server_of_its_own_does_not_wait_for_the_others(world: World, clock: list[float]) -> None:

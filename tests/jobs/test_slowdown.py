@@ -10,7 +10,7 @@ import pytest
 
 from runbook.jobs.progress import Slowdown, StepTimes
 from runbook.jobs.slowdown import LOOKS, LateNode, Waits, Why, judge, late, reasons, waits
-from runbook.transport.answers import Counters
+from runbook.transport.node_answers import Counters
 
 HOUR = 3600.0
 Step = Callable[[int, float], float]
@@ -218,10 +218,10 @@ def test_without_a_late_node_nobody_is_accused() -> None:
     (finding,) = judge(
         Slowdown(0.5, 1.0, True), None, QUIET, ["rank 0 on node-a waits for others 20% of the time"]
     ).values()
-    assert "no node can be told from the others" in finding.says
+    assert "no node stands out from the others" in finding.says
     assert finding.evidence == ("rank 0 on node-a waits for others 20% of the time",)
     (finding,) = judge(Slowdown(0.5, 1.0, False), None, {"node-a": CPU, "node-b": CPU}).values()
-    assert "no node can be told from the others: processes wait for a CPU" in finding.says
+    assert "no node stands out from the others: processes wait for a CPU" in finding.says
     ((node, finding),) = judge(Slowdown(0.5, 1.0, False), None, {**QUIET, "node-b": CPU}).items()
     assert node == "node-b"
     assert "no node is measurably late" in finding.says

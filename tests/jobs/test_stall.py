@@ -11,7 +11,7 @@ import pytest
 from runbook.jobs.progress import StepProgress
 from runbook.jobs.stall import SeenProcess, StackFrame, accused, frames_of
 from runbook.launch.job import Watch
-from runbook.node.steps import step_in
+from runbook.node.training_steps import step_in
 
 MAIN = StackFrame("/srv/train.py", 90, "<module>")
 STEP = StackFrame("/srv/train.py", 46, "main")

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from runbook.cli.inventory_source import inventory_source
-from runbook.files.document import parse_document
 from runbook.files.inventory import examine_inventory
 from runbook.files.inventory_draft import written
+from runbook.files.yaml_document import parse_document
 from runbook.importers.pods import draft_of
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Kubernetes

@@ -7,7 +7,7 @@ from .fabric import Fabric
 from .host import Host
 from .lab import Lab, left_behind
 from .needs import containers_missing, lab_missing, missing_packages, slurm_missing
-from .proc import LabError
+from .processes import LabError
 
 __all__ = [
     "CliResult",

@@ -17,7 +17,7 @@ from typing import Any
 from .cli import runbook_cli
 from .host import Host
 from .lab import CHECKOUT, Lab, merged
-from .proc import LabError, wait_until
+from .processes import LabError, wait_until
 
 SITE = "/shared/site"
 

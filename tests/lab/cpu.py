@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 
 from .memory import ROOT
-from .proc import LabError
+from .processes import LabError
 
 PERIOD_US = 100_000
 

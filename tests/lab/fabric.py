@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from .host import ROOT_PATH, Host
 from .needs import find_library, find_program
-from .proc import LabError, wait_until
+from .processes import LabError, wait_until
 
 if TYPE_CHECKING:
     from .lab import Lab

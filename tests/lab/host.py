@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from . import keys, sweep
+from . import keys, teardown
 from .needs import find_library, find_program
-from .proc import LabError, Process, call, namespace, processes_in, wait_until
+from .processes import LabError, Process, call, namespace, processes_in, wait_until
 
 if TYPE_CHECKING:
     from .lab import Lab
@@ -88,7 +88,7 @@ class Host:
         self.index = index
         self.name = name
         self.address = address
-        self.netns = sweep.netns_name(lab.id, name)
+        self.netns = teardown.netns_name(lab.id, name)
         self.port = f"h{index}"  # the other end of eth0, on the bridge
         self.key = keys.generate(f"root@{name}")
         self.anchor = 0  # the pid of the host's first process, set when it is up

@@ -25,11 +25,11 @@ from typing import Any
 
 import yaml
 
-from . import keys, sweep
+from . import keys, teardown
 from .fabric import Fabric
 from .host import ACCOUNTS, SUDO, SUDOERS, Host, bucket, hosts_file, sshd_config
 from .needs import SEARCH_PATH, find_program, lab_missing
-from .proc import LabError, call, wait_until
+from .processes import LabError, call, wait_until
 
 BRINGUP = Path(__file__).with_name("bringup.sh")
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -82,7 +82,7 @@ def _room_for_neighbours(hosts: int) -> None:
 
 def _free_uid() -> int:
     """Of no account of this machine and of no other lab: the kernel counts processes and files by the number alone."""
-    taken = {entry.pw_uid for entry in pwd.getpwall()} | sweep.registered_uids()
+    taken = {entry.pw_uid for entry in pwd.getpwall()} | teardown.registered_uids()
     return next(uid for uid in range(61200, 65000) if uid not in taken)
 
 
@@ -147,7 +147,7 @@ class Lab:
         self.offload = offload
         self.sites = [str(site.resolve()) for site in sites]
         self.id = f"{os.getpid()}{_letters(next(_counter))}"
-        self.switch = sweep.netns_name(self.id, ":switch")
+        self.switch = teardown.netns_name(self.id, ":switch")
         self.hosts: list[Host] = []
         self._login_name = login
         self.started: list[subprocess.Popen[str]] = []
@@ -173,7 +173,7 @@ class Lab:
             raise LabError("; ".join(missing))
         if len(self.names) > FEW_HOSTS:
             _room_for_neighbours(len(self.names))
-        self.tmp = Path(tempfile.mkdtemp(prefix=sweep.TMP_PREFIX))
+        self.tmp = Path(tempfile.mkdtemp(prefix=teardown.TMP_PREFIX))
         self._up = True
         atexit.register(self.close)
         try:
@@ -185,10 +185,10 @@ class Lab:
 
     def _start(self) -> None:
         self._login = keys.generate("lab")
-        with sweep.one_at_a_time():
-            sweep.sweep()
+        with teardown.one_at_a_time():
+            teardown.sweep()
             self.uid = _free_uid()
-            sweep.register(self.id, self.tmp, self.uid)
+            teardown.register(self.id, self.tmp, self.uid)
             names = [*self.names, *([self._login_name] if self._login_name else [])]
             self.subnet = _free_subnet(24 if len(names) < 250 else 22)
             self.bridge_address = str(self.subnet[-2])
@@ -237,7 +237,7 @@ class Lab:
                 _kill(process)
         for anchor in self._anchors:
             anchor.kill()  # with it goes the host's first process, and with that every other
-        sweep.dismantle(self.id, self.tmp)
+        teardown.dismantle(self.id, self.tmp)
         everything: list[subprocess.Popen[str] | subprocess.Popen[bytes]] = [*self._anchors, *self.started]
         for ended in everything:
             for stream in (ended.stdin, ended.stdout, ended.stderr):
@@ -248,7 +248,7 @@ class Lab:
 
     def _make_network(self) -> None:
         segments = 65535 if self.offload else 1
-        link = sweep.link_name(self.id)
+        link = teardown.link_name(self.id)
         spaces = [self.switch, *(host.netns for host in self.hosts)]
         call(
             ["ip", "-batch", "-"],
@@ -284,7 +284,7 @@ class Lab:
             self._anchors.append(
                 subprocess.Popen(
                     [
-                        *(find_program("nsenter"), f"--net={sweep.NETNS / host.netns}", find_program("unshare")),
+                        *(find_program("nsenter"), f"--net={teardown.NETNS / host.netns}", find_program("unshare")),
                         *("--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--propagation", "private"),
                         *(find_program("bash"), str(BRINGUP)),
                     ],
@@ -511,12 +511,12 @@ def left_behind() -> list[str]:
     """Traces of this process's labs that are still to be seen: none, once they are closed."""
     mine = f"{os.getpid()}[a-z]*"
     found = [
-        *sweep.REGISTER.glob(mine),
-        *sweep.NETNS.glob(sweep.netns_name(mine, "*")),
-        *Path("/sys/class/net").glob(sweep.link_name(mine)),
+        *teardown.REGISTER.glob(mine),
+        *teardown.NETNS.glob(teardown.netns_name(mine, "*")),
+        *Path("/sys/class/net").glob(teardown.link_name(mine)),
     ]
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    return [str(path) for path in found] + [line for line in mounts if f"{sweep.TMP_PREFIX}{os.getpid()}" in line]
+    return [str(path) for path in found] + [line for line in mounts if f"{teardown.TMP_PREFIX}{os.getpid()}" in line]
 
 
 __all__ = ["Lab", "LabError", "host_names", "left_behind"]

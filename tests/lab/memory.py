@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from .host import Host
-from .proc import LabError
+from .processes import LabError
 
 ROOT = Path("/sys/fs/cgroup")
 

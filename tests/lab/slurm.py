@@ -16,7 +16,7 @@ from typing import Any
 
 from .host import Host
 from .lab import CHECKOUT, Lab, merged
-from .proc import LabError, wait_until
+from .processes import LabError, wait_until
 
 CONF = """\
 ClusterName=lab

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lab import CliTimeoutError, Lab, LabError, left_behind, runbook_cli, sweep
+from lab import CliTimeoutError, Lab, LabError, left_behind, runbook_cli, teardown
 from lab.host import ACCOUNTS, SUDOERS
 from lab.lab import CHECKOUT, _letters
 
@@ -368,11 +368,11 @@ def test_a_killed_owner_takes_its_hosts_along_and_the_next_lab_sweeps_the_rest()
     while Path(f"/proc/{pid}/exe").exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    assert sweep.namespaces(lab_id)
+    assert teardown.namespaces(lab_id)
     with Lab(1):
-        assert not sweep.namespaces(lab_id)
+        assert not teardown.namespaces(lab_id)
         assert not Path(tmp).exists()
-        assert not Path("/sys/class/net", sweep.link_name(lab_id)).exists()
+        assert not Path("/sys/class/net", teardown.link_name(lab_id)).exists()
 
 
 def test_a_failed_start_says_why_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from runbook.launch.ranks import (
 from runbook.model.inventory import EnvValue, Infiniband, Inventory, Network
 from runbook.model.secrets import Secret
 
-from .world import cluster, node
+from .inventories import cluster, node
 
 THREE = cluster(*(node(f"node-{letter}", f"10.0.0.{i}") for i, letter in enumerate("abc", 1)))
 

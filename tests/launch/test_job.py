@@ -26,7 +26,7 @@ from runbook.model.errors import FilesWrong
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import Stage
 
-from .world import cluster, loaded, node
+from .inventories import cluster, loaded, node
 
 
 def job(folder: Path, launch: str, inventory: Inventory, **above: object) -> Job:

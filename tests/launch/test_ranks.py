@@ -9,7 +9,7 @@ import pytest
 from runbook.launch.ranks import dialled_address, layout, narrow, rank_table
 from runbook.model.inventory import Inventory
 
-from .world import cluster, loaded, node
+from .inventories import cluster, loaded, node
 
 
 def table(inventory: Inventory) -> list[tuple[int, str, int, int, int | None]]:

@@ -16,9 +16,9 @@ from runbook.launch.script import Script, write
 from runbook.model.inventory import Inventory, Node
 from runbook.model.secrets import Secret
 
+from .inventories import cluster, node
 from .specs import put
 from .test_script import SHELLS, run
-from .world import cluster, node
 
 SHOW = "import os, sys\nprint(*(f'{k}={v}' for k, v in sorted(os.environ.items())), sep='\\n')\nsys.exit(int(os.environ['RANK']))\n"
 

@@ -14,7 +14,7 @@ from runbook.launch.launchers import launch_spec
 from runbook.launch.ranks import layout, node_environment, rank_environment, rank_table
 from runbook.model.inventory import EnvValue, Inventory
 
-from .world import loaded
+from .inventories import loaded
 
 
 def environments(inventory: Inventory) -> list[dict[str, EnvValue]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .environment_world import findings
+from .environment_findings import findings
 
 CORRECT = {
     "the contract's own example": """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .environment_world import TWO_GPU_NODES, findings, ids
+from .environment_findings import TWO_GPU_NODES, findings, ids
 
 
 def places(folder: Path, text: str, *, playbook: str | None = None) -> list[tuple[str, int, int]]:

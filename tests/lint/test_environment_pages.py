@@ -9,7 +9,7 @@ import pytest
 
 from runbook.lint.findings import rules
 
-from .environment_world import findings, ids
+from .environment_findings import findings, ids
 
 RULES = [id for id in rules() if id.startswith("env.")]
 NODES = """\

@@ -14,7 +14,7 @@ from runbook.lint.rules.environment_values import number_read, value_faults
 from runbook.lint.variables import known
 from runbook.model.nccl_devices import selection
 
-from .environment_world import findings, ids, with_variable
+from .environment_findings import findings, ids, with_variable
 
 NAMES = st.one_of(
     st.sampled_from(sorted(known())),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.files.document import MAX_BYTES
+from runbook.files.yaml_document import MAX_BYTES
 from runbook.lint.find_files import find_files
 from runbook.lint.run import lint
 from runbook.model.errors import FilesWrong

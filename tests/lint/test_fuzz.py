@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.files.document import read_document
+from runbook.files.yaml_document import read_document
 from runbook.lint.formats import FORMATS
 from runbook.lint.run import lint
 

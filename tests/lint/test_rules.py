@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from profiles import examples
 
 from runbook.files.address import address_fault, is_loopback
-from runbook.files.document import parse_document
 from runbook.files.inventory import examine_inventory
+from runbook.files.yaml_document import parse_document
 from runbook.lint import rules
 from runbook.lint.rule_inputs import InventoryFile
 from runbook.lint.run import lint

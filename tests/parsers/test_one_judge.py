@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from checks.world import node
+from checks.made_up_cluster import node
 
 from runbook.checks.ibstat import fault
 from runbook.parsers import ibstat, rdma

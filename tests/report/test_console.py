@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from runbook.model.events import Event, OutcomeReached, Progress, StageStarted
 from runbook.report.console import Console, wants
 
-from .stories import PAIR, STORIES, Story, firewall, healthy, many_nodes, passed
+from .made_up_runs import PAIR, STORIES, Story, firewall, healthy, many_nodes, passed
 from .strategies import RUNS, UNHURRIED
 
 GOLDEN = Path(__file__).parent / "golden"

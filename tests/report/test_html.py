@@ -21,7 +21,7 @@ from runbook.model.verdict import Verdict
 from runbook.report.folding import FindingBlock
 from runbook.report.html.render import fixes, fragment, part, render, render_comparison
 
-from .stories import STORIES
+from .made_up_runs import STORIES
 from .strategies import RUNS, UNHURRIED
 from .varied import MARKUP, VARIED, launched, linked, swept, write_run
 

@@ -9,7 +9,7 @@ from runbook.model.events import Event, OutcomeReached, StageFinished, StageStar
 from runbook.model.verdict import Outcome, Verdict
 from runbook.report.junit import Junit, junit
 
-from .stories import PAIR, STORIES, broken_off, firewall, healthy, hostile, unreachable
+from .made_up_runs import PAIR, STORIES, broken_off, firewall, healthy, hostile, unreachable
 from .strategies import RUNS, UNHURRIED
 
 

@@ -9,7 +9,7 @@ from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.folding import FindingBlock, blocks
 from runbook.report.run_record import record
 
-from .stories import PAIR, Story
+from .made_up_runs import PAIR, Story
 from .test_console import page
 
 A, B, BOTH = ("node-a",), ("node-b",), ("node-a", "node-b")

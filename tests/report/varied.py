@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from runbook.files.document import parse_document
 from runbook.files.inventory import load_inventory_with_origins
+from runbook.files.yaml_document import parse_document
 from runbook.launch.ranks import described
 from runbook.model.events import Event, Progress, RunFinished, RunStarted
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.run_json import Result, to_json
 
-from .stories import PAIR, STORIES, Story, passed
+from .made_up_runs import PAIR, STORIES, Story, passed
 
 MARKUP = "<script>alert('run')</script><img src=x onerror=alert(1)>"
 STAGES = ("reach", "ping", "port", "firewall", "ibstat", "connection", "links", "small AllReduce")

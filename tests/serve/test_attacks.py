@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket
 from runbook.serve.guards import HEADERS, Guarded, TokenBucket
 from runbook.serve.page import READS, ROLES, Page, allows
 from runbook.serve.people import Person, csrf_of
-from serve.world import HOST, ORIGIN, Answer, Headers, World, filled, world_of
+from serve.server_in_process import HOST, ORIGIN, Answer, Headers, World, filled, world_of
 
 FOREIGN_HOSTS = [
     "evil.test:8400",

@@ -17,7 +17,7 @@ from ports import free_port
 from runbook.serve.pages import all_pages
 from runbook.serve.people import csrf_of
 from serve.running import Running, running
-from serve.world import filled
+from serve.server_in_process import filled
 
 pytestmark = [
     pytest.mark.skipif(bool(browser_missing()), reason="; ".join(browser_missing()) or "no browser"),

@@ -21,7 +21,7 @@ from runbook.serve.pages.nodes import RankCell, rank_cells
 from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 from runbook.serve.workspace import Workspace
-from serve.world import World, world_of
+from serve.server_in_process import World, world_of
 
 POOL = """\
 # the machines of the second room

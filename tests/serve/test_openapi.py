@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from runbook.files.shipped_files import shipped
-from serve.world import World, world_of
+from serve.server_in_process import World, world_of
 
 DESCRIPTION: dict[str, Any] = json.loads(shipped("schemas", "api.openapi.json").read_text(encoding="utf-8"))
 OPERATIONS = {

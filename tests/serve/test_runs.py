@@ -21,7 +21,7 @@ from runbook.serve import run_logs as logs
 from runbook.serve.run_folders import RunFilter, Runs
 from runbook.serve.run_processes import process_start
 from runbook.serve.store import Store
-from serve.world import World, world_of
+from serve.server_in_process import World, world_of
 
 STARTED = {
     "event": "run-started",

@@ -14,7 +14,7 @@ from runbook.model.errors import Unreachable
 from runbook.transport import NoPython, bootstrap
 from runbook.transport.bootstrap import SilentPython
 
-from .world import Noisy, Scripted, ShellStream, opened, session
+from .local_sessions import Noisy, Scripted, ShellStream, opened, session
 
 REAL = os.path.realpath(sys.executable)
 LOGIN_SHELLS = [s for s in ("sh", "dash", "bash", "zsh", "fish", "tcsh", "ksh", "mksh", "busybox") if shutil.which(s)]

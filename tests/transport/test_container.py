@@ -19,7 +19,7 @@ from runbook.model.inventory import Container, Node
 from runbook.transport import Session, Site
 from runbook.transport.container import ON_THE_HOST
 
-from .world import RUN_ID
+from .local_sessions import RUN_ID
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_programs_run_inside_and_those_that_look_at_the_host_outside(site: Site,
     assert session.program("firewall_rules", {"peers": []}, timeout_s=20).wait(25).message is not None
     assert Path(outside.folder, "firewall_rules.py").exists()
     assert not Path(session.folder, "firewall_rules.py").exists()
-    said = session.call("reach", {"address": "127.0.0.1"}, timeout_s=20)
+    said = session.call("host_facts", {"address": "127.0.0.1"}, timeout_s=20)
     assert (said["own"], said["outside"]) == (True, True)
     session.goodbye()
     assert folders(tmp_path) == []

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.transport import answers
+from runbook.transport import node_answers
 from runbook.transport.frames import LARGEST_PAYLOAD, FrameReader, UnexpectedAnswer, decoded
 
 AT_ONCE = """
 import sys, threading
 sys.setswitchinterval(1e-6)
-from runbook.transport import answers, frames
-described = [answers.GpusAnswer, answers.IbstatAnswer, answers.PingAnswer, answers.Adapters, answers.SurveyAnswer]
-described += [answers.Listed, answers.Hello]
+from runbook.transport import node_answers, frames
+described = [node_answers.GpusAnswer, node_answers.IbstatAnswer, node_answers.PingAnswer, node_answers.Adapters, node_answers.SurveyAnswer]
+described += [node_answers.Listed, node_answers.Hello]
 for _ in range(150):
     for one in described:
-        for kind in vars(answers).values():  # as in a program that has just begun
+        for kind in vars(node_answers).values():  # as in a program that has just begun
             if isinstance(kind, type) and '__msgspec_cache__' in vars(kind):
                 del kind.__msgspec_cache__
     frames._DECODERS.clear()
@@ -87,6 +87,6 @@ def test_bytes_that_are_no_text_can_be_printed() -> None:
 
 def test_an_answer_is_one_to_what_was_asked() -> None:
     said = json.dumps({"address": None, "ports": {"1": {"free": True}}, "unprivileged": 1024}).encode()
-    assert answers.answer("port", {"ports": [1]}, said)["ports"] == {"1": {"free": True}}
-    with pytest.raises(UnexpectedAnswer, match="it tells of 1, and was asked for 1, 2"):
-        answers.answer("port", {"ports": [1, 2]}, said)
+    assert node_answers.answer("port", {"ports": [1]}, said)["ports"] == {"1": {"free": True}}
+    with pytest.raises(UnexpectedAnswer, match="it is about 1, and was asked for 1, 2"):
+        node_answers.answer("port", {"ports": [1, 2]}, said)

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from runbook.model.errors import Unreachable
-from runbook.transport import ProgramNotStarted, Session, answers
+from runbook.transport import ProgramNotStarted, Session, node_answers
 
-from .world import RUN_ID, alive, eventually, gone, opened, session
+from .local_sessions import RUN_ID, alive, eventually, gone, opened, session
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
@@ -158,7 +158,7 @@ out.write(b'3}\n\x1erunbook {"event": "finished", "size": 4}')
 """
 
 
-SAYS = answers.Messages({"finished": answers.Finished}, among_foreign_output=True)
+SAYS = node_answers.Messages({"finished": node_answers.Finished}, among_foreign_output=True)
 
 
 def test_an_error_of_whoever_hears_a_node_is_told_and_nobody_waits(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ time.sleep(1000)
 """
 
 
-PIDS = answers.Messages({"located": answers.Located})
+PIDS = node_answers.Messages({"located": node_answers.Located})
 """A message with a list of numbers."""
 
 

@@ -1,4 +1,4 @@
-"""What a node's own network adapters say of themselves: how fast they may be, and who told them to be slower."""
+"""A node's network adapters by the node's own account: their rates, and what limits them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Outcome
 from runbook.parsers.ibstat import Port
-from runbook.transport import answers
-from runbook.transport.answers import AdapterFacts, IbstatAnswer
+from runbook.transport import node_answers
+from runbook.transport.node_answers import AdapterFacts, IbstatAnswer
 
 UNITS = {"": 1e-9, "K": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3}
 RATE = r"(\d+(?:\.\d+)?)([KMGT]?)bit"
@@ -23,8 +23,8 @@ RATE = r"(\d+(?:\.\d+)?)([KMGT]?)bit"
 
 @dataclass(frozen=True, slots=True)
 class NodeAdapters:
-    """`interfaces`: what `node/adapters.py` told of those that TCP uses. `ports`: the HCA ports that NCCL takes.
-    `inner`: of the loopback interface, which carries what the ranks of one node tell each other over TCP."""
+    """`interfaces`: what `node/adapters.py` says of those that TCP uses. `ports`: the HCA ports that NCCL uses.
+    `inner`: the loopback interface, which carries TCP between ranks of one node."""
 
     interfaces: Mapping[str, AdapterFacts]
     ports: tuple[Port, ...] = ()
@@ -32,7 +32,7 @@ class NodeAdapters:
 
     @property
     def gbps(self) -> float | None:
-        """Gbit/s of the slowest interface, None where the kernel does not know one of them."""
+        """Gbit/s of the slowest interface; None when the kernel does not know the rate of one of them."""
         rates = [facts["mbit"] for facts in self.interfaces.values()]
         known = [rate for rate in rates if rate]
         return min(known) / 1000 if known and len(known) == len(rates) else None
@@ -50,8 +50,10 @@ class SlowReason:
 
 def ask(at: Context) -> dict[str, NodeAdapters | Outcome]:
     """Ask every node; an outcome stands for one that could not be asked."""
-    adapters = at.ask(answers.ADAPTERS, lambda node: {"interfaces": [*interfaces_of(at, node), "lo"]}, timeout_s=6.0)
-    rdma = at.inventory.rendezvous.backend == "nccl" and at.ask(answers.IBSTAT, lambda node: {}, timeout_s=10.0)
+    adapters = at.ask(
+        node_answers.ADAPTERS, lambda node: {"interfaces": [*interfaces_of(at, node), "lo"]}, timeout_s=6.0
+    )
+    rdma = at.inventory.rendezvous.backend == "nccl" and at.ask(node_answers.IBSTAT, lambda node: {}, timeout_s=10.0)
     found: dict[str, NodeAdapters | Outcome] = {}
     for node in at.nodes:
         answer, ib = adapters[node.name], rdma[node.name] if rdma else None
@@ -127,7 +129,7 @@ def port_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[Sl
 
 
 def shapers(name: str, tc: Mapping[str, str]) -> list[SlowReason]:
-    """What `tc` was told to hold back: limits on what leaves (tbf, htb, hfsc, cake, netem, fq) and on what arrives."""
+    """Limits that `tc` sets: on what leaves (tbf, htb, hfsc, cake, netem, fq) and on what arrives."""
     found: list[SlowReason] = []
 
     def limit(rate: float | None, line: str, what: str = "", where: str = "root") -> bool:

@@ -1,4 +1,5 @@
-"""From what was measured to who is to blame: nodes, the layer, what their own adapters say of it, and what mends it."""
+"""Which nodes are to blame for a slow AllReduce, from the measurements: the layer, what their adapters say, and the
+remedy."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from runbook.model.remedy import Remedy
 from runbook.model.units import bandwidth_text
 
 STARVED = 1 / 3
-"""A rank is slow by itself below this part of the fastest one: machines of one cluster are nearer to each other, even
-while other things run on them."""
+"""A rank is slow by itself below this part of the fastest one: sound machines of one cluster differ by less, even when
+other programs run on them."""
 
 QUEUED = (0.6, 0.5, 0.3)
 """It is slow as well below this part, when its threads waited for a CPU this share of the time, and so much longer than
@@ -48,7 +49,8 @@ class Blame:
 
 
 def blame(members: Sequence[RankMember], found: Isolation, wires: Mapping[str, NodeAdapters], gate: float) -> Blame:
-    """Who is to blame. The innermost layer that singles somebody out decides: a rank slow alone slows every link."""
+    """Who is to blame. The innermost layer in which a node stands out decides: a rank that is slow by itself slows
+    every link."""
     nodes = list(dict.fromkeys(member.rank.node for member in members))
     home = {member.label: member.rank.node for member in members}
     own = {
@@ -65,7 +67,7 @@ def blame(members: Sequence[RankMember], found: Isolation, wires: Mapping[str, N
         _starved(members, found) or _inside(found.inside, home, wires) or _between(found.between, own, members, wires)
     )
     if not charges and any(own.values()) and (found.between.rates or found.stopped):
-        # The links single nobody out, and some adapters say themselves that they are limited below the gate.
+        # No link stands out, but some adapters report a limit below the gate.
         charges = {node: _limited(node, own[node][0], found.between) for node in nodes if own.get(node)}
     for node, charge in charges.items():
         errors = tuple(wire_text(wires[node])) if node in wires else ()
@@ -76,7 +78,8 @@ def blame(members: Sequence[RankMember], found: Isolation, wires: Mapping[str, N
 
 
 def _starved(members: Sequence[RankMember], found: Isolation) -> dict[str, Charge]:
-    """Ranks that are slow with nobody else involved, and whose links are slow too: CPU, GPU or memory of their node."""
+    """Ranks that are slow when no other rank takes part, and whose links are slow too: CPU, GPU or memory of their
+    node."""
     best = max((rate for rate, _ in found.alone.values()), default=0.0)
     least = min((waited for _, waited in found.alone.values()), default=0.0)
     verdict = found.between.verdict
@@ -144,13 +147,13 @@ def _between(
         ends = [link.source, link.destination]
         told = [node for node in ends if own.get(node)]
         says = f"{link} carries {bandwidth_text(rates[link])}, where the fastest link carries {best}"
-        if told:  # one end says itself that it is the limit
+        if told:  # one end reports that it is the limit
             for node in told:
                 charges.setdefault(node, charge_of(node, f"{node} is slow: {says}", own[node], ""))
             continue
         two = len({end for each in rates for end in (each.source, each.destination)}) == 2
         says += (
-            f": {link.source} sends slowly, or {link.destination} receives slowly; a third node would tell which"
+            f": {link.source} sends slowly, or {link.destination} receives slowly; a third node would show which"
             if two
             else ": only on the way between these two; with other nodes both are fast"
         )
@@ -214,7 +217,7 @@ def _common(found: Isolation, gate: float) -> str:
             else f"{alike}: what they have in common is slow (the interface, the switch, the transport)"
         )
     if found.inside.rates:
-        parts.append(f"inside the nodes {found.inside.span}, nobody stands out")
+        parts.append(f"inside the nodes {found.inside.span}, no node stands out")
     return "; ".join(parts) or "no rank stands out"
 
 

@@ -115,9 +115,9 @@ def circles(links: Iterable[Link]) -> dict[str, str]:
 
 
 def judge(first: Mapping[Link, float], second: Mapping[Link, float], gate: float) -> RingVerdict:
-    """Who is to blame, by the ring and by the second look. A link that was slow only once is nobody's fault."""
+    """Who is to blame, by the ring and by the second look. A link that was slow only once accuses no node."""
     suspects = slow_links(first, gate)
-    # Both looks on one scale. The better of two counts for a link: what it reached once it can do.
+    # Both looks on one scale. The better of the two counts for a link: a rate that it reached once is possible.
     best = {link: max(first.get(link, 0.0), second.get(link, 0.0)) for link in {**first, **second}}
     slow = set(slow_links(best, gate))
     good = [link for link in first if link not in suspects]
@@ -212,7 +212,8 @@ def isolate(pool: RankPool, at: Context, gate: float) -> Isolation:
 
 
 def between(done: Search) -> LinkLayer:
-    """A layer out of a search: those who are far below the others. What is only a little slower is not why all are."""
+    """A layer from a search: the ranks far below the others. One that is only a little slower does not explain why all
+    are slow."""
     told, best = done.verdict, done.best
     limit = SLOWER_THAN_GATE * told.normal.median
 

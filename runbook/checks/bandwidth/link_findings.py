@@ -1,4 +1,4 @@
-"""What is told of measured links: findings by node, with what to do there. Pure."""
+"""Findings by node from measured links, with what to do there. Pure."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ SHOWN = 6
 """Links in the evidence; `links.csv` has them all."""
 
 LATE_TIMES, LATE_US = 5.0, 100.0
-"""A few bytes take that many times as long as usual, and so much longer, with every partner: said as a warning."""
+"""A warning: a few bytes take this many times as long as usual, and this much longer, with every partner."""
 
 VAGUE = 0.25
-"""Where noise hides all that is less than this far below the median, that is said as well."""
+"""The noise is mentioned when it hides everything that is less than this far below the median."""
 
 SHARED = 0.6
-"""Less than this part of one way is left while the other way is busy: said as a warning, where others keep more."""
+"""A warning: less than this part of one direction's rate remains while the other direction is busy, and others keep
+more."""
 
 VERBS = {Role.SENDS: ("sends", "whoever receives"), Role.RECEIVES: ("receives", "whoever sends")}
 
@@ -120,7 +121,7 @@ class _FindingsOfLinks:
             lines.append(f"and {len(listed) - SHOWN} more in links.csv")
         return tuple(lines)
 
-    # What is told.
+    # Findings.
 
     def _add(self, node: str, finding: Finding) -> None:
         self.found.setdefault(node, []).append(finding)
@@ -134,7 +135,7 @@ class _FindingsOfLinks:
         slow = sum(rate.suspect for rate in self.judged.best.values())
         return (
             f"{slow} of {len(self.judged.best)} links carry less than {self.verdict.normal.suspect:.0%} of what the "
-            f"fast ones do ({self._span(self.rates)}): more than single nodes explain, and nobody is named"
+            f"fast ones do ({self._span(self.rates)}): more than single slow nodes explain, so no node is named"
         )
 
     def _reasons(self, node: str) -> list[SlowReason]:
@@ -171,7 +172,7 @@ class _FindingsOfLinks:
         lossy = cause == "link-lossy"
         badly = "badly" if lossy else "slowly"
         says = f"{link} carries {self._of_usual(link)}{self._loss([link])}; {self._others()}: " + (
-            f"{link.source} sends {badly}, or {link.destination} receives {badly}; a third node would tell which"
+            f"{link.source} sends {badly}, or {link.destination} receives {badly}; a third node would show which"
             if two
             else f"only on the way between these two; with other nodes both are {'sound' if lossy else 'fast'}"
         )
@@ -230,7 +231,7 @@ class _FindingsOfLinks:
         for node in nodes:
             self._add(node, finding_for("leaf-slow", says, evidence, peers, way="ports", leaves=named))
 
-    # What is not known, and what is only said.
+    # What is unknown, and warnings.
 
     def _unsettled(self) -> dict[str, Finding]:
         busy = set(self.done.too_busy)
@@ -287,8 +288,8 @@ class _FindingsOfLinks:
         normal = self.verdict.normal
         if len(self.done.nodes) > 2 and 1 - normal.suspect > VAGUE:
             text = (
-                f"noise of {normal.sigma:.0%}: what has more than {normal.suspect:.0%} of the median is not told "
-                "from it"
+                f"noise of {normal.sigma:.0%}: rates above {normal.suspect:.0%} of the median cannot be "
+                "distinguished from it"
             )
             for node in self.done.nodes:
                 found.setdefault(node, []).append(f"{text}; longer transfers (`seconds:`) on idle nodes tell more")

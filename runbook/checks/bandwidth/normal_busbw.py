@@ -102,7 +102,7 @@ class BandwidthComparison:
 
     @property
     def ratio(self) -> float:
-        """Of the end of the normal range that is nearer; 1 inside it."""
+        """The ratio to the nearer end of the normal range; 1 inside it."""
         high = self.expected.high or max(self.expected.low, self.measured)
         return self.measured / min(max(self.measured, self.expected.low), high)
 
@@ -142,7 +142,7 @@ def expect(setting: BandwidthSetting) -> Expectation | NotKnown:
     rows = _inside_rows(setting)
     if setting.nodes == 1 or setting.one_machine:
         if not rows:
-            return NotKnown(what, "nobody has published one")
+            return NotKnown(what, "no number has been published")
         low, high = _span(rows)
         return Expectation(what, low, high, _half(setting, "inside_half_bytes"), _sources(rows), _algorithms(rows))
     return _between(setting, what, rows)
@@ -188,7 +188,7 @@ def _between(setting: BandwidthSetting, what: str, rows: list[Mapping[str, Any]]
         return NotKnown(what, "an adapter shows no rate")
     family = next((row for row in table()["inside"] if re.search(row["gpu"], setting.gpus[0])), None)
     if family is None or (max(setting.ranks) > 1 and not rows):
-        return NotKnown(what, "nobody has published what these GPUs exchange inside a node, which limits them as well")
+        return NotKnown(what, "no number has been published for these GPUs inside a node, which is a limit as well")
     rule = table()["adapters"]
     # A GPU sends no faster than its own PCIe slot, however many adapters the node has.
     pairs = zip(setting.adapters, setting.ranks, strict=True)
@@ -242,8 +242,8 @@ def _half(setting: BandwidthSetting, key: str) -> float:
 
 
 def link_floor(setting: BandwidthSetting, promised_gbps: float | None = None) -> float | None:
-    """Gbit/s that each node should move one way at least, all its ranks together with ranks of one other node; None
-    where nobody knows. `promised_gbps`: what the inventory promises of each adapter."""
+    """Gbit/s that each node should at least move one way, all its ranks together with ranks of one other node; None
+    when unknown. `promised_gbps`: what the inventory promises of each adapter."""
     part = float(table()["gate"]["of_low"])
     if setting.one_machine or setting.nodes < 2:
         return None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runbook.checks.bandwidth.rounds import Meeting, Schedule
+from runbook.checks.bandwidth.pairing_rounds import Meeting, Schedule
 from runbook.checks.bandwidth.slow_links import Judgement, Link, LinksVerdict, Measured, Normal, normal, verdict
 from runbook.checks.context import Context
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool
@@ -21,7 +21,7 @@ UNEVEN = 0.5
 """Ranks that differ by more than this are measured again before anybody is blamed: other programs run as well."""
 
 STALL_S = 10.0
-"""Nothing moves at all for so long: even over a link of 100 kbit/s a message takes less."""
+"""A stall: nothing moves at all for this long. Even over a link of 100 kbit/s a message takes less."""
 
 Pair = tuple[int, int, float]
 """Two ranks, and for about how many seconds each way is to last."""
@@ -29,8 +29,8 @@ Pair = tuple[int, int, float]
 
 @dataclass(frozen=True, slots=True)
 class PairMeasured:
-    """What one rank had of another. GB/s one way alone; how long that took, and for how much of it one of the two was
-    kept from running; GB/s while the other way was busy as well; microseconds for a few bytes; the share of its TCP
+    """What one rank received from another. GB/s one way alone; how long that took, and for how much of it one of the
+    two did not run; GB/s while the other way was busy as well; microseconds for a few bytes; the share of its TCP
     segments that the source's node lost, each burst of them as one."""
 
     gbytes: float
@@ -140,7 +140,7 @@ LONGER = 3.0
 """A long transfer takes so many times as long."""
 
 TRIES = 3
-"""For a link of which nothing counts."""
+"""For a link of which no measurement counts."""
 
 EXPLAINED = 0.5
 """A slow rate does not count where this part of the time that was lost is time in which one of the ends did not run."""
@@ -148,11 +148,11 @@ EXPLAINED = 0.5
 
 LOSSY, LOSSY_TIMES = 0.01, 5.0
 """A link loses packets where it loses this share of its TCP segments, not all at once, and so many times the
-median of all links: what a busy network loses everywhere is nobody's fault."""
+median of all links: losses all over a busy network accuse no link."""
 
 LOSSY_PART = 0.4
-"""A transfer that lost packets counts as if it had carried this part of its bytes: TCP hides on a short way what costs
-most of the rate on a fast or a long one. So who is lossy is told apart as who is slow is."""
+"""A transfer that lost packets counts as if it had carried this part of its bytes: on a short path TCP hides losses
+that cost most of the rate on a fast or a long one. So lossy links are found as slow ones are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class Search:
 
     @property
     def measured(self) -> list[Measured]:
-        """What counts."""
+        """The measurements that count."""
         least = self.lossy_from
         return [
             Measured(
@@ -214,7 +214,7 @@ class Search:
 
     @property
     def verdict(self) -> LinksVerdict:
-        """Nobody is accused where nothing was measured."""
+        """Without measurements no node is accused."""
         return verdict(self.judge()) if self.measured else LinksVerdict(Normal(0.0, 0.0))
 
     @property
@@ -250,7 +250,7 @@ class Search:
 
     @property
     def too_busy(self) -> list[str]:
-        """Nodes that were measured again and again, and had no CPU for it each time: nothing is known of them."""
+        """Nodes that were measured again and again, and had no CPU for it each time: nothing is known about them."""
         tried = {name for each in self.found for name in (each.link.source, each.link.destination)}
         return [name for name in self.judge().untested(self.nodes) if name in tried] if self.found else []
 
@@ -267,7 +267,7 @@ def look(
     enough: float = math.inf,
     say: Callable[[str], object] = lambda _: None,
 ) -> Search:
-    """Ask the ranks until it is settled. `seconds` is for one way of a short transfer."""
+    """Measure in rounds until all is settled. `seconds` is for one way of a short transfer."""
     by_node: dict[str, list[RankMember]] = {}
     for member in members:
         by_node.setdefault(member.rank.node, []).append(member)

@@ -1,9 +1,9 @@
 """What measured links prove: which node, in which direction, which link, which leaf. Pure: numbers in, names out.
 
 A rate is compared with the median of the others, and with how far these lie apart (MAD). A slow link has two suspects
-and the path between them. Whoever was fast once, in a role, is proven in that role. A node is accused in a role only if
-links with three different partners that are proven in the opposite role are all slow, and then a longer transfer too;
-a link only if it is slow three times while both of its ends are proven elsewhere.
+and the path between them. A node that was fast once in a role is proven in that role. A node is accused in a role only
+if links with three different partners that are proven in the opposite role are all slow, and then a longer transfer
+too; a link only if it is slow three times while both of its ends are proven elsewhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SUSPECT, CONFIRMED, MEAN = 0.10, 0.07, 0.095
 """How far below the median one rate is suspect, each rate of an accused must be, and their mean must be."""
 
 SUSPECT_SIGMAS, CONFIRMED_SIGMAS, MEAN_SIGMAS = 3.3, 2.3, 3.1
-"""The same in standard deviations, where these are wider: what noise does is nobody's fault."""
+"""The same in standard deviations, where these are wider: noise accuses no node."""
 
 WIDEST = 0.5
 """Less than half of what is usual is suspect, however wide the noise."""
@@ -33,14 +33,14 @@ directions, a quarter of the links is sound; of four nodes, a sixth."""
 
 NEAR = 0.85
 COMMON = 0.4
-"""More than this part of the nodes slow is no matter of single ones."""
+"""When more than this part of the nodes is slow, single nodes do not explain it."""
 
 OWN_REFERENCE = 12
-"""This many links that nobody asked about are a reference for their own round; with fewer, all rounds share one."""
+"""This many links that were not asked about are a reference for their own round; with fewer, all rounds share one."""
 
 MAD_TO_SIGMA = 1.4826
 ENOUGH_FOR_MAD = 24
-"""Of fewer rates the MAD may be anything; their deviation is never far off, once the slow ones are left out."""
+"""With fewer rates the MAD is unreliable; the standard deviation, without the slow ones, is close enough."""
 
 
 class Role(Enum):
@@ -179,7 +179,7 @@ class Judgement:
         self.rates = compared(measured, leaf_of)
         self.normal = normal(each.gbytes for each in measured)
         self.best = {link: max(rates, key=lambda rate: rate.ratio) for link, rates in self.rates.items()}
-        """What it reached once it can do."""
+        """A rate that was reached once is possible."""
         self._links: dict[Endpoint, list[Link]] = defaultdict(list)
         for link in self.rates:
             for role in Role:
@@ -255,7 +255,7 @@ class Judgement:
 
     @cached_property
     def _slow_links(self) -> list[Link]:
-        """Both ends are fast elsewhere, and yet the link is slow; with two nodes there is no elsewhere."""
+        """The link is slow although both ends are fast with others; with two nodes there are no others."""
         return [
             link
             for link, rate in self.best.items()
@@ -289,13 +289,14 @@ class Judgement:
 
     @cached_property
     def slow_links(self) -> list[Link]:
-        """Links that are slow while both ends are fast with others; those between two slow leaves are told as that."""
+        """Links that are slow while both ends are fast with others; those between two slow leaves are reported as
+        leaves."""
         slow = set(self.slow_leaf_pairs)
         return [link for link in self._slow_links if self._confirmed_link(link) and self.leaves_of(link) not in slow]
 
     @property
     def open_links(self) -> list[Link]:
-        """What was slow and is explained by nothing that is proven: once, or not often enough to be told."""
+        """Slow links that nothing proven explains: slow once, or not often enough for a finding."""
         told = {*self.accused, *self._explaining}
         known = {*self.slow_links}
         slow_leaves = set(self.slow_leaf_pairs)
@@ -311,7 +312,7 @@ class Judgement:
     # Leaves.
 
     def leaves_of(self, link: Link) -> Link | None:
-        """From which leaf to which, where it goes from one to another."""
+        """The two leaves of a link, when it goes from one leaf to another."""
         source, destination = self.leaf_of.get(link.source), self.leaf_of.get(link.destination)
         return Link(source, destination) if source and destination and source != destination else None
 
@@ -417,11 +418,11 @@ class Judgement:
         ]
         return any(not self.best[link].suspect for link in links) if links else None
 
-    # Everybody.
+    # All nodes.
 
     @cached_property
     def common(self) -> bool:
-        """More are slow than single ones can be: nobody is to be accused."""
+        """More nodes are slow than single faults explain: none is accused."""
         if len(self.nodes) < 3:
             return False
         slow = {end.name for end in self._slow_ends if self._explained(end) or self._enough(end)}
@@ -454,7 +455,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class LinksVerdict:
-    """What is told in the end; all empty where nobody stands out."""
+    """What is told in the end; all empty where no node stands out."""
 
     normal: Normal
     nodes: tuple[Endpoint, ...] = ()
@@ -471,7 +472,7 @@ class LinksVerdict:
 
 
 def verdict(judged: Judgement) -> LinksVerdict:
-    """With a common cause nobody is named."""
+    """With a common cause no node is named."""
     if judged.common:
         return LinksVerdict(judged.normal, common=True)
     pairs = judged.slow_leaf_pairs

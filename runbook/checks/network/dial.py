@@ -114,7 +114,7 @@ def ephemeral_range(dials: list[Dial]) -> tuple[int, int]:
 
 
 def why_so_many(dials: Iterable[Dial], remedy: str) -> tuple[str, ...]:
-    """Why a remedy opens the ports that the kernel hands out, where it does."""
+    """Why a remedy opens the ports that the kernel hands out, when it does."""
     dials = list(dials)
     if not any(dial.kind == "ephemeral" for dial in dials):
         return ()

@@ -19,12 +19,12 @@ from runbook.model.verdict import Finding
 NO_PORT = "ephemeral-ports-exhausted"
 
 PORTS_A_RANK = 4
-"""What a rank takes at the least: its connection to the store, the port that it listens on for its peers, and as many
-again, since one that was closed stays taken for a minute (TIME_WAIT). Two gloo ranks on two nodes get up with two ports
-each, and not if an earlier try has left one of them in TIME_WAIT."""
+"""The least that a rank needs: its connection to the store, the port that it listens on for its peers, and twice that,
+since a closed one stays taken for a minute (TIME_WAIT). Two gloo ranks on two nodes start with two ports each, and fail
+when an earlier try has left one in TIME_WAIT."""
 
 FEW_PORTS = 1024
-"""Of fewer the next job may find none."""
+"""With fewer, the next job may find none."""
 
 WAITING_SHARE = 0.5
 
@@ -91,10 +91,10 @@ def exhausted(
 
 
 def _counted(at: Context, names: Collection[str]) -> dict[str, Facts]:
-    """What the nodes themselves count; without those that cannot say it, or not in time."""
+    """What the nodes themselves count; without those that cannot count, or do not answer in time."""
 
     def one(node: Node) -> Facts:
-        return at.session(node).call("ephemeral", {}, timeout_s=LOOK_S)
+        return at.session(node).call("ephemeral_ports", {}, timeout_s=LOOK_S)
 
     found = at.each(one, at.reached(names), timeout_s=LOOK_S + 1.0)
     return {

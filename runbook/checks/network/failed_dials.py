@@ -34,7 +34,8 @@ MOST_LINES = 10
 
 @dataclass(frozen=True)
 class Accusation:
-    """A node and what it is guilty of; `rule` is where, when it can be no other. `itself`: it met itself only."""
+    """A node and its fault; `rule` is the rule, when it is certain. `itself`: the trouble is in its traffic to
+    itself."""
 
     node: str
     finding: Finding
@@ -71,15 +72,15 @@ SEEN: Mapping[str, Seen] = {
     "silent": "lost",
     "lost": "lost",
 }
-"""What became of a dial, as the packet filter's judge knows it; what is not in here is no filter's doing."""
+"""The results of dials that a packet filter can cause; a filter causes no others."""
 
 
 ENOUGH = 4
-"""So many connections that open at once show that a path loses nothing to speak of."""
+"""This many connections that open at once show that a path loses next to nothing."""
 
 
 REPEATED = 3
-"""So many segments that were sent again on connections that did work tell of a path that loses packets."""
+"""This many retransmitted segments on connections that did work show that a path loses packets."""
 
 OPENED = ("reset", "silent", "lost")
 """Dials that got as far as an established connection."""
@@ -122,7 +123,8 @@ class Trouble:
     def groups(self) -> list[list[Dial]]:
         """One group for each pair and kind of trouble, all its ports together."""
         found: dict[tuple[str, str, str], list[Dial]] = defaultdict(list)
-        for dial in sorted(self.bad, key=lambda dial: dial.source == dial.destination):  # its own affairs come last
+        # its traffic to itself comes last
+        for dial in sorted(self.bad, key=lambda dial: dial.source == dial.destination):
             found[dial.source, dial.destination, dial.outcome].append(dial)
         return list(found.values())
 
@@ -253,7 +255,7 @@ class Trouble:
         return self._not_filtered(dials, blocked) or self._filtered(dials, blocked)
 
     def _misled(self, dials: list[Dial]) -> Accusation | None:
-        """Where the dials did not lead to the other node: a name, a NAT rule, or an address that was lost."""
+        """Dials that did not lead to the other node: a name, a NAT rule, or an address that was lost."""
         first, seen = dials[0], tuple(seen_of(dials))
         source, destination = first.source, first.destination
         if first.outcome == "unresolvable":
@@ -266,7 +268,10 @@ class Trouble:
         if first.outcome == "stranger":
             finding = finding_for(
                 "name-wrong-address",
-                f"{first.address} leads {source} to another machine than {destination}: not our listener answers there",
+                (
+                    f"{first.address} leads {source} to another machine than {destination}: the listener that "
+                    "answers there is not ours"
+                ),
                 seen,
                 (source,),
                 destination=destination,
@@ -289,7 +294,7 @@ class Trouble:
             return Accusation(*policy)
         ends = self.evidence.get(source), self.evidence.get(destination)
         if first.errno in ("ENETUNREACH", "EHOSTUNREACH") and not rejects(*ends):
-            says = f"{source} has no way to {destination} ({first.address}): {first.errno}"
+            says = f"{source} cannot reach {destination} ({first.address}): {first.errno}"
             finding = finding_for(
                 "no-route", says, seen, (destination,), way="node", source=source, address=word(first.address)
             )
@@ -303,7 +308,7 @@ class Trouble:
         return None
 
     def _filtered(self, dials: list[Dial], blocked: Blocked | None) -> Accusation:
-        """The rule that stops them, or that nothing is known of any."""
+        """The rule that stops them, or that no rule is known."""
         first, seen = dials[0], seen_of(dials)
         source, destination = first.source, first.destination
         if blocked is None:
@@ -315,7 +320,8 @@ class Trouble:
         if first.outcome == "lost" and not also_small(blocked, self._flow(first), ends):
             cause = "mtu-blackhole"
             says = f"full-size packets from {source} to {destination} vanish while small ones pass: {says}"
-        elif self._only_data_ports(dials) and (sure(blocked) or not blocked.rule):  # else chance picks the ports
+        # else the ports named are random ones
+        elif self._only_data_ports(dials) and (sure(blocked) or not blocked.rule):
             cause = "data-ports-blocked"
             says = (
                 f"the rendezvous port {self.at.inventory.rendezvous.port} opens, but the ports on which the ranks "
@@ -377,8 +383,8 @@ class Trouble:
         return frozenset(d.source for d in self.good if d.kind == "rendezvous" and d.destination == master)
 
     def _lossy(self, dials: list[Dial]) -> str | None:
-        """That others between the same two nodes opened only after several tries, or had to send again, tells of loss,
-        not of a filter. One repetition is a busy moment."""
+        """When others between the same two nodes opened only after several tries, or had to send again, it is loss and
+        not a filter. A single repetition means a busy moment."""
         same = self._opened_between(dials[0])
         slow = [dial for dial in same if dial.tries > 1]
         repeated = sum(dial.retransmitted or 0 for dial in same)
@@ -436,5 +442,5 @@ def sure(blocked: Blocked | None) -> bool:
 
 
 def rejects(*evidence: Evidence | None) -> bool:
-    """Whether any rule at all could be behind an unreachable: without rules, it is the routing."""
+    """Whether a rule could cause an `unreachable`: without rules, it is the routing."""
     return any(one is None or one.bases(4) or one.bases(6) for one in evidence)

@@ -1,4 +1,4 @@
-"""Between nodes, now: what stops the traffic of ranks that live and do not get on.
+"""What stops the traffic between ranks that live and make no progress, looked at now.
 
 A rule may appear in the middle of a run. The ranks only see silence or a reset; here the kernel's own view of their
 connections, fresh dials and the rules of both ends are put together within seconds.
@@ -23,15 +23,16 @@ from runbook.firewall.evaluate import EPHEMERAL
 from runbook.model.inventory import Node
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
-from runbook.transport.answers import FLOWS, Flows
+from runbook.transport.node_answers import RANK_CONNECTIONS, RankConnections
 
 MOST_NODES_READ_AHEAD = 16
-"""Of so few nodes the rules are read while the dials are under way; of more, only of those that turn out involved."""
+"""Up to this many nodes, all rules are read while the dials are under way; with more, only those of the nodes
+involved."""
 
 REPLY_S = 1.2
 
 RESENT = 2
-"""A segment that was sent again so often in a row is no single loss."""
+"""A segment that was sent again this often in a row was not lost by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class RankConnection:
 def between(at: Context, nodes: Iterable[str] | None = None, *, timeout_s: float = 5.0) -> Between:
     """Look now at what lies between these nodes (all of the stage by default); back after `timeout_s` at the latest.
 
-    The stage's own deadline is not minded: what is explained here is often that it has run out.
+    The stage's own deadline does not apply: often it has run out, and this explains why.
     """
     chosen = tuple(node for node in at.nodes if nodes is None or node.name in set(nodes))
     begun = time.monotonic()
@@ -78,7 +79,7 @@ def between(at: Context, nodes: Iterable[str] | None = None, *, timeout_s: float
     numbers = {name: number(at, name) for name in names}
     peers = {name: [address for other, address in numbers.items() if other != name] for name in names}
     pool = ThreadPoolExecutor(2, thread_name_prefix="between")
-    seeing = pool.submit(flows, at)
+    seeing = pool.submit(rank_connections, at)
     few = len(names) <= MOST_NODES_READ_AHEAD
     reading = pool.submit(rules_of, at, names, peers, timeout_s=at.left_s) if few else None
     pool.shutdown(wait=False)
@@ -88,7 +89,7 @@ def between(at: Context, nodes: Iterable[str] | None = None, *, timeout_s: float
         trouble = Trouble.of(at, mesh.dials, evidence)
         if unexplained := trouble.unexplained():
             mesh.again(unexplained)
-    # Rank 0 may have closed its door: the ranks tell that better than a refused knock does.
+    # Rank 0 may have closed its store: the ranks show that better than a refused dial.
     dials = [dial for dial in mesh.dials if not (dial.mode == "knock" and dial.outcome == "refused")]
     seen = seeing.result()
     streams = joined_up(at, seen)
@@ -124,11 +125,11 @@ def door(at: Context, peer: Node) -> Sequence[tuple[str, int, str]]:
     return [(rendezvous.address, rendezvous.port, "rendezvous")] if peer.name == rendezvous.master else []
 
 
-def flows(at: Context) -> dict[str, Flows]:
+def rank_connections(at: Context) -> dict[str, RankConnections]:
     """By node, the connections of this run's ranks; a node that does not answer at once is left out."""
 
-    def one(node: Node) -> Flows:
-        return at.session(node).call(FLOWS, {"run_id": at.run.run_id}, timeout_s=min(1.5, at.left_s))
+    def one(node: Node) -> RankConnections:
+        return at.session(node).call(RANK_CONNECTIONS, {"run_id": at.run.run_id}, timeout_s=min(1.5, at.left_s))
 
     return {name: answer for name, answer in at.each(one).items() if not isinstance(answer, BaseException)}
 
@@ -140,7 +141,7 @@ def names_by_address(at: Context) -> dict[str, str]:
     return owner
 
 
-def joined_up(at: Context, seen: Mapping[str, Flows]) -> list[RankConnection]:
+def joined_up(at: Context, seen: Mapping[str, RankConnections]) -> list[RankConnection]:
     """Both ends' views of each connection as one."""
     owner = names_by_address(at)
     listening = {name: {one["port"] for one in answer["listening"]} for name, answer in seen.items()}

@@ -17,11 +17,11 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport import Answer, ProgramNotStarted, Remote, UnexpectedAnswer
-from runbook.transport.answers import AwakeFacts
+from runbook.transport.node_answers import AwakeFacts
 
 OPEN_S = 0.5
 """How long a dial waits for an answer to one of its four SYNs, on the node's own clock, which stands still while the
-node sleeps. Enough to hear of a port that is open; silence is not yet proof of a drop unless a rule explains it."""
+node sleeps. That is enough for an open port to answer; silence is no proof of a drop unless a rule explains it."""
 
 PATIENT_S = 2.2
 """How long it waits when nothing explains the silence: seven SYNs of our own, and the kernel's repetitions."""
@@ -30,10 +30,10 @@ REPLY_S = 2.2
 """How long an opened connection may take to its first byte, and to each next one."""
 
 AT_ONCE, AT_ONCE_AGAIN = 64, 8
-"""So many dials a node has under way."""
+"""Dials that a node has under way at once."""
 
 TURNS = 3
-"""How often what could not be measured is tried again."""
+"""How often a dial that could not be measured is tried again."""
 
 LISTEN_S = 30.0
 
@@ -85,7 +85,7 @@ class Mesh:
 
     def __enter__(self) -> Mesh:
         # Nodes that are one machine with one address share its ports: the first listens, dialling it proves both. The
-        # rendezvous is on all addresses of its machine, so it leaves that port to nobody else there.
+        # rendezvous is on all addresses of its machine, so no other node there can have that port.
         wanted = {node.name: self._wants(node) for node in self._at.nodes}
         machines = {node.name: self._at.machine(node.name) for node in self._at.nodes}
         meeting = {(machines[name], w.port) for name, wants in wanted.items() for w in wants if w.everywhere}
@@ -120,7 +120,7 @@ class Mesh:
             bound = [want for want in wants if not _taken_from(refused, want.port)]
             ports = message["ports"]
             if len(ports) != len(bound) or any(w.port not in (0, port) for w, port in zip(bound, ports, strict=True)):
-                raise UnexpectedAnswer(f"it listens on {ports}, and was told {[want.port for want in bound]}")
+                raise UnexpectedAnswer(f"it listens on {ports}, and was asked for {[want.port for want in bound]}")
             self.listening[node.name] = [(port, want.kind) for want, port in zip(bound, ports, strict=True)]
             self.occupied[node.name] = list(message["errors"])
             return None

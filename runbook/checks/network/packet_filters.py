@@ -38,7 +38,7 @@ def rules_of(
 
 
 def peers_of(at: Context, dials: Iterable[Dial]) -> dict[str, list[str]]:
-    """By node, the addresses of those it had to do with."""
+    """By node, the addresses of its peers in these dials."""
     addresses = {node.name: number(at, node.name) for node in at.nodes}
     found: dict[str, set[str]] = defaultdict(set)
     for dial in dials:
@@ -50,7 +50,7 @@ def peers_of(at: Context, dials: Iterable[Dial]) -> dict[str, list[str]]:
 
 OF_PODS = (
     "a NetworkPolicy may be what drops it: `kubectl get networkpolicies --namespace {namespace}`; packet filters of "
-    "the machines below the pods are not to be seen from here"
+    "the machines below the pods cannot be seen from here"
 )
 
 
@@ -100,6 +100,6 @@ def _forbidden(at: Context, source: Pod, destination: Pod, dial: Dial) -> Forbid
 
 
 def unseen(at: Context, dials: Sequence[Dial]) -> tuple[str, ...]:
-    """What should be said of dials between pods that nothing else explains."""
+    """A note for dials between pods that nothing else explains."""
     pod = next((p for name in (dials[0].destination, dials[0].source) if (p := at.run.site.pods.entered(name))), None)
     return () if pod is None or pod.host_network else (OF_PODS.format(namespace=pod.namespace),)

@@ -1,9 +1,9 @@
 """Which pairs of nodes are tried, and which node the bad ones have in common.
 
-All pairs of a few nodes are tried; of many so many that each is met by others of every kind. With N nodes all pairs are
-N² dials for one answer that N log N of them give as well: who of them is closed to the others. Each node tries those at
-distances of powers of two around the ring that the inventory's order makes, and the master; and subnets and racks are
-crossed, since what stands between them stops no one inside. Both directions of a pair are tried."""
+With few nodes all pairs are tried; with many, enough that each node is met by others of every kind. With N nodes all
+pairs are N² dials, but N log N dials answer the same question: which node is closed to the others. Each node tries
+those at distances of powers of two around the ring that the inventory's order makes, and the master; and subnets and
+racks are crossed, since what stands between them stops no one inside. Both directions of a pair are tried."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from runbook.checks.context import Context
 from runbook.checks.network.dial import number
 
 ALL_UP_TO = 16
-"""Of so few nodes every pair is tried."""
+"""Up to this many nodes, every pair is tried."""
 
 MOST_GROUPS_OF_EACH = 8
-"""Of so few subnets each node tries one node of each; of more, one pair of nodes crosses each two of them."""
+"""Up to this many subnets, each node tries one node of each; with more, one pair of nodes crosses each two of them."""
 
 MOST_GROUPS = 128
 
 SUBNET_BITS = {4: 24, 6: 64}
 
 AROUND = 3
-"""So many other nodes of the far side each end of a pair that failed tries besides."""
+"""How many other nodes of the far side each end of a failed pair tries in addition."""
 
 MOST_AROUND = 2000
 
@@ -34,7 +34,7 @@ MOST_AROUND = 2000
 @dataclass(frozen=True)
 class Pairs:
     """By node, its peers in the order in which they are tried. At any moment all are at the same distance around the
-    ring, so that a peer has few guests at a time."""
+    ring, so that few nodes dial the same peer at a time."""
 
     peers: Mapping[str, tuple[str, ...]]
 
@@ -66,7 +66,7 @@ class Pairs:
         return Pairs({name: (*peers, *more.peers.get(name, ())) for name, peers in self.peers.items()})
 
     def note(self) -> str:
-        """What of all pairs was tried, where it is not all of them."""
+        """How many of all pairs were tried, when it is not all of them."""
         every = len(self.peers) * (len(self.peers) - 1)
         return "" if len(self) >= every else f"{len(self):,} of {every:,} pairs; `pairs: all` tries every one"
 
@@ -106,8 +106,8 @@ def members(names: Iterable[str], grouping: Mapping[str, str]) -> list[list[str]
 
 
 def _crossing(groups: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
-    """Pairs that cross each two groups. Member k of the one meets member k of the other, or they transposed, so that
-    nobody is everybody's partner. Of groups that hold hardly more than one node each nothing is to be learned."""
+    """Pairs that cross each two groups. Member k of the one meets member k of the other, or they transposed, so that no
+    node is the partner of all. Groups of hardly more than one node each show nothing."""
     count = len(groups)
     if count < 2 or 2 * count > sum(map(len, groups)):
         return []
@@ -177,7 +177,7 @@ def ends(name: str, peers: Iterable[str]) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """`node-a, node-b and node-c`; of very many the first ones and their number."""
+    """`node-a, node-b and node-c`; with very many, the first ones and their number."""
     words = list(names)
     if len(words) > 6:
         return f"{', '.join(words[:4])} and {len(words) - 4} more"

@@ -1,4 +1,5 @@
-"""What a node's own kernel does not carry: a lost address or route, a route or policy rule (`ip rule`) that refuses."""
+"""Why a node's own kernel does not send a packet: a lost address or route, a route or policy rule (`ip rule`) that
+refuses."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class RouteRefusal:
-    """`certain`: this is what the kernel meets. Else a selector cannot be decided, and `of` is the rule that has it."""
+    """`certain`: the kernel comes to this refusal. Otherwise a selector cannot be decided, and `of` is its rule."""
 
     why: str
     fix: str
@@ -62,7 +63,7 @@ def refusal(sent: Sent, way: Mapping[str, Any]) -> RouteRefusal | None:
             matches = _matches(rule, sent)
             found = matches is not False and _leads(rule, way.get("routes") or [], target, certain=matches is True)
         except (ValueError, KeyError, TypeError):
-            continue  # in a form that no kernel shows: what it selects, and where it leads, nobody knows
+            continue  # in an unknown form: what it selects, and where it leads, is not known
         if matches is False:
             continue
         if matches is None:
@@ -135,7 +136,7 @@ def _leads(
         return bool(kind != "throw")
     words = f"{kind} {best['dst']}" + (f" table {table}" if table != "main" else "")
     via = f", to which policy rule `{text}` leads," if table not in ("main", "local", "default") else ""
-    # A rule for a few packets was written for what it does to them; another's table may well serve others.
+    # A rule for few packets was made for what it does to them; another rule's table may serve other packets.
     fix = remove if narrow else mend("no-route", "delete", family=family(target), route=typed(words))
     return RouteRefusal(f"route `{words}`{via} refuses it", fix, certain, text, narrow)
 
@@ -212,7 +213,7 @@ def _no_address(at: Context, node: str, address: str, evidence: Evidence) -> Fin
         return None
     now = evidence.interfaces.get(name)
     if now is None:
-        says = f"interface {name} of {node}, which carried {address}, is there no more"
+        says = f"interface {name} of {node}, which carried {address}, no longer exists"
         seen = (f"interfaces of {node} now: {', '.join(evidence.interfaces)}",)
         return finding_for("interface-missing", says, seen, way="lost", node=node)
     if now.state == "DOWN":
@@ -266,5 +267,5 @@ def turned_away(node: str, sent: Sent, what: str, evidence: Evidence | None) -> 
         "no-route",
         f"{node} has no route for {what}: {most_likely}{found.why}",
         found.fix,
-        (f"{node}: ip rule: {found.of}", "a rule typed in lasts until the next boot: keep it out of what sets it up"),
+        (f"{node}: ip rule: {found.of}", "this lasts until the next boot: remove the rule also where it is configured"),
     ), found.certain

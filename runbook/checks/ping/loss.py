@@ -73,7 +73,7 @@ def loss_findings(seen: Observations, found: Iterable[Loss]) -> dict[str, list[F
 
 
 def warning(loss: Loss) -> str:
-    """What is told of a loss that fails nothing: of one that TCP does not feel first of all that it is harmless."""
+    """The note for a loss that fails nothing; when TCP loses nothing, it begins with `harmless`."""
     pair = loss.pair
     share = f"{loss.lost} of {loss.sent} pings ({100 * loss.share:.1f} %)"
     if loss.flows:
@@ -127,7 +127,7 @@ def _felt(dial: Dial) -> str:
 
 
 def _direction(seen: Observations, name: str, peers: list[str]) -> str:
-    """The way that loses, where only one does: who sends is told what he had to send again."""
+    """The direction that loses, when only one does: the sender counts what it sent again."""
     sends = sum(_sent_again(seen.pair(name, peer)) or 0 for peer in peers)
     arrives = sum(_sent_again(seen.pair(peer, name)) or 0 for peer in peers)
     if min(sends, arrives) * 4 > max(sends, arrives) or sends == arrives:

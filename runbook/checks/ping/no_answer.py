@@ -51,7 +51,7 @@ def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
             left.append(pair)
         else:
             found[guilty].append(finding)
-    # What is explained one way explains the silence of the other way as well.
+    # What explains one direction explains the silence of the other one as well.
     explained = {frozenset((name, peer)) for name, told in found.items() for f in told for peer in f.peers}
     left = [pair for pair in left if pair.ends not in explained]
     for name, peers in culprits(pair.ends for pair in left).items():
@@ -60,7 +60,7 @@ def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
 
 
 def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
-    """The kernel of either end keeps so many neighbours, and sends nothing to one more."""
+    """The neighbour table of either end is full: its kernel sends nothing to further neighbours."""
     for name, way in ((pair.source, pair), (pair.peer, seen.pair(pair.peer, pair.source))):
         refused = seen.answers[name].get("neighbours_refused") or 0
         told = way is not None and NO_BUFFER in str(way.small.get("raw", ""))
@@ -78,7 +78,7 @@ def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Findin
                     f"on {name}: `sysctl net.ipv4.neigh.default.gc_thresh3` is the most it keeps, of all networks and "
                     "containers"
                 ),
-                "the setting lasts until the next boot: keep it in /etc/sysctl.d",
+                "this lasts until the next boot: to keep it, write it into /etc/sysctl.d",
             ),
             tuple({pair.source, pair.peer} - {name}),
         )
@@ -125,7 +125,7 @@ def _reverse_path(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
                 else (f"{pair.peer} does not even answer ARP for {pair.numeric}: the filter covers that as well",)
             ),
             f"{pair.peer}: ip route get {back.numeric}: dev {leaves}; a route by {arrives} mends it as well",
-            "the setting lasts until the next boot: keep it in /etc/sysctl.d",
+            "this lasts until the next boot: to keep it, write it into /etc/sysctl.d",
         ),
         (pair.source,),
         way="sysctl",
@@ -134,7 +134,8 @@ def _reverse_path(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
 
 
 def _same_hardware(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
-    """Both ends show the switch one hardware address: machines made of one image. The later in order gets a new one."""
+    """Both ends have the same hardware address: machines made from one image. The later one in order gets a new
+    address."""
     places = {name: seen.data_interface(name) or "" for name in pair.ends}
     interfaces = {name: seen.interface(name, place) for name, place in places.items()}
     macs = {name: one["mac"] if one else None for name, one in interfaces.items()}
@@ -146,8 +147,10 @@ def _same_hardware(seen: Observations, pair: Pair) -> tuple[str, Finding] | None
     fresh = ":".join(["02", *(digits[at : at + 2] for at in range(0, 10, 2))])  # 02: locally administered
     return guilty, finding_for(
         "duplicate-address",
-        f"{first} and {guilty} have one hardware address, {mac}: a switch cannot tell them apart, so neither hears the "
-        "other",
+        (
+            f"{first} and {guilty} have one hardware address, {mac}: a switch cannot tell them apart, so neither "
+            "receives what is meant for it"
+        ),
         (
             *(f"{name}: {place} link/ether {mac}" for name, place in sorted(places.items())),
             *(str(dial) for dial in pair.dials[:2]),
@@ -174,8 +177,10 @@ def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]
         if now and now.state == "UP" and {"NOARP", "BROADCAST"} <= set(now.flags):
             return name, finding_for(
                 "host-unreachable",
-                f"{place} of {name} has ARP switched off (NOARP): nobody can find {seen.numeric(name)} there, nor it "
-                "the others",
+                (
+                    f"{place} of {name} has ARP switched off (NOARP): other nodes cannot find {seen.numeric(name)} "
+                    "there, and it cannot find them"
+                ),
                 (*lines, f"{name}: ip link show {place}: {','.join(now.flags)}"),
                 (other,),
                 way="no-arp",
@@ -204,7 +209,7 @@ def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) 
     if not blocked or not blocked.decided or blocked.between:
         return None
     remedy, says = blocked.remedy, blocked.says
-    if flow.version == 6:  # without neighbour discovery nobody on the segment finds the other
+    if flow.version == 6:  # without neighbour discovery, machines on a segment cannot find each other
         discovery = explain_blocked(
             "dropped",
             replace(flow, protocol="ipv6-icmp"),
@@ -221,7 +226,7 @@ def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) 
 
 
 def _router(pair: Pair) -> tuple[str, Finding] | None:
-    """A router on the way says why not; where the address is our own, it says that nobody answers ARP."""
+    """A router on the way says why not; when the address is the sender's own, it says that no machine answers ARP."""
     for router, says in ROUTER_SAYS.findall(str(pair.small.get("raw", ""))):
         if router in (pair.route.get("src"), pair.numeric):
             continue
@@ -258,7 +263,8 @@ def _router(pair: Pair) -> tuple[str, Finding] | None:
 
 
 def _gateway(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
-    """The peer is sought behind a gateway that is dead, or needless: the peer is in a network of our own."""
+    """The route to the peer leads through a gateway that is dead, or not needed since the peer is in a network of our
+    own."""
     via, told = pair.route.get("via"), pair.target.get("gateway")
     if not via or not told:
         return None
@@ -271,7 +277,7 @@ def _gateway(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     if not dead and not mine:
         return None
     owner = next((f" ({node.name})" for node in seen.nodes if via in seen.at.own_addresses(node.name)), "")
-    says = f"{pair.source} seeks {pair.peer} ({pair.numeric}) behind the gateway {via}{owner}"
+    says = f"{pair.source} sends packets for {pair.peer} ({pair.numeric}) to the gateway {via}{owner}"
     says += ", which does not answer" if dead else ""
     says += f", though {pair.peer} is in its own network {ipaddress.ip_interface(mine).network}" if mine else ""
     routes = [route for route in told["routes"] if route.get("gateway") == via]
@@ -306,7 +312,7 @@ def _nobody(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) 
         "ICMP nor to TCP"
     )
     if unheard:
-        says += "; nobody on that segment even answers ARP for it"
+        says += "; no machine on that segment answers ARP for it"
     ways = [
         f"{pair.source} → {pair.numeric}: by {pair.route.get('dev')}"
         + (f" via {pair.route['via']}" if pair.route.get("via") else "")

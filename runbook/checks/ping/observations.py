@@ -13,7 +13,7 @@ from runbook.checks.context import Context, Facts, select_interfaces
 from runbook.checks.network.dial import UNMEASURED, Dial
 from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
-from runbook.transport.answers import NetworkInterface, PingAnswer
+from runbook.transport.node_answers import NetworkInterface, PingAnswer
 
 ANSWERS = ("open", "refused", "reset", "stranger", "silent", "lost")
 """Dials that prove that packets travel both ways, whatever came of them."""
@@ -72,7 +72,7 @@ class Pair:
 
     @property
     def echoes(self) -> str:
-        """How the small echoes fared, in ping's own words."""
+        """What became of the small echoes, in ping's own words."""
         lines = str(self.small.get("raw", "")).splitlines()
         return next((line for line in lines if "transmitted" in line), "some echoes are lost")
 
@@ -87,7 +87,7 @@ class Pair:
 
     @property
     def unmeasured(self) -> bool:
-        """Whether one of the ends had no CPU for what would tell whether packets come through."""
+        """Whether one of the ends had no CPU for the probes."""
         nothing = not self.small.get("received") and not self.answered
         return nothing and any(dial.outcome == UNMEASURED for dial in self.dials)
 
@@ -182,7 +182,7 @@ class Observations:
 
 
 def is_link_local(address: str) -> bool:
-    """An address that a host gives itself when nobody gave it one; also with its prefix length."""
+    """Whether it is a link-local address, which a host gives itself; also with its prefix length."""
     return ipaddress.ip_interface(address).ip.is_link_local
 
 

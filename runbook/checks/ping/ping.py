@@ -15,16 +15,16 @@ from runbook.checks.network.dial import UNMEASURED, Dial
 from runbook.checks.network.ephemeral_ports import exhausted, without_ports
 from runbook.checks.network.mesh import TURNS, Mesh, Want, sleepy, too_busy
 from runbook.checks.network.pairs import Pairs, chosen, groupings, listed
+from runbook.checks.ping.host_names import name_findings, name_warnings, names_used
 from runbook.checks.ping.loss import chance_findings, loses, loss_findings, losses, warning
-from runbook.checks.ping.names import name_findings, name_warnings, names_used
 from runbook.checks.ping.no_answer import silence_findings
 from runbook.checks.ping.observations import Observations, Pair
+from runbook.checks.ping.packet_sizes import cannot_probe, only_icmp_limited, size_findings, smaller_path, ways
 from runbook.checks.ping.routes import address_findings, route_findings, strangers, wrong_interface
-from runbook.checks.ping.sizes import cannot_probe, only_icmp_limited, size_findings, smaller_path, ways
 from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
-from runbook.transport.answers import PING, AwakeFacts, PingAnswer, PingTarget
+from runbook.transport.node_answers import PING, AwakeFacts, PingAnswer, PingTarget
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class Ping(Check):
         silent.update(at.lost_nodes())
         for name in silent:
             answers.pop(name, None)
-        for answer in answers.values():  # what others saw of a node that is gone tells nothing about the path
+        for answer in answers.values():  # what others saw of a lost node says nothing about the path
             answer["targets"] = [target for target in answer["targets"] if target["peer"] not in silent]
         seen = Observations(at, answers, dials)
         if any(pair.ends & starved.keys() and not pair.full.get("received") for pair in seen.pairs):
-            # TCP could not be tried, and echoes do not prove the path: nothing is to be said of it.
+            # TCP could not be tried, and echoes do not prove the path: nothing is known about it.
             first = {name: [finding] for name, finding in exhausted(at, starved).items()}
         judge = Judge(seen, first, busy, pairs)
         for name in starved if not first else ():
@@ -72,7 +72,7 @@ class Ping(Check):
         return judge.outcomes(silent)
 
     def _asked(self, at: Context, pairs: Pairs) -> dict[str, PingAnswer | Outcome]:
-        """What the nodes say. A node that had no CPU and missed answers is asked again when the others are quiet."""
+        """The nodes' answers. A node that had no CPU and missed echoes is asked again when the others are quiet."""
         names = names_used(at.nodes, at.inventory.rendezvous.address)
 
         def arguments(node: Node) -> Facts:
@@ -187,7 +187,7 @@ class Judge:
         self._add(size_findings(seen, ways(seen, vanished, self._explained())))
 
     def _explained(self) -> set[frozenset[str]]:
-        """Pairs of nodes that something was found out about: what else is wrong between them follows from it."""
+        """Pairs of nodes with a finding: whatever else is wrong between them follows from it."""
         return {frozenset((name, peer)) for name, told in self.findings.items() for f in told for peer in f.peers}
 
     def _left(self, pairs: Iterable[Pair]) -> list[Pair]:
@@ -244,7 +244,7 @@ class Judge:
 
     @cached_property
     def _usual(self) -> str:
-        """What holds for all nodes: of many it is told once."""
+        """The proof that holds for all nodes: with many nodes it is said once."""
         trips = sorted(pair.small["ms"] for pair in self.seen.pairs if pair.small.get("received"))
         trip = f", half of them within {max(trips[len(trips) // 2], 0.1):.1f} ms" if trips else " over TCP"
         mtus = sorted({pair.route.get("mtu") or 0 for pair in self.seen.pairs})
@@ -257,9 +257,9 @@ class Judge:
         pairs = [pair for pair in self.seen.pairs if pair.source == node.name]
         peers = len(pairs)
         if peers == 0 and len(self.seen.at.nodes) == 1:
-            return "one node: there is nobody else to reach"
+            return "one node: there is no other to reach"
         if peers == 0:
-            return "its own names are in order; no peer was left that could be reached"
+            return "its own names are in order; none of its peers could be reached"
         if any(self.findings.values()):
             return f"its own names and routes are in order ({peers} peer{'s' if peers > 1 else ''})"
         if self.pairs and (note := self.pairs.note()) and not any(self.unknown.values()):

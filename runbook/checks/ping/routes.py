@@ -128,7 +128,7 @@ def _example(seen: Observations, node: str) -> str:
 
 
 def wrong_interface(seen: Observations, pairs: list[Pair]) -> Found:
-    """Nodes whose chosen interface nobody reaches, while their address in the inventory, on another one, answers."""
+    """Nodes whose chosen interface cannot be reached, while their address in the inventory, on another one, answers."""
     found: Found = {}
     for peer in dict.fromkeys(pair.peer for pair in pairs):
         node = seen.at.inventory.node(peer)
@@ -140,7 +140,7 @@ def wrong_interface(seen: Observations, pairs: list[Pair]) -> Found:
         found[peer] = [
             finding_for(
                 "interface-wrong",
-                f"{peer} is told to use {chosen} ({seen.numeric(peer)}), where {listed(callers)} cannot reach it; "
+                f"{peer} is set to use {chosen} ({seen.numeric(peer)}), where {listed(callers)} cannot reach it; "
                 f"at {node.address} on {better} it answers",
                 tuple(
                     f"{pair.source} → {seen.numeric(peer)}: {pair.route.get('error') or 'no answer'}"
@@ -156,8 +156,8 @@ def wrong_interface(seen: Observations, pairs: list[Pair]) -> Found:
 
 
 def strangers(seen: Observations) -> Found:
-    """Nodes for whose address another machine answers on the segment, by its hardware address; told once somebody's TCP
-    to that address came to nothing."""
+    """Nodes for whose address another machine answers on the segment, by its hardware address; reported only when TCP
+    to that address failed for a node."""
     found: Found = {}
     for pair in seen.pairs:
         opened = [dial.outcome in ("open", "lost") for dial in pair.full_dials]
@@ -177,7 +177,7 @@ def _answers_for(seen: Observations, pair: Pair) -> str | None:
     macs = [entry["mac"] for entry in seen.interfaces(pair.peer).values()]
     if mac is None or not macs or mac in macs or pair.route.get("via"):
         return None
-    # A virtual network answers for everybody with one hardware address: that is no second machine.
+    # A virtual network answers for all with one hardware address: that is not a second machine.
     return None if any(_neighbour(other) == mac and other.peer != pair.peer for other in seen.pairs) else mac
 
 
@@ -187,7 +187,7 @@ def _neighbour(pair: Pair) -> str | None:
 
 
 def _fixed_entry(seen: Observations, pair: Pair, mac: str) -> Finding:
-    """An entry of the ARP table that somebody wrote by hand, and that is no longer true."""
+    """A permanent entry of the ARP table, written by hand, that is wrong now."""
     interface = seen.data_interface(pair.peer) or "IFACE"
     own = seen.interface(pair.peer, interface)
     mine = own["mac"] if own else "?"
@@ -254,7 +254,7 @@ def _finding(source: str, pairs: list[Pair], why: str, fix: str) -> Finding:
 
 
 def _refused(pair: Pair) -> tuple[str, str] | None:
-    """The kernel did refuse, so a rule that may have done it did, where no other is left."""
+    """The kernel did refuse, so a rule that may refuse is the reason when no other is left."""
     found = refusal(Sent(pair.numeric, pair.route.get("src")), pair.route)
     if found is None:
         return None
@@ -294,7 +294,8 @@ def _netmask(seen: Observations, pair: Pair) -> tuple[str, str] | None:
 
 
 def _missing(seen: Observations, pair: Pair) -> str:
-    """The peer knows a way here, and we know none to it: by the gateway that leads to others, if there is one."""
+    """The peer has a route to this node, which has none back: through the gateway that leads to others, if there is
+    one."""
     gateways = [other.route["via"] for other in seen.pairs if other.source == pair.source and other.route.get("via")]
     if gateways:
         return mend("no-route", "gateway", peer=word(pair.numeric), gateway=word(gateways[0]))

@@ -1,1 +1,1 @@
-"""Ranks that died, broke or do not get on: what can be seen of them, and what it means."""
+"""Ranks that died, failed or make no progress: what can be seen of them, and what it means."""

@@ -72,7 +72,7 @@ class CallComparison:
 
     @property
     def decided(self) -> bool:
-        """Whether `ranks` are some of all: somebody to look at."""
+        """Whether `ranks` are some, but not all, of the ranks."""
         return 0 < len(self.ranks) < len(self.made)
 
 
@@ -140,7 +140,7 @@ def _call(entry: Mapping[str, Any]) -> Call:
 
 
 def odd_ones(intended: Mapping[int, Call], made: Mapping[int, Call]) -> tuple[int, ...]:
-    """Ranks that made another call than their program meant to: what decides between two."""
+    """Ranks that made another call than their program asked for: this decides between two ranks."""
     return tuple(
         sorted(
             rank
@@ -162,7 +162,7 @@ _DTYPES = {"float32": "Float", "float64": "Double", "float16": "Half", "int32": 
 
 
 def _odd(made: Mapping[int, Call]) -> tuple[int, ...]:
-    """The ranks that are not with the largest camp; every rank where two camps are equally large."""
+    """The ranks outside the largest group; every rank when the two largest groups have the same size."""
     camps = Counter(call.alike for call in made.values()).most_common(2)
     if len(camps) > 1 and camps[0][1] == camps[1][1]:
         return tuple(sorted(made))
@@ -186,7 +186,8 @@ def comparison(pool: RankPool) -> CallComparison | None:
 
 
 def faithless(pool: RankPool) -> tuple[int, ...]:
-    """Ranks for which torch has recorded other calls than our program made: something between the two meddles."""
+    """Ranks for which torch has recorded other calls than our program made: something between the two changes the
+    calls."""
     meant: dict[int, Call] = {}
     made: dict[int, Call] = {}
     miscounted = set()
@@ -297,7 +298,7 @@ def absent(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
 
 
 def elsewhere(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
-    """Ranks whose main thread is busy by itself while that of others waits for them, whatever is recorded."""
+    """Ranks whose main thread works by itself while the others' wait for them, whatever is recorded."""
     known = [member for member in pool.members if member.stack]
     busy = [member for member in known if busy_by_itself(member.stack)]
     waiting = [member for member in pool.members if member not in busy]
@@ -339,7 +340,7 @@ def made_last(member: RankMember) -> Call | None:
 
 
 def _made(member: RankMember) -> str:
-    return str(made_last(member) or "a call that nobody recorded")
+    return str(made_last(member) or "a call that was not recorded")
 
 
 def _meant(member: RankMember) -> str:

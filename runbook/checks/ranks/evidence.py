@@ -1,4 +1,4 @@
-"""What can be seen of ranks that do not get on, from all nodes at once, and how findings speak of it.
+"""What can be seen of ranks that make no progress, from all nodes at once, and how findings describe it.
 
 The kernel's view, stacks and flight records are kept in RUN_DIR/hang; what a verdict needs of them is put into the
 members."""
@@ -20,7 +20,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.safe_files import BadName, write_below
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
-from runbook.transport import ProgramNotStarted, Session, UnexpectedAnswer, answers
+from runbook.transport import ProgramNotStarted, Session, UnexpectedAnswer, node_answers
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember, RankPool
@@ -72,7 +72,7 @@ def _gather_node(pool: RankPool, name: str, watch_s: float) -> None:
     if asked:
         time.sleep(WRITE_S)
     for member in members:
-        if member in asked or member.over or member.failure:  # what a stopped rank once wrote down is of another time
+        if member in asked or member.over or member.failure:  # what a stopped rank wrote down is out of date
             _read(pool, session, member, facts["ranks"].get(str(member.rank.rank), {}).get("stack"))
 
 
@@ -87,7 +87,7 @@ def _read(pool: RankPool, session: Session, member: RankMember, native: str | No
     if "imported" in member.steps and (told := _text_of(session, f"flight-{number}.json")):
         _keep(pool, f"{place}.flight.json", told)
         with contextlib.suppress(UnexpectedAnswer):
-            member.record = answers.flight(told.encode())
+            member.record = node_answers.flight(told.encode())
 
 
 def _text_of(session: Session, path: str) -> str:
@@ -117,7 +117,7 @@ PASSES_ON = bounded(
     r"|/torch/.* in (?:wrapper|wrapped|inner|_fn|decorate_\w+|__torch_function__"
     r"|__call__|_call_impl|_wrapped_call_impl)$"
 )
-"""A frame in which torch only logs, decorates or dispatches somebody's call."""
+"""A frame in which torch only logs, decorates or dispatches a call."""
 
 
 def progress(member: RankMember) -> str:
@@ -131,13 +131,14 @@ def progress(member: RankMember) -> str:
 
 
 def rank_stopped(label: str, node: str, pid: object, state: str, wchan: object, when: str) -> Finding:
-    """A rank whose process is in state T, t or D. `when` says what the others wait for, or for how long."""
+    """A finding for a rank whose process is in state T, t or D. `when` says what the others wait for, or for how
+    long."""
     if state == "D":
         waits = str(wchan or "").strip("0") or "the kernel"
-        says = f"{label} sits in uninterruptible sleep: the kernel waits for a device or a file system; {when}"
+        says = f"{label} is in uninterruptible sleep: the kernel waits for a device or a file system; {when}"
         seen = (f"pid {pid} is in state D, waiting in {waits}",)
         return finding_for("rank-stopped", says, seen, way="waits", node=node, pid=word(pid))
-    says = f"{label} is stopped: somebody sent SIGSTOP, or a debugger holds it; {when}"
+    says = f"{label} is stopped, by SIGSTOP or by a debugger; {when}"
     seen = (f"pid {pid} is in state {state} (stopped)",)
     return finding_for("rank-stopped", says, seen, way="stopped", node=node, pid=word(pid))
 
@@ -169,5 +170,5 @@ def log_name(pool: RankPool, member: RankMember) -> str:
 
 
 def kept(pool: RankPool) -> str:
-    """Where the stacks and records lie that were taken."""
+    """Where the stacks and records that were taken are kept."""
     return f"kept: stacks, flight records and process states of every rank: {pool.run.run_dir / 'hang'}"

@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 
 def outcomes_of_halt(pool: RankPool, halt: Halt, doing: str) -> list[Outcome]:
-    """One outcome a node. The guilty fail; the others are unknown, because nothing was proven about them.
-
-    None at all for a suspicion or a silence that nothing proves yet, and for a stall that is none: the data flows as
-    promised."""
+    """One outcome a node. The nodes at fault fail; the others are unknown, because nothing was proven about them. None
+    for a suspicion or a silence that is not proven yet, and for a stall that is none because data flows as promised."""
     unknown: dict[str, Outcome] = {}
     for name, error in pool.failures.items():
         unknown[name] = no_answer(name, "launch", error)
@@ -61,7 +59,7 @@ def outcomes_of_halt(pool: RankPool, halt: Halt, doing: str) -> list[Outcome]:
 
 
 def with_ports_counted(pool: RankPool, guilty: dict[str, list[Finding]]) -> dict[str, list[Finding]]:
-    """A rank without a port knows no more than that: this looks up how many its node has, and who holds them."""
+    """A rank only reports that it got no port: this looks up how many its node has, and who holds them."""
     words = {
         node: [finding.says for finding in told if finding.cause == NO_PORT]
         for node, told in guilty.items()
@@ -85,13 +83,13 @@ def bystander(pool: RankPool, node: str, names: Sequence[str], kind: str) -> Fin
 
 
 HELD_SHARE = 0.5
-"""Of the timed AllReduces, a rank that holds the others up for less than this is only noise."""
+"""Below this share of the timed AllReduces, a rank that delays the others is noise."""
 
 HELD_TIMES = 4.0
 """How much longer than any rank of another node."""
 
 HELD_LEAST_S = {"own": 0.3, "paused": 1.0, "queued": 1.0}
-"""Its own code is measured to the call; a busy machine pauses and queues everybody now and then."""
+"""Time in its own code is measured exactly; pauses and queues happen on every busy machine now and then."""
 
 HELD_BY = {
     "own": "spends it before it enters the collective, in its own code",

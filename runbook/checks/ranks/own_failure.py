@@ -50,17 +50,17 @@ NO_ROOM = bounded(
     r"|Resource temporarily unavailable|failed to map segment|thread.* failed",
     re.IGNORECASE,
 )
-"""What a program says that was refused memory or processes by a limit of its own."""
+"""What a program prints when one of its own limits refuses it memory or processes."""
 
 LAUNCH_SCRIPT = re.compile(r"^\S*/[\w.-]+\.sh: (?:line )?(?:\d+: )?")
-"""How a shell begins what it says of the launch script: a path that nobody knows."""
+"""How a shell begins its messages about the launch script: with a path that means nothing to the user."""
 
 ERROR = bounded(r"\berror\b|\w(Error|Exception):|cannot |failed|not found|no such", re.IGNORECASE)
 """A line that says what is wrong, where a program ends without a traceback."""
 
 
 def own_failure(pool: RankPool, member: RankMember, doing: str) -> Finding | None:
-    """What this rank did wrong by itself, or None when it merely suffers."""
+    """What this rank did wrong by itself; None when its failure follows from another."""
     if member.aftermath:
         return None
     if member.failure is not None:
@@ -72,7 +72,7 @@ def own_failure(pool: RankPool, member: RankMember, doing: str) -> Finding | Non
 
 
 def exited(pool: RankPool, member: RankMember, doing: str) -> Finding:
-    """It ended with an exit code, and its program did not come to say why."""
+    """It ended with an exit code, and its program did not say why."""
     node, tail, code = pool.inventory.node(member.rank.node), pool.lines(member), member.code
     evidence = tail or (f"exit code {code}, nothing printed",)
     if code == 0 and node.activate and "started" not in member.steps:
@@ -98,7 +98,7 @@ def ended_by_signal(pool: RankPool, member: RankMember, end: ProcessEnd, doing: 
     tail, when = pool.lines(member), f"{doing}, {progress(member)}"
     evidence = (f"exit by {end.signal_text}", *tail)
     if end.signal == signal.SIGKILL and (proof := killed_for_memory(pool, member)):
-        says = f"{member.label} was killed by the kernel for want of memory {when}"
+        says = f"{member.label} was killed by the kernel for lack of memory {when}"
         seen = (evidence[0], *proof, *tail)
         return finding_for("rank-killed", says, seen, way="memory", node=member.rank.node)
     if not end.from_outside:
@@ -120,14 +120,16 @@ def of_signal(end: ProcessEnd, who: str, when: str, evidence: tuple[str, ...], n
         says = f"{who} was ended from outside ({text}) {when}: another process asked it to stop"
         return finding_for("terminated-from-outside", says, evidence, node=node)
     if cause == "terminal-closed":
-        return finding_for("terminal-closed", f"{who} got {text} {when}: something hung up on it", evidence, node=node)
+        return finding_for(
+            "terminal-closed", f"{who} got {text} {when}: its terminal or session was closed", evidence, node=node
+        )
     says = f"{who} {'crashed' if cause == 'rank-crashed' else 'ended by a signal'} ({text}) {when}"
     way = "bus-error" if end.signal == signal.SIGBUS else "signal"
     return finding_for(cause, says, evidence, way=way, node=node, log=word(log))
 
 
 def killed_for_memory(pool: RankPool, member: RankMember) -> tuple[str, ...]:
-    """What proves that the kernel killed it for want of memory; nothing where nothing proves it."""
+    """The proof that the kernel killed it for lack of memory; empty without one."""
     seen = pool.seen.get(member.rank.node)
     before = member.steps.get("started", {}).get("kernel_kills")
     after = seen.get("kernel_kills") if seen else None
@@ -137,7 +139,7 @@ def killed_for_memory(pool: RankPool, member: RankMember) -> tuple[str, ...]:
     lines = tuple(str(line).strip() for line in (seen or {}).get("kernel_says", ()))
     many = "es" if count > 1 else ""
     told = (
-        f"oom_kill in /proc/vmstat of {member.rank.node}: {count} process{many} killed for want of memory since it "
+        f"oom_kill in /proc/vmstat of {member.rank.node}: {count} process{many} killed for lack of memory since it "
         "started"
     )
     return (told, *lines[-1:])
@@ -205,7 +207,7 @@ def last_place(lines: tuple[str, ...]) -> str:
 
 def meaning(lines: Iterable[str]) -> Cause | None:
     """The cause that these lines show; None where they are an error like any other, or prove too little."""
-    from runbook.diagnose.all_rules import scanner  # takes a moment: only for a rank that failed
+    from runbook.diagnose.all_rules import scanner  # takes time: only for a rank that failed
 
     scan = scanner()
     scan.feed("rank", ["\n".join(lines).encode()])

@@ -1,8 +1,8 @@
 """The ranks of a run: started once through the launch script, then given orders by one check after the other.
 
 Importing torch costs more than all checks together, so ranks start while `reach` looks around, and the connection and
-AllReduce tests use the same processes. What each rank says is kept per member; whoever waits is told early when a
-rank died, named its own failure, or when nothing moves any more.
+AllReduce tests use the same processes. What each rank says is kept per member; a wait ends early when a rank died,
+reported its own failure, or when nothing moves any more.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from runbook.launch.script import write
 from runbook.model.bounded_regex import bounded
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
-from runbook.transport import Message, Remote, Session, answers
+from runbook.transport import Message, Remote, Session, node_answers
 
-SAYS = answers.Messages({**answers.RANK, **dict.fromkeys(STOPS, answers.ScriptStopped)}, among_foreign_output=True)
-"""What may come of a rank: from the launch script that starts it, and from the program itself."""
+SAYS = node_answers.Messages(
+    {**node_answers.RANK, **dict.fromkeys(STOPS, node_answers.ScriptStopped)}, among_foreign_output=True
+)
+"""The messages of a rank: from the launch script that starts it, and from the program itself."""
 
 OF_RANK_0 = ("row", "world", "located")
-"""What is true of all ranks is told by the first; from another it counts for nothing."""
+"""Messages about all ranks, which the first one sends; from another they are ignored."""
 
 SILENT_S = 2.5
 """A rank that has not even sent a beat for this long (they come twice a second) is looked at."""
@@ -38,7 +40,7 @@ START_S = 12.0
 """How long a launch script may take to its first word (the activate line runs before it), and a rank to its next."""
 
 SETTLE_S = 0.6
-"""After the first bad news, how long to wait for what really happened: a survivor may report before the dead one."""
+"""How long to wait after the first failure for its origin: a survivor may report before the rank that died."""
 
 AFTERMATH = bounded(
     r"closed by peer|connection reset|broken pipe|remote process exited|\bpeer\b|socket closed|pair closure"
@@ -98,9 +100,8 @@ class RankMember:
 
 @dataclass(frozen=True)
 class Halt:
-    """Why waiting ended early. `kind`: died, failed, stalled, late; or suspected: that may become a stall; or silent:
-    some rank sends no beats. The last two prove nothing yet: a program may be busy in a place where Python's threads
-    wait.
+    """Why waiting ended early. `kind`: died, failed, stalled, late; or suspected: that may become a stall; or silent: a
+    rank sends no beats. The last two prove nothing yet: a program may be busy while Python's other threads wait.
 
     `promised`: bytes a second that the ranks together should send meanwhile, where something promises that."""
 
@@ -187,8 +188,8 @@ class RankPool:
     # Orders and waiting.
 
     def order(self, message: Mapping[str, Any], own: Callable[[Rank], Mapping[str, Any]] = lambda _: {}) -> None:
-        """An order to every rank that lives, with what is its `own` in it. A rank whose node is lost is found by
-        whoever waits."""
+        """Send an order to every rank that lives, with its `own` part in it. A rank whose node is lost is found by the
+        next wait."""
         self.extra = {}
         self._suspected = False
         now = time.monotonic()
@@ -215,9 +216,9 @@ class RankPool:
     ) -> Halt | None:
         """Wait until every rank has made `step`; None when they all did.
 
-        Ends early when a rank died or reported a failure (after letting the dust settle), when no rank moved for
-        `stall_s()` seconds, or when one sends no beats for `silence_s`. Ranks whose node could not be reached count as
-        dead. With `suspicions` also, once an order, after half of that time: whoever can tell already need not wait
+        Ends early when a rank died or reported a failure (after SETTLE_S), when no rank moved for `stall_s()` seconds,
+        or when one sends no beats for `silence_s`. Ranks whose node could not be reached count as dead. With
+        `suspicions` also once an order, after half of that time: a caller that can already judge need not wait
         longer."""
         self._on_message = on_message or (lambda member, message: None)
         begun = time.monotonic()
@@ -231,7 +232,7 @@ class RankPool:
                 blamed = any(member.over and not member.aftermath for member in self.members)
                 if self._being_lost():
                     continue
-                # Only survivors have spoken: give the one that died, or whose node is being lost, time to be noticed.
+                # Only survivors have reported: give the one that died, or whose node is being lost, time to be noticed.
                 if settled or now - bad_since > (SETTLE_S if blamed else 4 * SETTLE_S):
                     return Halt("died" if any(m.over for m in self.members) else "failed", now - begun)
                 continue
@@ -240,7 +241,7 @@ class RankPool:
             if now - begun > timeout_s:
                 return Halt("late", now - begun)
             if self._being_lost():
-                continue  # a node that says nothing at all is about to be known as lost: then we know more
+                continue  # a node that says nothing at all will soon be known as lost
             waiting = [member for member in self.members if step not in member.steps]
             still_s = now - max(member.moved for member in self.members)
             if still_s > stall_s():
@@ -296,7 +297,7 @@ class RankPool:
         try:
             item = self._news.get(timeout=timeout_s)
             if len(self.members) > MANY:
-                time.sleep(LOOK_S * len(self.members))  # whoever waits looks at all of them each time: seldom, then
+                time.sleep(LOOK_S * len(self.members))  # each look is at all of them: so not often
             while True:
                 self._learn(*item)
                 item = self._news.get_nowait()
@@ -338,7 +339,7 @@ class RankPool:
         self._on_message(member, message)
 
     def _may_say(self, member: RankMember, message: Message) -> bool:
-        """Whether this rank is who can know that; of the others of a world it may not speak."""
+        """Whether this rank may send that message; it may not speak for other ranks."""
         event, own, ranks = message.get("event"), member.rank.rank, len(self.members)
         if event in OF_RANK_0 and own != 0:
             return False
@@ -399,7 +400,7 @@ def start_pool(run: Run, inventory: Inventory, script: str) -> RankPool:
 
 
 def dismiss_pool(run: Run) -> None:
-    """End the ranks that are up, if any: a stage that wants the port free, or the end of the run."""
+    """End the ranks that are up, if any: for a stage that needs the port free, or at the end of the run."""
     if run.pool is not None:
         run.pool.dismiss()
         run.pool = None

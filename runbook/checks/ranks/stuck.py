@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 5.0
 TRICKLE = 16 * 1024
-"""Bytes a second between ranks below which nothing flows: store and keep-alives alone make less."""
+"""Below this many bytes a second between ranks no data flows: the store and keep-alives make less."""
 
 LONGER_S = 1.5
 """Seconds of watching before ranks are said to stand still: one lost packet stops a slow link for a while."""
@@ -72,7 +72,7 @@ def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
     evidence = (*seen.stalled[:4], *ruled_out(pool, seen), *stack_lines(pool.members[:2]))
     if seen.stalled:
         says = (
-            f"what the ranks send does not arrive any more {doing}, {progress(pool.members[0])}, although new "
+            f"what the ranks send no longer arrives {doing}, {progress(pool.members[0])}, although new "
             "connections between the nodes open and no rule of theirs blocks them"
         )
         finding = finding_for("tcp-connection-lost-midrun", says, evidence, way="silent")
@@ -91,7 +91,7 @@ def flowing(pool: RankPool, halt: Halt, doing: str, rate: float) -> Found:
 
 
 def with_folder(pool: RankPool, found: Found) -> Found:
-    """The first finding says where the rest lies."""
+    """The first finding says where the files are kept."""
     first = next(iter(found))
     head, *rest = found[first]
     found[first] = [replace(head, evidence=(*head.evidence, kept(pool))), *rest]
@@ -115,8 +115,8 @@ def stopped(member: RankMember, process: dict[str, object], doing: str) -> Findi
 
 
 def behind(pool: RankPool, doing: str) -> Found:
-    """Ranks that came less far, where no record of their calls tells better: one that waits in an earlier call of a
-    collective may only be the one whose data does not come."""
+    """Ranks that came less far, where no record of their calls tells better: one that waits in an earlier collective
+    may only be the one whose data does not arrive."""
     if found := elsewhere(pool, doing):
         return found
     seen = comparison(pool)
@@ -213,7 +213,7 @@ def look_between(pool: RankPool) -> Between:
 
 
 def ruled_out(pool: RankPool, seen: Between) -> tuple[str, ...]:
-    """What was looked at and is not it, and what to try next."""
+    """What was ruled out, and what to try next."""
     lines = [f"could not look: {why}" for why in list(seen.blind.values())[:2]]
     looked = [member for member in pool.members if member.processes]
     if looked:

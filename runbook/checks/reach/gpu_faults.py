@@ -1,4 +1,4 @@
-"""What nvidia-smi tells of faults: why it lists nothing, and whether each GPU of the inventory is sound and free."""
+"""Faults that nvidia-smi shows: why it lists nothing, and whether each GPU of the inventory is sound and free."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from runbook.parsers.nvidia import (
     waits_to_remap,
     without_spare_rows,
 )
-from runbook.transport.answers import GpuProcess
+from runbook.transport.node_answers import GpuProcess
 
 SMI_DEADLINE_S = 12
 """Seconds that nvidia-smi may take: without persistence mode it wakes eight GPUs one by one, a second each."""
 
 INFOROM_CORRUPT = 14
-"""nvidia-smi's exit code when all it has to complain of is a card's configuration memory; the answer is whole."""
+"""nvidia-smi's exit code for a corrupt infoROM, the card's configuration memory; its answer is complete."""
 
 CODES = {
     6: "no devices were found",
@@ -42,11 +42,11 @@ CODES = {
     15: "gpu is lost",
     18: "driver/library version mismatch",
 }
-"""What the exit code alone tells, as nvidia-smi's manual has it, where the words are missing or of another language."""
+"""What the exit code alone means, by nvidia-smi's manual, when the text is missing or in another language."""
 
 
 def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping[str, Any]) -> Finding | None:
-    """Why nvidia-smi listed nothing that can be gone by; None when it did its work."""
+    """Why nvidia-smi gave no usable list; None when it did."""
     wanted = f"{len(node.gpus)} GPU" + ("s" if len(node.gpus) > 1 else "")
     if smi.get("missing"):
         return missing(node, wanted, facts)
@@ -76,7 +76,7 @@ def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping
         return None
     how = f"ended with code {smi.get('code')}" if smi.get("code") is not None else "could not be started"
     listed = "and its list may be cut" if listing.gpus else "and lists no GPU in a way that is understood"
-    says = f"nvidia-smi on {node.name} {how} {listed}, so {wanted} cannot be looked at"
+    says = f"nvidia-smi on {node.name} {how} {listed}, so {wanted} cannot be checked"
     return finding_for("tool-output-unknown", says, said, way="gpus-as-user", node=node.name)
 
 
@@ -91,12 +91,12 @@ def missing(node: Node, wanted: str, facts: Mapping[str, Any]) -> Finding:
             "tool-missing", says, (*seen, f"{facts['amd']} is there"), way="gpus", gpus=len(node.gpus), node=node.name
         )
     if node.connection == "kubernetes" and not node.entry:
-        says = f"{node.place} has no nvidia-smi, so {wanted} cannot be looked at: most likely it was not given the GPUs"
+        says = f"{node.place} has no nvidia-smi, so {wanted} cannot be checked: most likely it was not given the GPUs"
         return finding_for("tool-missing", says, tuple(seen), way="gpus-pod", gpus=len(node.gpus))
     if node.entry:
-        says = f"{node.place} has no nvidia-smi, so {wanted} cannot be looked at: most likely it was not given the GPUs"
+        says = f"{node.place} has no nvidia-smi, so {wanted} cannot be checked: most likely it was not given the GPUs"
         return finding_for("tool-missing", says, tuple(seen), way="gpus-container")
-    says = f"{node.name} has no nvidia-smi, so its {wanted} cannot be looked at"
+    says = f"{node.name} has no nvidia-smi, so its {wanted} cannot be checked"
     return finding_for("tool-missing", says, tuple(seen), way="gpus-driver" if pci == 0 else "gpus-tools")
 
 
@@ -106,13 +106,14 @@ def evidence(smi: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 BUSY_SHARE = 0.25
-"""More than this share of a GPU's memory in other hands is another job: not a desktop, a monitor or a driver's own."""
+"""When other processes hold more than this share of a GPU's memory, it is another job and not a desktop, a monitor or
+the driver."""
 
 SHARER = "nvidia-cuda-mps-server"
-"""It lets several programs into a GPU that is in an exclusive mode: that is what the mode is set for."""
+"""The MPS server: it lets several programs share a GPU in an exclusive mode, which is set for this purpose."""
 
 BRIDGED = ("PCIe", "NVL", "RTX", "Quadro", "PCI-E", "TITAN")
-"""In the names of GPUs whose NVLinks need a bridge: one without any active link may simply have none."""
+"""Parts of the names of GPUs whose NVLinks need a bridge: one without any active link may have no bridge."""
 
 
 def health_findings(node: Node, gpus: Sequence[Gpu], details: Details) -> Iterator[Finding]:
@@ -199,7 +200,7 @@ def listed(numbers: Iterable[int]) -> str:
 
 
 def unreadable(node: Node, gpus: Sequence[Gpu]) -> Finding | None:
-    """Fields that the driver answers with `[Unknown Error]`: nobody knows what is wrong, and something is."""
+    """Fields that the driver answers with `[Unknown Error]`: something is wrong, and it is not known what."""
     broken = [
         gpu for gpu in gpus if {v.strip(" []").lower() for v in gpu.broken.values()} & {"unknown error", "err", "err!"}
     ]
@@ -219,7 +220,8 @@ def unreadable(node: Node, gpus: Sequence[Gpu]) -> Finding | None:
 def busy(
     node: Node, gpus: Sequence[Gpu], apps: Sequence[App], processes: Mapping[str, GpuProcess]
 ) -> tuple[list[Finding], list[str]]:
-    """Who else holds these GPUs: a finding where too little is left or nobody else is let in, else a warning."""
+    """Who else holds these GPUs: a finding when too little memory is left or no other process may use them, else a
+    warning."""
     taken: list[str] = []
     present: list[str] = []
     numbers: set[int] = set()
@@ -265,13 +267,14 @@ def who(app: App, process: GpuProcess, *, brief: bool = False) -> str:
     """One process for people: pid, user, command, memory."""
     memory = f"{app.mib:.0f} MiB" if app.mib is not None else "memory of unknown size"
     if not process:
-        return f"pid {app.pid} ({app.program}, not to be seen from here) holds {memory}"
+        return f"pid {app.pid} ({app.program}, which cannot be seen from here) holds {memory}"
     command = process["command"] or app.program
     return f"pid {app.pid} of {process['user']} ({in_brief(command) if brief else command}) holds {memory}"
 
 
 def link_finding(node: Node, gpus: Sequence[Gpu], links: Mapping[int, Mapping[int, bool]]) -> Finding | None:
-    """A GPU with fewer active NVLinks than its like on the same node; links that no such card has are not missed."""
+    """A GPU with fewer active NVLinks than others of its model on the node; a link that none of them has does not
+    count."""
     active = {gpu.index: sum(links[gpu.index].values()) for gpu in gpus if gpu.index in links}
     best: Counter[str] = Counter()
     for gpu in gpus:

@@ -37,7 +37,7 @@ from runbook.parsers.nvidia import (
     parse_gpus,
     parse_links,
 )
-from runbook.transport.answers import GPUS
+from runbook.transport.node_answers import GPUS
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember, RankPool
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 COULD_NOT_TELL = ("tool-missing", "tool-output-unknown")
 LOOKS_LIKE = ("gpu-tool-hung", "no-gpu-visible", *COULD_NOT_TELL)
 TROUBLE = ("gpu-fell-off-bus", "gpu-ecc-uncorrectable", "nvlink-error", "gpu-reset-required")
-"""What the kernel has a word for, in the order in which the one brings about the other."""
+"""Causes that the kernel log can show, each before what it leads to."""
 
 ORDER = (*TROUBLE, "fabricmanager-down", "gpu-count-mismatch", "gpu-busy")
 
@@ -68,7 +68,7 @@ def judge_gpus(node: Node, facts: Mapping[str, Any], device_order: object = None
 
     `device_order` is the job's CUDA_DEVICE_ORDER.
     """
-    smi: Mapping[str, Any] = facts.get("gpu") or {"code": None, "err": "nothing was heard of nvidia-smi"}
+    smi: Mapping[str, Any] = facts.get("gpu") or {"code": None, "err": "nvidia-smi gave no answer"}
     listing = parse_gpus(str(smi.get("out") or ""), smi.get("fields") or (), str(smi.get("err") or ""))
     details = parse_details(out_of(facts, "all"))
     named = [gpu for gpu in listing.gpus if gpu.index in node.gpus]
@@ -118,7 +118,7 @@ def out_of(facts: Mapping[str, Any], name: str) -> str:
 
 
 def one_a_cause(findings: Sequence[Finding]) -> list[Finding]:
-    """The root first; what the kernel and nvidia-smi both tell is told once, with the evidence of both."""
+    """The root first; a fault that both the kernel and nvidia-smi show is reported once, with the evidence of both."""
     kept: dict[str, Finding] = {}
     for finding in findings:
         first = kept.get(finding.cause, finding)
@@ -128,7 +128,7 @@ def one_a_cause(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def explains(found: Sequence[Finding], failed: Finding) -> bool:
-    """Whether `failed` is only what a GPU in trouble looks like from outside. A GPU is missing when it fell off."""
+    """Whether `failed` only follows from a faulty GPU. A GPU is missing when it fell off the bus."""
     if not found or found[0].cause not in TROUBLE:
         return False
     return failed.cause in LOOKS_LIKE or (failed.cause == "gpu-count-mismatch" and found[0].cause == "gpu-fell-off-bus")
@@ -142,7 +142,7 @@ def lost(node: Node, listing: Listing) -> list[Finding]:
 
 
 def seen(listing: Listing) -> tuple[str, ...]:
-    """What nvidia-smi listed, a line a GPU, and what it said besides."""
+    """What nvidia-smi listed, a line for each GPU, and its other output."""
     gpus = [f"GPU {gpu.index}: {gpu.name}, {gpu.value('pci.bus_id') or gpu.fields['uuid']}" for gpu in listing.gpus]
     return tuple([*(line.strip() for line in listing.other if line.strip()), *gpus][:8]) or ("it printed nothing",)
 
@@ -156,7 +156,7 @@ def count(node: Node, listing: Listing, on_bus: int | None) -> Finding | None:
     if listing.garbled:
         says = (
             f"nvidia-smi on {node.name} printed a line that is cut or garbled, so GPU {', '.join(map(str, absent))} "
-            "cannot be looked at"
+            "cannot be checked"
         )
         return finding_for("tool-output-unknown", says, listing.garbled[:6], way="gpus", node=node.name)
     shown = ", ".join(map(str, sorted(present)))
@@ -203,7 +203,7 @@ def kernel_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tu
         last = those[-1]
         at = f"GPU {index[last.bus]}" if last.bus in index else f"the GPU at {last.bus}"
         numbers = sorted({index[event.bus] for event in those if event.bus in index})
-        says = f"{at} of {node.name} {BY_KERNEL[cause]}, says the kernel {ago(last)} (Xid {last.number})"
+        says = f"{at} of {node.name} {BY_KERNEL[cause]}, by the kernel's log {ago(last)} (Xid {last.number})"
         texts = tuple(dict.fromkeys(event.text for event in those))[-6:]
         way = MENDED_BY[cause] if numbers else "reboot"
         found.append(finding_for(cause, says, texts, way=way, indices=",".join(map(str, numbers))))
@@ -211,14 +211,14 @@ def kernel_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tu
 
 
 def silent(facts: Mapping[str, Any]) -> list[str]:
-    """Warnings about questions that nvidia-smi never answered, though it answered the first."""
+    """Warnings about queries that nvidia-smi did not answer, although it answered the first."""
     asked = {"apps": "--query-compute-apps", "links": "nvlink -s", "all": "-q"}
     mute = [f"`nvidia-smi {words}`" for name, words in asked.items() if (facts.get(name) or {}).get("timed_out")]
     return [f"{' and '.join(mute)} did not return within {SMI_DEADLINE_S} s"] if mute else []
 
 
 FOLLOWS = {"no-gpu-visible", "device-ordinal-invalid", "gpu-busy", "gpu-out-of-memory", "fabricmanager-down"}
-"""What a rank says of a GPU that something else is wrong with."""
+"""A rank's error about a GPU that has a fault of its own."""
 
 
 def look_at_gpus(at: Context) -> dict[str, GpuJudgement]:
@@ -248,10 +248,8 @@ def all_sound(gpus: Mapping[str, GpuJudgement]) -> bool:
 def torch_beside_gpus(
     pool: RankPool | None, node: Node, imported: set[str], gpus: Mapping[str, GpuJudgement], *, waited: bool
 ) -> tuple[list[Finding], list[Finding]]:
-    """What the ranks of a node found of torch, without what they only found because of a GPU that is at fault.
-
-    `waited`: they had the time that an import may take.
-    """
+    """What the ranks of a node found out about torch, without errors that follow from a faulty GPU. `waited`: they had
+    the full time for an import."""
     judged = gpus.get(node.name, GpuJudgement())
     ranks = pool.on(node.name) if pool else []
     if not waited and node.name not in imported and not any(rank.failure or rank.over for rank in ranks):
@@ -269,7 +267,7 @@ def torch_beside_gpus(
 
 
 def cuda_of(ranks: Sequence[RankMember]) -> str | None:
-    """The CUDA that torch was built for, from its own version text (2.5.1+cu124) where a rank did not come further."""
+    """The CUDA that torch was built for, from its own version text (2.5.1+cu124) when a rank came no further."""
     for rank in ranks:
         if match := re.search(r"torch \S+\+cu(\d+)(\d)\b", str((rank.failure or {}).get("text"))):
             return f"{match[1]}.{match[2]}"
@@ -277,7 +275,7 @@ def cuda_of(ranks: Sequence[RankMember]) -> str | None:
 
 
 def driver_warnings(judged: Mapping[str, GpuJudgement]) -> dict[str, str]:
-    """Nodes whose driver is not the one that most have, or not the newest of two: a warning for each."""
+    """A warning for each node whose driver is not the most common one or, of two, not the newest."""
     drivers = {name: one.driver for name, one in judged.items() if one.driver}
     if len(set(drivers.values())) < 2:
         return {}

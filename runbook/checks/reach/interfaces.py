@@ -19,13 +19,13 @@ INSIDE = re.compile(
     r"(docker|podman|cni|virbr|lxcbr|lxdbr|veth|vmnet|vboxnet|dummy|kube-|nodelocaldns|br-(?=[0-9a-f]{12}$))"
 )
 """What Docker, Podman, libvirt, LXC, VMware, VirtualBox and Kubernetes call the interfaces that they make for the
-guests of one machine: their addresses are the same on every machine, and lead nowhere outside."""
+guests of one machine: their addresses are the same on every machine and cannot be reached from outside."""
 
 
 def interface_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any]) -> list[Finding]:
     """Whether the interfaces that NCCL and gloo are told to use exist here, are up, and have an address.
 
-    Both are looked at, whatever the backend: a name that is wrong for one of them is a mistake that waits.
+    Both are checked, whatever the backend: a wrong name for one of them fails as soon as the backend changes.
     """
     settings = socket_interfaces(inventory, node)
     used = "NCCL_SOCKET_IFNAME" if inventory.rendezvous.backend == "nccl" else "GLOO_SOCKET_IFNAME"
@@ -40,12 +40,11 @@ def interface_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any
 
 
 def of_pod(pod: Pod) -> str:
-    """Which machine a pod is on, and what of that is not looked at."""
+    """Which machine a pod is on, and what of that machine is not checked."""
     if pod.host_network:
-        return f"pod on {pod.machine}, with its network; its kernel's log not looked at"
+        return f"pod on {pod.machine}, with its network; its kernel's log not checked"
     return (
-        f"pod on {pod.machine}, with a network of its own; packet filters and kernel's log of {pod.machine} not "
-        "looked at"
+        f"pod on {pod.machine}, with a network of its own; packet filters and kernel's log of {pod.machine} not checked"
     )
 
 
@@ -124,13 +123,13 @@ def interface_finding(
         says = f"{node.name} has no interface {expression}" + (f"; {owner} carries {node.address}" if owner else "")
     elif several and all(INSIDE.match(name) and name != owner for name in chosen):
         says = (
-            f"{node.name} is told to use {chosen[0]}, which exists for the guests of that machine only: no other "
+            f"{node.name} is set to use {chosen[0]}, which exists for the guests of that machine only: no other "
             "node can reach it"
         )
     elif not usable:
         return unusable(node, chosen[0], interfaces[chosen[0]], owner, evidence)
     elif several and all("LOOPBACK" in interfaces[name]["flags"] for name in usable):
-        says = f"{node.name} is told to use {usable[0]}, its loopback: no other node can reach it there"
+        says = f"{node.name} is set to use {usable[0]}, its loopback: no other node can reach it there"
     else:
         return None
     return finding_for(cause, says, evidence, way="named", node=node.name, name=suggestion)
@@ -139,7 +138,9 @@ def interface_finding(
 def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: tuple[str, ...]) -> Finding:
     """An interface that is there and cannot be used: switched off, without a carrier, or without an address."""
     if entry["state"] == "DOWN" and "UP" in entry["flags"]:
-        says = f"interface {name} of {node.name} has no carrier: it is switched on and hears nothing from the other end"
+        says = (
+            f"interface {name} of {node.name} has no carrier: it is switched on, and no signal comes from the other end"
+        )
         seen = (f"{name}: NO-CARRIER, state DOWN", *evidence)
         return finding_for("interface-missing", says, seen, way="no-carrier", name=word(name), node=node.name)
     if entry["state"] == "DOWN":
@@ -164,5 +165,5 @@ def variable_is_read(inventory: Inventory, variable: str) -> bool:
 
 
 def link_local(address: str) -> bool:
-    """Addresses that a host gives itself when nobody gave it one."""
+    """Link-local addresses, which a host gives itself."""
     return address.startswith(("fe80:", "169.254."))

@@ -19,19 +19,19 @@ from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 from runbook.parsers.clock import FAIL_S, WARN_S
-from runbook.transport.answers import REACH, ReachAnswer
 from runbook.transport.kubernetes_pods import Pod
+from runbook.transport.node_answers import HOST_FACTS, HostFacts
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankPool
 
 
 LOGIN_SHARE = 0.75
-"""Of the stage's time: what is known of the nodes that were reached by then is still to be asked."""
+"""This part of the stage's time is for logins; the nodes reached by then are asked in the rest."""
 
 IMPORT_TIMEOUT_S = 90.0
 IMPORT_BESIDE_FAULT_S = 3.0
-"""How long torch is waited for when the run is known to stop here: a node is out of reach, or a GPU is at fault, and a
+"""How long to wait for torch when the run is known to stop here: a node is out of reach, or a GPU is at fault, and a
 rank may hang on that very GPU."""
 
 
@@ -55,7 +55,7 @@ class Reach(Check):
         with ThreadPoolExecutor(1, "gpus") as beside:
             looking = beside.submit(look_at_gpus, at)
             facts = at.ask(
-                REACH, lambda node: {"address": node.address} if node.place != node.name else {}, timeout_s=30.0
+                HOST_FACTS, lambda node: {"address": node.address} if node.place != node.name else {}, timeout_s=30.0
             )
             gpus = looking.result()
         clocks = at.each(lambda node: at.session(node).clock(), reached)
@@ -84,10 +84,11 @@ class Reach(Check):
 
 @dataclass(frozen=True)
 class Learned:
-    """What was learned of all nodes. `imported`: nodes whose ranks all have torch. `waited`: they had time for it."""
+    """What was learned about all nodes. `imported`: nodes whose ranks all have torch. `waited`: they had time for
+    it."""
 
     at: Context
-    facts: Mapping[str, ReachAnswer | Outcome]
+    facts: Mapping[str, HostFacts | Outcome]
     clocks: Clocks
     gpus: Mapping[str, GpuJudgement]
     pool: RankPool | None
@@ -111,10 +112,10 @@ class Learned:
         if isinstance(facts, Outcome):
             return facts
         if facts is None:
-            return no_answer(node.name, "reach", TimeoutError())
+            return no_answer(node.name, "host_facts", TimeoutError())
         return self._judge(node, session.hello, facts)
 
-    def _judge(self, node: Node, hello: Facts, facts: ReachAnswer) -> Outcome:
+    def _judge(self, node: Node, hello: Facts, facts: HostFacts) -> Outcome:
         at, pod = self.at, self.at.run.site.pods.entered(node.name)
         gpus = self.gpus.get(node.name, GpuJudgement())
         findings = folder_findings(node, hello)
@@ -150,7 +151,7 @@ class Learned:
             return None
         return next(m.steps["imported"] for m in self.pool.on(node.name) if "imported" in m.steps)
 
-    def _metrics(self, node: Node, hello: Facts, facts: ReachAnswer, pod: Pod | None, torch: Facts | None) -> Facts:
+    def _metrics(self, node: Node, hello: Facts, facts: HostFacts, pod: Pod | None, torch: Facts | None) -> Facts:
         told: Facts = {
             "hostname": facts["hostname"],
             "python": hello["python"],
@@ -208,7 +209,7 @@ class Clocks:
         )
 
     def proof(self, node: str) -> str | None:
-        """The words for a clock that is right; that this machine's is wrong is no node's fault, but worth saying."""
+        """The text for a clock that is right; a wrong clock of this machine is not a node's fault, but is mentioned."""
         if node not in self.offsets or abs(self.offsets[node] - self.right) >= WARN_S:
             return None
         if abs(self.right) < WARN_S:

@@ -22,12 +22,12 @@ STARVED = 0.6
 
 
 def is_ready_python(process: Facts) -> bool:
-    """A Python that is ready to run: before it comes whatever the inventory's activate line does."""
+    """The name of a Python process that has started; before it, the inventory's activate line runs."""
     return process["state"] == "R" and str(process["comm"]).startswith("python")
 
 
 def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tuple[list[Finding], list[Finding]]:
-    """What stands between this node's ranks and an imported torch: failures, and what could not be found out."""
+    """What keeps this node's ranks from importing torch: failures, and what could not be found out."""
     if pool is None:
         return [], []  # nothing was started
     if isinstance(error := pool.failures.get(node.name), BaseException):
@@ -41,7 +41,7 @@ def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tup
         return failures[:1], []
     if node.name in imported:
         return [], []
-    if time.monotonic() - pool.looked > FRESH_S:  # one look is for all nodes, not one for each that is late
+    if time.monotonic() - pool.looked > FRESH_S:  # one look serves all nodes, not one for each that is late
         gather(pool)
     waiting = [member for member in members if "imported" not in member.steps]
     for member in waiting:
@@ -58,7 +58,7 @@ def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tup
     if node.activate and silent == waiting:
         finding = finding_for(
             "activation-failed",
-            f"on {node.name} the inventory's activate line does not come to an end: {node.activate}",
+            f"on {node.name} the inventory's activate line does not end: {node.activate}",
             tuple(f"{p['comm']} (pid {p['pid']}) is running" for m in waiting[:1] for p in m.processes[:4])
             or ("it printed nothing",),
             way="hangs",
@@ -78,12 +78,14 @@ def torch_findings(pool: RankPool | None, node: Node, imported: set[str]) -> tup
 
 
 def never_began(node: Node, member: RankMember) -> Finding:
-    """The launch script is through, Python was started, and not one line of the rank has run."""
+    """The launch script has ended, Python was started, and no line of the rank has run."""
     process = member.processes[0]
     return finding_for(
         "ranks-missing",
-        f"{member.label} never came: Python (pid {process['pid']}) was started there and has not come to its first "
-        "line",
+        (
+            f"{member.label} never came: Python (pid {process['pid']}) was started there and has not reached its "
+            "first line"
+        ),
         (
             (
                 f"pid {process['pid']}: state {process['state']}, in {process['wchan'] or '?'}, "

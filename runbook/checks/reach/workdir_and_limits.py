@@ -58,7 +58,7 @@ def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, An
 
 
 def _cannot_be_written(node: Node, place: Mapping[str, Any], seen: tuple[str, ...]) -> Finding:
-    """Where the file system would take it, and what stands at its place, or whose that is, does not let it be made."""
+    """Why the workdir cannot be made although the file system has room: what is at its place, or who owns that."""
     workdir, user, there = place["workdir"], place["user"], place["there"]
     if place.get("link"):
         says = f"the workdir {workdir} of {node.name} is a link to {place['link']}, which is not there"
@@ -106,7 +106,7 @@ def _full(node: Node, place: Mapping[str, Any], seen: str, room: str | None) -> 
 
 
 def python_finding(node: Node, hello: Mapping[str, Any]) -> Finding | None:
-    """Whether the supervisor had to do without the interpreter that the inventory names, and why.
+    """Whether the supervisor could not use the interpreter that the inventory names, and why.
 
     With an `activate` line the name may only mean something behind it: then the ranks find out.
     """
@@ -125,7 +125,7 @@ def python_finding(node: Node, hello: Mapping[str, Any]) -> Finding | None:
 
 
 MEMLOCK_FAIL, MEMLOCK_WARN = MEMLOCK_KIB << 10, 1 << 30
-"""Bytes: with the first two nodes do not get up, with the second many nodes may not."""
+"""Bytes that may be locked: with the first, two nodes do not start; with the second, many nodes may not."""
 
 FILES_FAIL, FILES_WARN = FILES, 1024
 """Each peer holds a handful; 1024 is what every system starts with."""
@@ -148,7 +148,7 @@ def limit_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any], w
 
 def _memlock(inventory: Inventory, node: Node, limits: Facts, warnings: list[str]) -> Finding | None:
     soft, hard = limits.get("memlock_bytes"), limits.get("memlock_hard_bytes")
-    # Root is not limited, and who may raise the limit by `activate` perhaps does.
+    # Root is not limited, and a user who may raise the limit perhaps does so in `activate`.
     if inventory.infiniband is None or soft is None or limits.get("may_lock") or soft >= MEMLOCK_WARN:
         return None
     can_raise = node.activate is not None and (hard is None or hard >= MEMLOCK_FAIL)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from runbook.files.document import Document
+from runbook.files.yaml_document import Document
 from runbook.lint.rule_inputs import InventoryFile, PlaybookFile
 from runbook.lint.rules import (
     access,

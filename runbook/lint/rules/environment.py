@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from runbook.files.document import Document, Keys
+from runbook.files.yaml_document import Document, Keys
 from runbook.lint.rule_inputs import InventoryFile, PlaybookFile
 from runbook.lint.rules.environment_names import VariableFault, name_faults
 from runbook.lint.rules.environment_values import value_faults

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
-from runbook.files.document import Document, Keys
+from runbook.files.yaml_document import Document, Keys
 from runbook.lint.rule_inputs import InventoryFile, PlaybookFile
 from runbook.lint.rules.environment import WrittenVariable, for_all_nodes, of_inventory, of_playbook, problem_at
 from runbook.lint.rules.environment_names import VariableFault

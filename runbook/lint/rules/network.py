@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ipaddress import IPv6Address, ip_address, ip_network
 
 from runbook.files.address import is_ip, is_loopback
-from runbook.files.document import Keys
+from runbook.files.yaml_document import Keys
 from runbook.lint.rule_inputs import InventoryFile, all_trusted, named, node_span, places, said, trusted, wrote
 from runbook.model.errors import Problem, Span
 from runbook.model.inventory import Node

@@ -9,8 +9,8 @@ from typing import Any
 
 from runbook.checks.allreduce import AllReduce
 from runbook.checks.base import Check
-from runbook.files.document import Keys
 from runbook.files.templating import is_template, names_used, truth
+from runbook.files.yaml_document import Keys
 from runbook.launch.ranks import hca_expression
 from runbook.lint.planned_stages import Staged, stage_by_stage
 from runbook.lint.rule_inputs import PlaybookFile

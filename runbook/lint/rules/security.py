@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from functools import lru_cache
 
-from runbook.files.document import Document, Keys, split_lines
+from runbook.files.yaml_document import Document, Keys, split_lines
 from runbook.lint.rule_inputs import scalars
 from runbook.model.errors import Problem, Span
 from runbook.model.secrets import (

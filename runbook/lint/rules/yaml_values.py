@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from runbook.files.document import Document
+from runbook.files.yaml_document import Document
 from runbook.lint.rule_inputs import scalars
 from runbook.model.errors import Problem, Span
 

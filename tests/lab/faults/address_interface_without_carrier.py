@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lab import Lab
 from lab.fault import Fault
-from lab.proc import call
+from lab.processes import call
 
 
 def breaks(lab: Lab) -> None:

@@ -7,7 +7,7 @@ import time
 
 from lab import Lab
 from lab.fault import Fault, Strike
-from lab.proc import call
+from lab.processes import call
 
 
 def flap(lab: Lab) -> None:

@@ -1,4 +1,4 @@
-"""Debian's line: the master takes its own name for 127.0.1.1."""
+"""Debian's line: the master resolves its own name to 127.0.1.1."""
 
 from __future__ import annotations
 

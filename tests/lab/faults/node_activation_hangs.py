@@ -1,4 +1,4 @@
-"""The activate line never comes to an end."""
+"""The activate line never ends."""
 
 from __future__ import annotations
 

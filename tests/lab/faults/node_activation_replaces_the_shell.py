@@ -10,6 +10,6 @@ FAULT = Fault(
     ranks=True,
     cause="activation-failed",
     nodes="node-b",
-    says=(r"does not come back", r"take `exec`"),
+    says=(r"does not return", r"take `exec`"),
     within_s=5,
 )

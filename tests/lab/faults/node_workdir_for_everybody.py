@@ -12,7 +12,7 @@ FAULT = Fault(
     nodes="node-b",
     says=(
         r"/scratch",
-        r"everybody may write",
+        r"every user may write",
         r"namei -l",
     ),
     within_s=6,

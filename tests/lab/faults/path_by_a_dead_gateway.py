@@ -9,7 +9,7 @@ FAULT = Fault(
     stage="ping",
     cause="no-route",
     nodes="node-b",
-    says=(r"behind the gateway 10\.\d+\.\d+\.123, which does not answer",),
+    says=(r"to the gateway 10\.\d+\.\d+\.123, which does not answer",),
     mends=True,
     within_s=8,
 )

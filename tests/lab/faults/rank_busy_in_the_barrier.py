@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lab.fault import Fault
-from lab.meddling import meddle
+from lab.wrong_collectives import meddle
 
 FAULT = Fault(
     breaks=lambda lab: meddle(lab["node-a"], "time.sleep(1000)", name="barrier"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lab.fault import Fault
-from lab.meddling import write_sitecustomize
+from lab.wrong_collectives import write_sitecustomize
 
 WRAPPER = """\
 import builtins, os, sys, time

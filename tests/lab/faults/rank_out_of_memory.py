@@ -1,4 +1,4 @@
-"""The kernel kills a rank for want of memory: its control group has less than the sweep needs."""
+"""The kernel kills a rank for lack of memory: its control group has less than the sweep needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAULT = Fault(
     stage="full",
     cause="rank-killed",
     nodes="node-b",
-    says=(r"killed by the kernel for want of memory",),
+    says=(r"killed by the kernel for lack of memory",),
     torchrun=True,
     within_s=6,
 )

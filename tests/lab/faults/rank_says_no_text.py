@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lab.fault import Fault
-from lab.meddling import meddle
+from lab.wrong_collectives import meddle
 
 CODE = "if called == 3:\n    open(b'/data/caf\\xe9')\nreturn real(*args, **options)"
 

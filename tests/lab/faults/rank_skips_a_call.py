@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lab.fault import Fault
-from lab.meddling import meddle
+from lab.wrong_collectives import meddle
 
 FAULT = Fault(
     breaks=lambda lab: meddle(lab["node-b"], "if called == 4:\n    return None\nreturn real(*args, **options)"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lab.fault import Fault
-from lab.meddling import meddle
+from lab.wrong_collectives import meddle
 
 CODE = """\
 work = real(*args, **options)

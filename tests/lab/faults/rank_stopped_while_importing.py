@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lab.fault import Fault
-from lab.meddling import at_start
+from lab.wrong_collectives import at_start
 
 CODE = "import threading\nthreading.Timer(0.8, lambda: os.kill(os.getpid(), 19)).start()"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lab.fault import Fault
-from lab.meddling import at_start
+from lab.wrong_collectives import at_start
 
 FAULT = Fault(
     breaks=lambda lab: at_start(lab["node-b"], "os.environ['RANK'] = '0'"),

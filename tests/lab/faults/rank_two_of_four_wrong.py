@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lab import Lab
 from lab.fault import Fault
-from lab.meddling import meddle
+from lab.wrong_collectives import meddle
 
 CODE = "if args[0].numel() > 100:\n    args[0][7] += 3\nreturn real(*args, **options)"
 

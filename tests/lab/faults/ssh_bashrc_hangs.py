@@ -1,4 +1,4 @@
-"""The .bashrc never comes to an end."""
+"""The .bashrc never ends."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""The programs of `runbook/node/` as they are sent: with the modules of ours that they import, and nothing has to lie
-on the node.
-
-The supervisor carries what most programs share. So one that is called in it comes with the rest alone, and one that is
-started by itself is a single file. What is sent has the lines of its source, without what is written there for its
-readers.
-"""
+"""The programs of `runbook/node/` as they are sent: with the modules of ours that they import, so that nothing has to
+be installed on the node. The supervisor has the modules that most programs share: a program that is called in it is
+sent with the rest only, and one that is started by itself is a single file. Line numbers are those of the source;
+comments and docstrings are left out."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ ROOM = "runbook.node"
 
 SUPERVISOR = "supervisor"
 CARRIED = "tools"
-"""The supervisor needs no tool of the node; what is called in it does."""
+"""The supervisor itself runs no tool of the node; programs that are called in it do."""
 
 _IMPORTED = re.compile(rf"^from {re.escape(ROOM)}\.(\w+) import", re.MULTILINE)
 
@@ -39,14 +36,14 @@ def source(name: str) -> bytes:
 
 @functools.cache
 def called(name: str) -> bytes:
-    """A program that the supervisor is to run, by name, after what it imports and the supervisor has not."""
+    """A program for the supervisor to run, by name, after the modules it imports that the supervisor does not have."""
     parts = [part for part in _needs(name) if part not in _supervisor_has()]
     return json.dumps({f"{ROOM}.{part}": _short(part) for part in parts} | {name: _short(name)}).encode()
 
 
 @functools.cache
 def started(name: str) -> bytes:
-    """A program as one file. One that needs nothing else of ours is its source, which others read as well."""
+    """A program as one file. One that imports nothing of ours is sent as its source, which people read as well."""
     modules = {f"{ROOM}.{part}": _short(part) for part in (_supervisor_has() if name == SUPERVISOR else _needs(name))}
     if not modules:
         return source(name)

@@ -1,6 +1,6 @@
-"""Nodes whose places spares have taken, and what may still live there of an earlier attempt: a node that was not heard
-when it was replaced has ranks that nobody could end. They are ended, their logs fetched and their files removed once it
-is heard again."""
+"""Nodes whose places spares have taken, and what may still live there of an earlier attempt: a node that did not answer
+when it was replaced has ranks that could not be ended. They are ended, their logs fetched and their files removed once
+it answers again."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory
 
 LEAVE_S = 5.0
-"""How long whoever leaves waits for an answer that is under way. What is not ended then is told as left."""
+"""How long the end of the `with` block waits for an answer that is under way. What is not ended then is reported as
+left."""
 AGAIN_S = 30.0
 """How long to wait before they are asked again."""
 
 
 class ReplacedNodes:
     """Of the job `id`, whose run has its folder at `run_dir`. They are asked now and then while the `with` block
-    lasts. `say` is told what happens, as in the events of a run."""
+    lasts. `say` is called with what happens, as in the events of a run."""
 
     def __init__(self, inventory: Inventory, id: str, run_dir: Path, say: Callable[..., None], forks: int) -> None:
         self._inventory = inventory
@@ -57,7 +58,7 @@ class ReplacedNodes:
             self.ask()
 
     def ask(self) -> None:
-        """Each of them once, unless the thread that asks them now and then is still at it."""
+        """Ask each of them once, unless the thread that asks them now and then still does."""
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             return
         for name in self.left:
@@ -73,11 +74,11 @@ class ReplacedNodes:
                 job = cluster.job(self._id)
                 if living(job):
                     ended = f"what ran there of {job.attempt} is ended: it was replaced"
-                    self._say(f"{name} is heard again, and {ended}", name)
+                    self._say(f"{name} answers again, and {ended}", name)
                     stop(cluster, job)
                     job = cluster.job(self._id)
             except FilesWrong:
-                return True  # somebody has cleaned it
+                return True  # it has been cleaned up
             secrets = job_secrets(cluster, job)
             kept = kept_of(cluster, job, self._run_dir, lambda *_: None, secrets, goes_on=True)
             return not read(kept) and clean(cluster, job).removed == [name]

@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from runbook.checks.bandwidth.rounds import Schedule
+from runbook.checks.bandwidth.pairing_rounds import Schedule
 from runbook.checks.bandwidth.slow_links import Endpoint, Judgement, Link, LinksVerdict, Measured, Role, verdict
 
 NOISE, TRANSIENTS = 0.03, 0.002

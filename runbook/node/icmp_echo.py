@@ -1,5 +1,5 @@
-"""ICMP echoes over sockets of our own: one process for all peers. What does not come back whole is left to `ping`,
-which tells more. Python 3.8, standard library.
+"""ICMP echoes over sockets of our own: one process for all peers. Peers that do not answer every echo are left to
+`ping`, which shows more. Python 3.8, standard library.
 
 Only root and CAP_NET_RAW may open such sockets, and those whose group is in net.ipv4.ping_group_range.
 """
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from runbook.node.event_loop import Conversation, EventLoop
-    from runbook.transport.answers import Pinged
+    from runbook.transport.node_answers import Pinged
 
 PAUSE_S = 0.005
 FULL = 5
 SIGN_S = 0.35
-"""Who has answered none of the first echoes by then is left to others."""
+"""A peer that has answered none of the first echoes by then is left to `ping`."""
 LAST_S = 0.3
 """How long the last echoes are waited for."""
 ECHO = {socket.AF_INET: (8, 0, socket.IPPROTO_ICMP), socket.AF_INET6: (128, 129, socket.IPPROTO_ICMPV6)}
@@ -41,7 +41,7 @@ class Peer:
         self.trips: dict[str, list[float]] = {"small": [], "full": []}  # seconds
 
     def result(self) -> dict[str, Pinged] | None:
-        """As `ping` would have it, where every echo came back; else None."""
+        """The result in `ping`'s form, if every echo came back; else None."""
         found: dict[str, Pinged] = {}
         for size, sent in self.sent.items():
             trips = self.trips[size]
@@ -81,7 +81,7 @@ class Echoes:
         return sock
 
     def run(self, peers: list[Peer], count: int) -> Conversation:
-        """Generator: so many small echoes to each, and a few of full size."""
+        """Generator: send this many small echoes to each, and a few of full size."""
         listening = [self.loop.start(self._listen(sock)) for sock in self.sockets.values()]
         begun = self.loop.clock
         for turn in range(count):
@@ -142,7 +142,7 @@ def checksum(packet: bytes) -> int:
 
 
 def echoes(loop: EventLoop, addresses: dict[str, int], count: int) -> dict[str, dict[str, Pinged]]:
-    """`addresses`: address -> bytes of a full-size echo's data. By address what came of its echoes, where all came
+    """`addresses`: address -> bytes of a full-size echo's data. By address, the result of its echoes, if all came
     back."""
     peers = [Peer(address, size) for address, size in addresses.items()]
     over: list[Any] = []
@@ -153,7 +153,7 @@ def echoes(loop: EventLoop, addresses: dict[str, int], count: int) -> dict[str, 
         try:
             loop.start(Echoes(family, loop).run(those, count), over.append)
         except OSError:
-            over.append(None)  # we may not
+            over.append(None)  # not permitted
     while len(over) < len({":" in peer.address for peer in peers}):
         loop.turn()
     told = {peer.address: peer.result() for peer in peers}

@@ -17,7 +17,7 @@ from runbook.checks.network.live_traffic import Between, between
 from runbook.files.inventory import load_inventory
 from runbook.transport import Session, Site
 
-from .world import machine
+from .made_up_cluster import machine
 
 pytestmark = pytest.mark.lab
 

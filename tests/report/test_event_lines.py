@@ -15,7 +15,7 @@ from runbook.model.secrets import Secret
 from runbook.model.verdict import Outcome
 from runbook.report.run_json import Jsonl, from_json, read, replay, to_json
 
-from .stories import STORIES, firewall
+from .made_up_runs import STORIES, firewall
 from .strategies import EVENTS, UNHURRIED
 
 

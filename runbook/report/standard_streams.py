@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from typing import TextIO, cast
 
-from runbook.model.visible import json_visible, visible, visible_lines
+from runbook.model.escaped_text import json_visible, visible, visible_lines
 from runbook.report.safe_text import ascii_only
 
 NAMES = {"stdout": "standard output", "stderr": "standard error"}

@@ -1,7 +1,7 @@
-"""What the programs of `runbook/node/` may say, field by field: the one boundary that everything from a node passes.
+"""The types of what the programs of `runbook/node/` may answer, field by field: everything from a node is checked here.
 
-Each description stands beside nothing else: types, ranges and lengths, names by what the kernel allows. Fields that no
-description names are dropped. `agreeing` checks besides that an answer is one to what was asked.
+They have types, ranges and lengths; names follow what the kernel allows. Fields that no type names are dropped.
+`answer` also checks that an answer fits the question.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ else:
             return super().__new__(cls, value)
 
 
-# The supervisor's first words.
+# The supervisor's first frame.
 
 
 class WorkdirFacts(TypedDict):
@@ -163,7 +163,7 @@ class SharedMemory(TypedDict):
     free_bytes: Count
 
 
-class ReachAnswer(TypedDict):
+class HostFacts(TypedDict):
     hostname: Line
     interfaces: dict[Interface, InterfaceFacts]
     limits: Limits
@@ -196,7 +196,7 @@ class RouteEntry(TypedDict, total=False):
 
 
 Selector = Annotated[dict[Word, Line | Integer | bool | list[Line] | None], Meta(max_length=64)]
-"""A rule of `ip -j rule`. All of it is kept: each key that nobody knows selects packets in a way that nobody knows."""
+"""A rule of `ip -j rule`. All of it is kept: an unknown key selects packets in an unknown way."""
 
 
 class Route(TypedDict, total=False):
@@ -319,8 +319,8 @@ class SocketHolder(TypedDict):
     sockets: Count
 
 
-class Ephemeral(TypedDict):
-    """The ports that the kernel hands out; `low` and `high` alone, and null, where it does not say."""
+class EphemeralPorts(TypedDict):
+    """The ports that the kernel hands out; only `low` and `high`, which are null, when it does not say."""
 
     low: Port | None
     high: Port | None
@@ -454,7 +454,7 @@ class Listener(TypedDict):
     rank: Count | None
 
 
-class Flows(TypedDict):
+class RankConnections(TypedDict):
     connections: list[TcpConnection]
     listening: list[Listener]
 
@@ -536,7 +536,7 @@ class Collected(TypedDict):
     seconds: Seconds
 
 
-# Jobs: what keepers write down, and what a node tells of it.
+# Jobs: what keepers write down, and what a node reports of it.
 
 
 class Tabled(dict[str, Any]):
@@ -567,7 +567,7 @@ else:
         needed: ClassVar[tuple[str, ...]] = journal.WRITTEN
 
     class LivingJournal(JournalFacts):
-        """One of which the node looked whether anything of it lives."""
+        """The same, after the node has looked which of its processes live."""
 
         __slots__ = ()
         needed = (*journal.WRITTEN, "lives", "keeper_lives")
@@ -580,7 +580,7 @@ else:
         needed = tuple(journal.DAMAGED)
 
     class About(Tabled):
-        """`job.json`: what whoever launched a job wrote of it, on each node."""
+        """`job.json`: what the launch of a job wrote about it on each node."""
 
         __slots__ = ()
         kinds = journal.ABOUT
@@ -624,7 +624,7 @@ class CleanAnswer(TypedDict):
 
 
 class Asked(str, Generic[Told]):
-    """The name of a program, and what it answers: whoever calls by it knows the fields of what comes back."""
+    """The name of a program, with the type of its answer: a call by it returns typed fields."""
 
     answer: type[Told]
 
@@ -637,33 +637,33 @@ class Asked(str, Generic[Told]):
 ADAPTERS = Asked("adapters", Adapters)
 COLLECT = Asked("collect", Collected)
 COUNTERS = Asked("counters", Counters)
-EPHEMERAL = Asked("ephemeral", Ephemeral)
-FLOWS = Asked("flows", Flows)
+EPHEMERAL_PORTS = Asked("ephemeral_ports", EphemeralPorts)
 GPUS = Asked("gpus", GpusAnswer)
+HOST_FACTS = Asked("host_facts", HostFacts)
 IBSTAT = Asked("ibstat", IbstatAnswer)
 PING = Asked("ping", PingAnswer)
 PORT = Asked("port", PortAnswer)
 PYTHONS = Asked("pythons", Pythons)
+RANK_CONNECTIONS = Asked("rank_connections", RankConnections)
 RANK_PROCESSES = Asked("rank_processes", RankProcesses)
-REACH = Asked("reach", ReachAnswer)
 ROUTE = Asked("route", Routes)
 STACK_SAMPLES = Asked("stack_samples", StackSamples)
 SURVEY = Asked("survey", SurveyAnswer)
 
 _ONE_ANSWER: tuple[Asked[Any], ...] = (
-    *(ADAPTERS, COLLECT, COUNTERS, EPHEMERAL, FLOWS, GPUS, IBSTAT, PING, PORT, PYTHONS),
-    *(RANK_PROCESSES, REACH, ROUTE, STACK_SAMPLES, SURVEY),
+    *(ADAPTERS, COLLECT, COUNTERS, EPHEMERAL_PORTS, GPUS, HOST_FACTS, IBSTAT, PING, PORT, PYTHONS),
+    *(RANK_CONNECTIONS, RANK_PROCESSES, ROUTE, STACK_SAMPLES, SURVEY),
 )
 ANSWERS: Mapping[str, Any] = {
     **{asked: asked.answer for asked in _ONE_ANSWER},
-    "job prepare": Prepared,
-    "job watch": Watched,
-    "job stop": KeptAnswer,
-    "job kill": KeptAnswer,
-    "job list": Listed,
-    "job clean": CleanAnswer,
+    "job_control prepare": Prepared,
+    "job_control watch": Watched,
+    "job_control stop": KeptAnswer,
+    "job_control kill": KeptAnswer,
+    "job_control list": Listed,
+    "job_control clean": CleanAnswer,
 }
-"""By program; where that obeys several orders, by program and order."""
+"""By program; for one with several orders, by program and order."""
 
 
 def answer(program: str, arguments: Mapping[str, Any], said: bytes) -> dict[str, Any]:
@@ -672,8 +672,8 @@ def answer(program: str, arguments: Mapping[str, Any], said: bytes) -> dict[str,
     found: dict[str, Any] = decoded(said, ANSWERS[name])
     wanted, got = _asked(program, arguments, found)
     if wanted != got:
-        raise UnexpectedAnswer(f"it tells of {_few(got)}, and was asked for {_few(wanted)}")
-    if name == "job watch" and (sent := sum(map(len, found["read"].values()))) > _most(arguments, found):
+        raise UnexpectedAnswer(f"it is about {_few(got)}, and was asked for {_few(wanted)}")
+    if name == "job_control watch" and (sent := sum(map(len, found["read"].values()))) > _most(arguments, found):
         raise UnexpectedAnswer(f"it sends {sent} bytes of logs at once, and was asked for {arguments['most']}")
     return found
 
@@ -684,18 +684,20 @@ def _most(arguments: Mapping[str, Any], found: Mapping[str, Any]) -> int:
 
 
 def _asked(program: str, arguments: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """What an answer has to tell of, and what it tells of, where that must be the same."""
+    """What an answer has to be about, and what it is about: both must be the same."""
     if program in ("ping", "route"):
         sides = (arguments["targets"], found["targets"])
         wanted, got = ([f"{one['peer']} at {one['address']}" for one in side] for side in sides)
         return [*wanted, *arguments.get("names", ())], [*got, *found.get("names", ())]
     if program == "port":
         return [str(port) for port in arguments["ports"]], list(found["ports"])
-    if program == "ephemeral":
+    if program == "ephemeral_ports":
         fields = (
-            Ephemeral.__annotations__ if found["low"] is not None and found["high"] is not None else ("low", "high")
+            EphemeralPorts.__annotations__
+            if found["low"] is not None and found["high"] is not None
+            else ("low", "high")
         )
-        return list(fields), [name for name in Ephemeral.__annotations__ if name in found]
+        return list(fields), [name for name in EphemeralPorts.__annotations__ if name in found]
     if program == "rank_processes":
         return sorted(rank for rank, pid in arguments["leaders"].items() if pid), sorted(found["ranks"])
     return [], []
@@ -705,7 +707,7 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "") if names else "nothing"
 
 
-# Programs that run beside us and say something now and then.
+# Programs that keep running and send messages.
 
 
 class StepEvent(TypedDict):
@@ -953,8 +955,7 @@ class Messages:
     """What a program may say behind our mark.
 
     `among_foreign_output`: libraries that are not ours print to the same stdout, as NCCL does to that of a rank, so
-    that a line with our mark in it may be broken, or nothing of ours. A program that prints alone says nothing but
-    these.
+    that a line with our mark in it may be broken, or foreign. A program that prints alone sends only these.
     """
 
     described: Descriptions

@@ -22,12 +22,12 @@ SLOW_S = 2.0
 
 
 def names_used(seen_nodes: tuple[Node, ...], rendezvous: str) -> list[str]:
-    """What has to be resolved: every address of the inventory that is no number."""
+    """The names to resolve: every address of the inventory that is not a number."""
     return sorted({address for address in (rendezvous, *(node.address for node in seen_nodes)) if not is_ip(address)})
 
 
 def name_findings(seen: Observations, node: Node) -> list[Finding]:
-    """What this node makes of the names: nothing, loopback, another machine, another family of addresses."""
+    """What the names mean on this node: nothing, loopback, another machine, another family of addresses."""
     at, answer = seen.at, seen.answers[node.name]
     if at.inventory.one_machine or len(at.nodes) == 1:
         return []
@@ -40,12 +40,14 @@ def name_findings(seen: Observations, node: Node) -> list[Finding]:
 
 
 def name_warnings(seen: Observations, node: Node) -> Iterator[str]:
-    """Name servers that hold the job up without stopping it."""
+    """Name servers that delay the job without stopping it."""
     told: Mapping[str, Mapping[str, Any]] = seen.answers[node.name]["names"]
     slow = {name: said["seconds"] for name, said in told.items() if said["addresses"] and said["seconds"] >= SLOW_S}
     if slow:
         name, seconds = max(slow.items(), key=lambda item: item[1])
-        yield f"looking up {name} takes {seconds:.1f} s: {_servers(seen, node)} in /etc/resolv.conf answers late or not"
+        yield (
+            f"looking up {name} takes {seconds:.1f} s: {_servers(seen, node)} in /etc/resolv.conf answers late or never"
+        )
     elif seen.answers[node.name]["reverse_late"]:
         yield (
             f"{_servers(seen, node)} in /etc/resolv.conf does not answer: torch asks for the name of every machine "
@@ -70,7 +72,7 @@ def _name_finding(seen: Observations, node: Node, name: str, target: str, told: 
         says = (
             f"on {node.name} the name {name} means {means}: this node itself, not {target}"
             if target != node.name
-            else f"{node.name} takes its own name {name} for {means}, which no other node can dial"
+            else f"{node.name} resolves its own name {name} to {means}, which no other node can dial"
         )
         return Finding("name-resolves-to-loopback", says, fix, looked_up, peers)
     if not truth or addresses[0] in truth:
@@ -83,7 +85,7 @@ def _name_finding(seen: Observations, node: Node, name: str, target: str, told: 
     elsewhere = [set(a["names"][name]["addresses"] or ()) for n, a in seen.answers.items() if n != node.name]
     elsewhere = [found for found in elsewhere if found and not all(is_loopback(a) for a in found)]
     if not others and not any(not found & set(addresses) for found in elsewhere):
-        return None  # everybody takes it for the same: an address behind NAT
+        return None  # it means the same on every node: an address behind NAT
     evidence = (*looked_up, f"{target} has {', '.join(truth)}")
     families = {version(address) for address in addresses}
     if not others and not families & {version(address) for address in truth if not is_link_local(address)}:
@@ -109,7 +111,7 @@ def _wrong_one_first(
     """Several addresses, the right one among them, and another that is dialled before it."""
     first = addresses[0]
     if version(first) != version(right):
-        return None  # of the family that this machine does not speak, nothing is dialled
+        return None  # addresses of a family that this machine does not use are not dialled
     says = (
         f"on {node.name} the name {name} means {listed(addresses)}, and {first}, which is dialled first, is not "
         f"{target}'s"
@@ -173,14 +175,14 @@ def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = 
         if own and all(is_loopback(address) for address in own):
             cause, what = (
                 "name-resolves-to-loopback",
-                f"takes its own host name {hostname} for {means}, and gloo tells its peers to",
+                f"resolves its own host name {hostname} to {means}, and gloo tells its peers to",
             )
         elif own:
             cause, what = (
                 "name-wrong-address",
                 (
-                    f"takes its own host name {hostname} for {means}, none of its addresses, and gloo then tells its "
-                    "peers to"
+                    f"resolves its own host name {hostname} to {means}, none of its addresses, and gloo then "
+                    "tells its peers to"
                 ),
             )
         right = seen.numeric(node.name) if seen.numeric(node.name) in truth else truth[0]
@@ -214,7 +216,7 @@ def _other_family(seen: Observations, node: Node, own: list[str], *, interface_h
     mine, its = ("IPv6", "IPv4") if version(own[0]) == 6 else ("IPv4", "IPv6")
     return finding_for(
         "ipv6-ipv4-mixing",
-        f"{node.name} takes its own host name {hostname} for {own[0]} ({mine}), while {listed(unlike)} "
+        f"{node.name} resolves its own host name {hostname} to {own[0]} ({mine}), while {listed(unlike)} "
         f"announce{'s' if len(unlike) == 1 else ''} {its}: gloo cannot connect the two",
         tuple(f"getaddrinfo of its own host name on {name}: {address}" for name, address in first.items()),
         tuple(unlike),

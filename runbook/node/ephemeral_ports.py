@@ -1,8 +1,8 @@
-"""The ports that the kernel hands out to whoever dials or listens without naming one: how many there are, how many are
-taken, and by whom. Asked for where none was left. Python 3.8, standard library.
+"""The ports that the kernel hands out to programs that dial or listen without naming one: how many there are, how many
+are taken, and by whom. Asked when none was left. Python 3.8, standard library.
 
-Argument: {}. Gives {"low", "high": the range, or null where the kernel does not say; "reserved": how many of it nobody
-is given, "taken": how many others cannot be bound now, "ours": how many of these by this run itself, "listening",
+Argument: {}. Gives {"low", "high": the range, or null where the kernel does not say; "reserved": how many of it are not
+handed out, "taken": how many others cannot be bound now, "ours": how many of these by this run itself, "listening",
 "connected", "waiting": of how many sockets on them the kernel's table tells (`waiting`: TIME_WAIT, which no process
 holds any more), "holders": [{"pid", "command" (both null where only the user can be seen), "user", "sockets"}], most
 sockets first}.
@@ -38,7 +38,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypedDict
 
-    from runbook.transport.answers import Ephemeral, SocketHolder
+    from runbook.transport.node_answers import EphemeralPorts, SocketHolder
 
     class OpenConnection(TypedDict):
         port: int
@@ -71,7 +71,7 @@ OPEN_SOCKET = re.compile(r"/proc/(\d+)/fd/\d+ socket:\[(\d+)\]$", re.MULTILINE)
 NETWORK = re.compile(r"/proc/(\d+)/ns/net (net:\[\d+\])$", re.MULTILINE)
 
 
-def look(_arguments: dict[str, Any]) -> Ephemeral:
+def look(_arguments: dict[str, Any]) -> EphemeralPorts:
     words = (read(RANGE) or "").split()
     if len(words) != 2:
         return {"low": None, "high": None}
@@ -79,7 +79,7 @@ def look(_arguments: dict[str, Any]) -> Ephemeral:
     reserved = reserved_ports(read(RESERVED) or "") & set(range(low, high + 1))
     rows = [row for row in connections() if low <= row["port"] <= high]
     taken = {port for port in range(low, high + 1) if port not in reserved and not free(port)}
-    told: Ephemeral = {
+    told: EphemeralPorts = {
         "low": low,
         "high": high,
         "reserved": len(reserved),
@@ -88,9 +88,9 @@ def look(_arguments: dict[str, Any]) -> Ephemeral:
         "waiting": sum(row["state"] == TIME_WAIT for row in rows),
     }
     told["connected"] = len(rows) - told["listening"] - told["waiting"]
-    # A socket that is bound and neither listens nor is connected stands in no table.
+    # A socket that is bound and neither listens nor is connected is in no table.
     held = holders(rows, bare=len(taken) > len({row["port"] for row in rows}))
-    # What we listen on ourselves at this moment is not what ate them.
+    # Ports that this run itself listens on now are not the reason.
     ours = {inode for pid, inodes in held.items() for inode in inodes if run_of(pid) == os.environ[RUN_ID_VARIABLE]}
     told["ours"] = len({row["port"] for row in rows if row["inode"] in ours} & taken)
     told["holders"] = named(held, {row["inode"]: row["uid"] for row in rows if row["inode"] != "0"}, ours)
@@ -124,7 +124,7 @@ def free(port: int) -> bool:
 
 
 def holders(rows: list[OpenConnection], bare: bool) -> dict[int, set[str]]:
-    """pid -> inodes of these sockets that it holds. `bare`: and of those that stand in no table at all."""
+    """pid -> inodes of these sockets that it holds. `bare`: and of those that are in no table at all."""
     wanted = {row["inode"] for row in rows} - {"0"}
     listed = inodes_listed() if bare else set()
     owners, networks = own_view()
@@ -132,15 +132,15 @@ def holders(rows: list[OpenConnection], bare: bool) -> dict[int, set[str]]:
         owners, networks = view_of_root() or (owners, networks)
     found: dict[int, set[str]] = {}
     for pid, inode in owners:
-        # What belongs to a container's network stands in that one's tables.
+        # Sockets of a container's network are in that network's tables.
         if inode in wanted or (bare and inode not in listed and networks.get(pid) == networks.get(os.getpid())):
             found.setdefault(pid, set()).add(inode)
     return found
 
 
 def named(held: dict[int, set[str]], owners: dict[str, int], ours: set[str]) -> list[SocketHolder]:
-    """The processes that hold most, without us and without those that are gone again; and by user what nobody was seen
-    to hold. `owners`: inode -> uid."""
+    """The processes that hold most, without ours and without those that have ended; and by user the sockets without a
+    known process. `owners`: inode -> uid."""
     found: list[SocketHolder] = []
     for pid, inodes in held.items():
         line = command(pid)
@@ -176,7 +176,7 @@ def own_view() -> View:
 
 
 def view_of_root() -> View | None:
-    """The same of every process, where sudo does not ask; None where it does."""
+    """The same for every process, if sudo does not ask for a password; None if it does."""
     sudo, tool = find("sudo"), find("find")
     if not sudo or not tool:
         return None

@@ -17,7 +17,7 @@ import json, sys, types
 for name, text in json.loads(sys.argv[1]).items():
     sys.modules[name] = types.ModuleType(name)
     exec(text, sys.modules[name].__dict__)
-from runbook.node.echo import echoes
+from runbook.node.icmp_echo import echoes
 from runbook.node.event_loop import EventLoop
 print(json.dumps(echoes(EventLoop(), json.loads(sys.argv[2]), 20)))
 """

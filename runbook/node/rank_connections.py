@@ -1,5 +1,5 @@
-"""The TCP connections of a run's ranks, as this node's kernel sees them: which stand still, which have had no answer to
-their dial yet, and where each rank listens.
+"""The TCP connections of a run's ranks, as this node's kernel sees them: which stand still, which are still being
+dialled, and where each rank listens.
 
 Argument: {"run_id": str}. Gives {"connections": [{"local", "local_port", "remote", "remote_port", "pid", "rank" (null:
 it has none), "open" (false: no answer to the dial yet), "unacked" (bytes sent and not acknowledged), "unread" (bytes
@@ -32,12 +32,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import Flows, Listener, TcpConnection
+    from runbook.transport.node_answers import Listener, RankConnections, TcpConnection
 
 RETRANSMITTING = "01"
 
 
-def look(arguments: dict[str, Any]) -> Flows:
+def look(arguments: dict[str, Any]) -> RankConnections:
     inodes = sockets_of(arguments["run_id"])
     ranks = {pid: own_rank(pid) for pid in set(inodes.values())}
     connections: list[TcpConnection] = []
@@ -71,7 +71,7 @@ def look(arguments: dict[str, Any]) -> Flows:
 
 
 def sockets_of(run_id: str) -> dict[str, int]:
-    """inode -> pid of every socket that a process of this run holds; a child that inherited one comes after whoever
-    opened it."""
+    """inode -> pid of every socket that a process of this run holds; a child that inherited one comes after the process
+    that opened it."""
     held = sorted(tagged({RUN_ID_VARIABLE: run_id}), reverse=True)
     return {inode: pid for pid in held for inode in sockets(pid)}

@@ -21,9 +21,9 @@ from runbook.checks.bandwidth.allreduce_bottleneck import (
 from runbook.checks.bandwidth.slow_link_search import uneven
 from runbook.checks.bandwidth.slow_links import Link
 from runbook.parsers.ibstat import Port
-from runbook.transport.answers import AdapterFacts
+from runbook.transport.node_answers import AdapterFacts
 
-from .world import cluster, node, pool_of
+from .made_up_cluster import cluster, node, pool_of
 
 GATE = 10.0
 FAST, SLOW = 12.0, 2.0

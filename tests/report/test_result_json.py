@@ -11,7 +11,7 @@ from runbook.model.secrets import Secret
 from runbook.model.verdict import Outcome
 from runbook.report.run_json import Result
 
-from .stories import PAIR, STORIES, Story, broken_off, continued, firewall, interrupted
+from .made_up_runs import PAIR, STORIES, Story, broken_off, continued, firewall, interrupted
 from .strategies import RUNS, UNHURRIED
 
 

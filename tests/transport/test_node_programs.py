@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from runbook.node import __file__ as node_room
-from runbook.transport import programs
-from runbook.transport.answers import ANSWERS, PROGRAMS
+from runbook.transport import node_programs
+from runbook.transport.node_answers import ANSWERS, PROGRAMS
 
 NAMES = sorted(file.stem for file in Path(node_room).parent.glob("*.py") if file.stem != "__init__")
 CALLED = sorted({name.partition(" ")[0] for name in ANSWERS})
@@ -37,16 +37,16 @@ def places(source: str) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_what_is_for_readers_is_left_out(name: str) -> None:
-    source = programs.source(name).decode()
-    assert places(programs._short(name)) == places(source)
-    assert programs._short(name).count("\n") == source.count("\n")
+    source = node_programs.source(name).decode()
+    assert places(node_programs._short(name)) == places(source)
+    assert node_programs._short(name).count("\n") == source.count("\n")
 
 
 @pytest.mark.parametrize("name", CALLED)
 def test_a_called_program_runs_with_what_comes_along_and_what_the_supervisor_carries(name: str) -> None:
     """In a Python that finds nothing of ours."""
-    carried = programs.started(programs.SUPERVISOR).decode().rpartition("\nexec(")[0]
-    sent = json.loads(programs.called(name))
+    carried = node_programs.started(node_programs.SUPERVISOR).decode().rpartition("\nexec(")[0]
+    sent = json.loads(node_programs.called(name))
     assert list(sent)[-1] == name
     code = (
         carried
@@ -63,11 +63,11 @@ assert callable(module.look)
 
 
 def test_a_program_that_is_started_is_one_file() -> None:
-    for name in (*PROGRAMS, "keeper", programs.SUPERVISOR):
-        ast.parse(programs.started(name), feature_version=(3, 8))
-        assert b"ModuleType" in programs.started(name)
+    for name in (*PROGRAMS, "keeper", node_programs.SUPERVISOR):
+        ast.parse(node_programs.started(name), feature_version=(3, 8))
+        assert b"ModuleType" in node_programs.started(name)
 
 
 def test_a_program_that_needs_nothing_of_ours_is_sent_as_it_is() -> None:
     for name in ("rank", "rank_bandwidth", "stack_on_signal"):
-        assert programs.started(name) == programs.source(name)
+        assert node_programs.started(name) == node_programs.source(name)

@@ -23,7 +23,7 @@ from runbook.model.errors import FilesWrong
 from runbook.model.events import Event, NodesDropped, StageStarted
 from runbook.model.verdict import Finding, Outcome, Verdict
 
-from .world import NODES, RUN_ID, Fake, Told, Work, inventory, local, playbook
+from .made_up_plans import NODES, RUN_ID, Fake, Told, Work, inventory, local, playbook
 
 NAMES = [f"n{number}" for number in range(1, 9)]
 

@@ -19,7 +19,7 @@ DRIVER = textwrap.dedent(
     import sys, time
     sys.path[:0] = [{root!r}, {tests!r}]
     from runbook.report.console import Console
-    from report.stories import STORIES
+    from report.made_up_runs import STORIES
     with Console(sys.stdout) as console:
         for event in STORIES[sys.argv[1]]():
             console(event)

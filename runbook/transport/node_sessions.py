@@ -31,8 +31,8 @@ OPEN_S = 75.0
 """One login, from when it began: its own deadlines (TCP, banner, key, channel, shell, hello) come before this."""
 
 STARVED_S, STARVED_PERCENT = 1.0, 50.0
-"""A login that failed for want of time is tried once more where this machine was held up for so long meanwhile, or
-where for so much of the time somebody on it waited for a CPU."""
+"""A login that timed out is tried once more when this machine was held up for this long meanwhile, or when processes on
+it waited for a CPU for this share of the time."""
 
 AGAIN_AT_ONCE = 2
 
@@ -41,14 +41,14 @@ WANT_OF_TIME = ("ssh-timeout", "ssh-unreachable", "container-unreachable", "kube
 CLOSING_S = 2.0
 
 OUTSIDE = "+host"
-"""Ends the name that the session on a container's host goes by there; in a node's name there is no `+`."""
+"""The end of the name of the session on a container's host; a node's name has no `+`."""
 
 MOST_PATIENCE_S = 30.0
-"""Silence that nodes are asked to bear, at the most, from a controller that is short of CPU."""
+"""The longest silence that nodes are asked to accept from a controller that is short of CPU."""
 
 
 class Site:
-    """The open sessions, by node name, and what stood in the way of the others."""
+    """The open sessions, by node name, and why the others could not be opened."""
 
     def __init__(
         self,
@@ -78,14 +78,14 @@ class Site:
         self._awake = Awake(BEAT_S)
         self.pace = Pace()
         self.patience_s = SILENCE_S
-        """What nodes bear of silence before they end what runs there; more while this machine is short of CPU."""
+        """How long nodes accept silence before they end what runs there; longer while this machine is short of CPU."""
         threading.Thread(target=self._keep_awake, name="beats", daemon=True).start()
 
     def open(self, nodes: Iterable[Node], *, timeout_s: float = OPEN_S) -> None:
         """Reach every node; afterwards each is in `sessions` or in `failures`.
 
-        They begin as fast as this machine keeps up with them. What fails for want of time while it does not is tried
-        again, with hardly any other beside it, before it counts against a node.
+        They begin as fast as this machine keeps up with them. A login that times out while this machine is too busy is
+        tried again, with few others beside it, before it counts as a failure.
         """
         deadline, begun = time.monotonic() + timeout_s, time.monotonic()
         nodes = list(nodes)
@@ -102,7 +102,7 @@ class Site:
             self.failures[name] = failure
 
     def _starved(self, begun: float) -> tuple[str, ...]:
-        """What shows that this machine had not enough CPU for logins since then; nothing where it had."""
+        """The evidence that this machine had too little CPU for logins since then; empty when it had enough."""
         pause = self._awake.longest(begun)
         if pause.seconds > STARVED_S:
             return (f"{pause} meanwhile: that may be all there is to it", *cpu_pressure())
@@ -125,7 +125,7 @@ class Site:
         return failures
 
     def reopen(self, node: Node) -> Session:
-        """A node that was lost, once more; raises Unreachable where it still is."""
+        """Open a session with a lost node again; raises Unreachable when it still does not answer."""
         with self._lock:
             session = self.sessions.get(node.name)
             if session is not None and session.lost is None:
@@ -223,7 +223,7 @@ class Site:
         results: dict[str, Message | BaseException] = {
             name: session.lost for name, session in sessions.items() if session.lost
         }
-        # All are asked before anybody is waited for: each may have a grace to keep.
+        # All are asked before any is waited for: each may have a grace to keep.
         pool = ThreadPoolExecutor(max(1, min(self.forks, len(sessions))), thread_name_prefix="goodbye")
         asked = {name: pool.submit(session.say_goodbye) for name, session in sessions.items() if not session.lost}
         wait(asked.values(), timeout=timeout_s / 2)
@@ -245,18 +245,18 @@ class Site:
 
 
 def _too_late(node: Node, seconds: float) -> Unreachable:
-    """A way to the node that did not open in so many seconds."""
+    """The failure of a connection that did not open in this many seconds."""
     if node.connection == "slurm":
         return unreachable_for(
             "slurm-unreachable",
-            f"no step came to run on {node.name} within {seconds:.0f} s",
+            f"no step started on {node.name} within {seconds:.0f} s",
             way="late",
             node=word(node.name),
         )
     if node.connection == "kubernetes":
         return unreachable_for(
             "kubernetes-unreachable",
-            f"no session came to be in {node.place} within {seconds:.0f} s",
+            f"no session started in {node.place} within {seconds:.0f} s",
             way="late",
             pod=word(node.pod or "POD"),
         )
@@ -269,7 +269,7 @@ def _too_late(node: Node, seconds: float) -> Unreachable:
         )
     return unreachable_for(
         "ssh-timeout",
-        f"logging in to {node.name} did not come to an end within {seconds:.0f} s",
+        f"logging in to {node.name} did not end within {seconds:.0f} s",
         way="late",
         node=word(node.name),
     )

@@ -1,4 +1,4 @@
-"""What a node is made of: interfaces, limits. Says one message and ends. Python 3.8, standard library.
+"""Facts about a host: interfaces, limits, shared memory. Says one message and ends. Python 3.8, standard library.
 
 Argument, JSON: {}, or {"address": what peers dial here}, which adds "own": whether that is an address of ours.
 """
@@ -15,11 +15,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.answers import InterfaceFacts, Limits, ReachAnswer, SharedMemory
+    from runbook.transport.node_answers import HostFacts, InterfaceFacts, Limits, SharedMemory
 
 
 def interfaces() -> dict[str, InterfaceFacts]:
-    """Name -> {mtu, state, addresses}. `ip -j` tells all; without it sysfs has no addresses, and says so."""
+    """Name -> {mtu, state, addresses}. `ip -j` shows all; sysfs, without it, has no addresses."""
     found: dict[str, InterfaceFacts] = {}
     listed = json_of(tool("ip", ["-j", "address"], 5))
     if listed is not None:
@@ -63,7 +63,7 @@ def ipv4_of(name: str) -> list[str]:
 
 
 def limits() -> Limits:
-    """Bytes and numbers; None is unlimited. `may_lock`: CAP_IPC_LOCK, which no limit of locked memory concerns."""
+    """Bytes and numbers; None is unlimited. `may_lock`: CAP_IPC_LOCK, for which no limit of locked memory holds."""
     try:
         import resource
 
@@ -110,8 +110,8 @@ def owns(address: str) -> bool | None:
     return False
 
 
-def look(arguments: dict[str, Any]) -> ReachAnswer:
-    facts: ReachAnswer = {
+def look(arguments: dict[str, Any]) -> HostFacts:
+    facts: HostFacts = {
         "hostname": os.uname().nodename,
         "interfaces": interfaces(),
         "limits": limits(),

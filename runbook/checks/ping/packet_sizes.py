@@ -16,7 +16,7 @@ from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
 
 LEAST = 1280
-"""No network is made for less: it could not carry IPv6."""
+"""The least MTU of IPv6: no network is configured for less."""
 
 UNABLE = ("nvalid option", "unrecognized")
 
@@ -41,9 +41,9 @@ class Way:
 
 @dataclass(frozen=True)
 class SizeReason:
-    """Why a way carries no full-size packets: whose doing, what, the commands that mend it, and what shows it.
-    `any_size`: it is a rule that does not ask for the size, and struck the large ones because there are more bytes in
-    them, or later."""
+    """Why a direction carries no full-size packets: which node, what, the commands that mend it, and the proof.
+    `any_size`: the rule does not look at the size, and dropped large packets only because they have more bytes, or came
+    later."""
 
     node: str
     why: str
@@ -58,7 +58,7 @@ def cannot_probe(pair: Pair) -> bool:
 
 
 def smaller_path(pair: Pair) -> str | None:
-    """What the path says that it carries, when it says so: TCP adapts to that."""
+    """The path MTU, when a router reports it: TCP adapts to it."""
     raw = str(pair.full.get("raw", "")).lower()
     if "too long" not in raw and "frag needed" not in raw and "too big" not in raw:
         return None
@@ -77,7 +77,7 @@ def ways(seen: Observations, icmp: list[Pair], explained: Collection[frozenset[s
     """Directions in which full-size packets vanish. `icmp`: pairs whose full-size echoes did. Of `explained` pairs,
     such as those that lose small packets as well, nothing follows from a transfer that broke off."""
     transfers: dict[tuple[str, str], list[bool]] = defaultdict(list)
-    # Where not even a greeting comes through, it is no question of size.
+    # Where not even the first small packets come through, the size is not the reason.
     mute = {pair.ends for pair in seen.pairs if any(dial.outcome == "silent" for dial in pair.full_dials)}
     for pair in seen.pairs:
         for dial in pair.full_dials if pair.ends not in mute else ():
@@ -201,8 +201,8 @@ def _rule(seen: Observations, way: Way, found: list[Way], evidence: Mapping[str,
 
 
 def _different(seen: Observations, way: Way) -> SizeReason | None:
-    """The ends' MTUs differ: the node whose value is the odd one is to be mended. Where as many nodes have the one as
-    the other, it is one that no network is made for, or else the larger: what the smaller allows passes everywhere."""
+    """The ends' MTUs differ: the node whose value is the odd one is to be mended. When two values are equally common,
+    the wrong one is the one that no network uses, or else the larger: the smaller one passes everywhere."""
     values = {node.name: mtu for node in seen.nodes if (mtu := _interface_mtu(seen, node.name))}
     mine, its = values.get(way.source), values.get(way.destination)
     if not mine or not its or mine == its:

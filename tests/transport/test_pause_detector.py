@@ -18,7 +18,7 @@ from runbook.transport.bootstrap import MARK
 from runbook.transport.pause_detector import Awake, Pace, Pause
 from runbook.transport.session import SILENCE_S
 
-from .world import Scripted, eventually, opened
+from .local_sessions import Scripted, eventually, opened
 
 pytestmark = pytest.mark.xdist_group("session")
 

@@ -10,9 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.files import document as subject
-from runbook.files.document import Keys, parse_document, read_document
+from runbook.files import yaml_document as subject
 from runbook.files.scalars import plain_scalar
+from runbook.files.yaml_document import Keys, parse_document, read_document
 
 
 def data(text: str) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.files.document import parse_document
 from runbook.files.inventory import examine_inventory
 from runbook.files.playbook import examine_playbook
 from runbook.files.suggestions import spaced, unfinished
+from runbook.files.yaml_document import parse_document
 from runbook.importers.ansible import _MEANINGS
 
 

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from .proc import call, kill_network, wait_until
+from .processes import call, kill_network, wait_until
 
 REGISTER = Path("/run/runbook-lab")
 NETNS = Path("/run/netns")

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from checks.world import cluster, node
+from checks.made_up_cluster import cluster, node
 
 from runbook.checks.context import Context, Run
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt

@@ -1,8 +1,8 @@
 """Who is measured with whom: rounds in which each node has one partner. Pure: names in, pairs of names out.
 
 Up to eight nodes everybody meets everybody. With more, the first round crosses every pair of leaves (node k of leaf a
-meets node a of leaf k) and the second stays inside them. After that the suspects meet proven partners, what was
-slow is tried again, and whoever is idle runs along, so that every round is as busy as the first.
+meets node a of leaf k) and the second stays inside them. After that the suspects meet proven partners, slow links are
+measured again, and idle nodes are paired as well, so that every round loads the network like the first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from runbook.checks.bandwidth.slow_links import Judgement, Link, Measured, Role
 
 EVERYBODY_UP_TO = 8
 MOST_EXTRA_ROUNDS = 9
-"""After the first ones: what is not settled then stays open, and is told as that."""
+"""After the first ones: what is not settled by then is reported as unsettled."""
 
 PROBES = 2
 """Other links between the same two leaves, beside the one that was slow."""
@@ -23,8 +23,8 @@ PROBES = 2
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Two nodes that are measured with each other in one round. `asked`: somebody wants to know of them; without it
-    they only keep the network as busy as it was. `long`: a transfer that takes three times as long."""
+    """Two nodes that are measured with each other in one round. `asked`: the result is needed; otherwise the pair only
+    keeps the network as busy as before. `long`: a transfer that takes three times as long."""
 
     one: str
     other: str
@@ -80,7 +80,7 @@ class Schedule:
         return booked.meetings
 
     def _settle(self, booked: _Round, judged: Judgement, met: set[frozenset[str]]) -> None:
-        """Book whoever somebody wants to know of, what decides most first."""
+        """Book the pairs whose result is needed, the most decisive first."""
         for leaf in judged.leaves_to_cross:
             for node in self._of(leaf.name):
                 booked.with_partner(node, self._elsewhere(node, judged, leaf.role), met, long=True)
@@ -148,7 +148,7 @@ class Schedule:
 
 
 class _Round:
-    """Meetings of one round, in which nobody is booked twice."""
+    """Meetings of one round, in which no node is booked twice."""
 
     def __init__(self, nodes: Iterable[str]) -> None:
         self._free = set(nodes)
@@ -163,7 +163,7 @@ class _Round:
             self.meetings.append(Meeting(one, other, asked, long))
 
     def with_partner(self, node: str, partners: Sequence[str], met: set[frozenset[str]], *, long: bool = False) -> None:
-        """With the first who is free, rather one whom the node has not met."""
+        """With the first free node, preferably one that the node has not met."""
         if node not in self._free:
             return
         free = [other for other in partners if other in self._free]
@@ -186,7 +186,7 @@ def groups(nodes: Sequence[str], leaf_of: Mapping[str, str]) -> list[list[str]]:
 
 
 def round_robin(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
-    """Every pair once, in rounds in which nobody is in two pairs: the circle method. With an odd number one rests."""
+    """Every pair once, in rounds in which no node is in two pairs: the circle method. With an odd number one rests."""
     circle: list[str | None] = [*nodes, *([None] * (len(nodes) % 2))]
     found = []
     for _ in range(len(circle) - 1):

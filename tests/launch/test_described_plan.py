@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from runbook.files.document import parse_document
 from runbook.files.inventory import load_inventory_with_origins
+from runbook.files.yaml_document import parse_document
 from runbook.launch.ranks import described
 
 INVENTORY = """\

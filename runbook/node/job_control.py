@@ -1,5 +1,5 @@
-"""Looks after the jobs of this node by the journals of their keepers: what lives, what it wrote, and its end. Only what
-is ours counts, in a workdir where nobody else could have put or changed it; a process is ours by its number and the
+"""Controls the jobs of this node by the journals of their keepers: what lives, what it wrote, and its end. Only files
+of ours count, in a workdir where no other user could have put or changed them; a process is ours by its number and the
 time of its start.
 
 Argument: {"do": one of the orders below, ...}. A job's folder is `workdir/JOB/NODE`; in it lie `job.json`, a file KEPT
@@ -39,8 +39,8 @@ from runbook.node.journal import ABOUT, ATTEMPT, JOURNAL, PLAIN, WRITTEN, Odd, b
 from runbook.node.own_files import document, is_ours, listed, opened, ours, safe, write
 from runbook.node.proc import born, environ, owner, pids, stat
 from runbook.node.proc import kill as send
-from runbook.node.steps import USUAL, number, step_in
 from runbook.node.tools import find, run
+from runbook.node.training_steps import USUAL, number, step_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
     from runbook.node.journal import Facts
-    from runbook.transport.answers import CleanAnswer, KeptAnswer, Listed, ListedJob, Prepared, Watched
+    from runbook.transport.node_answers import CleanAnswer, KeptAnswer, Listed, ListedJob, Prepared, Watched
 
     Living = dict[tuple[str, str, str], list[int]]
     """Processes by job, attempt and name."""
 
 KEPT = "KEPT"
 PART = 16 * 1024  # of a log, where steps are looked for
-KEEPER_S = 2.0  # what a keeper may take to end after it wrote down the end of its process
+KEEPER_S = 2.0  # how long a keeper may take to end after it wrote down the end of its process
 
 
 def look(arguments: dict[str, Any]) -> Any:
@@ -110,7 +110,7 @@ def watch(order: dict[str, Any]) -> Watched:
         try:
             with log(folder, name) as file:
                 file.seek(offsets.get(name, 0))
-                # An equal part for each: one that writes without end must not keep the others' lines back.
+                # An equal part for each: one that writes without end must not delay the others' lines.
                 data = file.read(max(4096, order["most"] // len(longer)))
             read[name] = base64.b64encode(data).decode()
         except OSError:
@@ -211,7 +211,7 @@ def clean(order: dict[str, Any]) -> CleanAnswer:
 
 
 def forget_barrier(folder: str, job: str, workdir: str) -> None:
-    """Remove the folder of one attempt where the nodes met, and nothing else that a journal may name."""
+    """Remove the folder in which the nodes of one attempt met, and nothing else that a journal may name."""
     name = os.path.basename(folder)
     if not name.startswith(job + ".attempt-") or not PLAIN.match(name) or not is_ours(folder):
         return
@@ -229,8 +229,8 @@ def forget_barrier(folder: str, job: str, workdir: str) -> None:
 
 
 def in_ours(folder: str, depth: int) -> str:
-    """The folder, where it and what lies between it and the workdir, which is `depth` above it, are ours; what is not
-    there is nobody's. Raises NotSafe."""
+    """The folder, where it and what lies between it and the workdir, which is `depth` above it, are ours; what does not
+    exist is safe. Raises NotSafe."""
     above, inner = folder, []
     for _ in range(depth):
         inner.append(above)
@@ -279,7 +279,7 @@ def all_journals(folder: str, alive: Living) -> tuple[list[Facts], list[Facts]]:
 
 def journals(folder: str, alive: Living | None = None, used: bool = False) -> tuple[list[Facts], list[Facts]]:
     """What the keepers of an attempt wrote; with `alive`, also whether anything of it lives now, and if `used`, what
-    that uses. And what is damaged: journals that cannot be believed, and what lives that none tells of."""
+    that uses. And what is damaged: journals that cannot be trusted, and living processes without a journal."""
     attempt = os.path.basename(folder)
     job, node = place_of(os.path.dirname(folder))
     found, damaged = [], []
@@ -315,9 +315,7 @@ def journals(folder: str, alive: Living | None = None, used: bool = False) -> tu
         if mine:
             mine[0]["pids"] = pids
         elif pids:
-            damaged.append(
-                {"name": os.path.join(attempt, name), "why": "it lives, and no journal tells of it", "pids": pids}
-            )
+            damaged.append({"name": os.path.join(attempt, name), "why": "it lives, and has no journal", "pids": pids})
     return found, damaged
 
 
@@ -336,7 +334,7 @@ def log(folder: str, name: str) -> BinaryIO:
 
 
 def pattern(about: Facts) -> Pattern[str]:
-    """What finds the number of a step in a job's lines."""
+    """The pattern for the number of a step in a job's lines."""
     try:
         return re.compile(about.get("progress") or USUAL)
     except (re.error, RecursionError, OverflowError):
@@ -344,8 +342,8 @@ def pattern(about: Facts) -> Pattern[str]:
 
 
 def steps(folder: str, facts: Facts, finds: Pattern[str]) -> dict[str, float]:
-    """The highest step that a process, or a rank that it started, told, how long ago, and the first one: where any
-    was."""
+    """The highest step that a process, or a rank that it started, reported, how long ago, and the first one, if there
+    was any."""
     told = []
     for name in [facts["name"]] + (facts.get("each") or []):
         for end in (".step", ".out", ".err"):
@@ -422,12 +420,12 @@ def left_of(facts: Facts, alive: Living) -> set[int]:
 
 
 def same(pid: int | None, its_born: int | None) -> bool:
-    """Whether the process of this number lives, is the one that was born then, and is ours."""
+    """Whether the process of this number lives, is the one that began then, and is ours."""
     return pid is not None and its_born is not None and born(pid) == its_born and owner(pid) == os.getuid()
 
 
 def gpu_memory() -> dict[int, int]:
-    """Bytes of GPU memory by process, as far as nvidia-smi tells."""
+    """Bytes of GPU memory by process, as far as nvidia-smi shows them."""
     tool = find("nvidia-smi")
     if tool is None:
         return {}
@@ -453,7 +451,7 @@ def use(those: Iterable[int], gpus: dict[int, int]) -> dict[str, float | None]:
 
 
 def end(damaged: list[Facts], number: int) -> None:
-    """Signal what lives that no journal tells of."""
+    """Signal living processes without a journal."""
     for one in damaged:
         send(one["pids"], number)
 
