@@ -1,1 +1,1 @@
-"""Causes: their catalogue, made from a page each, and findings that tell them. Pure."""
+"""Causes: their catalogue, made from a page for each, and findings that name them. Pure."""

@@ -1,6 +1,6 @@
 """Every cause by its id, read from the pages: one id a cause, whoever finds it; ids are never renamed.
 
-A page is a section of `pages/FAMILY.md`, and the only place where its cause is told. Under `## the-id` stands one line
+A page is a section of `pages/FAMILY.md`, and the only place that describes its cause. Under `## the-id` stands one line
 a part:
 
 - summary: what has to be fixed, in one line
@@ -38,11 +38,13 @@ Kind = Literal["consequence", "vague", "of the node", "lasting", "transient", "o
 KINDS: Mapping[Kind, str] = {
     "consequence": "what the other nodes report when one has failed: never the root while another cause is known",
     "vague": "says that something is wrong, and not what",
-    "of the node": "stays with the machine when the job goes, so that the next job meets it too; none that a wrong "
-    "inventory, the program or the user's own account could bring about",
-    "lasting": "no step that comes later makes it good",
-    "transient": "may be gone by the next attempt: others were meanwhile on the port, in the memory or on the network",
-    "once": "may be chance the first time; the same again is none",
+    "of the node": (
+        "stays with the machine when the job ends, so that the next job has it too; never caused by a wrong "
+        "inventory, the program or the user's own account"
+    ),
+    "lasting": "no later step repairs it",
+    "transient": "may be gone by the next attempt: other programs used the port, the memory or the network",
+    "once": "may be chance the first time, but not the second",
 }
 
 FAMILIES = (
@@ -103,7 +105,7 @@ def causes() -> Mapping[str, CausePage]:
     for text in family_texts().values():
         pages = parse_pages(text)
         if twice := found.keys() & pages.keys():
-            raise ValueError(f"told by two families: {', '.join(sorted(twice))}")
+            raise ValueError(f"described by two families: {', '.join(sorted(twice))}")
         found |= pages
     return found
 
@@ -111,7 +113,7 @@ def causes() -> Mapping[str, CausePage]:
 @functools.cache
 def family_texts() -> Mapping[str, str]:
     """The pages as they are shipped, a text a family."""
-    from importlib import resources  # nothing that passes needs it
+    from importlib import resources  # not needed when all passes
 
     shipped = {
         file.name.removesuffix(".md"): file.read_text(encoding="utf-8")
@@ -173,8 +175,8 @@ def of_kind(kind: Kind) -> frozenset[str]:
 
 
 def in_order(found: Iterable[str]) -> list[str]:
-    """Each cause once: what follows from another one that is there comes after it, mere consequences last; causes that
-    have nothing to do with each other stay as they are."""
+    """Each cause once: what follows from another one that is there comes after it, mere consequences last; independent
+    causes keep their order."""
     left = list(dict.fromkeys(found))
     ordered: list[str] = []
     while left:

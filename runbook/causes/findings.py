@@ -1,4 +1,4 @@
-"""Findings whose remedy is a template of their cause's page: whoever finds a cause says what it saw and gives the
+"""Makes findings with a remedy from a template of their cause's page: the caller gives the sentence and the template's
 fields. Without a `way` it is the page's remedy for what a check or a job finds: `live`."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`runbook agent`: the program on a node that dials a runbook server, where nobody can log in over SSH."""
+"""`runbook agent`: the program on a node without SSH logins that dials a runbook server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def agent(arguments: argparse.Namespace) -> int:
-    """0 done (run: told to end), 1 the server will not have this agent, or none runs (status), 2 not enrolled, wrong
+    """0 done (run: ended on request), 1 the server refuses this agent, or none runs (status), 2 not enrolled, wrong
     files."""
     if os.name == "nt":
         raise FilesWrong([Problem("agent.windows", "an agent runs on Linux and macOS, and this is Windows")])
@@ -124,6 +124,6 @@ def _uninstall(folder: AgentFolder, arguments: argparse.Namespace) -> int:
         stdout.line(line)
     folder.forget()
     stdout.line(
-        "this host is no agent any more; jobs that run here go on. Revoke its token on the server's page as well"
+        "this host is no longer an agent; jobs that run here go on. Revoke its token on the server's page as well"
     )
     return DONE

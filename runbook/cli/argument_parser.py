@@ -27,7 +27,7 @@ examples:
   runbook run two_node_allreduce -i mine.yml             # checks, in order, until one fails
   runbook run train.yml -i mine.yml --only-rank 0        # checks, then a launch; of its output only rank 0's
   runbook run train.yml -i mine.yml --start-at train     # the launch at once; reach runs first all the same
-  runbook run train.yml -i mine.yml -l 'gn[01-04]' -C    # who would be which rank, and nothing is touched
+  runbook run train.yml -i mine.yml -l 'gn[01-04]' -C    # the ranks, and nothing is touched
 
 """
 
@@ -71,7 +71,7 @@ CLEAN = """\
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        super().error(visible(message))  # an argument makes no lines of its own
+        super().error(visible(message))  # an argument cannot add lines
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -134,7 +134,7 @@ def parser() -> argparse.ArgumentParser:
     _inventory(commands)
     diagnose = commands.add_parser(
         "diagnose",
-        help="tell from logs what failed: the root cause, the lines that prove it, the remedy",
+        help="find in logs what failed: the root cause, the lines that prove it, the remedy",
         description="Read logs (files, folders such as torchrun's --log-dir, .gz, - for stdin) and name the root "
         "cause.",
         epilog="exit codes: 0 a cause was found, or the logs are healthy; 1 the logs do not tell; 2 no such file",
@@ -471,9 +471,9 @@ def _agent(commands: Commands) -> None:
     enrol.add_argument("string", metavar="STRING", help="it is for one use, within the hour")
     enrol.add_argument("--name", metavar="NAME", help="the node's name in inventories (default: this host's)")
     enrol.add_argument("--again", action="store_true", help="forget the enrolment that this host has")
-    run = command("run", "dial the server and stay; it ends when told to, or when the server will never have it again")
+    run = command("run", "dial the server and stay; it ends on request, or when the server refuses it for good")
     run.add_argument("--as-root", action="store_true", help="as root, who may do everything here: for trying it out")
-    command("status", "tell who this host is, and whether its agent is connected")
+    command("status", "show who this host is, and whether its agent is connected")
     drain = command("drain", "take no new runs; what runs goes on")
     drain.add_argument("--undo", action="store_true", help="take new runs again")
     install = command("install", "print a unit for systemd")

@@ -1,6 +1,6 @@
 """`runbook attach --run-dir`: a run that left its job running goes on in its own folder, until the job has ended.
 
-The launch is open again then: what the folder says of its end is taken back, and told when the end is known.
+The launch is open again then: its recorded end is dropped, and recorded again when it is known.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from runbook.report.standard_streams import stderr, stdout
 
 
 def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
-    """The exit code of the whole run; 130 where somebody ended us before, and the job goes on. Raises FilesWrong."""
+    """The exit code of the whole run; 130 if it was interrupted before, and the job goes on. Raises FilesWrong."""
     leaving = threading.Event()
     for name in ("SIGINT", "SIGTERM"):
         signal.signal(getattr(signal, name), lambda *_: leaving.set())
@@ -148,7 +148,7 @@ def _launched(spares: Spares, events: Sequence[Event], redactor: Redactor) -> La
 def _open_again(
     run_dir: Path, events: list[Event], stage: StageRecord, redactor: Redactor
 ) -> Iterator[tuple[Emit, Result]]:
-    """Both readers of the run as it was before its launch had ended, `emit` for what comes now."""
+    """Readers that have replayed the run up to the end of its launch, and `emit` for further events."""
     latest = max(
         (at for at, event in enumerate(events) if isinstance(event, Progress) and "attempt" in event.data), default=0
     )
@@ -173,7 +173,7 @@ def _open_again(
 
 
 def _is_end(event: Event, stage: StageRecord, *, of_attempt: bool) -> bool:
-    """Whether it tells how the launch, or the run, ended; `of_attempt`: it is of the latest attempt."""
+    """Whether it is the end of the launch, or of the run; `of_attempt`: it is of the latest attempt."""
     if isinstance(event, RunFinished):
         return True
     if isinstance(event, StageStarted | RunStarted) or getattr(event, "stage", "") != stage.name:

@@ -75,7 +75,7 @@ def collect(arguments: argparse.Namespace) -> int:
     return code
 
 
-# What is meant.
+# What to gather.
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +114,14 @@ def verdict_of(run: RunFolder) -> str:
 
 
 def which_inventory(arguments: argparse.Namespace, run: RunFolder | None) -> Subject:
-    """The inventory of -i, else the run's, else the only one here. A run whose inventory is gone is worth sending
-    too."""
+    """The inventory of -i, else the run's, else the only one here. A run whose inventory is gone can be sent too."""
     environ = Environment(os.environ)
     if arguments.inventory is not None or run is None:
         path = inventory_source(arguments.inventory) if arguments.inventory is not None else only_one_here()
         return loaded(path, environ)
     if run.inventory is None:
         return Subject(
-            trouble=f"the run's inventory, {run.named_inventory or 'of no name'}, is not there: name one with -i"
+            trouble=f"the run's inventory, {run.named_inventory or 'of no name'}, does not exist: name one with -i"
         )
     try:
         return loaded(run.inventory, environ)
@@ -149,7 +148,7 @@ def loaded(path: Path | Document, environ: Environment) -> Subject:
 def of_same_inventory(
     arguments: argparse.Namespace, subject: Subject, run: RunFolder | None, about_run: str
 ) -> tuple[RunFolder | None, str]:
-    """The latest run of other machines than those of -i would only mislead whoever reads the archive."""
+    """Leaves out a latest run on other machines than those of -i, which would mislead the reader of the archive."""
     if run is None or arguments.run_dir is not None or arguments.inventory is None or subject.path is None:
         return run, about_run
     if run.inventory is not None and os.path.realpath(run.inventory) == os.path.realpath(subject.path):
@@ -176,7 +175,7 @@ def write(data: bytes, out: Path) -> None:
         raise FilesWrong([Problem("arguments.out", message, None, "name another place with --out")]) from None
 
 
-# What is said.
+# What is printed.
 
 
 def as_text(
@@ -193,7 +192,7 @@ def as_text(
         yield "            names of hosts and addresses are in it; --hide-addresses replaces them"
     for warning in warnings(gathered, subject):
         yield f" warning    {one_line(warning)}"
-    yield "Look through it before you send it: nobody knows your secrets as you do."
+    yield "Look through it before you send it: only you know all your secrets."
     yield f"  mkdir look && tar -xzf {word(out)} -C look && less look/README.txt"
 
 
@@ -206,7 +205,7 @@ def warnings(gathered: Gathered, subject: Subject) -> list[str]:
 
 
 def asked_lines(gathered: Gathered) -> Iterator[str]:
-    """Nodes that gave the same are told on one line, and so is what they did not give."""
+    """Nodes with the same answers share a line, and so do their missing ones."""
     groups: dict[tuple[str, ...], list[NodeAnswer]] = {}
     for node in gathered.nodes:
         if node.asked:
@@ -222,7 +221,7 @@ def asked_lines(gathered: Gathered) -> Iterator[str]:
 
 
 def without(node: NodeAnswer) -> Iterator[str]:
-    """What a node could not give, reason by reason; tools that are not there by their names only."""
+    """What a node could not give, reason by reason; missing tools by their names only."""
     missing = [one for one in node.absent if one.kind == "missing"]
     if missing:
         yield f"   not there   {', '.join(dict.fromkeys(what_is_missing(one) for one in missing))}"

@@ -1,4 +1,4 @@
-"""Completion scripts for bash, zsh and fish, written from the argparse tree: what the parser takes is what completes.
+"""Completion scripts for bash, zsh and fish, written from the argparse tree: they complete what the parser accepts.
 
 The scripts are static: pressing Tab never starts Python.
 """
@@ -18,7 +18,7 @@ from runbook.report.standard_streams import stdout
 Shell = Literal["bash", "zsh", "fish"]
 Kind = Literal["words", "files", "folders", "playbooks", "yaml", "nothing"]
 
-# What a value is, told by its metavar (or dest) in capitals; numbers complete to nothing, anything else to files.
+# The kind of a value, by its metavar (or dest) in capitals; numbers complete to nothing, anything else to files.
 KINDS: Mapping[str, Kind] = {
     "PLAYBOOK": "playbooks",
     "INV": "yaml",

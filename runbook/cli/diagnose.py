@@ -40,13 +40,14 @@ RDMA = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-"""What a machine prints that has an adapter for RDMA."""
+"""Signs that a machine has an adapter for RDMA."""
 HEADS = 8 << 20
-"""Bytes of all files together that are looked at so, small ones aside: a thousand ranks' logs are no paste."""
+"""Bytes of all files together that are looked at so, small ones aside: the logs of a thousand ranks are not pasted
+outputs."""
 
 
 def diagnose(arguments: argparse.Namespace) -> int:
-    """Print what the logs tell; 0 when a cause was found or they are healthy, 1 when they do not tell."""
+    """Print the diagnosis; 0 when a cause was found or the logs are healthy, 1 when they do not tell."""
     named, run = _with_latest_run(arguments.logs)
     found = find_logs(named)
     coverage = Coverage(files=len(found.logs))
@@ -78,7 +79,7 @@ def diagnose(arguments: argparse.Namespace) -> int:
 
 
 def _with_latest_run(named: Sequence[str]) -> tuple[Sequence[str], OwnRun | None]:
-    """Of a folder of our own runs the latest, with what that run found itself."""
+    """The latest run of a folder of our own runs, with that run's own findings."""
     folder = latest_run(Path(named[0])) if len(named) == 1 else None
     if folder is None:
         return named, None
@@ -88,7 +89,7 @@ def _with_latest_run(named: Sequence[str]) -> tuple[Sequence[str], OwnRun | None
 
 
 def _not_looked(coverage: Coverage) -> Cause:
-    """What nobody could read is not healthy."""
+    """An unread file is never healthy."""
     few = [f"{one.file}: {one.why}" for one in coverage.unread[:NAMED]]
     more = len(coverage.unread) + coverage.more - len(few)
     unread = "; ".join([*few, *([f"and {more} more"] if more else [])])
@@ -99,7 +100,7 @@ def _not_looked(coverage: Coverage) -> Cause:
 
 @dataclass(frozen=True, slots=True)
 class FileAccount:
-    """What is told of one file."""
+    """The notes on one file."""
 
     coverage: Coverage
     name: str
@@ -112,7 +113,7 @@ class FileAccount:
 
 
 class Reader:
-    """Tells outputs of tools, which are kept in `tools`, from logs, which are scanned."""
+    """Separates outputs of tools, which are kept in `tools`, from logs, which are scanned."""
 
     def __init__(self, scan: Scanner, coverage: Coverage | None = None) -> None:
         self.tools: list[Source] = []
@@ -130,11 +131,11 @@ class Reader:
 
     @property
     def logs(self) -> bool:
-        """Some log has something on it."""
+        """Whether a log has any content."""
         return self._logs and self._scan.told
 
     def causes(self) -> list[Cause]:
-        """What all that was read tells, the root first."""
+        """The causes from all that was read, the root first."""
         return with_tools(judge(self._scan), self.tools, logs=self.logs, rdma=self._rdma)
 
     def read(self, log: LogFile, stream: Iterator[bytes]) -> None:
@@ -164,8 +165,8 @@ class Reader:
         self.tools += [Source(log.name, found, log.node, named) for found in paste.found]
 
     def _affordable(self, log: LogFile, stream: Iterator[bytes]) -> Iterator[bytes]:
-        """The stream, as long as what lies on disk pays for the work on it: a small packed file can hold very many
-        lines."""
+        """The stream, as long as the work on it is in proportion to the file's size: a small packed file can hold very
+        many lines."""
         size = log.on_disk
         begun = self._begun.setdefault(str(log.path), self._scan.work)
         given = 0
@@ -188,7 +189,7 @@ def _goes_on(paste: Paste, head: bytes) -> bool:
 
 
 class ReadingProgress:
-    """How far the reading is, on a terminal; nothing anywhere else."""
+    """The progress of reading, on a terminal only."""
 
     def __init__(self, logs: Sequence[LogFile]) -> None:
         self._shown = stderr.isatty()

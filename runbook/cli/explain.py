@@ -16,7 +16,7 @@ from runbook.model.errors import FilesWrong, Problem
 from runbook.report.standard_streams import stdout
 
 PAGES = (*CHECKS, Launch.id)
-"""What has a page of its own: every check, and the stage that starts the real job."""
+"""The ids with a page of their own: every check, and the stage that starts the real job."""
 
 CAUSES_BEGIN = "\n## Causes\n"
 
@@ -58,7 +58,7 @@ def everything() -> str:
 
 
 def stage_page(name: str) -> str:
-    """The page lies beside the code of what it tells of; its causes are told by theirs."""
+    """The page of a check is beside its code; causes have their own pages."""
     launch = resources.files("runbook.jobs").joinpath(f"{Launch.id}.md")
     text = launch.read_text(encoding="utf-8") if name == Launch.id else page(name)
     return text.replace(CAUSES_BEGIN, CAUSES_BEGIN + "\n" + "\n".join(causes_told_by(name)) + "\n")

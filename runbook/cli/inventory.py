@@ -1,7 +1,7 @@
 """`runbook inventory list`, `graph` and `explain` show an inventory; `import FILE` and `init HOST…` make one, of
 another kind of inventory or of hosts that are asked.
 
-What is made goes to stdout, or whole or not at all into a file that was not there before.
+The result goes to stdout, or to a new file, whole or not at all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from runbook.report.standard_streams import complain, stderr, stdout
 if TYPE_CHECKING:
     from runbook.importers.survey import SurveyResult
 
-STDIN, HOST_LIST = "stdin", "the host list"  # what text is called that is in no file
+STDIN, HOST_LIST = "stdin", "the host list"  # the name for text without a file
 _HOST_LIST = re.compile(
     r"[A-Za-z0-9_.-]+(\[[0-9,-]+\][A-Za-z0-9_.-]*)*(,[A-Za-z0-9_.-]+(\[[0-9,-]+\][A-Za-z0-9_.-]*)*)*,?"
 )
@@ -98,7 +98,7 @@ def _read(file: str) -> tuple[str, str]:
     if not file:
         help = "outside a job $SLURM_JOB_NODELIST is not set; name a file, or a host list such as gn[01-04]"
         raise FilesWrong([Problem("import.empty", "the name of the file is empty", None, help)])
-    document = read_document(file)  # as YAML it may be anything: only what keeps it from being read matters here
+    document = read_document(file)  # as YAML it may be anything: only errors of reading matter here
     unread = [problem for problem in document.problems if problem.id.startswith("file.") or "control" in problem.id]
     if unread:
         raise FilesWrong(unread)
@@ -124,7 +124,7 @@ HERE = {
     "ssh-auth-failed": "--user NAME and --key FILE say who logs in, and with what",
     "ssh-refused": "--port N, or HOST:PORT, names another port",
 }
-"""Remedies speak of the inventory, which is only being made: what to type here instead."""
+"""Remedies mention the inventory, which does not exist yet: what to type here instead."""
 
 
 def init_inventory(arguments: argparse.Namespace) -> int:
@@ -199,10 +199,8 @@ def refuse_to_replace(out: str | None, *, force: bool) -> None:
 
 
 def write_product(text: str, out: str | None) -> None:
-    """Raises FilesWrong where the file cannot be written; what was there then still is.
-
-    What to do next is said on stderr, and only where the text itself is not what the user gets to see.
-    """
+    """Raises FilesWrong if the file cannot be written; an existing one then stays. The next step is printed on stderr,
+    and only if the text itself does not go to the terminal."""
     if out is None:
         stdout.tell(text)
         return

@@ -66,7 +66,7 @@ MISNAMED = (
     "kubernetes-pod-unknown",
     "kubernetes-config-wrong",
 )
-"""Of these it was the argument that was wrong; of others it is not known."""
+"""Errors for which the argument was wrong; for others that is not known."""
 
 
 def inventory_source(named: str) -> Path | Document:

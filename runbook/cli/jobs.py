@@ -124,7 +124,7 @@ def facts(job: KnownJob) -> dict[str, Any]:
 
 
 def _steps(use: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
-    """How far a process came: its step, how long ago it was told, and steps a second since it was started."""
+    """How far a process came: its step, how long ago it reported that, and steps a second since it was started."""
     step, age = use.get("step"), use.get("step_age_s")
     if step is None or age is None:
         return {"step": None, "step_age_s": None, "steps_per_s": None}
@@ -154,7 +154,7 @@ def _logs(cluster: Cluster, arguments: argparse.Namespace) -> int:
 
         end, left = follow(
             kept, stopping=lambda: stopping.is_set() or stdout.unread, on_loss=on_loss
-        )  # `| head` has enough
+        )  # the reader, such as `head`, has gone
         _tell_losses(cluster, [name for name in left if name not in lost])
         if end.kind == "finished" and stopping.is_set() and left:
             return INTERRUPTED
@@ -189,12 +189,12 @@ def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
 
 
 def _look_id(job: KnownJob, what: str) -> str:
-    """A name of its own for each time that somebody looks."""
+    """A new session name for each command."""
     return f"{job.id}-{what}-{secrets.token_hex(3)}"
 
 
 def _secrets_of(cluster: Cluster, job: KnownJob) -> JobSecrets:
-    """What is starred, after saying what cannot be."""
+    """The redactor, after a note on what it cannot mask."""
     found = job_secrets(cluster, job)
     for unknown in found.unknown:
         stderr.line(f"warning: {one_line(unknown)}")
@@ -242,7 +242,7 @@ def _clean(cluster: Cluster, arguments: argparse.Namespace) -> int:
         code = max(code, FAILED if done.alive else UNKNOWN if done.unsure else DONE)
     silent = cluster.unreached if arguments.all else {}
     for name, error in silent.items():
-        stdout.line(f"{name} told nothing: {one_line(error.says)}")
+        stdout.line(f"{name} gave no answer: {one_line(error.says)}")
     return max(code, UNKNOWN) if silent else code
 
 
@@ -268,7 +268,7 @@ def _printer(arguments: argparse.Namespace) -> Tell:
 
 
 def _until_ctrl_c(run: Run) -> threading.Event:
-    """Ctrl-C ends the looking, not the job."""
+    """Ctrl-C ends the command, not the job."""
 
     def enough(*_: object) -> None:
         run.stopping.set()
@@ -295,10 +295,10 @@ def jobs_text(jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, str], *
         ]
     for job in jobs:
         if job["absent"]:
-            lines.append(visible(f"{job['job']}: {fold(job['absent'])} of it tells nothing"))
+            lines.append(visible(f"{job['job']}: {fold(job['absent'])} of it gives no answer"))
         for node, damaged in job["damaged"].items():
             lines += [visible(f"{job['job']}: on {node} damaged: {one_line(file)}") for file in damaged]
-    lines += [visible(f"{name} told nothing: {one_line(why)}") for name, why in unreached.items()]
+    lines += [visible(f"{name} gave no answer: {one_line(why)}") for name, why in unreached.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -332,7 +332,7 @@ def _row(job: Mapping[str, Any]) -> Row:
 
 
 def _step(ranks: Sequence[Mapping[str, Any]]) -> str:
-    """The highest step of these processes, steps a second since they were started, and how long ago it was told."""
+    """The highest step of these processes, steps a second since they were started, and how long ago it was reported."""
     told = [one for one in ranks if one.get("step") is not None]
     if not told:
         return "-"

@@ -18,8 +18,7 @@ from runbook.model.own_limits import lack_behind
 from runbook.report.standard_streams import complain, standard_streams, stdout
 
 TELLERS = ("explain", "inventory", "completion", "ps", "logs", "report")
-"""Commands that reach no verdict, as `render --diff` does: what they print is all they do, and must not be lost and
-called done."""
+"""Commands without a verdict, such as `render --diff`: their output is their result, and its loss is an error."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,19 +64,20 @@ def _run(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
 
 
 def unreached(failure: Unreachable) -> str:
-    """What could not be asked before anything was run, in lines for people."""
+    """An `Unreachable` before anything was run, in lines for people."""
     lines = [f"error[{failure.cause}]: {failure.says}", *(f"  evidence  {line}" for line in failure.evidence)]
     lines += [f"  fix       {failure.remedy}", f"  more      runbook explain {failure.cause}"]
     return "".join(f"{visible(line)}\n" for line in lines)
 
 
 def _kept(code: int) -> int:
-    """The exit code of a command that only prints: WRONG where some of it was lost, as on a full disk."""
+    """The exit code of a command that only prints: WRONG if some output was lost, as on a full disk."""
     return code or (WRONG if stdout.lost else DONE)
 
 
 def entry() -> NoReturn:
-    """What the installed command calls. Leaves at once: a thread that still waits for a dead node must not keep us."""
+    """What the installed command calls. Leaves at once: a thread that still waits for a dead node must not delay the
+    exit."""
     try:
         code = main()
     except SystemExit as done:
@@ -94,7 +94,7 @@ def dispatch(arguments: argparse.Namespace) -> int:
 
 
 def crash(arguments: Sequence[str], error: Exception) -> int:
-    """A bug of ours: everything a report needs, on stderr, and none of the secrets that were at hand."""
+    """A bug of ours: prints everything a report needs on stderr, without the known secrets."""
     import platform
     import shlex
     import traceback
@@ -113,7 +113,7 @@ def crash(arguments: Sequence[str], error: Exception) -> int:
 
 
 def _secrets_at_hand(error: Exception) -> Iterator[object]:
-    """Those of every inventory that the functions worked with through which the error came."""
+    """The secrets of every inventory in the frames of the traceback."""
     import traceback
 
     from runbook.model.inventory import Inventory

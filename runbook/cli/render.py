@@ -45,7 +45,7 @@ def render(arguments: argparse.Namespace) -> int:
             f"note: -l makes a job of its own, {ranks:,} rank{'s' * (ranks != 1)} with {master} as rank 0: "
             "these scripts do not go with those of a rendering without it"
         )
-    # Who names a shell may want another one's scripts beside these; else scripts for other shells are out of date.
+    # With --shell, scripts for other shells may stay beside these; otherwise they are out of date.
     endings = (f".{arguments.shell}",) if arguments.shell else ENDINGS
     out = folder(arguments.out)
     gone = abandoned(out, inventory)
@@ -64,7 +64,7 @@ def render(arguments: argparse.Namespace) -> int:
 
 
 def folder(given: str) -> Path:
-    """Where `--out` says; a `~` in front is the home folder, which no shell puts in after `--out=`."""
+    """The folder of `--out`; expands a leading `~`, which no shell does after `--out=`."""
     out = Path(given).expanduser() if given.startswith("~/") else Path(given)
     problem = "is empty: which folder?" if not given else f"{out} is a file" if out.is_file() else None
     if problem:
@@ -170,7 +170,7 @@ def _lines(data: bytes | None) -> list[str]:
 
 
 def _starred(old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
-    """Values as `***`; a variable that has another one now still differs."""
+    """Values as `***`; a changed value still shows as a difference."""
     before = [_star(line) for line in old]
     after = [_star(line) for line in new]
     changed = {star for star, line in zip(after, new, strict=True) if star in before and line not in old}

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if arguments.detach:
         playbook = detached(playbook)
-    plan = make_plan(playbook, inventory, choice)  # says what a misspelt template was to be: asked first
+    plan = make_plan(playbook, inventory, choice)  # explains a misspelt template: checked first
     if arguments.min_nodes is not None and not any(stage.drop_bad for stage in plan.stages):
         message = "--min-nodes does nothing here: no stage goes on without bad nodes"
         raise FilesWrong([Problem("arguments.min-nodes", message, help="add --without-bad, or write `when_bad: drop`")])
@@ -195,7 +195,7 @@ def terminated_like_interrupted() -> Iterator[None]:
 def reports(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -> Iterator[Emit]:
     """Readers of the run's events: always events.jsonl and result.json, and what `-o` asks for on stdout.
 
-    With a machine's format on stdout, people still see the progress on stderr if that is a terminal, or with -v.
+    With a machine's format on stdout, progress still goes to stderr if that is a terminal, or with -v.
     """
     result = Result()
     junit = Junit()
@@ -237,7 +237,7 @@ def reports(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -> Iter
             yield emit
         finally:
             with warned():
-                run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)  # where somebody has removed it meanwhile
+                run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)  # if it was removed meanwhile
                 write_below(run_dir, "result.json", data=result.text())
     if arguments.output == "json":
         stdout.document(result.text())
@@ -246,7 +246,7 @@ def reports(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -> Iter
 
 
 def closed(file: TextIO) -> None:
-    """What a full disk did not take is lost by now."""
+    """Closes a file; data that a full disk did not take is lost."""
     with warned():
         file.close()
 

@@ -1,4 +1,4 @@
-"""`runbook serve`: the page of a cluster, and what its first people are made with."""
+"""`runbook serve`: the page of a cluster, and commands for its people."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from runbook.serve.store import Store
 
 EXTRA = ("starlette", "uvicorn", "httptools", "websockets", "prometheus_client")
-"""What `pip install 'runbook[serve]'` brings."""
+"""Modules that `pip install 'runbook[serve]'` installs."""
 
 
 def serve(arguments: argparse.Namespace) -> int:
-    """Run the server until SIGINT or SIGTERM, or do what the word behind `serve` says."""
+    """Run the server until SIGINT or SIGTERM, or run the subcommand."""
     try:
         from runbook.serve.server import raise_open_files
         from runbook.serve.settings import make_data_folder, read_options
@@ -86,7 +86,7 @@ def run(asked: ServeOptions) -> int:
 
 
 def the_one_who_starts(people: People) -> str:
-    """The name of the account that runs this, who is an admin of a server that has nobody yet."""
+    """The name of the present account, which is an admin of a server without people."""
     from runbook.serve.people import NAME
 
     name = getpass.getuser()
@@ -141,7 +141,7 @@ def new_password() -> str:
 
 @contextlib.contextmanager
 def only_one(data: Path) -> Iterator[None]:
-    """Two servers of one folder would not know of each other's agents and runs."""
+    """Refuses a second server of one folder: they would not know each other's agents and runs."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -157,7 +157,7 @@ def only_one(data: Path) -> Iterator[None]:
 
 
 class StderrHandler(logging.Handler):
-    """What the server has to say, on stderr, one line each."""
+    """The server's log, on stderr, one line each."""
 
     def emit(self, record: logging.LogRecord) -> None:
         text = self.format(record)

@@ -105,7 +105,7 @@ MODE = 0o600
 
 
 def archive_files(gathered: Gathered, name: str, when: float) -> dict[str, bytes]:
-    """Every member by its path, in order: first what tells about the others."""
+    """Every member by its path, in order: first those that describe the others."""
     files: dict[str, bytes] = {}
     taken = UsedPaths()
     for ours in ("README.txt", "manifest.json"):
@@ -113,7 +113,7 @@ def archive_files(gathered: Gathered, name: str, when: float) -> dict[str, bytes
     described: list[dict[str, object]] = []
     for entry in gathered.entries:
         path = taken.take(entry.path)
-        # What no UTF-8 can carry was no text anyway: half of a pair that a log was cut at.
+        # A character that UTF-8 cannot carry: half of a surrogate pair, where a log was cut.
         data = entry.text.encode("utf-8", "replace")
         files[path] = data
         described.append(
@@ -162,7 +162,7 @@ def packed(files: dict[str, bytes], when: float) -> bytes:
 
 
 def write_archive(data: bytes, out: Path) -> None:
-    """Raises FileExistsError where somebody was faster, or OSError; in both cases nothing is left behind."""
+    """Raises FileExistsError if the file exists by now, or OSError; in both cases nothing is left behind."""
     folder = out.resolve().parent
     descriptor, draft = tempfile.mkstemp(prefix=".runbook-collect-", dir=folder)  # readable by its owner alone
     try:
@@ -171,7 +171,7 @@ def write_archive(data: bytes, out: Path) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         try:
-            os.link(draft, out)  # fails where the file is there by now, which a rename would not
+            os.link(draft, out)  # fails if the file exists by now, which a rename would not
         except FileExistsError:
             raise
         except OSError:  # no hard links here

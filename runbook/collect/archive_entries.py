@@ -1,9 +1,6 @@
-"""What an archive is made of: files with where they are from, what could not be had and why, and how they may be
-called.
-
-Names of nodes' answers and of logs come from elsewhere: whoever unpacks an archive must get files below one folder, and
-nothing else. Every name passes `refused` before it is written, whatever was checked before.
-"""
+"""The entries of an archive: files with their origin, missing ones with the reason, and names that they may have. Names
+of nodes' answers and of logs are foreign: unpacking an archive must give files below one folder, and nothing else.
+Every name passes `refused` before it is written, whatever was checked before."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ Form = Literal["text", "json", "json lines", "yaml"]
 
 MOST_OF_A_FILE = 5 * 1024 * 1024
 UNFIT = "does not fit"
-"""Kind of what a node sent that is not what the program there sends."""
+"""The kind of an answer that the program on the node never gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,7 @@ class ArchiveFile:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """What was looked for and is not there. `what` is its place in the archive, had it been there."""
+    """Something that is missing. `what` is the place that it would have in the archive."""
 
     what: str
     why: str
@@ -59,7 +56,7 @@ def read_entry(path: Path, place: str, form: Form = "text", *, below: Path | Non
             size = os.fstat(stream.fileno()).st_size
             head = stream.read(MOST_OF_A_FILE)
             if _is_packed(head):
-                return Absent(place, "packed or binary: what it holds cannot be looked through", "left out")
+                return Absent(place, "packed or binary: its content cannot be searched", "left out")
             if size <= MOST_OF_A_FILE:
                 return ArchiveFile(place, decoded(head), form)
             head = head[: MOST_OF_A_FILE // 2]
@@ -75,15 +72,15 @@ def read_entry(path: Path, place: str, form: Form = "text", *, below: Path | Non
 
 
 def open_regular(path: Path, below: Path | None = None) -> BinaryIO:
-    """A file to read that is one: a pipe would keep us for ever. With `below`, one that lies in that folder without any
-    symlink on the way. Raises OSError."""
+    """A regular file, opened for reading: a pipe would block for ever. With `below`, one that lies in that folder
+    without any symlink on the way. Raises OSError."""
     if below is not None and any((below / part).is_symlink() for part in _ways(path.relative_to(below))):
         raise OSError(errno.ELOOP, "a symlink, which is not followed")
     follow = 0 if below is None else getattr(os, "O_NOFOLLOW", 0)
     stream = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | follow), "rb")
     if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
         stream.close()
-        raise OSError(errno.EINVAL, "no regular file")
+        raise OSError(errno.EINVAL, "not a regular file")
     return stream
 
 
@@ -120,7 +117,7 @@ _DEVICES = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNO
 
 
 def refused(path: str) -> str | None:
-    """Why no member may have this path; None for one that is relative, stays below its folder and is told on any
+    """Why no member may have this path; None for one that is relative, stays below its folder and is valid on any
     system."""
     parts = path.split("/")
     if (
@@ -130,7 +127,7 @@ def refused(path: str) -> str | None:
     ):
         return "its name is too long"
     if not all(_PART.fullmatch(part) and part.isprintable() for part in parts):
-        return "its name is none that a file of an archive may have"
+        return "its name is not allowed in an archive"
     if any(_DEVICES.fullmatch(part) for part in parts):
         return "its name is that of a device on Windows"
     return None

@@ -60,15 +60,15 @@ class NodeAnswer:
 
     @property
     def whole(self) -> bool:
-        """Asked, and all that it gave was what is asked for."""
+        """Whether it was asked, and all of its answers were valid."""
         return self.asked and not any(one.kind == UNFIT for one in self.absent)
 
 
 def ask_nodes(
     inventory: Inventory, nodes: Sequence[Node], *, forks: int, run_began: float | None = None
 ) -> list[NodeAnswer]:
-    """Log in to all of them and look around; `run_began` is the time of day here. Ends by itself; Ctrl-C lets go of
-    every node on the way out."""
+    """Log in to all of them and look around; `run_began` is the time of day here. Ends by itself; Ctrl-C closes every
+    session."""
     found = {node.name: _windows(node) if node.windows else NodeAnswer(node.name) for node in nodes}
     # The session's own folder goes to /tmp: nothing may stay behind, not even an empty ~/.runbook.
     asked = [replace(node, workdir="/tmp") for node in nodes if not node.windows]
@@ -124,7 +124,7 @@ def _arguments(inventory: Inventory, node: Node) -> dict[str, object]:
 
 
 def fail(found: NodeAnswer, failure: BaseException) -> None:
-    """Why a node gave nothing, into what is known of it."""
+    """Record why a node gave nothing."""
     if isinstance(failure, Unreachable):
         found.cause, found.says, found.remedy, found.evidence = (
             failure.cause,
@@ -139,18 +139,17 @@ def fail(found: NodeAnswer, failure: BaseException) -> None:
         found.remedy = (
             f"look at the load of {found.node}, and for processes in state D (`ps axo stat,pid,cmd | grep '^D'`)"
         )
-    elif isinstance(failure, Exception):  # whatever it was, the other nodes' answers are worth sending
+    elif isinstance(failure, Exception):  # whatever the error, the other nodes' answers are worth sending
         found.cause = "tool-output-unknown"
         why = on_one_line(f"{type(failure).__name__}: {failure}", LONGEST_REASON)
-        found.says = f"{found.node} answered what could not be understood: {why}"
+        found.says = f"{found.node} gave an answer that could not be understood: {why}"
         found.remedy = f"ask again; if it stays, look at {found.node} by hand"
     else:
         raise failure
 
 
 def take(found: NodeAnswer, said: Collected) -> None:
-    """What a node answered, into what is known of it. A part that cannot have a file of its own is left out, and
-    told."""
+    """Record what a node answered. A part that cannot have a file of its own is left out, and reported."""
     found.seconds = said["seconds"]
     found.people = [(login, home, full) for login, home, full in said["users"]]
     found.hostnames = said["hostnames"][:MOST_HOSTNAMES]
@@ -196,7 +195,7 @@ def _by_file(parts: Iterable[CollectedAnswer]) -> tuple[dict[str, CollectedAnswe
         name = part["name"]
         file = name + ("" if "." in name.rpartition("/")[2] else ".txt")
         if not TOOL_NAME.fullmatch(name) or ".." in name:
-            misfits[f"answer-{number}"] = f"`name` is none of a tool's: {name[:40]!a}"
+            misfits[f"answer-{number}"] = f"`name` is not a tool's name: {name[:40]!a}"
         elif file.casefold() in folded:
             misfits[f"answer-{number}"] = f"there is a {file} already"
         else:
@@ -226,7 +225,7 @@ def _why(one: CollectedAnswer, text: str) -> str:
 
 
 def _page(one: CollectedAnswer, command: str, out: str, err: str) -> str:
-    """What a person would have seen in a terminal: the command, what it printed, and how it ended if not well."""
+    """The text as in a terminal: the command, its output, and how it ended if not well."""
     parts = [f"$ {command}\n", out]
     if out and not out.endswith("\n"):
         parts.append("\n")

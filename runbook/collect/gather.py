@@ -55,12 +55,12 @@ class Gathered:
     secrets: int = 0
     people: int = 0
     mails: int = 0
-    unknown: list[str] = field(default_factory=list)  # where secrets of the playbook are from that cannot be looked for
+    unknown: list[str] = field(default_factory=list)  # sources of the playbook's secrets whose values are not known
     scrubber: Scrubber = field(default_factory=Scrubber)
 
 
 def gather(wanted: CollectRequest) -> Gathered:
-    """Ask, read, scrub. Nothing is written; raises nothing for what is not there."""
+    """Ask, read, scrub. Nothing is written; missing things raise nothing."""
     began = wanted.run.started if wanted.run else None
     answers: list[NodeAnswer] = []
     if wanted.inventory:
@@ -96,7 +96,7 @@ def gather(wanted: CollectRequest) -> Gathered:
 
 
 def learn_names(scrubber: Scrubber, wanted: CollectRequest, answers: Sequence[NodeAnswer]) -> None:
-    """Everybody's name whom we know, in an order that does not change from one archive to the next."""
+    """All known names of people, in an order that is the same for every archive."""
     login, home, full = controller_person()
     scrubber.people.add(login, *_full_name(full), home=home)
     for node in wanted.inventory.nodes if wanted.inventory else ():
@@ -130,7 +130,7 @@ def _full_name(text: str) -> list[str]:
 
 
 def _login_of(node: Node) -> list[str]:
-    """Whom ssh would log in as, by its own configuration."""
+    """The user that ssh would log in as, by its own configuration."""
     if node.connection != "ssh" or node.ssh.user or node.windows:
         return []
     from runbook.transport.ssh_config import resolve
@@ -163,9 +163,9 @@ def scrubbed(found: Iterable[ArchiveFile | Absent], answers: list[NodeAnswer], s
     for entry in entries:
         try:
             gathered.entries.append(_entry(entry, scrubber))
-        # What cannot be looked through must not be sent, and keeps nothing else back.
+        # A file that cannot be searched is not sent; the others are.
         except Exception as error:  # noqa: BLE001
-            why = f"it could not be looked through: {type(error).__name__}"
+            why = f"it could not be searched: {type(error).__name__}"
             gathered.absent.append(Absent(entry.path, why, "left out", entry.node, entry.command))
     gathered.absent = [
         replace(
@@ -208,8 +208,7 @@ def _entry(entry: ArchiveFile, scrubber: Scrubber) -> ArchiveFile:
 
 
 def _place(path: str, scrubber: Scrubber) -> str:
-    """The same path with names taken out where others gave them: a node's folder, and a run's logs. The rest is
-    ours."""
+    """The path with names taken out of its foreign parts: a node's folder, and a run's logs."""
     first, *parts = path.split("/")
     theirs = {"nodes": (0, 1), "scripts": (0, 1), "run": (1, len(parts))}.get(first, (0, 0))
     return "/".join(

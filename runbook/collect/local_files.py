@@ -83,7 +83,7 @@ def _ssh_version() -> ArchiveFile | Absent:
 
 
 def controller_person() -> tuple[str, str, str]:
-    """Login name, home and full name of whoever runs this; empty where nobody knows."""
+    """Login name, home and full name of the present user; empty if unknown."""
     try:
         import pwd
 
@@ -133,7 +133,7 @@ def latest_run() -> Path | None:
     for runs in homes():
         try:
             if hasattr(os, "getuid") and runs.stat().st_uid != os.geteuid():
-                continue  # in a folder like /tmp anybody may put one of our name
+                continue  # in a folder like /tmp any user may create one with our name
             found += [path for path in runs.iterdir() if RUN_ID.fullmatch(path.name) and _is_run(path)]
         except OSError:
             continue
@@ -145,7 +145,7 @@ def _is_run(path: Path) -> bool:
 
 
 def read_run(path: Path) -> RunFolder | None:
-    """What a folder says of its run; None where it is not the folder of one."""
+    """The run of a folder; None if it is not the folder of one."""
     if not _is_run(path):
         return None
     said = _document(path, "result.json")
@@ -168,7 +168,7 @@ def read_run(path: Path) -> RunFolder | None:
 
 
 def run_entries(run: RunFolder) -> Iterator[ArchiveFile | Absent]:
-    """The files of a run that `run` writes, and no others: `--run-dir` may be somebody's home folder."""
+    """The files of a run that `run` writes, and no others: `--run-dir` may be a home folder."""
     for name, form in _FILES:
         if name != "crash.txt" or (run.path / name).exists():
             yield read_entry(run.path / name, f"run/{name}", form, below=run.path)
@@ -191,8 +191,7 @@ def _logs(folder: Path) -> Iterator[Path]:
 
 
 def _document(run: Path, name: str, *, lines: int = -1) -> dict[str, object]:
-    """The JSON object that a file of the run is, or that its first line is; empty where it is none, however it is
-    none."""
+    """The JSON object that a file of the run is, or that its first line is; empty if it is anything else."""
     try:
         with open_regular(run / name, run) as stream:
             found = json.loads((stream.readline if lines == 1 else stream.read)(MOST_READ).decode("utf-8", "replace"))
@@ -210,7 +209,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _time(value: object) -> float | None:
-    """A time of day of this era."""
+    """A plausible time."""
     return (
         float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e11 else None
     )
@@ -252,7 +251,7 @@ def source_entries(inventory: Path | None, run: RunFolder | None) -> Iterator[Ar
     ):
         place = f"{kind}.yml"
         if path is None:
-            why = f"the run names {named}, which is not there any more" if named else "no run, so no playbook"
+            why = f"the run names {named}, which no longer exists" if named else "no run, so no playbook"
             yield Absent(place, why)
             continue
         entry = read_entry(path, place, "yaml")
@@ -260,7 +259,7 @@ def source_entries(inventory: Path | None, run: RunFolder | None) -> Iterator[Ar
             yield Absent(place, "the launch stands in the inventory")
             continue
         if isinstance(entry, ArchiveFile) and not _is_of_kind(entry.text, kind):
-            # A run's folder may be another's, and name any file of ours.
+            # A run's folder may come from elsewhere, and name any file of ours.
             entry = Absent(place, f"{path} is no {kind}", "left out")
         if (
             isinstance(entry, ArchiveFile)
@@ -339,5 +338,5 @@ def _node_without(node: Node) -> Node:
 
 
 def _without(env: Mapping[str, EnvValue]) -> dict[str, EnvValue]:
-    """A secret stays one, so that it is rendered where secrets are; its value is the word for what is gone."""
+    """The same secret with a placeholder as its value, so that it is rendered in the same places."""
     return {name: Secret(GONE, value.source) if isinstance(value, Secret) else value for name, value in env.items()}

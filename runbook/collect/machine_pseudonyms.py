@@ -2,7 +2,7 @@
 
 IPv4: bits in which all addresses seen under one prefix agree become 0, the others stay. So two addresses share exactly
 the prefix they shared before, whatever the netmask, and private stays private. The last octet stays as it is: `.1`, the
-network's `.0` and its broadcast can still be told apart; so do the bits behind a netmask that some text names.
+network's `.0` and its broadcast can still be told apart; so do the bits behind a netmask that a text names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _VERSION_BEFORE = re.compile(
     r"(?:==|version[\s:=\"']*|[-_]cu[0-9]+[\s=]*|\bv|cudnn[\s:=]*|firmware[\s:=\w-]*|fw_ver[\s:=]*)\Z", re.IGNORECASE
 )
 
-# The class of an address is no secret, and says much: (network, how many of its first bits are kept).
+# The class of an address is not secret, and is useful: (network, how many of its first bits are kept).
 _KEPT_V4 = [
     (ipaddress.ip_network("10.0.0.0/8"), 8),
     (ipaddress.ip_network("172.16.0.0/12"), 12),
@@ -50,11 +50,11 @@ class Machines:
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        self._common: set[str] = set()  # names that stay: they tell nobody, and stand in every text
+        self._common: set[str] = set()  # names that stay: they identify nobody, and occur in every text
         self._domains: dict[str, str] = {}
         self._pattern: re.Pattern[str] | None = None
         self._bits: set[tuple[int, int]] = set()  # every (length, prefix) of every IPv4 address seen
-        self._networks: set[tuple[int, int]] = set()  # of those whose netmask is told, length and prefix
+        self._networks: set[tuple[int, int]] = set()  # of those with a known netmask, length and prefix
         self._public: dict[int, int] = {}
         self._subnets6: dict[int, int] = {}
         self._ids6: dict[int, int] = {}
@@ -110,7 +110,7 @@ class Machines:
     # Finding.
 
     def find(self, text: str) -> Iterator[tuple[Place, str]]:
-        """Every place of a name or an address, and what takes it."""
+        """Every place of a name or an address, with its replacement."""
         if "[" in text:
             for match in _V4_RANGE.finditer(text):
                 yield match.span(1), self.v4(match[1] + "0")[:-1]
@@ -142,14 +142,14 @@ class Machines:
                 yield match.span(), self._domains.get(name) or self._names[name]
 
     def v4(self, address: str) -> str:
-        """The pseudonym of an IPv4 address; what means no single machine stays."""
+        """The pseudonym of an IPv4 address; one that means no single machine stays."""
         ip = ipaddress.IPv4Address(address)
         value = int(ip)
         if ip.is_loopback or ip.is_multicast or value >> 24 in (0, 255) or value >> 28 == 15:
             return address
         kept = next((kept for network, kept in _KEPT_V4 if ip in network), None)
         if kept is None:
-            # No public range is free to be used, but those of documentation and benchmarks: a /24 each.
+            # Only the public ranges for documentation and benchmarks are free: a /24 each.
             number = self._public.setdefault(value >> 8, len(self._public))
             blocks = [0xCB0071, 0xC63364, 0xC00002]
             block = blocks[number] if number < 3 else 0xC61200 + (number - 3) % 512
@@ -177,7 +177,7 @@ class Machines:
             solicited = value >> 24 == 0xFF0200000000000000000001FF
             return "ff02::1:ff00:0" if solicited else address
         subnet, machine = value >> 64, value & (1 << 64) - 1
-        if machine >= 1 << 16:  # made from a MAC, or at random; small ones are typed by people, and tell nobody
+        if machine >= 1 << 16:  # made from a MAC, or at random; small ones are typed by people, and identify nobody
             machine = (1 << 16) + self._ids6.setdefault(machine, len(self._ids6) + 1)
         if ip.is_link_local:
             subnet = 0xFE80 << 48

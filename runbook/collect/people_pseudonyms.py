@@ -1,7 +1,7 @@
-"""User names, home folders and e-mail addresses, and the names they get: `user1`, `/home/user1`, `mail1@example.org`.
+"""Replaces user names, home folders and e-mail addresses by pseudonyms: `user1`, `/home/user1`, `mail1@example.org`.
 
-Words of the trade stand in our own pages, programs and schemas: such a name is a word first, and perhaps somebody's
-login.
+Technical words are those of our own pages, programs and schemas: such a name counts as a word unless it stands where a
+login does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 from itertools import islice
 
-# --- words of the trade ---------------------------------------------------------------------------------------------
+# --- technical words ---------------------------------------------------------------------------------------------
 
 Place = tuple[int, int]
 """Where something stands in a text: its first character, and the one behind its last."""
@@ -37,7 +37,7 @@ _DEVICE = re.compile(r"(?:gpu|cpu|cuda|rank|mlx|ib|eth|eno|ens|bond|nvme|tty|pts
 
 
 def is_word(name: str) -> bool:
-    """Whether a name in small letters stands in every other text, also with a number behind it, as in `gpu7` or
+    """Whether a name in small letters is a common technical word, also with a number behind it, as in `gpu7` or
     `worker3`."""
     return name.rstrip("0123456789") in words() or name in words()
 
@@ -79,7 +79,7 @@ GENERIC = frozenset(
     nvidia-persistenced munge slurm conda runner builder jenkins linuxbrew circleci travis vsts""",
     )
 )
-"""Accounts that come with a system: in their place would stand a riddle."""
+"""Accounts that come with a system: they are not replaced, since a pseudonym would hide useful facts."""
 
 _HOME = re.compile(r"(?:/(?:home|Users)/|[A-Za-z]:[\\/]+Users[\\/]+)(?P<name>[A-Za-z0-9_][\w.@+-]*)")
 _MAIL = re.compile(
@@ -149,8 +149,8 @@ _FIELDS = frozenset(
 class PeopleNames:
     """Learns names, then finds them. The same name always gets the same number.
 
-    A name that is also a word of the trade (`gpu`, `data`, `driver`) is found only where a login stands: in a home's
-    path, a `user=`, an owner's column, before `@`. Any other is found wherever it stands as a word.
+    A name that is also a technical word (`gpu`, `data`, `driver`) is found only where a login stands: in a home's path,
+    a `user=`, an owner's column, before `@`. Any other is found wherever it stands as a word.
     """
 
     def __init__(self) -> None:
@@ -185,12 +185,12 @@ class PeopleNames:
             self._shapes.setdefault(token[0], set()).add((token.start(), len(name)))
 
     def learn(self, text: str) -> None:
-        """Names that a text tells by its paths."""
+        """Names that a text shows in its paths."""
         for match in _HOME.finditer(text):
             self.add(match["name"].rstrip("."))
 
     def find(self, text: str) -> Iterator[tuple[Place, str]]:
-        """Every place of a name, and what takes it."""
+        """Every place of a name, with its replacement."""
         if "@" in text:
             for match in _MAIL.finditer(text):
                 if match["top"].lower() not in _NO_MAIL_TOPS and not match["host"].lower().endswith(_NO_MAIL_HOSTS):
@@ -249,7 +249,7 @@ class PeopleNames:
             at = end + 1
 
     def login(self, field: str, value: str) -> str | None:
-        """What takes a value that is a login by the name of its field, as in JSON; None where it is none."""
+        """The replacement of a value that is a login by the name of its field, as in JSON; None if it is not."""
         return self._words.get(value.lower()) if field in _FIELDS else None
 
     @property

@@ -1,8 +1,8 @@
-"""Takes secrets and names out of texts, JSON, JSON lines and YAML, and leaves them what they were: JSON stays JSON.
+"""Takes secrets and names out of texts, JSON, JSON lines and YAML, and keeps their format: JSON stays JSON.
 
-A secret is a value that is known, and whatever looks like one. Lint must not cry wolf; an archive for a forum must not
-leak. So here a name that says `token` is enough, and the value may look like anything but a number, a word such as
-`true`, or a placeholder.
+A secret is a value that is known, and whatever looks like one. Lint must not give false alarms; an archive for a forum
+must not leak. So here a name that says `token` is enough, and the value may look like anything but a number, a word
+such as `true`, or a placeholder.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from runbook.model.secrets import (
 
 # --- where secrets stand in a text ----------------------------------------------------------------------------------
 
-# Names and words are as long as anybody's, not longer: what has no bound takes for ever on a line made to take for
-# ever.
+# Lengths of names and words are bounded: an unbounded pattern takes for ever on a line that is made for it.
 _QUOTED = r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.|'')*'"
 _ASSIGNED = re.compile(
     r"(?<![\w.])(?<!\w-)(?P<name>[A-Za-z_][\w.-]{0,512})[\"'\]]{0,2}[^\S\n]*(?P<sign>=>|:=|==?|:)[^\S\n]*"
@@ -169,7 +168,7 @@ def _in_line(line: str) -> Iterator[Place]:
 
 
 def _assigned(line: str) -> Iterator[Place]:
-    """`name=value` one after the other; what is no secret's may hold one: `args=--token=…`."""
+    """`name=value` one after the other; the value of another name may hold one: `args=--token=…`."""
     at = 0
     while match := _ASSIGNED.search(line, at):
         found = list(_value(match, match["name"], line))
@@ -201,7 +200,7 @@ def _inside(match: re.Match[str]) -> Iterator[Place]:
 # --- taking them out ------------------------------------------------------------------------------------------------
 
 GONE = "REDACTED"
-"""One plain word: a value in JSON, in YAML, in a shell and in a URL alike, which `***` is not."""
+"""One plain word: unlike `***`, it is a valid value in JSON, YAML, a shell and a URL."""
 
 _OF_RUNS = frozenset(
     re.findall(
@@ -217,7 +216,7 @@ _OF_RUNS = frozenset(
 
 
 class Scrubber:
-    """Learn from everything first: what is nobody's name in one file is somebody's home in the next."""
+    """Learn from all texts first: a word in one file may be a person's home in another."""
 
     def __init__(self, secrets: Iterable[str] = (), *, hide_addresses: bool = False) -> None:
         self.people = PeopleNames()
@@ -358,7 +357,7 @@ def _shape(value: object) -> object:
 
 
 def _replaced(text: str, gone: list[tuple[Place, str]], others: list[tuple[Place, str]]) -> str:
-    """Of names the earliest and longest; a name that reaches into a secret goes with it, whole."""
+    """The earliest and longest names; a name that overlaps a secret is taken out with it."""
     hidden = [place for place, _ in gone]
     while True:
         touching = [place for place, _ in others if _touches(place, hidden)]

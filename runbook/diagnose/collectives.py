@@ -1,7 +1,8 @@
-"""Who is behind, and who called something else: watchdog lines compared between ranks, and NCCL's report of a job's
-health.
+"""Which ranks are behind, and which made another call: watchdog lines compared between ranks, and NCCL's report of a
+job's health.
 
-The report is that of `ncclras` (NCCL 2.24 and newer): who launched fewer operations, and who does not answer.
+The report is that of `ncclras` (NCCL 2.24 and newer): ranks that launched fewer operations, and ranks that do not
+answer.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from runbook.model.units import number, small_number
 UNEVEN = ("ALLTOALL", "SEND", "RECV", "GATHER", "SCATTER")
 """Operations whose sizes may differ between ranks."""
 FEW = 1 / 3
-"""Silent ranks for each that spoke: with more, the log is an excerpt, or one machine's."""
+"""Silent ranks for each that printed: with more, the log is an excerpt, or one machine's."""
 
 
 def compare(watchdogs: Sequence[Hit], states: Sequence[Hit]) -> Iterator[Hit]:
@@ -87,7 +88,7 @@ def _judge(first: Mapping[int, Hit], enqueued: Mapping[int, Hit]) -> Iterator[Hi
         yield from (Hit("watchdog-behind", hit.line, {"late": _ranks(late)}) for hit in late)
         return
     ranks = sorted(rank for rank in first if rank >= 0)
-    # So many are missing that nobody would name them, or a number is no rank: then none is looked for.
+    # Too many are missing to name them, or a number is not a rank: then none is looked for.
     few = len(ranks) > 1 and ranks[-1] + 1 - len(ranks) <= len(ranks) * FEW
     silent = sorted(set(range(ranks[-1] + 1)) - set(ranks)) if few else []
     cut_off = bool(enqueued) and not set(ranks) <= set(enqueued)
@@ -103,7 +104,7 @@ def _judge(first: Mapping[int, Hit], enqueued: Mapping[int, Hit]) -> Iterator[Hi
 def _difference(hits: Sequence[Hit], sequence: str) -> str:
     """What differs between ranks in the call of one number, in words; empty when they agree."""
     calls: dict[str, list[Hit]] = defaultdict(list)
-    told = [hit for hit in hits if "op" in hit.groups]  # a line that was cut off says nothing against the others
+    told = [hit for hit in hits if "op" in hit.groups]  # a line that was cut off does not contradict the others
     sized = all("nin" in hit.groups for hit in told)
     for hit in told:
         operation = hit.groups["op"]
@@ -144,7 +145,7 @@ def spans(numbers: Sequence[int]) -> str:
 
 
 def read_report(hits: Mapping[str, Sequence[Hit]]) -> Iterator[Hit]:
-    """The derived signs `ras-behind` and `ras-silent`: the report's lines mean something only below their headings."""
+    """The derived signs `ras-behind` and `ras-silent`: the report's lines have a meaning only below their headings."""
     names = ("ras-differs", "ras-count", "ras-rank", "ras-missing")
     lines = sorted(
         (hit for name in names for hit in hits.get(name, ())), key=lambda hit: (hit.line.source, hit.line.number)

@@ -1,4 +1,4 @@
-"""Signs that no single line shows: counts and sizes compared, times between lines, what is told twice or
+"""Signs that no single line shows: counts and sizes compared, times between lines, values given twice or
 differently."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from runbook.model.units import number, small_number
 
 NEAR = 80  # lines of one traceback
 SUMMARY = 6  # lines of one process in torchrun's summary
-AT_ONCE_S = 0.2  # a host that is there, or its firewall, rejects within that time
+AT_ONCE_S = 0.2  # a host that is up, or its firewall, rejects within that time
 LARGE = 1000  # bytes of a ping that tests the path's packet size
 ASKING_S = 0.9  # the kernel asks that long who has an address before it gives up
 
@@ -23,10 +23,10 @@ LISTED = re.compile(r"\[(\d+)\]([\w.-]+):(\S+)")
 INNER = re.compile(r"(?:lo|docker\d*|virbr\d*|veth\w*|br-\w+|cni\d*|cali\w*|flannel[\w.]*|vmnet\d*|tun\d*)$")
 
 TELLS_FAILURE = ("nccl-warn", "network-exception", "other-exception", "glog-error", "says-failed", "trouble")
-"""Signs of lines that tell a failure in words that no rule may know."""
+"""Signs of lines with a failure that no rule may know."""
 
 WRAPPERS = ("launcher-failed", "nccl-failed", "traceback")
-"""Signs of lines that are known to tell only that something failed."""
+"""Signs of lines that only say that something failed."""
 
 Hits = Mapping[str, Sequence[Hit]]
 Place = tuple[str, str, int]
@@ -67,7 +67,7 @@ def derive(hits: Hits) -> Iterator[Hit]:
 
 
 def without_ignored(hits: Sequence[Hit]) -> list[Hit]:
-    """All but the tracebacks that follow `Exception ignored in`: a finalizer's as a process leaves, which ends
+    """All but the tracebacks that follow `Exception ignored in`: such a finalizer runs as a process exits, and ends
     nothing."""
     told: dict[str, set[Place]] = defaultdict(set)
     for hit in hits:
@@ -121,14 +121,14 @@ def _barriers(barriers: Sequence[Hit], completed: Sequence[Hit]) -> Iterator[Hit
 
 
 def _unanswered(refusals: Sequence[Hit]) -> Iterator[Hit]:
-    """`No route to host` that takes seconds each time comes from ARP that nobody answers, not from a firewall."""
+    """`No route to host` that takes seconds each time comes from unanswered ARP, not from a firewall."""
     by_source: dict[str, list[Hit]] = defaultdict(list)
     for hit in refusals:
         if hit.line.when is not None and "113" in hit.line.text:
             by_source[hit.line.who].append(hit)
     for hits in by_source.values():
         times = sorted({hit.line.when for hit in hits if hit.line.when is not None})
-        # Lines about one attempt share its moment; what counts is whether any two attempts followed at once.
+        # Lines about one attempt have one time; what counts is whether any two attempts followed each other at once.
         gaps = [after - before for before, after in pairwise(times) if after - before > 0.01]
         instant = any(
             after.line.when - before.line.when < AT_ONCE_S
@@ -218,7 +218,7 @@ def _all_clients(hits: Hits) -> Iterator[Hit]:
 
 
 def _reset_at_once(hits: Hits) -> Iterator[Hit]:
-    """A store that hangs up on the first word: the connection was made, in the code that makes it."""
+    """A store that hangs up on the first message: the failure is in the code that connects."""
     frames: dict[tuple[str, str], list[int]] = defaultdict(list)
     for frame in hits.get("connecting", ()):
         frames[frame.line.source, frame.line.who].append(frame.line.number)
@@ -239,8 +239,8 @@ def _inner_interfaces(hits: Hits) -> Iterator[Hit]:
 
 
 def _master_wants_more(hits: Hits) -> Iterator[Hit]:
-    """The master counts everybody whose log is here and wants more, while another waits for the master: told sizes
-    differ."""
+    """The master counts all ranks whose logs are here and waits for more, while another waits for the master: their
+    world sizes differ."""
     waits = [hit for hit in hits.get("waits-for-rank-key", ()) if hit.groups["key"].endswith("/0")]
     for joined in hits.get("too-few-joined", ()):
         others = [hit for hit in waits if hit.line.who != joined.line.who]
@@ -251,7 +251,7 @@ def _master_wants_more(hits: Hits) -> Iterator[Hit]:
 
 
 def _large_pings(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator[Hit]:
-    """Small pings are answered, and those of a size near a packet's are not."""
+    """Small pings are answered, and those near the MTU are not."""
     answered: dict[bool, set[bool]] = {True: set(), False: set()}
     told: list[Hit] = []
     by_source: dict[str, list[Hit]] = defaultdict(list)
@@ -268,7 +268,7 @@ def _large_pings(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator[Hit]:
 
 
 def _unfamiliar(hits: Hits) -> Iterator[Hit]:
-    """Lines that tell a failure, and are not of the kind that is known to tell nothing more."""
+    """Lines that name a failure, beyond those that only say that something failed."""
     known = {hit.line for sign in WRAPPERS for hit in hits.get(sign, ())}
     # What NCCL warned of before its ranks met did not keep them from it.
     met = {hit.line.source: hit.line.number for hit in hits.get("joined", ())}
@@ -278,13 +278,13 @@ def _unfamiliar(hits: Hits) -> Iterator[Hit]:
 
 
 def _not_placed(sign: str, hits: Hits) -> Iterator[Hit]:
-    """What kept a pod from running, unless a later event of the same log tells that a pod got past it."""
+    """What kept a pod from running, unless a later event of the same log shows that a pod got past it."""
     past = {hit.line.source: hit.line.number for hit in hits.get("pod-placed", ())}
     yield from (hit for hit in hits.get(sign, ()) if hit.line.number > past.get(hit.line.source, 0))
 
 
 def _differ(sign: str, group: str, name: str, told: str, hits: Hits) -> Iterator[Hit]:
-    """A value that different speakers give differently."""
+    """A value that differs between speakers."""
     values: dict[str, Hit] = {}
     for hit in hits.get(sign, ()):
         values.setdefault(hit.groups[group], hit)

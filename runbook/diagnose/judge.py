@@ -32,7 +32,7 @@ ENDINGS = (
     "hung-up",
 )
 """Signs after which a run does not go on by itself."""
-SO_FAR = "nothing failed so far, and nothing shows that it finished or went on: no step, no connection, no end"
+SO_FAR = "nothing failed so far, and no line shows that it finished or went on: no step, no connection, no end"
 MISTAKES = frozenset(
     {
         "KeyError",
@@ -99,7 +99,7 @@ class Cause:
     rank: int | None = None
     node: str | None = None
     follows: str | None = None
-    own: bool = False  # a mistake in the program of another process than the root's: it follows from nothing
+    own: bool = False  # a mistake in the program of another process than the root's: it follows from no other
     ruled_out: tuple[str, ...] = ()  # causes whose lines would be here, and are not
 
 
@@ -120,7 +120,7 @@ def judge(scanner: Scanner) -> list[Cause]:
         found = [cause for cause in found if cause.tier is not Tier.WRAPPER]
     if not found and not scanner.told:
         remedy = mend("insufficient-evidence", "empty")
-        return [Cause("insufficient-evidence", "high", "there is nothing in these logs", remedy, (), Tier.WRAPPER)]
+        return [Cause("insufficient-evidence", "high", "these logs are empty", remedy, (), Tier.WRAPPER)]
     if not found and scanner.reached is Reached.NOTHING:
         remedy = mend("insufficient-evidence", "so-far")
         return [Cause("insufficient-evidence", "low", SO_FAR, remedy, (), Tier.WRAPPER)]
@@ -163,7 +163,7 @@ def _cause(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> tuple[Rule, Cause]:
 
 
 def _only(hits: Sequence[Hit], name: Literal["rank", "node"]) -> Any:
-    """The rank or node of the first line, or the one that all lines which name any agree on."""
+    """The rank or node of the first line, or the one on which all lines that name any agree."""
     told = [getattr(hit.line, name) for hit in hits if getattr(hit.line, name) is not None]
     return told[0] if told and (getattr(hits[0].line, name) is not None or len(set(told)) == 1) else None
 
@@ -203,7 +203,7 @@ def _distinct(hits: Sequence[Hit]) -> list[Hit]:
 
 
 def _merge(found: Sequence[tuple[Rule, Cause]]) -> list[Cause]:
-    """One entry a cause: the surest rule speaks, the others add their lines."""
+    """One entry for each cause: the sentence of the surest rule, and the lines of all."""
     merged: dict[str, Cause] = {}
     for _, cause in sorted(found, key=lambda pair: (pair[1].tier, ORDER[pair[1].confidence])):
         if before := merged.get(cause.cause):
@@ -214,7 +214,7 @@ def _merge(found: Sequence[tuple[Rule, Cause]]) -> list[Cause]:
 
 
 def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner) -> bool:
-    """The run went on after every line that speaks for this cause, and did not end badly later."""
+    """Whether the run went on after every line of this cause, and did not end badly later."""
     if cause.cause in of_kind("lasting") or cause.tier is Tier.NOTE:
         return False
     # Other ranks may print a line or two after one has died.
@@ -227,7 +227,7 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
         hit.line.number < max(went_on.get(hit.line.source, 0), scanner.passed.get(hit.line.source, 0)) for hit in hits
     ):
         return True
-    # One that is over, and well, had caught it: nothing says that a process ended of it, and no rank is named for it.
+    # A run that ended well had caught it: no line says that a process ended because of it, and no rank is named for it.
     return all(
         hit.line.number < scanner.ended.get(hit.line.source, 0) and hit.sign not in ENDINGS and hit.line.rank is None
         for hit in hits
@@ -261,7 +261,7 @@ def _after_what_they_follow(found: Sequence[Cause]) -> list[Cause]:
 
 
 def _folded(cause: Cause, root: Cause) -> Cause:
-    """What is no root of its own is told under the root that explains it."""
+    """A cause that is not a root is put under the root that explains it."""
     if _own_mistake(cause, root):
         return replace(cause, own=True, evidence=_beside(cause, root))
     explained = cause.tier > root.tier or cause.tier >= Tier.NETWORK
@@ -275,7 +275,7 @@ def _beside(cause: Cause, root: Cause) -> tuple[Hit, ...]:
 
 
 def _own_mistake(cause: Cause, root: Cause) -> bool:
-    """A process, and not the one in which the root stands, made a mistake that no other one's end can bring about."""
+    """Whether a process other than the root's made a mistake that the end of another process cannot cause."""
     roots = {hit.line.who for hit in root.evidence}
     return (
         cause.cause == "program-error"

@@ -1,5 +1,5 @@
-"""Which of many sets of literals have one on a line: its words say which literals it could hold, and only those are
-looked for."""
+"""Finds which of many sets of literals have one on a line: the line's words limit the literals that it could hold, and
+only those are searched."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Index:
         return inside, {key: sets for key, sets in keys.items() if key not in word}, keys
 
     def _held_by(self, word: bytes) -> _Keys:
-        """The literals of a longest word and of all such words inside it: where it matched, they do as well."""
+        """The literals of a longest word and of all such words inside it: where it matches, they match as well."""
         if word not in self._held:
             inside = (keys for other, keys in self._by_word.items() if other in word)
             self._held[word] = {key: sets for keys in inside for key, sets in keys.items()}

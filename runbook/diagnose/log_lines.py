@@ -1,4 +1,4 @@
-"""From the bytes of a log to its lines: what each says, who printed it, and when.
+"""From the bytes of a log to its lines: the text of each, who printed it, and when.
 
 Prefixes of launchers and dialects of clocks are read, what system calls say in other languages is put into English,
 what a terminal or a forum broke is joined, and what a logger packed into JSON is unpacked.
@@ -171,7 +171,7 @@ ANY_PREFIX = re.compile(
 )
 """Whether any of them is there, at the price of one."""
 GUESSES = re.compile(r"\b(?:potential|possible|common) (?:root )?(?:causes?|reasons?)\b.*", re.IGNORECASE)
-"""What a program lists as causes it can think of: none of them is told by it."""
+"""A program's list of possible causes, none of which it reports."""
 NCCL = re.compile(r"\A(?P<node>[\w.-]+):\d+:\d+ \[\d+\] ")
 SLURM = re.compile(r"\b(?:srun|slurmstepd): error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)?")
 RANK_INSIDE = re.compile(r"\[(?:[^\]\[]*\b)?Rank ?(?P<rank>\d+)\]|\bon rank[: ]+(?P<at>\d+)\b", re.IGNORECASE)
@@ -229,7 +229,7 @@ def unprefixed(text: str) -> tuple[str, int | None, str | None]:
 
 
 def section_of(text: str) -> tuple[int | None, str | None] | None:
-    """Who speaks from here on, where a line is a heading such as `### rank 0` or `==> node-b.log <==`."""
+    """The speaker from here on, when a line is a heading such as `### rank 0` or `==> node-b.log <==`."""
     heading = SECTION.match(text.strip()) or SECTION.match(unprefixed(text)[0].strip())
     if not heading:
         return None
@@ -242,7 +242,7 @@ def section_of(text: str) -> tuple[int | None, str | None] | None:
 
 
 def section_of_path(path: str) -> tuple[int | None, str | None]:
-    """Who speaks in a file by its name: `rank-00003.node-b.log`, `rank3.log`."""
+    """The speaker of a file, by its name: `rank-00003.node-b.log`, `rank3.log`."""
     found = PATH_RANK.search(path.replace("\\", "/").rpartition("/")[2])
     if not found:
         return None, None
@@ -256,7 +256,7 @@ def section_of_path(path: str) -> tuple[int | None, str | None]:
 
 
 def when(text: str) -> float | None:
-    """Seconds since the year began (or the day, where the clock tells no more), to compare lines of one run."""
+    """Seconds since the year began (or the day, when the clock has no date), to compare lines of one run."""
     for clock in CLOCKS:
         if found := clock.search(text[:200]):
             told = found.groupdict()
@@ -292,10 +292,10 @@ GOES_ON = re.compile(
     r"|raise |return |exitcode|time |at /|in <|self\.|from |import |with )"
     r"(?:[a-z(,;&]|\d+(?:\)|,| [a-z])))"
 )
-"""How the rest of a sentence begins, and no line of its own does."""
+"""How the rest of a sentence begins, but no line."""
 DIGITS = re.compile(r"\d+")
 PIECES = 5  # of one line
-PIECE = 400  # bytes; who prints longer lines does not break them
+PIECE = 400  # bytes; longer lines are not broken
 
 KEYS = frozenset(
     {
@@ -316,7 +316,7 @@ KEYS = frozenset(
         "output",
     }
 )
-"""Under which loggers put what a program printed."""
+"""Keys under which loggers put a program's output."""
 LEVELS = frozenset({"info", "debug", "notice", "trace", "warn", "warning"})
 KEYED = re.compile(rb"[\"'] ?: ?b?[\"']")
 BREAK = re.compile(rb"(?<!\\)(?:\\\\)?(?:\\r)?\\n")
@@ -339,7 +339,7 @@ class BrokenLine:
         prefix = _prefix(piece)
         if not GOES_ON.match(piece[len(prefix) :].lstrip()):
             return False
-        # What puts a name before every line also does so before the rest of one.
+        # A tool that puts a name before every line also does so before the rest of one.
         if not _constant_part(_prefix(self._pieces[0])).startswith(_constant_part(prefix)):
             return False
         self._pieces.append(piece[len(prefix) :])

@@ -1,7 +1,5 @@
-"""How far a run got by its own lines, and lines that look like trouble and never are.
-
-A log that says nothing of failure is healthy only if something shows that the run went on.
-"""
+"""How far a run got by its own lines, and lines that look like errors and never are. A log without a failure is healthy
+only if a line shows that the run went on."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from enum import IntEnum
 
 
 class Reached(IntEnum):
-    """The best that any line of the logs shows."""
+    """The furthest state that any line of the logs shows."""
 
     NOTHING = 0  # banners, settings, the words of a program
     SETUP = 1  # ranks met, a network was chosen, a service runs
@@ -24,7 +22,7 @@ BAD = (
     + rb")|(?:fail\w*|exception)\b(?!\W{0,3}[=:])|abort\w*|cancel+ed|kill\w*|timed out|time-?out (?:after|waiting)"
     rb"|terminat\w+|waiting|will|not (?:yet )?(?:done|finish\w*|complete\w*)))"
 )
-"""What stands on a line that shows no progress, whatever else it says."""
+"""Parts of lines that show no progress, whatever else they say."""
 
 PROGRESS = re.compile(
     BAD + rb"(?:.*?(?:"
@@ -54,14 +52,14 @@ TESTS_PASSED = re.compile(
     rb"|\[  PASSED  \] \d+ test)",
     re.IGNORECASE,
 )
-"""A suite of tests says at its end that all of them passed: what they printed before was on purpose."""
+"""A test suite says at its end that all passed: what they printed before was on purpose."""
 
 ENDED = re.compile(
     BAD + rb"(?:.*?\b(?:training|run|job|benchmark|evaluation|everything|all|program)\b.{0,24}\b(?:done|finished"
     rb"|complete[ds]?|succeeded)\b|.*?\bexited with (?:code|status) 0\b|.*?\bTrainer\.fit\W{1,3}stopped\b)",
     re.IGNORECASE | re.DOTALL,
 )
-"""A run says at its end that it is over, and well."""
+"""A run says that it has ended well."""
 
 SETUP = re.compile(
     rb"\A(?:.*?(?:"
@@ -82,7 +80,7 @@ SETUP = re.compile(
     rb"))",
     re.IGNORECASE | re.DOTALL,
 )
-"""A line of a run that is more than begun."""
+"""A line of a run beyond its setup."""
 
 
 REACHED_KEYS = tuple(
@@ -93,11 +91,11 @@ REACHED_KEYS = tuple(
     "|nvls"
     "|peer access|x2c|mnnvl|collective|ready|listen|running|started|kernel|systemd|nvrm".replace("|:|", "|").split("|")
 )
-"""A line without any of these shows neither."""
+"""Literals of these: a line without any of them shows no progress."""
 
 
 def reached(line: bytes, goes_on: bool) -> Reached:
-    """How far the run was that printed this line; `goes_on`: it tells of training."""
+    """How far the run was that printed this line; `goes_on`: it is about training."""
     if (goes_on and b"has connected to" not in line) or PROGRESS.match(line):
         return Reached.PROGRESS
     return Reached.SETUP if SETUP.match(line) else Reached.NOTHING
@@ -136,7 +134,7 @@ PROGRESS_KEYS = (
     "loss|epoch|it/s]|s/it]|iter|tokens/s|samples/s|step|it/s,|s/it,|bus bandwidth|finished|completed|succeeded"
     "|has connected to|startup complete|ready to roll"
 )
-"""Literals of lines in which a training tells that it goes on, or has come to its end."""
+"""Literals of lines that show that a training goes on, or has ended."""
 
 GOES_ON = re.compile(
     rb"^(?!.*\b(?:aborted|cancelled|canceled|failed|failure|exception|error:|killed|timed out|time-?out"

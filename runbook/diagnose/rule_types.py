@@ -1,4 +1,4 @@
-"""The words of the catalogue: a sign is a line that tells something, a rule says which signs make a cause."""
+"""Types of the rules over logs: a sign is a kind of line, a rule says which signs make a cause."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ class Tier(IntEnum):
     FAULT = 1  # a line itself says what is wrong
     DEATH = 2  # a process was killed, or crashed
     PROGRAM = 3  # the program raised something
-    NETWORK = 4  # connections failed, nobody says why
+    NETWORK = 4  # connections failed, without a reason
     SYMPTOM = 5  # what the others saw of it
-    ABORT = 6  # how a process left after it had noticed
+    ABORT = 6  # how a process ended after it had noticed
     NOTE = 7  # slower than it could be, not broken
     WRAPPER = 8  # something failed, and this is all that was printed
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """A line that tells something: `pattern` is searched on lines that hold one of `keys` ("a|b": lower case, no
-    digits)."""
+    """A kind of line: `pattern` is searched on lines that hold one of `keys` ("a|b": lower case, no digits)."""
 
     name: str
     keys: str

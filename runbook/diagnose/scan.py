@@ -1,4 +1,4 @@
-"""One pass over the bytes of logs that keeps the lines which tell something: constant memory, whatever the size.
+"""One pass over the bytes of logs that keeps the lines with signs: constant memory, whatever the size.
 
 Logs repeat themselves. A line's shape (its bytes without digits) is looked up in a table; only a shape that was not met
 before is searched for the literals of the signs, and of the lines of one shape only some are read in full: the first,
@@ -34,7 +34,7 @@ from runbook.diagnose.rule_types import Hit, Line, Sign
 from runbook.diagnose.scan_limits import LIMITS, KeptHits, Raw, ScanLimits, SourceLines, Speaker, searched
 
 STEADY = 3  # lines of progress after a failure that show more than what another rank had begun to print
-ENDING = 20  # lines, in which a run may tell that it is over
+ENDING = 20  # lines in which a run may say that it has ended
 FAR = 200  # characters before what a line says, from which on it is quoted from there
 AROUND = 60
 OVERLAP = 200  # bytes that pieces of a long line share
@@ -49,7 +49,7 @@ HEADING_BYTES = tuple(heading.encode() for heading in HEADINGS)
 
 
 class _Kind(NamedTuple):
-    """What lines of a shape may tell."""
+    """What lines of a shape may hold."""
 
     signs: tuple[int, ...] = ()
     most: int = 0  # of them that are read in full
@@ -118,7 +118,7 @@ class Scanner:
         self._passed_over: Counter[str] = Counter()  # lines that were not searched, by source
 
     def feed(self, source: str, chunks: Iterable[bytes], speaker: Speaker | None = None) -> None:
-        """Read one source from its start to its end; `speaker` is who wrote it, where its path tells."""
+        """Read one source from its start to its end; `speaker` is who wrote it, if its path shows that."""
         here = SourceLines(source, self._limits)
         section = speaker or section_of_path(source)
         number = 0
@@ -160,8 +160,8 @@ class Scanner:
             self._sources.append(here)
 
     def _unlike_all_before(self, here: SourceLines, shape: bytes, raw: bytes) -> _Kind:
-        """The kind of a line whose shape was not met. Where line after line is unlike all before, it is asked for
-        progress alone."""
+        """The kind of a line whose shape was not met. When many new shapes follow each other, a line is read for
+        progress only."""
         if here.full and len(self._shapes) >= self._limits.unlike:
             goes_on = bool(self._goes_on.match(searched(raw)))
             return _Kind(goes_on=goes_on, heads=raw.startswith(HEADING_BYTES), late=True)
@@ -173,7 +173,7 @@ class Scanner:
         return kind
 
     def _look_for_its_end(self, source: str, ending: Sequence[bytes], number: int) -> None:
-        """Whether the last lines, of which the last has this number, tell that the run is over."""
+        """Whether the last lines, of which the last has this number, say that the run has ended."""
         for at, raw in enumerate(ending, number + 1 - len(ending)):
             self._note(raw)
             over = self.passed if TESTS_PASSED.match(raw) else self.ended if ENDED.match(raw) else None
@@ -291,7 +291,7 @@ class Scanner:
 
 
 def _quoted_there(line: Line, sign: Sign) -> Line:
-    """The line, quoted where it says it: that may be far behind its beginning."""
+    """The line, quoted around the match, which may be far from its beginning."""
     if len(line.text) <= SHOWN:
         return line
     lowered = line.text.lower()
@@ -313,7 +313,7 @@ def _lines(chunks: Iterable[bytes], cut: Callable[[], None], most: int) -> Itera
         rest = lines.pop()
         whole = whole or bool(lines)
         if len(rest) > most:
-            # Not a line that anyone would read: keep its end, where the newest words are.
+            # Not a line for reading: keep its end, which is the newest part.
             rest = rest[-most // 4 :]
             if whole:
                 cut()

@@ -59,7 +59,7 @@ class SourceLines:
         self._read = 0.0
         self._read_bytes = 0.0
         self._bytes = 0  # of shapes and lines that are remembered
-        self.passed_over = 0  # lines that nobody reads
+        self.passed_over = 0  # lines that are not read
 
     @property
     def full(self) -> bool:

@@ -1,4 +1,4 @@
-"""The outputs of tools in a text, and what they say beside what logs say: which is the root, what only explains another
+"""The outputs of tools in a text, and how they combine with logs: which is the root, and what only explains another
 cause.
 
 A text is a file that is an output, a paste of several, or a log that begins with some.
@@ -82,7 +82,7 @@ class Tool:
         try:
             reading: Reading | None = getattr(import_module(f"runbook.parsers.{module}"), name)(text)
         except (ValueError, LookupError, ArithmeticError, RecursionError) as error:
-            # A text that breaks a reader is one that nobody here knows.
+            # A text on which a reader fails counts as unknown.
             reading = Reading(f"it cannot be read: {type(error).__name__}")
         return reading and replace(reading, tool=self.name)
 
@@ -269,7 +269,7 @@ OWNERS = ("ufw", "firewalld")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An output with the file it stands in. `named`: somebody named that very file, to have it read."""
+    """An output with the file it stands in. `named`: the user named that very file."""
 
     name: str
     found: ToolOutput
@@ -293,13 +293,14 @@ class Source:
 
 def with_tools(causes: Sequence[Cause], sources: Sequence[Source], *, logs: bool, rdma: bool = True) -> list[Cause]:
     """The causes of logs and of tools together, the root first. `logs`: some line of a log was read; `rdma`: something
-    names an adapter for RDMA, without which nobody needs its limits.
+    names an adapter for RDMA, without which its limits do not matter.
 
-    What only may be a fault is none beside logs of a run that went well, and never comes before what logs are sure of.
+    A possible fault does not count beside logs of a run that went well, and never comes before a certain cause from
+    logs.
     """
     if not sources:
         return list(causes)
-    # Outputs of tools have no end to wait for: words between them are no job that got nowhere.
+    # Outputs of tools have no end to wait for: text between them is not an unfinished job.
     told = [cause for cause in causes if cause.cause != "insufficient-evidence" or (logs and cause.evidence)]
     told = [_explained(cause, sources) for cause in told]
     own = _faults(sources, rdma=rdma)
@@ -352,7 +353,7 @@ def _cause(cause: str, pairs: Sequence[tuple[Source, Fault]]) -> Cause:
 
 
 def _both(told: Cause, seen: Cause) -> Cause:
-    """Logs and a tool say the same: the tool names the thing, the logs say whom it hit."""
+    """Logs and a tool show the same cause: the tool names the device, the logs the ranks."""
     surest = min(told.confidence, seen.confidence, key=lambda confidence: ORDER[confidence])
     if seen.confidence == "low":
         return replace(told, evidence=_each_once((*told.evidence, *seen.evidence)))
@@ -380,7 +381,7 @@ def _explained(cause: Cause, sources: Sequence[Source]) -> Cause:
         for support in source.found.reading.supports
         if cause.cause in support.causes and _is_about(support, cause)
     ]
-    # ufw and firewalld own the rules that nft and iptables list: what opens a port is told in their words.
+    # ufw and firewalld own the rules that nft and iptables list, so their commands open a port.
     fitting.sort(key=lambda pair: pair[0].found.reading.tool not in OWNERS)
     exact = [pair for pair in fitting if pair[1].about]
     ports = _ports(cause)
@@ -415,12 +416,11 @@ def _is_about(support: Support, cause: Cause) -> bool:
 
 
 def _unread(sources: Sequence[Source], logs: bool) -> list[Cause]:
-    """Nothing is wrong as far as was read; what could not be read is told where somebody asked for it, or no log
-    speaks."""
+    """The result when no fault was read; unread outputs are reported if the user named them, or there is no log."""
     for source in sources:
         reading = source.found.reading
         if reading.unknown and (source.named or not logs):
-            says = f"{reading.tool}: nothing wrong is seen, and that does not prove that all is well: {reading.unknown}"
+            says = f"{reading.tool}: no fault is seen, which does not prove that all is well: {reading.unknown}"
             first = next((at for at, line in enumerate(source.found.lines, 1) if line.strip()), 1)
             remedy = "give all that it prints, in English (LC_ALL=C), with the command before it"
             return [Cause(UNREAD, "high", says, remedy, source.hits((first,)), Tier.WRAPPER, node=source.node)]

@@ -1,10 +1,10 @@
-"""How a run goes on without its bad nodes: who is left out (`when_bad: drop`), what runs again for the others, and
-which spares take the places of nodes that a launch lost.
+"""How a run goes on without its bad nodes: which are left out (`when_bad: drop`), what runs again for the others, and
+which spares replace nodes that a launch lost.
 
-A `fail` proves a node bad by a finding of its own. Findings that two nodes have of each other are about what is between
-them: as few of their ends go as clear all of these. An `unknown` proves nothing. Such a node cannot take part either,
-so it is left out when there is nobody else to blame, and is never called bad. Where all nodes fail alike, what they
-share is to blame, and nobody goes.
+A `fail` proves a node bad by a finding of its own. Findings that two nodes have about each other are about the
+connection between them: the fewest ends are left out that clear all of these. An `unknown` proves nothing. Such a node
+cannot take part either, so it is left out when no other is to blame, and is never called bad. When all nodes fail
+alike, what they share is to blame, and none is left out.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ from runbook.model.node_ranges import fold
 from runbook.model.verdict import Finding, Outcome, Verdict, overall
 
 OF_OURSELVES = frozenset({"controller-paused"})
-"""Causes that lie with the controller: no node is left out because of them."""
+"""Causes on the controller: no node is left out because of them."""
 
 MOST_EXACT = 24
-"""Of more bad pairs the ends that are in most of them go first, which hardly ever are more than need to."""
+"""With more bad pairs than this, the ends of most pairs are left out first, which is nearly always the fewest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspects:
-    """By node, the reason in words: proven `bad`; an end of something bad that has to go (`ends`); or nothing known of
-    it."""
+    """By node, the reason in words: proven `bad`; an end of a bad connection that is left out (`ends`); or unknown."""
 
     bad: Mapping[str, str] = field(default_factory=dict)
     ends: Mapping[str, str] = field(default_factory=dict)
@@ -41,7 +40,7 @@ class Suspects:
 
     @property
     def leaving(self) -> Mapping[str, str]:
-        """Without these the stage is to be tried again. What is unknown beside something proven may follow from it."""
+        """The nodes without which the stage is tried again. An unknown beside a proven fault may follow from it."""
         return {**self.bad, **self.ends} or self.unknown
 
 
@@ -87,7 +86,7 @@ def alike(findings: Sequence[Collection[Finding]]) -> bool:
 
 
 def mutual(node: str, finding: Finding, failed: Mapping[str, Collection[Finding]]) -> bool:
-    """Whether all its peers have the same to say of this node."""
+    """Whether all its peers report the same about this node."""
     return bool(finding.peers) and all(
         any(other.cause == finding.cause and node in other.peers for other in failed.get(peer, ()))
         for peer in finding.peers
@@ -141,8 +140,8 @@ def may_leave(plan: Plan, leaving: Collection[str]) -> None:
 
 
 def runs_again(before: PlannedStage, after: PlannedStage, outcomes: Iterable[Outcome]) -> bool:
-    """Whether a stage that is through has to be looked at again for the nodes that are left (`after`): where not all of
-    them passed, where it judged all nodes together, or where it looked at a master that has gone."""
+    """Whether a finished stage has to run again for the nodes that are left (`after`): where not all of them passed,
+    where it judged all nodes together, or where it looked at a master that has gone."""
     own = {outcome.node: outcome.verdict for outcome in outcomes}
     if any(own.get(node, Verdict.UNKNOWN).stops for node in after.nodes):
         return True
@@ -161,15 +160,15 @@ RunStage = Callable[[Run, Plan, PlannedStage], list[Outcome]]
 
 
 class Spares:
-    """Of one launch: who has taken whose place, and why; and which spares were no use."""
+    """The spares of one launch: which took whose place, and why; and which did not pass."""
 
     def __init__(self, plan: Plan, stage: PlannedStage, check: RunStage, say: Callable[..., None]) -> None:
         self._plan = plan
         self._stage = stage
         self._check = check
         self._say = say
-        self._gone: dict[str, str] = {}  # nodes that left, and who came for them, in words
-        self._took_over: dict[str, str] = {}  # spares in somebody's place, in words
+        self._gone: dict[str, str] = {}  # nodes that left, and their replacements, in words
+        self._took_over: dict[str, str] = {}  # spares that took a place, in words
         self._useless: dict[str, str] = {}  # spares that did not pass, the last time that some were needed
 
     @property
@@ -197,7 +196,7 @@ class Spares:
         self._took_over[spare] = f"took the place of {name}: {why}"
 
     def now(self) -> tuple[Plan, PlannedStage]:
-        """The plan and the launch as they are with those that took over. Raises FilesWrong."""
+        """The plan and the launch with the spares that took over. Raises FilesWrong."""
         if not self._took_over:
             return self._plan, self._stage
         left = [name for name in self._stage.check.spares if name not in self._took_over]
@@ -263,7 +262,7 @@ class Spares:
         return plan, launch
 
     def with_why_not(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """Outcomes of an attempt after which nobody could take over."""
+        """Outcomes of an attempt after which no spare could take over."""
         why = "; ".join(f"the spare {name} could not take over: {says}" for name, says in self._useless.items())
         return [outcome.with_evidence(why) for outcome in outcomes]
 

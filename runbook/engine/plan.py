@@ -25,7 +25,7 @@ from runbook.model.redact import secrets_among, secrets_of
 from runbook.model.secrets import Secret
 
 FEWEST = 2
-"""Nodes that a run goes on with where nobody says how many: one alone proves nothing about a cluster."""
+"""The default for the least number of nodes: one alone proves nothing about a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class PlannedStage:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Those that it tells something of: its own, and the spares of a launch."""
+        """The nodes that it reports about: its own, and the spares of a launch."""
         return (*(node.name for node in self.inventory.nodes), *self.check.spares)
 
     @property
@@ -119,7 +119,7 @@ def plan_without(plan: Plan, leaving: Collection[str]) -> Plan:
 
 def plan_with_spares(plan: Plan, gone: Collection[str], took_over: Collection[str]) -> Plan:
     """The same stages where these spares have taken the places of the nodes that are gone, and without all other
-    spares: so the checks look at the nodes of the launch, and at nobody else. Raises FilesWrong."""
+    spares: so the checks look at the nodes of the launch only. Raises FilesWrong."""
     assert plan.whole is not None
     spares = {name for stage in plan.stages for name in stage.check.spares}
     left = [n for n in plan.inventory.nodes if n.name not in gone and (n.name in took_over or n.name not in spares)]
@@ -158,8 +158,7 @@ def _plan(
 
 
 def _dropping(planned: PlannedStage, stage: Stage, playbook: Playbook, choice: Choice) -> PlannedStage:
-    """With what becomes of the run when this stage proves nodes bad. A failure that does not stop the run drops nobody
-    either."""
+    """The stage with `drop_bad` and `min_nodes`. A failure that does not stop the run drops no node either."""
     drops = choice.without_bad or (stage.when_bad or playbook.when_bad) == "drop"
     return replace(
         planned,
@@ -173,7 +172,7 @@ def _first(*numbers: int | None) -> int:
 
 
 def too_few_nodes(playbook: Playbook, chosen: Inventory, choice: Choice) -> Iterator[Problem]:
-    """A run that begins with fewer nodes than it may go on with was meant otherwise."""
+    """Refuses a run that begins with fewer nodes than it needs to go on."""
     count = len(chosen.nodes)
     asked = [
         (playbook.min_nodes, playbook.min_nodes_span),
@@ -311,15 +310,14 @@ def _planned(
 
 
 def _launch(stage: Stage, inventory: Inventory, set_above: Mapping[str, object], spares: tuple[str, ...]) -> Check:
-    from runbook.jobs.launch import Launch  # takes a moment: only for a playbook that launches something
+    from runbook.jobs.launch import Launch  # takes time to import: only for a playbook with a launch
 
     # Its facts are those of the ranks it starts: `{{ world_size }}` is what every one of them has as WORLD_SIZE.
     return Launch(job=make_job(stage, layout(inventory), _facts(inventory), set_above, spares))
 
 
 def _of_stage(stage: Stage, pattern: str, whole: Inventory, chosen: Inventory) -> list[Node]:
-    """The chosen nodes that the stage is for. Its pattern may name nodes that were not chosen: they are known as
-    well."""
+    """The chosen nodes that the stage is for. Its pattern may name nodes that were not chosen."""
     meant = {node.name for node in select(pattern, whole, stage.span)}
     kept = [node for node in chosen.nodes if node.name in meant]
     if not kept:
@@ -341,14 +339,14 @@ def _spares(stage: Stage, whole: Inventory, chosen: Inventory, took_over: Collec
 def _without_spares(stage: Stage, inventory: Inventory, spares: Collection[str]) -> list[Node]:
     kept = [node for node in inventory.nodes if node.name not in spares]
     if not kept:
-        message = f"all nodes of the stage `{stage.name}` are its spares: nobody is left to have ranks"
+        message = f"all nodes of the stage `{stage.name}` are its spares: no node is left to have ranks"
         span = stage.launch_spans.get(("spares",), stage.span)
         raise FilesWrong([Problem("pattern.empty", message, span, "name fewer spares, or more nodes")])
     return kept
 
 
 def _shell(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]) -> Shell:
-    """The line is the user's shell; what is put into it is data, and stays one word however it is written."""
+    """The line is shell code of the user; values put into it are data, each quoted as one word."""
     assert stage.shell is not None
     if stage.expect.stdout is not None:
         try:

@@ -42,10 +42,10 @@ from runbook.model.verdict import Finding, Outcome, Verdict, overall
 from runbook.transport import SILENCE_S, Site
 
 GRACE_S = 5.0
-"""How long after its deadline a check may still take to give its own answer, which says more than ours."""
+"""How long after its deadline a check may take to give its own answer, which says more than the engine's."""
 
 ENDING_S = 3600.0
-"""A bound for what has its own: the grace of a job, and fetching its logs."""
+"""The bound for steps with their own deadlines: the grace of a job, and fetching its logs."""
 
 HURRIED_S = 15.0
 
@@ -115,8 +115,8 @@ def execute(plan: Plan, settings: RunSettings, tell: Emit) -> int:
 
 
 class _Course:
-    """The stages of a plan one after the other, until one stops the run. Where nodes are dropped, the plan becomes that
-    of the others, and what has to be looked at again for them is."""
+    """The stages of a plan one after the other, until one stops the run. When nodes are dropped, the plan becomes that
+    of the others, and stages that need it run again for them."""
 
     def __init__(self, plan: Plan, run: Run, emit: Emit) -> None:
         self.plan = plan
@@ -181,8 +181,8 @@ class _Course:
 
 
 def causes(outcomes: list[Outcome]) -> tuple[str, ...]:
-    """Each cause once, the root first: what failed before what could not be told, what follows from another after it,
-    and no mere consequences."""
+    """Each cause once, the root first: failures before unknowns, causes that follow from another after it, and no mere
+    consequences."""
     failed = [f.cause for o in outcomes if o.verdict is Verdict.FAIL for f in o.findings]
     unknown = [f.cause for o in outcomes if o.verdict is Verdict.UNKNOWN for f in o.findings]
     found = list(dict.fromkeys([*failed, *unknown]))
@@ -215,7 +215,7 @@ def spares_of(plan: Plan, stage: PlannedStage, emit: Emit) -> Spares:
 
 
 def _sayer(stage: PlannedStage, emit: Emit) -> Callable[..., None]:
-    """Tells what happens in a stage."""
+    """Emits a progress event of a stage."""
 
     def say(
         text: str, node: str | None = None, rank: int | None = None, data: Mapping[str, object] | None = None
@@ -293,13 +293,13 @@ def _let_end(future: Future[list[Outcome]], run: Run, say: Callable[..., None]) 
 
 
 def complete(stage: PlannedStage, outcomes: list[Outcome]) -> list[Outcome]:
-    """One outcome for every node of the stage: a node that nobody spoke of is unknown."""
+    """One outcome for every node of the stage: a node without one is unknown."""
     by_node = {outcome.node: outcome for outcome in outcomes}
     return [by_node.get(node) or Outcome.unknown(node, silent(stage, node)) for node in stage.nodes]
 
 
 def late(stage: PlannedStage, node: str) -> Finding:
-    says = f"{stage.name} did not come to an end within {stage.timeout_s:g} s"
+    says = f"{stage.name} did not end within {stage.timeout_s:g} s"
     return finding_for("insufficient-evidence", says, way="late", node=node)
 
 
@@ -314,7 +314,7 @@ def crashed(stage: PlannedStage, error: BaseException, run_dir: Path) -> Finding
 
 
 def _clean(run: Run, interrupted: bool, reached: Sequence[PlannedStage]) -> str | None:
-    """End everything of this run on every node. Says so after an interrupt, and whenever something was left.
+    """End everything of this run on every node. Reports it after an interrupt, and whenever something was left.
 
     `reached` are the stages that ran, or began to, in that order.
     """
@@ -352,14 +352,14 @@ def _there(run: Run, nodes: Sequence[str], reached: Sequence[PlannedStage]) -> s
 
 SLURM_JOB_ENDED = "slurm-job-ended"
 KILLED = frozenset({"terminated-from-outside", "rank-killed"})
-"""What a process looks like that ended with its job."""
+"""The findings of a process that ended with its job."""
 
 SLURM_TOGETHER_S = 1.5
 """Within this after a first process all of the job have been signalled, the supervisors among them."""
 
 
 def as_ended_by_slurm(run: Run, inventory: Inventory, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The same, but where Slurm ended the whole job, which takes its processes along, that is told, and of no node."""
+    """The same, except that when Slurm ended the whole job with its processes, this is reported, and about no node."""
     batch = {node.name for node in inventory.nodes if node.connection == "slurm"}
     sessions = {name: session for name, session in run.site.sessions.items() if name in batch}
     known = any(finding.cause == SLURM_JOB_ENDED for outcome in outcomes for finding in outcome.findings)
@@ -371,7 +371,7 @@ def as_ended_by_slurm(run: Run, inventory: Inventory, outcomes: Sequence[Outcome
         return Finding(told.cause, told.says, told.remedy, told.evidence) if told and ended else None
 
     deadline = time.monotonic() + SLURM_TOGETHER_S
-    # Slurm knows it before its signals arrive; a program that takes its grace may keep its session for long.
+    # Slurm knows it before its signals arrive; a program with a grace may keep its session for long.
     while not known and not any(map(over, suspects)) and time.monotonic() < deadline:
         if all(sessions[name].lost for name in suspects):
             break

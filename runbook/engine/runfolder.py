@@ -16,17 +16,15 @@ from runbook.model.errors import FilesWrong, Problem
 from runbook.model.own_limits import lack_behind
 
 FILES = ("events.jsonl", "result.json", "report.html", "crash.txt", "links.csv", "logs", "hang")
-"""What a run puts into its folder."""
+"""The files of a run in its folder."""
 ENDING = "ending.json"
-"""Put there by whoever wants the job of a run to end: whoever follows it then waits no longer for nodes that are not
-heard."""
+"""A mark that the job of a run is to end: its follower then no longer waits for silent nodes."""
 
 
 @contextlib.contextmanager
 def run_folder(named: str | None, run_id: str, note: Callable[[str], object] = lambda text: None) -> Iterator[Path]:
-    """The folder `named`, else a new one of this id, held for as long as the `with` block lasts. Raises FilesWrong.
-
-    A named one may have been used before: the files of that run are put beside it, and `note` is told where.
+    """The folder `named`, else a new one of this id, held for as long as the `with` block lasts. Raises FilesWrong. A
+    named one may have been used before: the files of that run are moved beside it, and `note` is called with the place.
     """
     if named is None:
         yield _new(run_id)
@@ -37,7 +35,7 @@ def run_folder(named: str | None, run_id: str, note: Callable[[str], object] = l
         holder = _held(path)
     except OSError as error:
         if lack_behind(error):
-            raise  # no fault of the name's
+            raise  # not a fault of the name
         raise _wrong(f"--run-dir {named}: {error.strerror}") from None
     try:
         if used := [name for name in FILES if os.path.lexists(path / name)]:
@@ -126,7 +124,7 @@ def _held(path: Path) -> int | None:
         os.close(holder)
         raise BlockingIOError(errno.EAGAIN, "another run uses it now: name another folder, or wait") from None
     except OSError:
-        pass  # a file system without locks: nobody can be kept out there
+        pass  # a file system without locks: other runs cannot be kept out
     return holder
 
 
@@ -157,12 +155,12 @@ def _put_aside(path: Path, used: Sequence[str]) -> Path:
     except OSError as error:
         with contextlib.suppress(OSError):
             aside.rmdir()
-        raise _wrong(f"{path}: {name} of an earlier run cannot be put aside: {error.strerror}") from None
+        raise _wrong(f"{path}: {name} of an earlier run cannot be moved aside: {error.strerror}") from None
     return path.with_name(aside.name) if path.name else aside
 
 
 def _is_our_run(path: Path, used: Sequence[str]) -> bool:
-    """Whether every one of these is a file or folder of ours, no link, and the events begin as those of a run do."""
+    """Whether each of these is a file or folder of ours and not a link, and the events begin like those of a run."""
     for name in used:
         status = (path / name).lstat()
         kind = stat.S_ISDIR if name in ("logs", "hang") else stat.S_ISREG

@@ -1,6 +1,5 @@
-"""The files of every node for a plan: a script for each stage that starts ranks, and what has to lie beside it; where
-in the user's files a value stands that a shell cannot carry; and the folder that `runbook render` writes them into.
-"""
+"""The files of every node for a plan: a script for each stage that starts ranks, and the files beside it; the place in
+the user's files of a value that a shell cannot carry; and the folder that `runbook render` writes them into."""
 
 from __future__ import annotations
 
@@ -31,13 +30,14 @@ _DERIVED: Mapping[str, Keys] = {
     "NCCL_SOCKET_IFNAME": ("network", "interface"),
     "NCCL_IB_HCA": ("infiniband", "hca"),
 }
-"""Where a variable comes from that nobody set in an `env:`."""
+"""Where a variable comes from that no `env:` sets."""
 
 
 def blamed(error: CannotQuote, spec: ScriptSpec, node: Node, job: Job | None, origins: Origins) -> list[Problem]:
     """A problem with its place for everything in the spec that the node's shell refuses; never none.
 
-    `error` is what stopped the script: it is told where no single value is to blame, such as a line that is too long.
+    `error` is what stopped the script: it is reported when no single value is the reason, as with a line that is too
+    long.
     """
     redactor = Redactor(spec.environment.values())
     refused = list(complaints(spec, node.shell))
@@ -54,7 +54,7 @@ def blamed(error: CannotQuote, spec: ScriptSpec, node: Node, job: Job | None, or
 def _of_longest_word(
     error: CannotQuote, spec: ScriptSpec, node: Node, job: Job | None, origins: Origins
 ) -> Span | None:
-    """Where words are well one by one, and too long together."""
+    """The place of words that are valid one by one and too long together."""
     words = job.programs[node.name].command if job else ()
     longest = max(range(len(words)), key=lambda index: len(words[index]), default=0)
     return job.span("command", longest) if job else _span(error, spec, node, job, origins)
@@ -97,7 +97,7 @@ StageLayout = tuple[PlannedStage, RankLayout]
 
 @dataclass(frozen=True, slots=True)
 class ScriptFile:
-    """`secret`: it holds values that nobody may see."""
+    """`secret`: it holds values that must not be shown."""
 
     data: bytes
     mode: int = FILE_MODE
@@ -212,7 +212,7 @@ def changes(out: Path, made: Iterable[NodeFiles], *, endings: Collection[str] = 
 
 
 def abandoned(out: Path, inventory: Inventory) -> list[str]:
-    """Folders with scripts that this inventory once had a node for, and has none now. They are nobody's to remove."""
+    """Folders with scripts that this inventory once had a node for, and has none now. They are not removed."""
     known = {node.name for node in inventory.nodes}
     made_from = re.compile(rf"made from inventory {re.escape(inventory.source)}\r?\n")
     found: set[str] = set()
@@ -259,7 +259,7 @@ class Writer:
             self._rank_program = path
 
     def _write_draft(self, file: ScriptFile) -> None:
-        """What every node has alike is one file with many names, where the file system knows how: it fills no disk."""
+        """A file that is the same for every node is hard-linked if the file system can do that, which saves space."""
         if file is RANK_PROGRAM and self._rank_program is not None:
             with contextlib.suppress(OSError):
                 os.link(self._rank_program, self._draft)
@@ -270,7 +270,7 @@ class Writer:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """The plain files of a folder; a link is nobody's but its maker's."""
+    """The regular files of a folder, without links."""
     try:
         with os.scandir(folder) as entries:
             return {entry.name: Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False)}

@@ -43,7 +43,7 @@ class Verdicts:
 
 @dataclass(slots=True)
 class Drained:
-    """What became of it: a sentence a line, and the commands that somebody else has to type."""
+    """The result: a sentence a line, and the commands that an administrator has to type."""
 
     says: list[str] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
@@ -82,7 +82,7 @@ def drain(bad: Mapping[str, Finding], run_id: str, at_most: float) -> Drained:
 
 
 def chosen(bad: Mapping[str, Finding], cluster: Mapping[str, SlurmNode], done: Drained) -> list[str]:
-    """Those of the bad nodes that Slurm knows, and that nobody has drained yet."""
+    """The bad nodes that Slurm knows, and that are not drained yet."""
     wanted = []
     for name in bad:
         node = cluster.get(name)

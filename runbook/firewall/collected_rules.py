@@ -1,4 +1,4 @@
-"""What `runbook/node/firewall_rules.py` brought back from one node, read: its base chains, front ends and routes.
+"""Reads what `runbook/node/firewall_rules.py` collected on one node: its base chains, front ends and routes.
 
 The one subtle part is iptables-nft. Its rules live in nf_tables and show up in `nft -j` too, but there with matches
 that JSON cannot describe (`xt`). So each table that `iptables-save` of that flavour lists is taken from there, and left
@@ -72,7 +72,7 @@ NOT_RUN = CommandResult("missing")
 
 @dataclass(frozen=True)
 class Evidence:
-    """One node's evidence. Build it with `Evidence.of(...)`; everything else is worked out when asked for."""
+    """One node's evidence. Build it with `Evidence.of(...)`; everything else is worked out on demand."""
 
     tools: Mapping[str, CommandResult]
     facts: Mapping[str, Any]
@@ -127,7 +127,7 @@ class Evidence:
         return [base for base in self._nft_bases if base.family == "arp"]
 
     def blind(self, version: Version) -> tuple[str, ...]:
-        """What could not be looked at, and how to. Empty: everything that may filter was read."""
+        """What could not be read, and how to read it. Empty: everything that may filter was read."""
         unread: dict[str, list[str]] = {}  # why -> whose rules
         if (reason := self._nft_blind()) is not None:
             unread.setdefault(reason, []).append("nft")
@@ -233,7 +233,7 @@ class Evidence:
     # --- the network around ---------------------------------------------------------------------------------------
 
     def interface_to(self, peer: str) -> str | None:
-        """The interface through which this node reaches `peer`, and so (no asymmetric routes) hears from it."""
+        """The interface through which this node reaches `peer`, and receives from it (unless routes are asymmetric)."""
         if peer in self.addresses:
             return "lo"
         try:
@@ -245,15 +245,15 @@ class Evidence:
 
     def no_route_to(self, peer: str) -> Mapping[str, Any] | None:
         """The kernel's refusal to send anything to `peer`, in `error`, with the `routes` and `rules` it comes from;
-        None where it knows a way, or was not asked."""
+        None if it has a route, or was not asked."""
         asked = self.tool(f"route {peer}")
         if asked.status != "ok" or not asked.rc or "RTNETLINK" not in asked.stderr:
             return None
         return {"error": asked.why_not, **self.ways_to(peer)}
 
     def ways_to(self, peer: str) -> Mapping[str, Any]:
-        """The `routes` that match a peer and the policy `rules` that choose among them; both empty where nobody wrote
-        any."""
+        """The `routes` that match a peer and the policy `rules` that choose among them; both empty if there are
+        none."""
         return {
             "routes": _listed(self.tool(f"routes {peer}")),
             "rules": _listed(self.tool(f"policy {peer}")),
@@ -281,7 +281,7 @@ class Evidence:
 
     @cached_property
     def interfaces(self) -> Mapping[str, Interface]:
-        """By name; empty where nobody could look."""
+        """By name; empty if they could not be read."""
         try:
             return {
                 str(one["ifname"]): Interface(
@@ -311,7 +311,7 @@ class Evidence:
         return low, high
 
     def beside(self, peer: str, *, arriving: bool) -> tuple[str, str] | None:
-        """What else may drop packets of this peer here, unseen by every rule: what it is, how to look and mend."""
+        """What else may drop packets of this peer here, outside of all rules: what it is, how to look and mend."""
         device = self.interface_to(peer)
         way = "ingress" if arriving else "egress"
         text = (self.facts.get("traffic_filters") or {}).get(f"{device} {way}", "")
@@ -327,12 +327,12 @@ class Evidence:
 
     @property
     def owner(self) -> tuple[int | None, int | None]:
-        """User and group of who asked, which are those of the job."""
+        """User and group of the login, which are those of the job."""
         return self.facts.get("uid"), self.facts.get("gid")
 
     @cached_property
     def asides(self) -> tuple[str, ...]:
-        """Facts beside the rules that make packets vanish, or that nobody here looked into."""
+        """Facts beside the rules that make packets vanish, or that were not looked into."""
         found = []
         count, limit = int(self.facts.get("conntrack_count") or 0), int(self.facts.get("conntrack_max") or 0)
         if limit and count >= limit * 0.95:

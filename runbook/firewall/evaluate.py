@@ -5,8 +5,8 @@ Facts: nf_tables and x_tables give each base chain its own verdict. `accept` end
 and the packet goes on to the next one by priority; `drop` and `reject` end everything. A jump comes back behind the
 rule that jumped, a goto does not: from a base chain it ends in the policy, as `return` there does.
 
-A match that cannot be told splits the walk: both ways are followed, and `Walk.ends` holds every place where the packet
-may have ended. Only when all of them agree is anything known. The rule everywhere in this package: what is not
+A match that cannot be decided splits the walk: both ways are followed, and `Walk.ends` holds every place where the
+packet may have ended. Only when all of them agree is anything known. The rule everywhere in this package: what is not
 understood is None, and None is never turned into a claim.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-# --- True, False, and None for what this program cannot tell; numbers that are only known as a span -----------------
+# --- True, False, and None for what this program cannot decide; numbers that are only known as a span -----------------
 
 Truth = bool | None
 
@@ -72,7 +72,7 @@ class NumberRange:
         return self.low if self.low == self.high else None
 
     def within(self, other: NumberRange) -> Truth:
-        """Is this number in `other`? An interval turned inside out (nft prints such for merged rules) tells nothing."""
+        """Is this number in `other`? A reversed interval (nft prints such for merged rules) gives None."""
         if other.low > other.high:
             return None
         if other.low <= self.low and self.high <= other.high:
@@ -101,10 +101,10 @@ FIN, SYN, RST, PSH, ACK, URG, ECN, CWR = 1, 2, 4, 8, 16, 32, 64, 128
 class Flow:
     """`source` opens a connection to `destination`:`port`; both are addresses, not names.
 
-    `in_interface` is where the destination receives it, `out_interface` where the source sends it; None lets the
-    routes in the evidence tell. `state` is `new` (the first packet, and the answer to it) or `established` (data, for
-    which `packet_length` matters: the whole IP packet in bytes). `source_ports` is where the client's port lies.
-    `ports` is what people are told instead of the one port, where it speaks for several: `29500-29510, 41927`.
+    `in_interface` is where the destination receives it, `out_interface` where the source sends it; None: by the routes
+    in the evidence. `state` is `new` (the first packet, and the answer to it) or `established` (data, for which
+    `packet_length` matters: the whole IP packet in bytes). `source_ports` is the range of the client's port. `ports` is
+    shown instead of the one port when it stands for several: `29500-29510, 41927`.
     """
 
     source: str
@@ -163,7 +163,7 @@ class Packet:
         return self.state in (NEW, ESTABLISHED, RELATED)
 
     def before_tracking(self) -> Packet:
-        """As a chain sees it that runs before connection tracking: `invalid`, unless a rule said notrack."""
+        """As seen by a chain that runs before connection tracking: `invalid`, unless a rule said notrack."""
         return self if self.state == UNTRACKED else replace(self, state=INVALID, ct_mark=None)
 
 
@@ -178,8 +178,8 @@ def packet(
 ) -> Packet:
     """The packet of `flow` that a node meets on `leg`, through `interface`.
 
-    `tracked`: False when a rule took the flow out of connection tracking, None when that cannot be told.
-    `owner`: user and group of the job's processes on this node.
+    `tracked`: False when a rule took the flow out of connection tracking, None when that is unknown. `owner`: user and
+    group of the job's processes on this node.
     """
     reply = leg in ("reply-out", "reply-in")
     arriving = leg in ("request-in", "reply-in")
@@ -240,8 +240,8 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class RuleVerdict:
-    """What a rule decides; `unknown` is a decision of somebody else: a queue, a proxy, a target nobody here knows. The
-    target of a `rewrite` is the new source address, where it is one and the rule spells it out."""
+    """What a rule decides; `unknown` is decided elsewhere: a queue, a proxy, an unknown target. The target of a
+    `rewrite` is the new source address, if it is one and the rule gives it."""
 
     kind: Kind
     target: str = ""
@@ -268,7 +268,7 @@ Step = Match | RuleVerdict | VerdictMap | StateChange
 @dataclass(frozen=True, slots=True)
 class FilterRule:
     """`index` counts from 0 within its chain; `handle` is nft's; `text` is what an administrator sees. `by_chance`: it
-    takes every so many of the packets that it speaks of, or each with some probability."""
+    takes every n-th of its packets, or each with some probability."""
 
     chain: str
     index: int
@@ -330,7 +330,7 @@ class Walk:
     base: Base
     ends: tuple[PacketEnd, ...]
     after: Packet  # as the next base chain sees it
-    doubtful: tuple[FilterRule, ...]  # rules whose match could not be told
+    doubtful: tuple[FilterRule, ...]  # rules whose match could not be decided
 
     @property
     def blocks(self) -> Truth:
@@ -350,7 +350,7 @@ class Walk:
 def walk(base: Base, packet: Packet) -> Walk:
     """Take `packet` through one base chain.
 
-    Connection tracking itself sits at priority -200 of prerouting and output: nobody before it knows a state.
+    Connection tracking itself sits at priority -200 of prerouting and output: chains before it see no state.
     """
     early = base.for_device or (base.hook in ("prerouting", "output") and base.priority <= TRACKING)
     seen = packet.before_tracking() if early else packet
@@ -364,7 +364,7 @@ def walk(base: Base, packet: Packet) -> Walk:
 
 
 class _Walker:
-    """Answers are conditional: "if the packet comes here, does it stay?"; `sure` says whether it does come here."""
+    """Answers are conditional: "if the packet comes here, does it stay?"; `sure`: whether it certainly comes here."""
 
     def __init__(self, base: Base, packet: Packet) -> None:
         self._base = base
@@ -454,7 +454,7 @@ class _Walker:
 
 
 def _same(answers: list[Truth]) -> Truth:
-    """What all ways have in common."""
+    """The result that all ways have in common."""
     return answers[0] if all(answer == answers[0] for answer in answers) else None
 
 

@@ -1,9 +1,9 @@
-"""A connection that was seen to fail, explained from the rules of both its ends.
+"""Explains a failed connection from the rules of both its ends.
 
-The four legs of opening a connection are judged in the order the packets take: out of the source, into the
-destination, the answer out of the destination, the answer into the source. The first that surely blocks is the
-culprit. When none does, either nobody could look, or the rules leave it open, or what blocks lies between the nodes:
-these three are never confused.
+The four legs of opening a connection are judged in the order the packets take: out of the source, into the destination,
+the answer out of the destination, the answer into the source. The first that surely blocks is the culprit. When none
+does, either the rules could not be read, or the rules do not decide, or something between the nodes blocks: these three
+are never confused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ READERS = (
     "ipset save",
     "ufw status verbose",
 )
-"""What `runbook` runs to name a rule, as sudoers(5) writes it: these words and no others."""
+"""The commands that `runbook` runs to name a rule, for sudoers(5): exactly these."""
 
 Seen = Literal["dropped", "rejected", "refused", "reset", "lost"]
 SILENT: frozenset[Seen] = frozenset({"dropped", "lost"})
@@ -40,9 +40,9 @@ SILENT: frozenset[Seen] = frozenset({"dropped", "lost"})
 class Blocked:
     """`cause` is `firewall-drop` or `firewall-reject`; `node` is the culprit, or where to look first.
 
-    `decided`: a rule was found, or both ends surely allow it. `between`: it is neither end's own filter. `remedies`
-    are the commands, each with the node to run it on; `remedy` is the same as one text. `rule`: its place, where it can
-    be no other.
+    `decided`: a rule was found, or both ends certainly allow it. `between`: neither end's own filter blocks it.
+    `remedies` are the commands, each with the node to run it on; `remedy` is the same as one text. `rule`: its place,
+    if it is certain.
     """
 
     cause: str
@@ -84,8 +84,8 @@ class Ends:
         return cls(rules.get(source), rules.get(destination), source, destination)
 
     def legs(self, flow: Flow) -> list[tuple[str, Explanation]]:
-        """The four legs in order, each with the node that it is judged on; nothing of a node whose rules are not
-        here."""
+        """The four legs in order, each with the node that it is judged on; none for a node whose rules are not
+        known."""
         found: list[tuple[str, Explanation]] = []
         tracked: dict[str, bool | None] = {}
         plan: list[tuple[str, Evidence | None, Leg, Sequence[str]]] = [
@@ -141,12 +141,12 @@ def explain_blocked(
 
 
 SMALL = 120
-"""Bytes of a packet that no rule about large ones means."""
+"""The size of a packet below every rule about large ones, in bytes."""
 
 
 def also_small(blocked: Blocked, flow: Flow, ends: Ends) -> bool:
-    """Whether what was found to stop large packets of a flow would stop small ones as well, so that size is not the
-    matter."""
+    """Whether the rule that stops large packets of a flow would stop small ones as well, so that the size is not the
+    reason."""
     small = explain_blocked("lost", replace(flow, packet_length=SMALL), ends)
     return small is not None and bool(_suspects(small) & _suspects(blocked))
 
@@ -176,7 +176,7 @@ class _Case:
     legs: list[tuple[str, Explanation]]
 
     def elsewhere(self, node: str, by: Explanation) -> Blocked:
-        """A NAT rule gives the packet another destination: the port that was meant never hears of it."""
+        """A NAT rule gives the packet another destination: it never reaches the intended port."""
         what = f"its own outgoing {_flow(self.flow)}" if by.leg == "request-out" else _flow(self.flow)
         may = "sends" if by.elsewhere else "may send"
         return self._blocked(
@@ -220,7 +220,7 @@ class _Case:
             says = f"{node} {_verb(first)} some of the packets of {what}, by count or by chance: {first.candidates[0]}"
         elif len(rules) == 1:
             says = (
-                f"{node} {_verb(first)} {what}, most likely by a rule whose match cannot be told from here: "
+                f"{node} {_verb(first)} {what}, most likely by a rule whose match cannot be decided from here: "
                 f"{first.candidates[0]}"
             )
         else:
@@ -238,7 +238,7 @@ class _Case:
         )
 
     def blind(self, no_evidence: str) -> dict[str, str]:
-        """The nodes whose rules nobody could read, and why."""
+        """The nodes whose rules could not be read, and why."""
         ends = self.ends
         found = {name: e.could_not_look for name, e in reversed(self.legs) if e.could_not_look}
         for name, evidence in ((ends.source_name, ends.source), (ends.destination_name, ends.destination)):
@@ -257,7 +257,7 @@ class _Case:
         grant = f'echo "$USER ALL=(root) NOPASSWD: {permitted}" | sudo tee {file} && sudo chmod 440 {file}'
         return self._blocked(
             node,
-            f"{_flow(self.flow)} was {self.seen}, and nobody may look for the rule that does it {reasons}",
+            f"{_flow(self.flow)} was {self.seen}, and the rules may not be read to find the one that does it {reasons}",
             remedy=mend(
                 "firewall-drop", "unread", nodes=nodes, grant=grant, protocol=self.flow.protocol, port=self.flow.port
             ),
@@ -265,8 +265,8 @@ class _Case:
         )
 
     def foreign_source(self) -> Blocked | None:
-        """A NAT rule makes the packets come from an address that the source does not have: who would bring the
-        answers?"""
+        """A NAT rule makes the packets come from an address that the source does not have, so that answers do not reach
+        it."""
         source = self.ends.source
         node, by = next(((name, e) for name, e in self.legs if e.new_source), ("", None))
         if by is None or source is None or not source.addresses or by.new_source in source.addresses:
@@ -282,7 +282,7 @@ class _Case:
         )
 
     def beside(self) -> Blocked | None:
-        """The first thing on the way, beside the packet filters, that may drop."""
+        """The first thing on the way, other than the packet filters, that may drop packets."""
         ends = self.ends
         ways = [
             (ends.source_name, ends.source, self.flow.destination, False),
@@ -351,7 +351,7 @@ class _Case:
         )
 
     def _translated(self, node: str) -> str:
-        """An accusation of the destination says why it names an address that nobody wrote into the inventory."""
+        """A note for a finding about the destination: why it names an address that is not in the inventory."""
         if self.flow.source == self.given or node != self.ends.destination_name:
             return ""
         return f"; {self.flow.source} is what {self.ends.source_name}'s own NAT rule makes of {self.given}"

@@ -1,9 +1,9 @@
-"""Does this node's own packet filter block this flow, by which rule, and what opens it? And who stops its ARP?
+"""Whether this node's own packet filter blocks a flow, by which rule, and what opens it; and which rule stops its ARP.
 
-Facts (nf_tables, netfilter.org's packet flow): what arrives meets ingress, prerouting and input; what the node sends
-meets output, postrouting and egress. NAT chains see only the first packet of a connection. A NAT rule that changes the
-destination sends the packet elsewhere, and nothing is claimed about what follows; one that changes the source makes the
-other end see another sender.
+Facts (nf_tables, netfilter.org's packet flow): arriving packets go through ingress, prerouting and input; packets that
+the node sends go through output, postrouting and egress. NAT chains see only the first packet of a connection. A NAT
+rule that changes the destination sends the packet elsewhere, and nothing is claimed about what follows; one that
+changes the source makes the other end see another sender.
 """
 
 from __future__ import annotations
@@ -157,17 +157,15 @@ def arp_stop(evidence: Evidence, interface: str, address: str, peer: str) -> Arp
     return max(found, key=lambda stop: stop.certain, default=None)
 
 
-MOST_SAMPLES = 1500  # walks spent on finding where one command has to stand
+MOST_SAMPLES = 1500  # walks spent on finding the place for one command
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a node's rules do with a flow.
-
-    `blocks`: True, False, or None when the rules do not tell; then `candidates` lists what it could be, or
-    `could_not_look` says why nobody could read them, and how to. `where` and `rule` are the first rule that blocks
-    (or, when nothing does, the one that accepts), in an administrator's words. `allow` is what opens the flow: one
-    line for a shell, or "" when nothing has to be opened.
+    """What a node's rules do with a flow. `blocks`: True, False, or None when the rules do not decide; then
+    `candidates` lists what it could be, or `could_not_look` says why they could not be read, and how to read them.
+    `where` and `rule` are the first rule that blocks (or, when nothing does, the one that accepts), in an
+    administrator's words. `allow` is what opens the flow: one line for a shell, or "" when nothing has to be opened.
     """
 
     blocks: bool | None
@@ -184,7 +182,7 @@ class Explanation:
     tracked: Truth = True
     elsewhere: Truth = False  # `rule` is a NAT rule that surely (True) or perhaps (None) gives it another destination
     new_source: str = ""  # a NAT rule gives it this source address on its way out
-    by_chance: bool = False  # nothing surely blocks all of it, and a rule draws lots for some of the packets
+    by_chance: bool = False  # nothing surely blocks all of it, and a rule takes some of the packets by chance
 
     @property
     def decided(self) -> bool:
@@ -224,7 +222,7 @@ def explain(
 def _blocked(
     evidence: Evidence, flow: Flow, journey: Journey, wanted: FirewallOpening, could_not_look: str | None
 ) -> Explanation:
-    """Of a journey with stops: the first that is certain; where none is, all of them as candidates."""
+    """Of a walk that may be stopped: the first certain stop; without one, all of them as candidates."""
     leg = wanted.leg
     sure = [stop for stop in journey.stops if stop.certain]
     before = journey.stops[: journey.stops.index(sure[0]) + 1] if sure else journey.stops
@@ -238,7 +236,9 @@ def _blocked(
     caveats += [f"it is blocked a second time by {text}" for text in dict.fromkeys(also) if text not in texts]
     by_chance = not sure and any(stop.by_chance for stop in journey.stops)
     if not sure and not by_chance:
-        caveats.append("these rules match only sometimes, or on what cannot be told from here: it could be one of them")
+        caveats.append(
+            "these rules match only sometimes, or on what cannot be decided from here: it could be one of them"
+        )
     if by_chance and all(end.rule and end.rule.by_chance for _, end in suspects):
         allow = " && ".join(dict.fromkeys(_removal(base, end.rule) for base, end in suspects if end.rule))
         caveats.append(COMES_BACK)
@@ -263,12 +263,12 @@ def _blocked(
     )
 
 
-COMES_BACK = "take the rule out of the file that it comes from as well, or the next reload or boot brings it back"
+COMES_BACK = "remove the rule from its file as well, or the next reload or boot restores it"
 
 
 def _removal(base: Base, rule: FilterRule) -> str:
-    """The command that removes a rule: of one that draws lots nobody needs the half that it lets pass, and an exception
-    for the job would leave it to strike the logins and everything else."""
+    """The command that removes a rule that drops by chance: an exception for the job alone would leave it to drop the
+    packets of logins and everything else."""
     if base.engine == "nft":
         words = nft_words("delete", "rule", base.family, base.table, rule.chain, "handle", rule.handle)
         return f"sudo nft {words}" if words else NFT_BY_HAND
@@ -388,7 +388,8 @@ def merge(ports: Iterable[tuple[int, int]]) -> Ports:
 
 
 def _all_stops(evidence: Evidence, flow: Flow, wanted: FirewallOpening, journey: Journey) -> list[BlockingChain]:
-    """Where all the wanted flows are stopped: every peer, and every port at which the rules may change their mind."""
+    """Where all the wanted flows are stopped: for every peer, and every port at which the rules may decide
+    differently."""
     stops = list(journey.stops)
     if len(wanted.peers) == 1 and wanted.ports == ((flow.port, flow.port),):
         return stops

@@ -1,5 +1,4 @@
-"""ufw and firewalld: what they say of themselves, and the commands by which they open ports. Contract: ufw(8),
-firewall-cmd(1).
+"""ufw and firewalld: their own listings, and the commands by which they open ports. Contract: ufw(8), firewall-cmd(1).
 
 ufw's rules become iptables chains: `ufw-before-*`, then `ufw-user-*` (the user's own rules), then `ufw-after-*`,
 `ufw-reject-*` and the policy. So `ufw allow` opens whatever is blocked from the user's chain on, and nothing earlier.
@@ -62,7 +61,7 @@ def parse_ufw(text: str) -> UfwStatus | None:
 
 
 def blocking_line(status: UfwStatus, peer: str, port: int, *, outgoing: bool) -> UfwRule | None:
-    """The first deny or reject that speaks of this peer and port, as far as its plain forms go."""
+    """The first deny or reject for this peer and port, in the plain forms that are understood."""
     for rule in status.rules:
         if rule.action not in ("DENY", "REJECT") or (rule.direction == "OUT") != outgoing:
             continue
@@ -99,7 +98,7 @@ def _names_port(text: str, port: int) -> bool:
 
 
 def ufw_allow(peers: tuple[str, ...], ports: Ports, protocol: str, *, outgoing: bool, first: bool) -> list[str]:
-    """The commands; `first` puts them before the user's other rules, where a deny stands in the way."""
+    """The commands; `first` puts them before the user's other rules, when one of these denies."""
     commands = []
     for peer in peers:
         where = "" if not first else "insert 1 " if ipaddress.ip_address(peer).version == 4 else "prepend "

@@ -299,7 +299,7 @@ def match_test(
 ALWAYS_UNKNOWN = frozenset(
     {"socket", "string", "u32", "bpf", "cluster", "quota", "time", "recent", "limit", "hashlimit", "statistic"}
 )
-"""Modules that may stand in a rule with no option of their own, or whose options all mean "sometimes"."""
+"""Modules that a rule may name without an option of their own, or whose options all mean "sometimes"."""
 
 
 # --- tables, chains and rules ---------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ class Forbids:
 
 
 def policies_in(text: str) -> list[Rule]:
-    """Of `kubectl get networkpolicies -o json`. Raises ValueError for what is none."""
+    """The policies in `kubectl get networkpolicies -o json`. Raises ValueError for other text."""
     try:
         return list(json.loads(text)["items"])
     except (KeyError, TypeError) as error:
@@ -40,7 +40,7 @@ def policies_in(text: str) -> list[Rule]:
 
 
 def forbidden(policies: Sequence[Rule], source: End, destination: End, port: int) -> Forbids | None:
-    """What forbids TCP to this port; None where nothing surely does. Raises ValueError for a policy that is not
+    """What forbids TCP to this port; None if nothing certainly does. Raises ValueError for a policy that is not
     understood."""
     try:
         for egress, pod, peer in ((True, source, destination), (False, destination, source)):
@@ -65,7 +65,7 @@ def _selects(policy: Rule, pod: End) -> bool:
 
 
 def _allows(rule: Rule, peers: str, pod: End, peer: End, port: int) -> bool:
-    """Where it cannot be told it is taken to allow: nobody is accused on a guess."""
+    """An undecided rule counts as allowing: no policy is accused on a guess."""
     listed, ports = rule.get(peers) or (), rule.get("ports") or ()
     return (not listed or any(_is(one, pod, peer) for one in listed)) and (
         not ports or any(_port(one, port) for one in ports)

@@ -3,8 +3,8 @@
 What nft itself leaves out cannot be seen: 1.0.6 prints `meta nfproto ipv6 … reject with tcp reset` without its first
 condition, in text and in JSON, and `tcp sport >= 1024 tcp dport <= 5` as the range 1024-5 (which is read as unknown).
 
-Statements that neither decide nor change what later rules see (counter, log, …) are passed over; a statement that
-nobody here knows makes its rule's match unknown, so that it never counts as passed.
+Statements that neither decide nor change what later rules see (counter, log, …) are passed over; an unknown statement
+makes its rule's match unknown, so that it never counts as passed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The exact commands that let a flow pass, spoken in the tool that owns the rules.
+"""The exact commands that let a flow pass, in the tool that owns the rules.
 
-An accept rule goes directly before the rule that blocks, in that rule's own chain: there, and only there, it is sure to
-be met, and it opens no more than it must. Where the policy blocks, it goes to the end. Where the wanted flows are
+An accept rule goes directly before the rule that blocks, in that rule's own chain: only there it is certain to be
+reached, and it opens no more than necessary. Where the policy blocks, it goes to the end. Where the wanted flows are
 stopped at several places of one base chain, it goes to that chain's head. Every base chain that blocks needs its own
 command: an accept in one does not bind the next. Nothing here ever turns a firewall off.
 """
@@ -18,8 +18,8 @@ from runbook.firewall.front_ends import UFW_CHAINS, firewalld_allow, firewalld_a
 from runbook.model.command_quoting import NFT_BY_HAND, nft_words, word
 
 Ports = tuple[tuple[int, int], ...]
-NFT_LASTS = "nft rules typed in last until the next reload or boot: keep this one in the file they come from"
-IPTABLES_LASTS = "iptables rules typed in last until the next boot: save them the way this system does"
+NFT_LASTS = "the fix lasts until the next reload or boot: to keep it, add the rule to the nft file that is loaded then"
+IPTABLES_LASTS = "the fix lasts until the next boot: to keep it, save the rules as this system does"
 POLICY_CHAIN = re.compile(r"\A(?:filter_)?OUT_(?:policy_)?(\w+?)(?:_(?:pre|log|deny|allow|post))?$")
 
 
@@ -34,7 +34,7 @@ class FirewallOpening:
 
     @property
     def has_ports(self) -> bool:
-        """ICMP has none, and ufw's and firewalld's commands for it say less than what is wanted."""
+        """ICMP has no ports, and ufw's and firewalld's commands for it are not specific enough."""
         return self.protocol in ("tcp", "udp")
 
     @property
@@ -76,7 +76,7 @@ def remedy(
 def _for_base(
     evidence: Evidence, base: Base, ends: list[PacketEnd], wanted: FirewallOpening, interface: str | None
 ) -> tuple[list[str], str]:
-    if base.kind == "nat":  # no front end has a word for "leave the address as it is"
+    if base.kind == "nat":  # no front end can express "leave the address as it is"
         return (
             (_nft(base, ends, wanted), NFT_LASTS)
             if base.engine == "nft"

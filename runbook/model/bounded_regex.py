@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import AnyStr
 
-LONGEST = 300  # repetitions: a gap in a sentence, a name, a number; nobody writes longer ones
+LONGEST = 300  # repetitions: a gap in a sentence, a name, a number; longer ones do not occur
 _QUANTIFIER = r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(?P<least>[0-9]+),\}|(?P<open>[*+])"
 _FIRST = r"(?:\(\?[:=!]|\|)\.\*|"
 _SOMEWHERE = re.compile(_QUANTIFIER, re.DOTALL)

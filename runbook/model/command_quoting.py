@@ -1,8 +1,7 @@
 """Names from nodes, logs and files, quoted for commands that people paste: interfaces, chains, paths, hosts.
 
-Every remedy with a command in it puts such a name in through here. A name is one word of its command, and nothing that
-is not printable stands in it raw: what is escaped names nothing any more, so that such a command fails instead of
-acting."""
+Every remedy with a command in it puts such a name in through here. A name is one word of its command, with unprintable
+characters escaped: an escaped name names nothing, so that such a command fails instead of acting."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from runbook.model.escaped_text import visible
 
 _NFT_WORD = re.compile(r"[A-Za-z][A-Za-z0-9/_.-]*|[0-9]+")
 NFT_BY_HAND = "sudo nft -a list ruleset"
-"""What is said instead where a name cannot be typed."""
+"""The command for a name that cannot be typed."""
 _POWERSHELL_BARE = re.compile(r"[A-Za-z0-9_.:-]+")
 _POWERSHELL_QUOTES = re.compile("(['\u2018\u2019\u201a\u201b])")
 _NETSH = re.compile(r"[\w .,:;@=+/()\[\]{}*-]+")

@@ -1,7 +1,6 @@
-"""Foreign text as it may be shown: what would act on a terminal, turn the direction of writing or hide, as an escape.
-
-Names and texts of nodes, files and logs are anybody's. This is the one place that decides how their characters look.
-"""
+"""Foreign text with escapes: for characters that would act on a terminal, change the direction of writing or hide.
+Anybody can choose names and texts of nodes, files and logs. This is the one place that decides how their characters
+look."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ _ACTS = frozenset(
     {"Cc", "Cf", "Cs", "Zl", "Zp"}
 )  # controls, formats, halves of surrogates, ends of lines and paragraphs
 _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff]")
-"""Letters and marks that nobody sees, of no category above (Unicode: Default_Ignorable_Code_Point)."""
+"""Invisible letters and marks of other categories (Unicode: Default_Ignorable_Code_Point)."""
 _JOINERS = "\u200c\u200d"
 _SELECTORS = re.compile("[\ufe00-\ufe0f]")
 """Both belong to scripts and emoji, and hide nothing there; beside ASCII they only make two names look alike."""
@@ -56,5 +55,5 @@ def _hidden(found: re.Match[str]) -> bool:
 
 
 def _foreign(character: str) -> bool:
-    """A character of a script or an emoji, seen as itself."""
+    """Whether it belongs to a script or an emoji, and is visible."""
     return character > "\x7f" and unicodedata.category(character) not in _ACTS | {"Zs"} and not _BLANK.match(character)

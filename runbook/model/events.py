@@ -1,4 +1,4 @@
-"""What the engine tells the world. Every report is a reader of this one stream, live or from `events.jsonl`.
+"""The events of a run. Every report is a reader of this one stream, live or from `events.jsonl`.
 
 `time` is seconds since the epoch. Every field is plain data, so that an event survives a trip through JSON.
 """
@@ -66,9 +66,9 @@ class StageFinished:
 
 @dataclass(frozen=True, slots=True)
 class NodesDropped:
-    """After `stage` the run goes on without these nodes: by name, the reason in words. Of the `unknown` ones nothing is
-    known; the others were proven bad, or lie at one end of a bad link. `left` are those it goes on with, in rank order:
-    the master first."""
+    """After `stage` the run goes on without these nodes: by name, the reason in words. Nothing is known about the
+    `unknown` ones; the others were proven bad, or lie at one end of a bad link. `left` are those it goes on with, in
+    rank order: the master first."""
 
     time: float
     stage: str
@@ -81,8 +81,8 @@ class NodesDropped:
 class RunFinished:
     """`causes` holds each cause id once, the root first. `exit_code` is computed in one place: the engine.
 
-    `bad` nodes were proven to be; the run went on without the `dropped` ones; of the `unknown` ones something could not
-    be told. `not_dropped`: why the run stopped although it was to go on without its bad nodes."""
+    `bad` nodes were proven to be; the run went on without the `dropped` ones; something about the `unknown` ones could
+    not be found out. `not_dropped`: why the run stopped although it was to go on without its bad nodes."""
 
     time: float
     verdict: Verdict

@@ -13,7 +13,7 @@ EnvValue = str | Secret
 
 
 def typed(program: str) -> str:
-    """A program's path as one types it into a shell, which expands `~/`."""
+    """A program's path as typed into a shell, which expands `~/`."""
     return word(program)
 
 
@@ -89,7 +89,7 @@ class Node:
     gpus: tuple[int, ...] = ()
     processes: int = 1
     rack: str | None = None
-    leaf: str | None = None  # the switch that it hangs on
+    leaf: str | None = None  # the switch that it is connected to
     env: Mapping[str, EnvValue] = field(default_factory=dict)
     vars: Mapping[str, object] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
@@ -126,7 +126,7 @@ class Node:
 
     @property
     def pod(self) -> str | None:
-        """Its pod's name, where that is known before anybody is asked."""
+        """Its pod's name, if it is known without asking the cluster."""
         chosen = self.kubernetes
         return None if self.connection != "kubernetes" or chosen.selector else chosen.pod or self.name
 

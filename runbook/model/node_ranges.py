@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 Key = tuple[str, ...]
-Box = tuple[frozenset[str], ...]  # one set of values for each field; the box stands for their product
+Box = tuple[frozenset[str], ...]  # one set of values for each field; the box means their product
 
 # A field is a run of digits, or one letter after a separator at the very end (`node-a`).
 FIELD = re.compile(r"([0-9]{1,18}|(?<=[-_.])[a-z](?=\Z))")

@@ -24,18 +24,18 @@ FILES = Lack(
 )
 FOLDER = Lack(
     "insufficient-evidence",
-    "the folder in which this was called is not there any more",
+    "the folder in which this was called no longer exists",
     "`cd` to one that is, and run it again",
 )
 
 
 def lack_behind(error: BaseException | None) -> Lack | None:
-    """What was lacking where `error`, or what led to it, came from that; None where it did not."""
+    """The limit behind `error`, or behind what led to it; None if there is none."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
             return FILES
         if isinstance(error, ImportError) and os.strerror(errno.EMFILE) in str(error):
-            return FILES  # so says the loader of shared libraries, and only in words
+            return FILES  # the loader of shared libraries says so only in its message
         if isinstance(error, FileNotFoundError) and _folder_gone():
             return FOLDER
         error = error.__cause__ or error.__context__

@@ -12,7 +12,7 @@ Place = tuple[str | int, ...]  # inside a launch: ("launcher",), ("command", 3),
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """What a `shell:` stage must give: an exit code, and a regular expression found in its stdout."""
+    """The expected result of a `shell:` stage: an exit code, and a regular expression found in its stdout."""
 
     exit: int = 0
     stdout: str | None = None
@@ -38,9 +38,9 @@ class Stage:
     when_bad: str | None = None  # stop | drop; None: as the playbook says
     min_nodes: int | None = None
     span: Span | None = None
-    argument_spans: Mapping[str, Span] = field(default_factory=dict)  # where each value stands
-    argument_names: Mapping[str, Span] = field(default_factory=dict)  # where each name stands
-    launch_spans: Mapping[Place, Span] = field(default_factory=dict)  # where each value of `launch` stands
+    argument_spans: Mapping[str, Span] = field(default_factory=dict)  # the place of each value
+    argument_names: Mapping[str, Span] = field(default_factory=dict)  # the place of each name
+    launch_spans: Mapping[Place, Span] = field(default_factory=dict)  # the place of each value of `launch`
 
 
 @dataclass(frozen=True, slots=True)

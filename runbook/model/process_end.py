@@ -1,4 +1,4 @@
-"""How a process of a rank ended, and what that means of it: one judge, whether a check or a launch started the rank."""
+"""How a process of a rank ended, and what that means: one judge for ranks of checks and of launches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 def _numbers(*names: str) -> frozenset[int]:
-    """Those that this system has."""
+    """The signals of this system."""
     return frozenset(number for name in names if (number := getattr(signal, name, None)) is not None)
 
 
@@ -23,13 +23,13 @@ _OF_OTHERS = _REQUESTS | _numbers("SIGKILL")
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
-    """`code` is the exit code; negative: the signal that ended it; None: nobody saw the end."""
+    """`code` is the exit code; negative: the signal that ended it; None: the end was not seen."""
 
     code: int | None
 
     @property
     def signal(self) -> int | None:
-        """The signal that ended it, also as a shell in between tells it (128 and more); None where it ended by
+        """The signal that ended it, also as a shell in between reports it (128 and more); None if it ended by
         itself."""
         if self.code is None or not (self.code < 0 or 128 < self.code < 160):
             return None
@@ -50,17 +50,17 @@ class ProcessEnd:
 
     @property
     def raised(self) -> bool:
-        """It ended by itself, and not well."""
+        """Whether it ended by itself with an error."""
         return bool(self.code) and self.signal is None
 
     @property
     def from_outside(self) -> bool:
-        """A signal ended it that no process gets because of an error of its own."""
+        """Whether a signal ended it that never follows from an error of its own."""
         return self.signal in _OF_OTHERS
 
     @property
     def cause(self) -> str:
-        """The cause that a signal proves of a rank; of an exit code only that its program failed."""
+        """The cause that a signal proves; an exit code proves only that the program failed."""
         if self.signal is None:
             return "program-error"
         if self.signal in _REQUESTS:

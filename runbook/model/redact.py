@@ -1,8 +1,8 @@
 """The redactor, which takes every secret of the run out of everything that is shown or kept.
 
 A secret is found however it is written: what `views` undoes (JSON, URLs, shells, Python, HTML, colours), and the forms
-below, which no reader would undo. Tokens of well-known formats are taken out as well, whoever's they are. The cost is
-linear in the text, whatever the number of secrets."""
+below, which no reader would undo. Tokens of well-known formats are taken out as well, known or not. The cost is linear
+in the text, whatever the number of secrets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _CARET = re.compile(r'([&|<>^"%!()])')
 
 
 def long_enough(text: str) -> bool:
-    """Whether a value can be told from ordinary words, and is looked for."""
+    """Whether a value differs from ordinary words, and is looked for."""
     return len(text.strip()) >= SHORTEST
 
 

@@ -1,5 +1,4 @@
-"""What mends a fault, as a type: where, which commands, and what else there is to say. No reader takes a text apart for
-it."""
+"""What mends a fault, as a type: where, which commands, and a note. No reader has to parse a text for it."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from runbook.model.node_ranges import fold
 class RemedyStep:
     """What is done in one place: commands to be typed as they stand, or a note with its commands in backticks.
 
-    `node`: a name; None: the node that has the fault; empty: where the note says, or wherever its reader sits.
+    `node`: a name; None: the node that has the fault; empty: where the note says, or on the reader's machine.
     """
 
     node: str | None
@@ -74,11 +73,11 @@ class Remedy(str):
 
     @property
     def is_command(self) -> bool:
-        """Whether it is nothing but commands: nothing in it is changed for being told of several nodes."""
+        """Whether it is nothing but commands: nothing in it is changed when it is shown for several nodes."""
         return all(step.commands for step in self.steps)
 
     def placed(self, nodes: Iterable[str]) -> Iterator[tuple[str, RemedyStep]]:
-        """Where each step is done, as a text. `nodes` have the fault, none of them where nobody gets there."""
+        """Where each step is done, as a text. `nodes` have the fault; empty if it cannot be reached."""
         for step in self.steps:
             yield (fold(nodes) if step.commands else "") if step.node is None else step.node, step
 

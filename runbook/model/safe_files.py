@@ -1,4 +1,4 @@
-"""Files below a folder of ours, by names that somebody else may have chosen: a node, an inventory.
+"""Files below a folder of ours, by names that another party may have chosen: a node, an inventory.
 
 Two rules keep such a name from reaching any other file: it is one word of harmless characters, and no link is followed
 on the way from the folder to the file."""
@@ -51,7 +51,7 @@ def append_below(folder: Path, *names: str) -> BinaryIO:
     ours = not hasattr(os, "getuid") or found.st_uid == os.geteuid()
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or not ours:
         file.close()
-        raise OSError(errno.EPERM, "what lies there is no file of ours", str(path))
+        raise OSError(errno.EPERM, "what is there is not a file of ours", str(path))
     return file
 
 
@@ -89,13 +89,13 @@ def open_below(folder: Path, *names: str) -> BinaryIO:
         )
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise OSError(errno.EPERM, "what lies there is no plain file", str(path))
+        raise OSError(errno.EPERM, "what is there is not a regular file", str(path))
     return file
 
 
 @contextlib.contextmanager
 def _opened(folder: Path, names: tuple[str, ...] | list[str], *, make: bool = True) -> Iterator[int | None]:
-    """A descriptor of the folder of these names, so that nobody can swap it meanwhile; None where the system has
+    """A descriptor of the folder of these names, so that it cannot be replaced meanwhile; None if the system has
     none."""
     for name in names:
         file_name(name)

@@ -108,12 +108,13 @@ def names_secret(name: str) -> str | None:
 
 
 def may_name_secret(name: str) -> str | None:
-    """The same by more names, for what strangers will read: better one value too many is hidden than one too few."""
+    """The same by more names, for text that strangers will read: hiding one value too many is better than one too
+    few."""
     return names_secret(name.replace(".", "_")) or ("token" if _MORE_NAMES.fullmatch(name) else None)
 
 
 def hints_at_secret(name: str) -> bool:
-    """Whether anything in a name speaks of a secret: for what another program's file may hold, of which nothing is
+    """Whether anything in a name suggests a secret: for what another program's file may hold, of which nothing is
     copied that could be one."""
     return may_name_secret(name) is not None or _HINTING.search(name) is not None
 

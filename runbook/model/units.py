@@ -61,7 +61,7 @@ def bandwidth_text(gigabytes: float) -> str:
     return f"{significant(gigabytes / 1e-9)} B/s"
 
 
-# Numbers in texts of others: whatever the digits, one that can be reckoned with, and no error.
+# Numbers in foreign texts: whatever the digits, a usable number and no error.
 
 DIGITS = 15
 MOST = 10**DIGITS

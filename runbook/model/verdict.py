@@ -10,7 +10,7 @@ from runbook.model.remedy import Remedy
 
 
 class Verdict(str, Enum):
-    """`unknown` means nobody could look; it stops a run just as `fail` does."""
+    """`unknown` means that the check could not look; it stops a run just as `fail` does."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -50,8 +50,8 @@ class Outcome:
     """What one check says about one node.
 
     A `pass` needs a `proof` sentence, a `skip` needs its reason there too, a `fail` or `unknown` needs a finding:
-    anything else cannot be constructed. `warnings` ride along with any verdict and are shown to the user.
-    `metrics` hold plain JSON values.
+    anything else cannot be constructed. `warnings` go with any verdict and are shown to the user. `metrics` hold plain
+    JSON values.
     """
 
     node: str

@@ -17,18 +17,16 @@ from runbook.report.run_text import Line, RunPage, paint, progress_text, waiting
 
 
 class Face(Protocol):
-    """How a page meets its stream."""
+    """How the page is written to its stream."""
 
     def show(self, event: Event, settled: list[Line]) -> None: ...
     def close(self, settled: list[Line]) -> None: ...
 
 
 class Console:
-    """A reader of events with two faces: a living one for a terminal, whole plain lines for everything else.
-
-    What is not said is taken from the stream and the environment (see `wants`). A stream that breaks does not break
-    the run: `broken` says so, and the console is silent from then on.
-    """
+    """A reader of events with two forms: a live one for a terminal, whole plain lines for everything else. Options left
+    out come from the stream and the environment (see `wants`). A broken stream does not end the run: `broken` says so,
+    and the console is silent from then on."""
 
     def __init__(
         self,
@@ -85,16 +83,16 @@ class Console:
     def _bearing_a_broken_stream(self) -> Iterator[None]:
         try:
             yield
-        except OSError:  # the reader of our pipe has gone
+        except OSError:  # the reader of the pipe has gone
             self.broken = True
-        except ValueError:  # so says a closed file
+        except ValueError:  # raised by a closed file
             if not self._stream.closed:
                 raise
             self.broken = True
 
 
 def wants(stream: TextIO, environ: Mapping[str, str] = os.environ) -> tuple[bool, bool]:
-    """Whether the stream wants a living face, and colours.
+    """Whether the stream gets the live form, and colours.
 
     NO_COLOR (any text) beats FORCE_COLOR (any text but `0`) beats being a terminal. `TERM=dumb` and CI get plain lines.
     """

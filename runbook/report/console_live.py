@@ -1,4 +1,4 @@
-"""The face for a terminal: settled lines scroll by; below them a stage lives while it runs, and leaves nothing behind.
+"""The live form for a terminal: settled lines scroll by; below them the running stage is shown, and removed at its end.
 
 This is the only module that loads rich.
 """
@@ -78,7 +78,7 @@ class LiveFace:
             self._terminal.print(Text.from_ansi(self._paint(line)), soft_wrap=True)
 
     def _now(self) -> Text:
-        """The lines that live: what runs, for how long, who has answered, and the last thing heard."""
+        """The changing lines: what runs, for how long, which nodes have answered, and the last message."""
         stage = self._page.record.open_stage
         if stage is None:
             return Text()

@@ -1,4 +1,4 @@
-"""What `diagnose` tells: one cause with its proof, what follows from it folded under it, what was ruled out."""
+"""What `diagnose` prints: one cause with its proof, what follows from it folded under it, what was ruled out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runbook.model.escaped_text import visible
 from runbook.report.safe_text import one_line
 
 VERSION = 1
-SET_UP = "nothing says that anything failed, and nothing after the setup shows that it went on or ended"
+SET_UP = "no line says that anything failed, and none after the setup shows that it went on or ended"
 MOST_TOLD = 1000  # files of a kind, in the document
 LISTED = 8  # files that are named in the text
 QUOTED = 4  # lines of proof in the text
@@ -31,9 +31,9 @@ class Unread:
 
 @dataclass(slots=True)
 class Coverage:
-    """How completely the files were read. With something `unread` nothing is healthy; `notes` say what was read
-    otherwise than it stands there; `aside` are files that are no logs by their names. Beyond MOST_TOLD they are only
-    counted."""
+    """How completely the files were read. With something `unread` nothing is healthy; `notes` say what was read in
+    another form than it is in the file; `aside` are files that are not logs by their names. Beyond MOST_TOLD they are
+    only counted."""
 
     unread: list[Unread] = field(default_factory=list)
     notes: list[Unread] = field(default_factory=list)
@@ -88,12 +88,12 @@ def as_json(causes: Sequence[Cause], pages: Mapping[str, CausePage], coverage: C
 def as_text(
     causes: Sequence[Cause], pages: Mapping[str, CausePage], coverage: Coverage, *, went_on: bool = True
 ) -> str:
-    """The page that a person reads. `went_on`: some line shows more than how a run is set up."""
+    """The page that a person reads. `went_on`: a line shows more than the setup of a run."""
     read = _count(coverage.lines, "line") + f" of {_count(coverage.files, 'file')} read"
     also = "".join(f"{line}\n" for line in _coverage_lines(coverage))
     if not causes:
         if went_on:
-            return f"healthy: nothing in these logs says that anything failed ({read})\n{also}"
+            return f"healthy: no line in these logs says that anything failed ({read})\n{also}"
         more = mend("insufficient-evidence", "so-far")
         return f"no failure so far: {SET_UP} ({read})\n  next       {more}\n{also}"
     root, *rest = causes
@@ -113,7 +113,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _coverage_lines(coverage: Coverage) -> Iterator[str]:
-    """What was not read, what was read otherwise than it stands there, what was left aside."""
+    """What was not read, what was read in another form, what was left aside."""
     for label, those, more in (("not read", coverage.unread, coverage.more), ("note", coverage.notes, 0)):
         for at, one in enumerate(those[:LISTED]):
             yield f"  {label if at == 0 else '':<9}  {one_line(one.file)}: {one_line(one.why)}"

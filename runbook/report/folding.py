@@ -1,5 +1,5 @@
-"""Outcomes that are alike folded into lines, findings that are alike into blocks, and what many nodes say in the same
-words but for names and numbers into one sentence. Pure, and nothing is lost: -v shows each as it was said."""
+"""Folds similar outcomes into lines, similar findings into blocks, and sentences of many nodes that differ only in
+names and numbers into one. Pure, and nothing is lost: -v shows each in full."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from runbook.report.run_record import StageRecord
 T = TypeVar("T")
 
 MANY = 3
-"""So many that are alike are told as one; two are told both."""
+"""From this many on, similar ones are shown as one; two are both shown."""
 
 LONG = 48
-"""Characters of a folded word that a sentence can bear."""
+"""The longest folded word in a sentence, in characters."""
 
 FEW = 4
-"""Numbers that are still read one by one."""
+"""The most numbers that are listed one by one."""
 
 WORD = re.compile(r"(?<![\w.-])[\w.-]*\w")
 DIGITS = re.compile(r"\d+")
@@ -48,7 +48,7 @@ class Gist:
 
 @dataclass(frozen=True, slots=True)
 class Likewise(Generic[T]):
-    """Something of `nodes`, and the nodes whose own differs from it in names and numbers alone."""
+    """An entry of `nodes`, and the nodes whose own entry differs from it only in names and numbers."""
 
     nodes: tuple[str, ...]
     what: T
@@ -69,7 +69,7 @@ def likewise(said: Iterable[tuple[tuple[str, ...], T]], gist: Callable[[T], obje
 
 def in_one(texts: Sequence[str]) -> str | None:
     """Texts that are alike as one, each word that differs folded: `node-[01-64]: nothing answers at 10.0.0.[1-64] port
-    22`. None where that would be no sentence any more."""
+    22`. None when that would not be a readable sentence."""
     rows = [text.split(" ") for text in texts]
     if len({len(row) for row in rows}) > 1:
         return None
@@ -96,11 +96,10 @@ def _numbers(values: list[str]) -> str:
 
 WORST_FIRST = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS, Verdict.SKIP)
 NAME = "\x00"
-"""Stands for the name of a node's own."""
+"""The placeholder for a node's own name."""
 
 NOTES = ("next", "why", "kept")
-"""What a line of evidence may begin with that proves nothing: a further step, the reason for the remedy, where more
-lies."""
+"""First words of evidence lines that prove nothing: a further step, the reason for the remedy, where more is kept."""
 
 Found = Sequence[tuple[str, Finding]]
 """Findings, each with its node."""
@@ -109,7 +108,7 @@ Said = tuple[tuple[str, ...], Remedy]
 """A remedy, and the nodes that it mends."""
 
 Worded = tuple[str, tuple[str, ...]]
-"""The same the other way round, for what is told in the order of its texts."""
+"""The same the other way round, for entries in the order of their texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +183,7 @@ def outcome_groups(outcomes: Iterable[Outcome], gist: Gist | None = None) -> lis
 
 
 def stage_groups(stage: StageRecord, gist: Gist | None = None) -> list[OutcomeGroup]:
-    """The groups of a stage with those that did not answer; the engine's word stands first, whatever the outcomes
-    say."""
+    """The groups of a stage with those that did not answer; the engine's verdict counts, whatever the outcomes say."""
     groups = outcome_groups(stage.outcomes, gist)
     if stage.silent or not groups:
         says = "no answer" if stage.finished else "no answer yet when the run ended"
@@ -253,7 +251,7 @@ def _block(stage: StageRecord, verdict: Verdict, cause: str, found: Found, apart
 
 
 def _as_common(block: FindingBlock, stage: StageRecord) -> FindingBlock:
-    """Where all fail alike, what proves it is the same again for each: the first one's is enough."""
+    """When all fail alike, the first one's evidence is enough, since it is the same for each."""
     if not _common(block, stage):
         return block
     gist, firsts, entries = Gist(block.nodes), dict[str, FoldedFinding](), list[FoldedFinding]()
@@ -269,7 +267,7 @@ def _common(block: FindingBlock, stage: StageRecord) -> bool:
 
 
 def _follows(block: FindingBlock, told: list[FindingBlock]) -> str | None:
-    """The cause it is folded under: another node's failure for a survivor's tale, else one on the same nodes."""
+    """The cause it is folded under: another node's failure for a survivor, else one on the same nodes."""
     if len(told) < 2 or not block.verdict.stops:
         return None
     near = [
@@ -406,12 +404,12 @@ def _in_short(outcome: Outcome) -> str:
 
 
 def _unreached(verdict: Verdict, cause: str) -> bool:
-    """Nobody came as far as that node: no verdict on it, and yet the cause is known exactly."""
+    """Whether the node was not reached: no verdict on it, although the cause is known exactly."""
     return verdict is Verdict.UNKNOWN and cause.startswith("ssh-")
 
 
 def _waited(verdict: Verdict, cause: str) -> bool:
-    """Nothing is wrong with that node as far as anybody knows: another one stopped the job."""
+    """Whether no fault of that node is known: another one stopped the job."""
     return verdict is Verdict.UNKNOWN and cause in of_kind("consequence")
 
 

@@ -1,5 +1,5 @@
-"""`inventory explain NODE [KEY]`: what holds on a node for every key, given or derived, where each value that was given
-stands, and which wins."""
+"""`inventory explain NODE [KEY]`: the value of every key on a node, given or derived, with the place of each given
+value, and which wins."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ExplainedKey:
 
 
 Ask = Callable[[], ExplainedKey]
-"""Worked out when called: of 10,000 nodes one key is asked, not all of each."""
+"""Worked out when called: with 10,000 nodes only one key is asked for."""
 
 
 class Answers:
@@ -102,7 +102,7 @@ class Answers:
     def _backend(self) -> str:
         windows = next((node.name for node in self._inventory.nodes if node.windows), None)
         if windows:
-            return f"default: {windows} is a Windows node, and NCCL is not to be had there"
+            return f"default: {windows} is a Windows node, and NCCL does not exist there"
         without = next((node.name for node in self._inventory.nodes if not node.gpus), None)
         return f"default: {without} has no GPUs" if without else "default: every node has GPUs"
 
@@ -129,7 +129,7 @@ class Answers:
         return ExplainedKey(f"env.{name}", str(value), candidates, "" if candidates else why)
 
     def _derived(self, name: str) -> tuple[GivenValue | None, str]:
-        """Where a variable comes from that nobody needs to set: a key of the inventory, or a sentence."""
+        """Where a derived variable comes from: a key of the inventory, or a sentence."""
         sources: dict[str, Keys] = {
             "MASTER_PORT": ("rendezvous", "port"),
             "NCCL_SOCKET_IFNAME": ("network", "interface"),
@@ -177,7 +177,8 @@ class Answers:
 
 
 def _node_values(node: Node) -> Iterator[tuple[str, object, str]]:
-    """A node's own keys with their values, and what holds where nobody set one; empty: then the key is left out."""
+    """A node's own keys with their values, and the text for a value that is not set; empty: then the key is left
+    out."""
     ssh = node.ssh
     yield "address", node.address, "the node's name"
     yield "connection", node.connection, DEFAULT
@@ -230,17 +231,17 @@ def _text(value: object) -> str:
 
 
 MOST_NODES = 8
-"""Of more nodes at once nobody reads every key; one key of any number is fine."""
+"""The most nodes for which every key is listed; one key can be asked for any number."""
 
 
 def explain_text(inventory: Inventory, origins: Origins, pattern: str, key: str | None) -> str:
-    """Raises FilesWrong for a node, or a key, that is not there."""
+    """Raises FilesWrong for a node, or a key, that does not exist."""
     nodes = select(pattern, inventory)
     answers = Answers(inventory, origins)
     if key is not None:
         return _one_key(answers, nodes, key)
     if len(nodes) > MOST_NODES:
-        message = f"`{pattern}` means {len(nodes):,} nodes; every key of so many is more than anybody reads"
+        message = f"`{pattern}` means {len(nodes):,} nodes; every key of so many is too much to read"
         raise FilesWrong([Problem("arguments.too-many-nodes", message, None, "name one node, or a KEY as well")])
     return f"{headline(inventory)}\n" + "".join(_every_key(answers, node) for node in nodes)
 
@@ -257,7 +258,7 @@ def _every_key(answers: Answers, node: Node) -> str:
 
 
 def _one_key(answers: Answers, nodes: Sequence[Node], key: str) -> str:
-    """What is the same for several nodes is said once."""
+    """The same value of several nodes is printed once."""
     same: dict[tuple[str, ...], list[str]] = {}
     first: dict[tuple[str, ...], ExplainedKey] = {}
     for node in nodes:
@@ -291,7 +292,7 @@ def _find(known: dict[str, Ask], node: Node, key: str) -> Ask:
         message, help = f"`{key}` may mean several keys", f"write {' or '.join(ends)}"
         raise FilesWrong([Problem("arguments.unknown-key", message, None, help)])
     by_users = key.startswith(("env.", "vars."))
-    message = f"nobody sets `{key}` on {node.name}" if by_users else f"a node has no key `{key}`"
+    message = f"nothing sets `{key}` on {node.name}" if by_users else f"a node has no key `{key}`"
     words = [*known, *(name.rpartition(".")[2] for name in known)]
     near = nearest(key, words)
     help = f"did you mean `{near}`?" if near else "without a KEY all of them are listed"

@@ -20,7 +20,7 @@ TAGS = {Verdict.FAIL: "failure", Verdict.UNKNOWN: "error"}
 
 
 class Junit:
-    """A reader; `text()` may be asked at any time, and a run cut short is no success."""
+    """A reader; `text()` may be called at any time, and an unfinished run is not a success."""
 
     def __init__(self) -> None:
         self._record = Record()
@@ -62,7 +62,7 @@ def _cases(stage: StageRecord, run: Record) -> Iterator[Element]:
         SubElement(case, "error", _attributes(message="the node gave no outcome", type="no-outcome"))
         yield case
     answered = {reached.outcome.verdict for reached in stage.reached} | ({Verdict.UNKNOWN} if stage.silent else set())
-    if stage.verdict.stops and stage.verdict not in answered:  # the engine's word counts, whoever it came from
+    if stage.verdict.stops and stage.verdict not in answered:  # the engine's verdict counts
         case = Element("testcase", _attributes(name=f"the stage {stage.name}", classname=stage.name, time=0.0))
         message = f"the stage ended {stage.verdict}" if stage.finished else f"the run ended during {stage.name}"
         if run.finished and run.finished.cleaned:

@@ -29,7 +29,7 @@ KNOWN = COLUMNS[:8]
 
 
 def table_header(width: int | None) -> list[str]:
-    """Two lines that nccl-tests' own readers take for a comment."""
+    """Two header lines, which parsers of nccl-tests read as comments."""
     columns = _columns(width)
     titles = "".join(title.rjust(cells) for title, _, _, cells, _ in columns)
     units = "".join(unit.rjust(cells) for _, unit, _, cells, _ in columns)
@@ -56,7 +56,7 @@ def _cell(value: object, digits: int) -> str:
 
 BARS = "▁▂▃▄▅▆▇█"
 SHADES = "░▒▓█"
-"""Of a link, the slower the darker: what stands out is what is wrong."""
+"""Shades of links: the slower, the darker."""
 
 BOUNDS = (0.9, 0.75, 0.5)
 """Of the median: a link is of the second shade below the first."""

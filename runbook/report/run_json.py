@@ -33,7 +33,7 @@ from runbook.report.run_record import Record, StageRecord
 
 
 def plain(value: object) -> object:
-    """Numbers that JSON cannot write become null; anything that is no JSON value becomes its text (a secret: `***`)."""
+    """Numbers that JSON cannot write become null; any other value becomes its text (a secret: `***`)."""
     match value:
         case Enum():
             return plain(value.value)
@@ -52,7 +52,7 @@ def plain(value: object) -> object:
 
 
 class Jsonl:
-    """A reader that writes each event as one line, flushed, so that a killed run still tells how far it came."""
+    """A reader that writes each event as one line, flushed, so that a killed run still shows how far it came."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -83,7 +83,7 @@ def to_json(event: Event) -> str:
 
 
 def from_json(line: str) -> Event:
-    """Read one line; keys it does not know are ignored, and whatever is no event raises ValueError."""
+    """Read one line; unknown keys are ignored, and a line that is not an event raises ValueError."""
     try:
         told = json.loads(line)
         event = msgspec.convert(told, EVENTS[told["event"]])
@@ -98,7 +98,7 @@ def from_json(line: str) -> Event:
 
 
 class RemedyCommand(msgspec.Struct):
-    """A command as `result.json` tells it."""
+    """A command as `result.json` has it."""
 
     node: str
     command: str
@@ -130,12 +130,12 @@ def read(path: Path) -> Iterator[Event]:
                 if not line.endswith("\n"):
                     return
                 where = Span(str(path), number, 1)
-                raise FilesWrong([Problem("events.malformed", f"this line is no event: {error}", where)]) from error
+                raise FilesWrong([Problem("events.malformed", f"this line is not an event: {error}", where)]) from error
             yield event
 
 
 def replay(events_path: Path | str, reader: Emit) -> None:
-    """Tell a reader a finished run again: a report without the cluster."""
+    """Replay a finished run to a reader: a report without the cluster."""
     for event in read(Path(events_path)):
         reader(event)
 
@@ -205,7 +205,7 @@ class Result:
             "silent": stage.silent,
         }
         parts = [links for outcome in stage.outcomes if isinstance(links := outcome.metrics.get("links"), Sequence)]
-        if parts:  # each node tells those that begin there; a reader wants them all
+        if parts:  # each outcome has the links that begin at its node; a reader wants all
             told["metrics"] = {"links": plain([link for part in parts for link in part])}
         return told
 

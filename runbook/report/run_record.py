@@ -23,7 +23,7 @@ from runbook.model.verdict import Outcome, Verdict, overall
 
 @dataclass(slots=True)
 class StageRecord:
-    """One stage: what it set out to do, what it reached so far, and how it ended, if it did."""
+    """One stage: its start, its outcomes so far, and its end, if it ended."""
 
     started: StageStarted
     reached: list[OutcomeReached] = field(default_factory=list)
@@ -53,7 +53,8 @@ class StageRecord:
 
 @dataclass(slots=True)
 class Record:
-    """A reader that only remembers. A stage's name may occur twice: events belong to the latest of that name."""
+    """A reader that only keeps what it gets. A stage's name may occur twice: events belong to the latest of that
+    name."""
 
     started: RunStarted | None = None
     finished: RunFinished | None = None
@@ -156,7 +157,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class LinkSpeed:
-    """Gbit/s one way and both ways at once, and microseconds there and back; None where it was not told."""
+    """Gbit/s one way and both ways at once, and microseconds there and back; None if it is not known."""
 
     gbps: float
     us: float | None

@@ -1,4 +1,4 @@
-"""What a person reads, line by line: the same page for a terminal, a CI log and a pipe. No stream is touched here."""
+"""The text of a run, line by line: the same for a terminal, a CI log and a pipe. It writes to no stream."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ WORD_WIDTH = 8  # the widest of WORDS and a space
 TIME_WIDTH = 8  # as wide as most stages take; a longer time pushes its line
 STAGE_WIDTH = (12, 28)  # at least, at most
 NODE_WIDTH = 24
-LONG = 40  # cells of node names that a line can bear
-NARROWEST = 24  # a terminal that leaves less than this for a sentence gets it unbroken
+LONG = 40  # most cells of node names in a line
+NARROWEST = 24  # a sentence with less room than this is not broken
 LABEL = "   {:<10}"
 FEW = 4  # groups, entries, warnings shown without -v
 FEW_LINES = 8  # lines of evidence shown without -v
@@ -104,7 +104,7 @@ class RunPage:
                 return assert_never(event)
 
     def close(self) -> list[Line]:
-        """What has to be said when the events just end: nothing after a RunFinished."""
+        """The lines when the events just end: none after a RunFinished."""
         if self._closed or self.record.first_time is None:
             return []
         return list(self._broken_off())
@@ -224,12 +224,12 @@ class RunPage:
                 continue
             yield ()
             yield from self._block(block)
-            # A cause that two stages have is told twice, what follows from it once.
+            # A cause of two stages is shown twice, what follows from it once.
             for under in [under for under, other in folded.items() if other.follows == block.cause]:
                 yield self._folded(folded.pop(under))
 
     def _folded(self, block: FindingBlock) -> Line:
-        """A consequence in one line; -v tells it in full."""
+        """A consequence in one line; -v shows it in full."""
         who, cause, says = one_line(fold(block.nodes)), one_line(block.cause), one_line(block.entries[0].says)
         told = f"{who} {says} ({cause})" if block.waited else f"{cause} on {who}: {says}"
         return (LABEL.format("follows"), "dim"), (told, "dim")
@@ -311,7 +311,7 @@ class RunPage:
             yield (LABEL.format(""), ""), (f"and more from {one_line(fold(hidden_nodes))} (-v shows all)", "dim")
 
     def _fixes(self, fixes: Iterable[Said], block: FindingBlock) -> Iterator[Line]:
-        """A remedy is there to be copied: never broken, never cut, nothing drawn around it."""
+        """A remedy is meant to be copied: never broken, never cut, nothing around it."""
         for one in self._each(fixes, self._gist()):
             for where, step in one.what.placed(() if block.unreached else one.nodes):
                 label = LABEL.format(f"fix on {one_line(where)}  " if where else "fix")
@@ -365,7 +365,7 @@ class RunPage:
             yield ((" not run: " + ", ".join(one_line(name) for name in self.record.not_run), "dim"),)
 
     def _without(self, finished: RunFinished) -> str:
-        """Who did not take part in what came after. What the others passed is no pass of the cluster."""
+        """The nodes that were left out. A pass of the others is not a pass of the cluster."""
         unknown = tuple(name for name in finished.dropped if name in finished.unknown)
         others = tuple(name for name in finished.dropped if name not in unknown)
         who = [fold(others)] * bool(others) + [f"{fold(unknown)} (unknown)"] * bool(unknown)
@@ -377,7 +377,7 @@ class RunPage:
         return f"{says}; the other {_count(len(left), 'node')} passed every stage"
 
     def _tally(self) -> str:
-        """An honest pass says what it did not look at."""
+        """A pass says what was skipped."""
         verdicts = [stage.verdict for stage in self.record.stages]
         parts = [f"{_count(verdicts.count(Verdict.PASS), 'stage')} passed"]
         if skipped := verdicts.count(Verdict.SKIP):
@@ -388,7 +388,8 @@ class RunPage:
 
 
 def _shown(groups: list[OutcomeGroup], many: int) -> list[OutcomeGroup]:
-    """Bad news is never left out; of the good, a handful. One line is not hidden behind a line that says so."""
+    """Failures are never left out; of the passed ones a few are shown. A single line is not replaced by a line that
+    says so."""
     bad = sum(group.verdict.stops for group in groups)
     limit = max(bad, many)
     return groups if len(groups) <= limit + 1 else groups[:limit]
@@ -434,7 +435,7 @@ def paint(line: Line, *, colour: bool, ascii: bool) -> str:
     return "".join(f"\x1b[{SGR[style]}m{text}\x1b[0m" if SGR[style] and text.strip() else text for text, style in spans)
 
 
-LONGEST = 60  # cells of names that are still read at a glance
+LONGEST = 60  # most cells of names that are read at a glance
 
 
 def progress_text(event: Progress) -> str:
@@ -449,7 +450,7 @@ def progress_text(event: Progress) -> str:
 
 
 def waiting(stage: StageRecord) -> str:
-    """How many have answered, and who is still awaited once somebody has."""
+    """How many nodes have answered, and, once one has, which are awaited."""
     silent, nodes = stage.silent, len(stage.started.nodes)
     answered = f"{nodes - len(silent)}/{nodes} nodes"
     names = one_line(fold(silent))

@@ -1,5 +1,5 @@
-"""Text from nodes, safe to print: in lines, without colours, with everything escaped that would act on a terminal or
-hide; and how many columns it takes."""
+"""Makes text from nodes safe to print: in lines, without colours, with all characters escaped that would act on a
+terminal or hide; and its width in columns."""
 
 from __future__ import annotations
 

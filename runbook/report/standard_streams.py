@@ -1,9 +1,6 @@
-"""Standard output and standard error: the one place where our words meet them.
-
-Whatever is written passes `visible`, so nothing that a node, a log or a file's name brings can act on a terminal. A
-stream that is closed, full, of another encoding or without a reader ends no command: it is said once, where somebody
-reads it, and the exit code stays what was found out.
-"""
+"""Standard output and standard error: the one place that writes to them. All text passes `visible`, so nothing from a
+node, a log or a file's name can act on a terminal. A stream that is closed, full, of another encoding or without a
+reader ends no command: it is said once, on a stream that works, and the exit code is that of the command's result."""
 
 from __future__ import annotations
 
@@ -29,15 +26,15 @@ class OutputStream:
         self._name = name
         self._lock = threading.RLock()
         self.verbatim = cast("TextIO", _Verbatim(self))
-        """For what is safe as it is: JSON lines, and pages of which `paint` has made every span visible."""
+        """Writes text that is safe already: JSON lines, and pages of which `paint` has made every span visible."""
         self.begin()
 
     def begin(self) -> None:
-        """Forget what happened; from here on `sys.stdout` (`sys.stderr`) is whatever it is now."""
+        """Begin anew with the present `sys.stdout` (`sys.stderr`)."""
         self._guarded = False
         self._file: TextIO | None = None
         self.unread = False
-        """Whoever read it has gone (`| head`)."""
+        """The reader has gone (`| head`)."""
         self.lost: str | None = None
         """Why some of what was written did not arrive (a full disk); None as long as all did."""
         self._told_closed = False
@@ -54,7 +51,7 @@ class OutputStream:
 
     @property
     def file(self) -> TextIO | None:
-        """The stream itself; None where whoever called us has closed it."""
+        """The stream itself; None if the caller has closed it."""
         file: TextIO | None = self._file if self._guarded else getattr(sys, self._name)
         return None if file is None or file.closed else file
 
@@ -148,7 +145,7 @@ stdout, stderr = OutputStream("stdout"), OutputStream("stderr")
 
 
 def complain(text: str) -> None:
-    """Say why a command ends without what was asked for: on standard error or, where nobody gets that, on standard
+    """Say why a command ends without what was asked for: on standard error or, if that is closed, on standard
     output."""
     if not stderr.tell(text):
         stdout.tell(text)
@@ -156,8 +153,8 @@ def complain(text: str) -> None:
 
 @contextlib.contextmanager
 def standard_streams() -> Iterator[None]:
-    """While a command runs: descriptors 0 to 2 are taken, so that no file of ours becomes somebody's standard error,
-    and both streams are guarded."""
+    """While a command runs: descriptors 0 to 2 are taken, so that no file of ours becomes standard error, and both
+    streams are guarded."""
     for number in range(3):
         try:
             os.fstat(number)

@@ -1,5 +1,5 @@
-"""One byte stream, from the side of the server: a socket that an agent was asked to open, and whoever reads and writes
-it."""
+"""One byte stream, from the side of the server: a socket that an agent was asked to open, and its readers and
+writers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from runbook.agent.protocol import CHUNK, END, KILL, LONGEST_PIECE, ProtocolErro
 
 CLOSE_S = 3.0
 GONE = (RuntimeError, OSError, WebSocketDisconnect, TimeoutError, asyncio.TimeoutError)
-"""What Starlette and the server below it raise of a socket whose other end is gone, or takes nothing."""
+"""What Starlette and the server below it raise for a socket whose other end is gone, or does not read."""
 
 
 class Channel:
-    """`arrived` is done when the agent has called, or will not. All of it belongs to the event loop but `id` and
-    `node`."""
+    """`arrived` is done when the agent has called, or will not. All but `id` and `node` belongs to the event loop."""
 
     def __init__(self, id: str, node: str) -> None:
         self.id = id
@@ -25,7 +24,7 @@ class Channel:
         self.arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.refused: str | None = None
         self.over = asyncio.Event()
-        """Nobody uses the socket any more."""
+        """The socket is no longer used."""
         self._socket: WebSocket | None = None
 
     async def carry(self, socket: WebSocket) -> None:

@@ -1,8 +1,6 @@
-"""All agents: who is enrolled, who is heard, and the byte streams to their nodes.
-
-Everything here is in memory but what has to outlive the server: who may connect, which incarnation is the latest, and
-the changes of state. May be called from any thread; what waits for an agent belongs to the server's event loop.
-"""
+"""All agents: which are enrolled, which are online, and the byte streams to their nodes. All is kept in memory except
+what has to outlive the server: who may connect, which incarnation is the latest, and the changes of state. May be
+called from any thread; waits for an agent belong to the server's event loop."""
 
 from __future__ import annotations
 
@@ -92,7 +90,8 @@ class ControlSocket:
 
 @dataclass(eq=False)
 class EnrolledNode:
-    """One enrolled node. `heard` is on the fleet's clock; None: nothing since the server began."""
+    """One enrolled node. `heard`: when its agent last sent something, on the fleet's clock; None: not since the server
+    began."""
 
     name: str
     token: str
@@ -113,7 +112,7 @@ class EnrolledNode:
 
 def enrol(store: Store, settings: ServeSettings, by: str, name: str | None = None) -> str:
     """A string with which one host can be enrolled within the hour. `name`: only as this node, which is replaced where
-    it is enrolled already. Raises ValueError for a name that no node can have."""
+    it is enrolled already. Raises ValueError for an invalid name."""
     if name is not None and not NAME.match(name):
         raise ValueError(f"a node cannot be called {name!r}")
     secret, now = secrets.token_urlsafe(32), time.time()
@@ -149,14 +148,14 @@ class Fleet:
             member.state = state_of(0.0, revoked=member.revoked) if member.revoked else "SUSPECT"
             self._members[member.name] = self._by_token[member.token] = member
 
-    # What people see and decide.
+    # For people: what they see and decide.
 
     def nodes(self) -> list[AgentState]:
         """Every enrolled node, in natural order of the names."""
         with self._lock:
             self._judge()
             members = list(self._members.values())
-        # Of a thousand nodes it takes a while, in which agents are to be heard.
+        # A thousand nodes take a while, and agents must be answered meanwhile.
         return [self._seen(member) for member in sorted(members, key=lambda member: natural(member.name))]
 
     def node(self, name: str) -> AgentState | None:
@@ -198,7 +197,7 @@ class Fleet:
             self._judge()
 
     def revoke(self, name: str) -> None:
-        """The node's token holds no longer, and its streams end; detached jobs there go on. Raises KeyError."""
+        """The node's token is no longer valid, and its streams end; detached jobs there go on. Raises KeyError."""
         with self._lock:
             member = self._members[name]
             member.revoked = True
@@ -216,7 +215,7 @@ class Fleet:
     def enrolled(self, secret: str, name: str) -> tuple[str, str]:
         """Spend a secret: the node's name and its token. Raises NotEnrolled."""
         if not NAME.match(name):
-            raise NotEnrolled(400, "that is no name of a node")
+            raise NotEnrolled(400, "that is not a valid name of a node")
         token, now = secrets.token_urlsafe(32), time.time()
         with self._lock, self._store.write() as db:
             found = db.execute("SELECT * FROM enrolments WHERE secret = ?", (_hash(secret),)).fetchone()
@@ -244,21 +243,21 @@ class Fleet:
             before = self._members.get(member.name)
             if before is not None:
                 self._by_token.pop(before.token, None)
-                fix = "`runbook agent uninstall`, if this host is no more that node"
+                fix = "`runbook agent uninstall`, if this host is no longer that node"
                 self._end(before.link, Denied(REPLACED, "this node was enrolled again", fix))
             self._members[member.name] = self._by_token[member.token] = member
             member.heard = self._awake.seconds
             self._judge()
         self._changed.publish("fleet")
 
-    # What agents say.
+    # From agents.
 
     def by_token(self, token: str) -> EnrolledNode | None:
         """The node whose secret this is, revoked or not."""
         return self._by_token.get(_hash(token))
 
     def greet(self, member: EnrolledNode, hello: AgentHello, address: str, link: ControlSocket) -> Denied | None:
-        """Take the agent in, in the place of one that was there before; or say why not."""
+        """Accept the agent, in place of an earlier connection; or say why not."""
         with self._lock:
             denied = self._against(member, hello)
             if denied is not None:
@@ -311,7 +310,7 @@ class Fleet:
             return True
 
     def left(self, member: EnrolledNode, link: ControlSocket) -> None:
-        """The link of a node has ended; nothing follows from that but that no stream can be opened."""
+        """The link of a node has ended: no stream can be opened; nothing else follows from that."""
         with self._lock:
             if member.link is link:
                 member.link = None
@@ -320,7 +319,7 @@ class Fleet:
     # Streams.
 
     def status(self, name: str) -> StreamStatus:
-        """What speaks against a node; nothing, where its agent is heard."""
+        """Why a node cannot be used; nothing, if its agent is online."""
         with self._lock:
             self._judge()
             member = self._members.get(name)
@@ -386,7 +385,7 @@ class Fleet:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Judge every second who is heard, in this event loop."""
+        """Judge every second which agents are online, in this event loop."""
         self._loop = asyncio.get_running_loop()
         ticking = asyncio.create_task(self._tick())
         try:
@@ -419,7 +418,7 @@ class Fleet:
         silent = self._silent(member)
         state = state_of(silent, revoked=member.revoked, too_old=member.too_old, draining=draining)
         if member.heard is None and state in ("ONLINE", "DRAINING"):
-            state = "SUSPECT"  # of this server's time nothing is known of it
+            state = "SUSPECT"  # nothing has come from it since this server began
         if state != member.state:
             member.state, member.since = state, time.time()
             self._transitions.append((member.name, member.since, state))
@@ -488,7 +487,7 @@ def _replaced() -> Denied:
 
 
 def _worth_telling(beat: Heartbeat) -> object:
-    """What of a heartbeat changes a page at once; the rest is seen when it is loaded."""
+    """The part of a heartbeat that updates open pages at once; the rest is seen when a page is loaded."""
     return beat.draining, [(job.job, job.attempt, job.name, job.state, job.code) for job in beat.jobs]
 
 

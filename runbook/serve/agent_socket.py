@@ -1,7 +1,7 @@
 """`DATA/agents.sock`: where a `runbook` of this machine asks for a stream to a node. The server pumps the bytes and
 reads none.
 
-Only this account, and root, can open the socket: who can, can already do everything that the server may.
+Only this account and root can open the socket, and they can already do everything that the server may.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from runbook.transport.agent import (
 
 ASKED_S = 5.0
 SEND_S = 60.0
-"""A controller that takes nothing for so long is stopped, or dead."""
+"""A controller that reads nothing for this long is stopped, or dead."""
 
 ENDING_S = 15.0
 """From the end of a stream's stdin to its end; jobs may have a grace."""
@@ -86,7 +86,7 @@ class StreamSocket:
             if _may(writer):
                 await self._answer(reader, writer)
         except (OSError, ValueError, TimeoutError, asyncio.TimeoutError, asyncio.IncompleteReadError):
-            pass  # whoever asked is gone, or says what no runbook does
+            pass  # the client is gone, or is not a runbook
         except Exception:
             log.exception("a stream to a node")
         finally:
@@ -124,7 +124,7 @@ class StreamSocket:
 
 
 async def _pump(channel: Channel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until the program has ended, or one of both is gone."""
+    """Carry bytes until the program has ended, or one of the two ends is gone."""
     up = asyncio.create_task(_up(channel, reader))
     down = asyncio.create_task(_down(channel, writer))
     try:
@@ -141,7 +141,7 @@ async def _pump(channel: Channel, reader: asyncio.StreamReader, writer: asyncio.
 
 
 async def _up(channel: Channel, reader: asyncio.StreamReader) -> bool:
-    """Whether it ended in good order: no more will come, and what the program still says is wanted."""
+    """Whether the client ended its input in order, and still reads what the program writes."""
     while True:
         try:
             kind, data = await _frame(reader)
@@ -163,7 +163,7 @@ async def _down(channel: Channel, writer: asyncio.StreamWriter) -> None:
         try:
             said = await channel.read()
         except ProtocolError as error:
-            fix = f"look at the agent on {channel.node}: it says what no agent does"
+            fix = f"look at the agent on {channel.node}: it sends what no agent sends"
             told = StreamStatus("tool-output-unknown", f"the agent of {channel.node}: {error}", fix)
             await _send(writer, OVER, msgspec.json.encode(told))
             return
@@ -187,7 +187,7 @@ async def _send(writer: asyncio.StreamWriter, kind: bytes, data: bytes = b"") ->
 
 
 def _may(writer: asyncio.StreamWriter) -> bool:
-    """Whether whoever asks is this account, or root. The socket's mode says so as well; some systems ignore that."""
+    """Whether the client is this account, or root. The socket's mode says so as well; some systems ignore that."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
     given = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))

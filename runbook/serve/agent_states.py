@@ -1,8 +1,5 @@
-"""In which state an agent is, and why there is no stream to its node: pure functions of what it said, what people
-decided, and for how long nothing was heard.
-
-No state does anything to what runs on a node: a job is ended by whoever runs it, never by silence of its agent.
-"""
+"""In which state an agent is, and why there is no stream to its node: pure functions of what it sent, what people
+decided, and how long it was silent. No state affects what runs on a node: silence of an agent never ends a job."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ State = Literal["ONLINE", "SUSPECT", "LOST", "DRAINING", "REVOKED", "TOO_OLD"]
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """One rank of a job, as its node's agent told it last. `pid` is that of the process kept for it, which may be a
+    """One rank of a job, as its node's agent last reported it. `pid` is that of the process kept for it, which may be a
     launcher of several. `state`: waiting, running, stopping, ended (well), failed, or gone, which is known only by its
     absence. `step_age_s`: since it wrote its last step."""
 
@@ -36,8 +33,8 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
-    """One node as its agent told it last. `since`: of this state, in seconds since 1970. `beat_age_s` is None where
-    nothing was heard since the server began. `load`: of the last minute. `address`: where its agent dialled from."""
+    """One node as its agent last reported it. `since`: of this state, in seconds since 1970. `beat_age_s` is None if
+    nothing has come since the server began. `load`: of the last minute. `address`: where its agent dialled from."""
 
     name: str
     state: State
@@ -68,7 +65,7 @@ def ranks_of(jobs: Iterable[JobProcess]) -> tuple[RankState, ...]:
 
 
 def state_of(silent_s: float, *, revoked: bool = False, too_old: bool = False, draining: bool = False) -> State:
-    """`silent_s`: for so long nothing was heard of the agent while the server could have heard."""
+    """`silent_s`: how long nothing has come from the agent while the server was able to receive."""
     if revoked:
         return "REVOKED"
     if silent_s >= LOST_S:
@@ -86,8 +83,8 @@ def spoken(protocol: int) -> bool:
 
 
 class AwakeClock:
-    """A clock of the time in which this server could have heard somebody: it stands still while the machine sleeps, or
-    the process does not run. Whoever owns it ticks at least every `every_s` seconds."""
+    """A clock of the time in which this server was able to receive: it stands still while the machine sleeps, or the
+    process does not run. Its owner ticks at least every `every_s` seconds."""
 
     def __init__(self, now: float, every_s: float = 1.0) -> None:
         self._every_s = every_s
@@ -126,7 +123,7 @@ def not_connected(name: str, silent_s: float) -> StreamStatus:
 
 
 def no_stream_because(name: str, state: State, silent_s: float, version: str) -> StreamStatus:
-    """Of a node that is neither online nor drained."""
+    """The reason for a node that is neither online nor drained."""
     if state == "REVOKED":
         fix = f"enrol it again: `runbook serve enrol`, and on {name} `runbook agent enrol STRING --again`"
         return StreamStatus(CAUSE, f"the agent of {name} was revoked here", fix)
@@ -139,4 +136,4 @@ def no_stream_because(name: str, state: State, silent_s: float, version: str) ->
         "and that the network to this machine holds; "
         "what runs there goes on"
     )
-    return StreamStatus(CAUSE, f"nothing has been heard of the agent of {name} for {silent_s:.0f} s ({state})", fix)
+    return StreamStatus(CAUSE, f"nothing has come from the agent of {name} for {silent_s:.0f} s ({state})", fix)

@@ -1,8 +1,6 @@
-"""What has changed, told to every open tab: a topic and a number, never the data itself.
-
-A stream that lost its connection says the last number it saw and gets what it missed; where that is too long ago, or
-was another server's, it is told that everything (`*`) has changed.
-"""
+"""Changes, sent to every open tab: a topic and a number, never the data itself. A stream that lost its connection gives
+the last number it saw and gets what it missed; if that is too long ago, or was another server's, it gets `*`:
+everything has changed."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ _ID = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})\Z")
 
 
 class Subscriber:
-    """One event stream: what it has not been told yet, each topic once."""
+    """One event stream: what was not sent to it yet, each topic once."""
 
     def __init__(self, topics: Iterable[str], owner: str) -> None:
         self.topics = frozenset(topics)
@@ -65,12 +63,12 @@ class Changed:
         self._loop = asyncio.get_running_loop()
 
     def publish(self, topic: str) -> None:
-        """Say that what this topic stands for has changed: `fleet`, `groups/NAME`, `runs/ID`. No blanks, 200
+        """Report that the subject of this topic has changed: `fleet`, `groups/NAME`, `runs/ID`. No blanks, 200
         characters."""
         if not _TOPIC.match(topic):
             raise ValueError(f"not a topic: {topic!r}")
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the server has stopped meanwhile: nobody listens
+            with contextlib.suppress(RuntimeError):  # the server has stopped meanwhile
                 self._loop.call_soon_threadsafe(self._tell, topic)
 
     def latest(self, *topics: str) -> int:
@@ -87,7 +85,7 @@ class Changed:
     def subscribed(self, topics: Iterable[str], last_id: str, owner: str) -> Iterator[Subscriber]:
         """A stream of these topics (none: all), beginning after the event with that id (empty: from now on).
 
-        Where its owner has MOST_OF_ONE others already, the oldest of them ends.
+        If its owner has MOST_OF_ONE others already, the oldest of them ends.
         """
         subscriber = Subscriber(topics, owner)
         for number, topic in self._missed(last_id):

@@ -1,5 +1,4 @@
-"""What can be done with groups, once, for pages and for JSON alike. Every function may wait: none is for the event
-loop."""
+"""The actions on groups, for pages and JSON alike. Every function may block: none is for the event loop."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from runbook.serve.run_processes import NotRunning
 from runbook.serve.workspace import Workspace
 
 _EMPTY = ("`nodes` is empty", "`rendezvous` names the master", "is not among the nodes")
-"""Errors that a group may be saved with: one that is being filled, or emptied."""
+"""Errors with which a group may be saved: those of a group without nodes."""
 
 
 class Refused(ValueError):
@@ -78,7 +77,7 @@ def propose(workspace: Workspace, file: GroupFile, fields: Mapping[str, str]) ->
     if after.closed:
         raise Refused(after.closed)
     if any(secret in after.shown for secret in look.linted.hidden.values()):
-        raise Refused("a secret would stand where everybody sees it: leave hidden-secret-… where it is, or take it out")
+        raise Refused("a secret would be visible to everybody: leave hidden-secret-… where it is, or take it out")
     means = meaning(file.path, text)
     said = fields.get("world_size", "").strip()
     if said and said != str(means.world_size):
@@ -91,7 +90,7 @@ def _does_not_fit(said: str, means: Meaning) -> str:
     for rank in means.ranks:
         each[rank.node] = each.get(rank.node, 0) + 1
     parts = ", ".join(f"{node} {count}" for node, count in list(each.items())[:8]) + (", …" if len(each) > 8 else "")
-    told = f"these nodes make {means.world_size} ranks ({parts})" if each else f"nobody can be ranked: {means.why}"
+    told = f"these nodes make {means.world_size} ranks ({parts})" if each else f"no ranks can be assigned: {means.why}"
     return f"a world size of {said[:20]} does not fit: {told}"
 
 
@@ -100,7 +99,7 @@ def save(workspace: Workspace, name: str, fields: Mapping[str, str], seen: str, 
     NoGroup."""
     file = workspace.groups.read(name)
     if file.hash != seen:
-        workspace.groups.save(name, file.text, seen, person, "")  # which tells what has happened
+        workspace.groups.save(name, file.text, seen, person, "")  # which raises the right error
     proposed = propose(workspace, file, fields)
     _refuse_errors(workspace.view_of(file).linted, proposed.linted)
     what = "changed the text" if proposed.changed == ["text"] else f"changed {', '.join(proposed.changed)}"
@@ -200,7 +199,7 @@ def _moved(
 
 
 def _of_agent(node: str, agents: Mapping[str, AgentState]) -> dict[str, object]:
-    """A node that nobody has written down: as its agent tells of it."""
+    """A node that is in no file, as its agent reports it."""
     agent = agents.get(node)
     if agent is None:
         raise Refused(f"{node} is in no group, and no agent has that name")
@@ -221,7 +220,7 @@ def start(workspace: Workspace, name: str, person: str, *, only_launch: bool = F
         raise Refused("there is nothing to start: the file has no `launch:`")
     more = ["--start-at", "launch"] if only_launch else []
     if look.meaning.by_agent:
-        more.append("--detach")  # agents are reached through this server, and its end is not to be that of the ranks
+        more.append("--detach")  # agents are reached through this server, and its end must not end the ranks
     return workspace.processes.start(name, look.file.path, person, more)
 
 
@@ -243,7 +242,7 @@ def restart(workspace: Workspace, name: str, person: str) -> None:
 
 
 def restore(workspace: Workspace, name: str, version: int, seen: str, person: str) -> None:
-    """Put an earlier state of the file in its place. Raises Refused, ChangedMeanwhile, NoGroup."""
+    """Restore an earlier state of the file. Raises Refused, ChangedMeanwhile, NoGroup."""
     for one in workspace.groups.history(name):
         if one.id == version:
             workspace.groups.save(name, one.text, seen, person, f"restored version {version}")
@@ -253,7 +252,7 @@ def restore(workspace: Workspace, name: str, version: int, seen: str, person: st
 
 
 def editing(file: GroupFile, seen: Linted) -> Text | None:
-    """The file as the form shows it, with no secret in it; None where no form can be made of it."""
+    """The file as the form shows it, without secrets; None if no form can be made of it."""
     try:
         return opened(file.name, seen.shown)
     except Uneditable:

@@ -24,24 +24,24 @@ MOST_VERSIONS = 200
 
 
 class NoGroup(LookupError):
-    """There is no such group, or its file is none that can be shown."""
+    """There is no such group, or its file cannot be shown."""
 
 
 class NameTaken(ValueError):
-    """Another group has the name, or nobody can have it."""
+    """Another group has the name, or it is not valid."""
 
 
 class ChangedMeanwhile(Exception):
-    """The file is not the one that the change was made for. `now` is what it is."""
+    """The file is not the one that the change was made for. `now` is its present state."""
 
     def __init__(self, now: GroupFile | None) -> None:
-        super().__init__("somebody else has changed this group meanwhile")
+        super().__init__("another person has changed this group meanwhile")
         self.now = now
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFile:
-    """`hash` is the SHA-256 of the file's bytes, in hexadecimal: what a change says that it was made for."""
+    """`hash` is the SHA-256 of the file's bytes, in hexadecimal: a change names the one that it was made for."""
 
     name: str
     path: Path
@@ -83,7 +83,7 @@ class Groups:
         return self.folder / f"{name}.yml"
 
     def read(self, name: str) -> GroupFile:
-        """Raises NoGroup. What somebody changed by hand enters the history here."""
+        """Raises NoGroup. A change by hand enters the history here."""
         with self._lock:
             found = self._read(name)
             self._noticed(found)
@@ -181,7 +181,7 @@ class Groups:
         return GroupFile(name, path, text, hashlib.sha256(data).hexdigest())
 
     def _noticed(self, now: GroupFile) -> None:
-        """A state that nobody made here is somebody's work all the same."""
+        """Keep a state in the history that was not made through this server."""
         last = self._store.read("SELECT hash FROM group_versions WHERE name = ? ORDER BY id DESC LIMIT 1", now.name)
         if not last or last[0]["hash"] != now.hash:
             self._keep(now.name, "", "changed outside of this server" if last else "found", now.text, now.hash)

@@ -53,11 +53,12 @@ _ENV_LINE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)")
 _FROM_ENV = re.compile(r"\{\s*env:\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}")
 _REACHED = ("address", "connection", "ssh", "slurm", "kubernetes", "container", "inside")
 _TRAVELS = frozenset((*_REACHED, "python", "shell", "activate", "workdir", "gpus", "processes", "rack", "leaf"))
-"""Keys of a node that hold wherever it goes, whoever gave them; `env` and `vars` go with it where they are its own."""
+"""Keys of a node that hold in every group, wherever they were set; `env` and `vars` move with it if they are its
+own."""
 
 
 class WrongField(ValueError):
-    """A field of the form holds what cannot be; `field` is its name."""
+    """A field of the form holds an invalid value; `field` is its name."""
 
     def __init__(self, field: str, says: str) -> None:
         super().__init__(says)
@@ -162,7 +163,7 @@ def add_node(text: Text, name: str, settings: Mapping[str, object]) -> None:
 
 
 def settings_of_node(text: Text, name: str) -> dict[str, Any]:
-    """What a node takes with it into another group. Raises Uneditable."""
+    """The settings that a node takes with it into another group. Raises Uneditable."""
     document = parse_document(text.text, "group.yml")
     origins = _origins(document)
     if origins is None:
@@ -264,7 +265,7 @@ def _set_env(text: Text, keys: Keys, value: str, field: str) -> None:
             raise WrongField(field, f"line {number} is no variable: write NAME=value, one a line")
         name, given = match[1], match[2].strip()
         if name in wanted:
-            raise WrongField(field, f"{name} stands there twice")
+            raise WrongField(field, f"{name} is there twice")
         secret = _FROM_ENV.fullmatch(given)
         same = name in known and _env_value(known[name]) == given
         wanted[name] = known[name] if same else {"env": secret[1]} if secret else given

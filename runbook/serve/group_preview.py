@@ -1,5 +1,4 @@
-"""What a group's text means, before and after it is saved: who is which rank, with which environment, and what lint
-says."""
+"""What a group's text means, before and after it is saved: ranks, their environment, and what lint says."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ from runbook.model.secrets import Secret, holds_secret, names_secret
 
 SHELLS = ("sh", "bat", "ps1")
 DRAFT = ".lint-"
-"""How folders in DATA begin in which lint looks at a text; a server that was killed leaves one."""
+"""The prefix of folders in DATA in which lint looks at a text; a server that was killed leaves one."""
 _NO_LAUNCH = Playbook("none", ())
 
 
@@ -62,7 +61,8 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Of one text. `ranks` is empty and `why` says so where nobody can be ranked; `where` is what every rank dials.
+    """Of one text. `ranks` is empty, and `why` gives the reason, if none can be assigned; `where` is what every rank
+    dials.
 
     `environments`: what each rank will have set, by its number, with every secret as ***. `nodes` are those with ranks,
     `spares` those that have none until a node fails. `by_agent`: some node is reached by one.
@@ -132,7 +132,7 @@ def linted(file: Path, text: str) -> Linted:
 
 
 def revealed(text: str, hidden: Mapping[str, str]) -> str:
-    """What somebody wrote over a text that was `shown`, with the secrets in it again."""
+    """The text that a person made from the one `shown`, with the secrets put back."""
     for stand_in in sorted(hidden, key=len, reverse=True):
         text = text.replace(stand_in, hidden[stand_in])
     return text
@@ -144,7 +144,7 @@ def _shown(severity: str, problem: Problem) -> ShownFinding:
 
 
 def meaning(path: Path, text: str) -> Meaning:
-    """Never raises for what is in a text."""
+    """Never raises, whatever is in the text."""
     try:
         plan, _ = _plan(path, text)
         return _meaning(plan)
@@ -208,7 +208,7 @@ def _meaning(plan: Plan) -> Meaning:
 
 
 def _starred(name: str, value: object, redactor: Redactor) -> str:
-    """Also what is a secret in plain text: nobody else's browser has to know it."""
+    """Secrets in plain text are hidden as well: no browser needs them."""
     if isinstance(value, Secret) or (names_secret(name) is not None and holds_secret(name, str(value))):
         return GONE
     return redactor.text(str(value))
@@ -254,7 +254,7 @@ def difference(name: str, before: str, after: str) -> list[str]:
 
 
 def new_errors(before: list[ShownFinding], after: list[ShownFinding]) -> list[ShownFinding]:
-    """Errors that a change brings: those of the same rule and words were there already."""
+    """Errors that a change adds: those with the same rule and message existed before."""
     known = {(one.rule, one.message) for one in before}
     return [one for one in after if one.severity == "error" and (one.rule, one.message) not in known]
 
@@ -263,7 +263,7 @@ _WORD = secrets.token_hex(12)
 
 
 class _Placeholders(Mapping[str, str]):
-    """A text for every name, that stands in no file and can be found wherever it comes out again."""
+    """A text for every name that is in no file, and that can be found in any output."""
 
     def __getitem__(self, name: str) -> str:
         return f"secret-{_WORD}"

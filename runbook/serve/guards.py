@@ -1,8 +1,8 @@
 """Who is let through to a page, and what every answer carries.
 
-`OuterGuard` stands before everything, unknown paths among it: the Host must be one that this server answers to (what
-keeps a rebound name from reading anything), and every answer gets the headers below. `Guarded` stands before each
-handler: body and time are bounded, the client is known and may, and a change comes from a page of ours.
+`OuterGuard` stands before everything, unknown paths among it: the Host must be one that this server answers to (which
+protects against DNS rebinding), and every answer gets the headers below. `Guarded` stands before each handler: body and
+time are bounded, the client is known and may, and a change comes from a page of ours.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RequestRefused(HTTPException):
 
 
 class OuterGuard:
-    """The outermost layer: Host, headers, and a plain word for whatever goes wrong inside."""
+    """The outermost layer: Host, headers, and a plain answer for any error inside."""
 
     def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
         self._app = app
@@ -163,7 +163,8 @@ class Guarded:
         await response(scope, receive, send)
 
     def _remember(self, request: Request, status: int) -> None:
-        """Every change that somebody we know made or tried. Others leave no trace there, or they could fill it."""
+        """Audit every change that a known person made or tried. Unknown clients leave no entry, or they could fill the
+        audit."""
         person, agent = request.state.person, self.page.role == "agent" and status < 400
         if request.method in READS or not request.state.passed or not (person or agent):
             return
@@ -189,8 +190,7 @@ class Guarded:
             return refusal(request, refused, self.page)
 
     async def _let_through(self, request: Request) -> None:
-        """Raises RequestRefused where the request may not reach the handler; sets `state.person`, `.csrf` and
-        `.form`."""
+        """Raises RequestRefused if the request may not reach the handler; sets `state.person`, `.csrf` and `.form`."""
         scope, page = request.scope, self.page
         refuse_foreign_context(scope, page)
         changing = request.method not in READS
@@ -200,7 +200,8 @@ class Guarded:
         if changing:
             request.state.form = form_of(request, page, body)
             self._refuse_forged(scope, request.state.form.get("csrf"))
-            _refuse_haste(request)  # last: what others forge in somebody's name costs that person nothing
+            # last: requests that others forge in a person's name do not count against that person
+            _refuse_haste(request)
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         socket = WebSocket(scope, receive, send)
@@ -215,7 +216,7 @@ class Guarded:
         await self.page.handler(socket)
 
     def _identify(self, scope: Scope) -> None:
-        """Who asks: by a token, or else by the cookie of a session that was made for this origin. `still` asks
+        """The client: by a token, or else by the cookie of a session that was made for this origin. `still` asks
         again."""
         state = scope["state"]
         state["bearer"] = False
@@ -259,7 +260,7 @@ class Guarded:
 
 
 def _refuse_haste(request: Request) -> None:
-    """Whoever changes things too fast waits; nobody else does."""
+    """A person who makes too many changes waits; others do not."""
     changes: TokenBucket = request.app.state.changes
     person: Person | None = request.state.person
     wait = changes.wait_s(f"person {person.name}" if person else f"address {address_of(request.scope)}")
@@ -268,8 +269,8 @@ def _refuse_haste(request: Request) -> None:
 
 
 def refuse_foreign_context(scope: Scope, page: Page) -> None:
-    """What a browser says of the page that asks. Agents are no browsers; else only a click on a link may come from
-    elsewhere."""
+    """Checks what a browser says about the requesting page. Agents are not browsers; for the rest, only a click on a
+    link may come from elsewhere."""
     if page.role == "agent":
         if has(scope, "origin") or has(scope, "sec-fetch-site"):
             raise RequestRefused(403, "this is for agents, not for browsers")
@@ -322,7 +323,7 @@ async def json_body(request: Request) -> dict[str, Any]:
     try:
         body = await request.json() if await request.body() else {}
     except (ValueError, RecursionError):
-        raise RequestRefused(400, "the body is no JSON") from None
+        raise RequestRefused(400, "the body is not JSON") from None
     if not isinstance(body, dict):
         raise RequestRefused(400, "the body is not an object")
     return body

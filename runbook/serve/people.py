@@ -1,9 +1,6 @@
-"""People, what proves that a client is one of them (passwords, sessions, login links, tokens), and the audit of what
-they changed.
-
-Nothing here is kept that would let its reader in: passwords as scrypt, and what we drew ourselves (32 random bytes) as
-SHA-256. Every secret is compared by its hash.
-"""
+"""People, their credentials (passwords, sessions, login links, tokens), and the audit of what they changed. Nothing is
+kept with which a reader of the database could log in: passwords as scrypt, and what we drew ourselves (32 random bytes)
+as SHA-256. Every secret is compared by its hash."""
 
 from __future__ import annotations
 
@@ -87,7 +84,7 @@ class People:
         return [Person(row["name"], row["role"]) for row in self._store.read("SELECT * FROM people ORDER BY name")]
 
     def by_password(self, name: str, password: str) -> Person | None:
-        """The person, where both are right. Takes as long for a name that nobody has."""
+        """The person, if both are right. Takes as long for a name that does not exist."""
         rows = self._store.read("SELECT role, password FROM people WHERE name = ?", name)
         kept = rows[0]["password"] if rows else None
         right = _is_password(password, kept or _NOBODY)
@@ -103,7 +100,7 @@ class People:
         return secret
 
     def by_link(self, secret: str) -> Person | None:
-        """Whom the link is for, where it was not used before and is not too old; it is used up by that."""
+        """The person of the link, if it was not used before and is not too old; this uses it up."""
         with self._store.write() as db:
             row = db.execute("DELETE FROM login_links WHERE hash = ? RETURNING *", (hashed(secret),)).fetchone()
             if row is None or row["expires_at"] < time.time():
@@ -121,7 +118,7 @@ class People:
         return secret
 
     def by_session(self, secret: str, origin: str) -> Person | None:
-        """Who it is, where the session was made for this very origin."""
+        """The person of a session that was made for this very origin."""
         return self.of_session(hashed(secret), origin)
 
     def of_session(self, session: str, origin: str) -> Person | None:
@@ -137,8 +134,8 @@ class People:
             db.execute("DELETE FROM sessions WHERE hash = ?", (session,))
 
     def make_token(self, name: str, role: Role, purpose: str) -> tuple[str, str]:
-        """Its id and the token itself, which nobody can read again. It allows what `role` and the person's role both
-        do."""
+        """Its id and the token itself, which is never shown again. It allows what both `role` and the person's role
+        allow."""
         identity, secret = secrets.token_hex(4), TOKEN + secrets.token_urlsafe(32)
         if not purpose.strip() or len(purpose) > 200 or not purpose.isprintable():
             raise _wrong("token-purpose", "a token needs a word on what it is for, of at most 200 characters")
@@ -217,7 +214,7 @@ def _check_name(name: str) -> None:
 
 def _refuse_without_admin(admins: int) -> None:
     if admins == 0:
-        raise _wrong("last-admin", "this is the last admin: make somebody else one first")
+        raise _wrong("last-admin", "this is the last admin: make another person one first")
 
 
 def _wrong(id: str, message: str) -> FilesWrong:
@@ -231,7 +228,7 @@ PATH_SHOWN = 200
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """`at`: seconds since 1970. `status`: what the client was answered."""
+    """`at`: seconds since 1970. `status`: the HTTP status of the answer."""
 
     id: int
     at: float
@@ -247,7 +244,7 @@ class Audit:
         self._store = store
 
     def note(self, person: str, address: str, what: str, path: str, status: int = 200) -> None:
-        """`what` in a few words, `status` as the client was answered."""
+        """`what` in a few words, `status` of the answer."""
         with self._store.write() as db:
             row = (time.time(), person, address, what, path[:PATH_SHOWN], status)
             done = db.execute(

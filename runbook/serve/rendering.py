@@ -17,8 +17,8 @@ STATIC = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 @cache
 def environment() -> jinja2.Environment:
-    """Templates of `templates/`, and those of reports below `report/`: everything escaped, and a name that nobody gave
-    is an error."""
+    """Templates of `templates/`, and those of reports below `report/`: everything is escaped, and an undefined name is
+    an error."""
     loaded = jinja2.Environment(
         loader=jinja2.ChoiceLoader(
             [
@@ -37,7 +37,7 @@ def environment() -> jinja2.Environment:
 
 
 def ago(seconds: float | None) -> str:
-    """How long ago, short: `3 s`, `12 min`, `5 h`, `2 d`; empty for what is not known."""
+    """How long ago, short: `3 s`, `12 min`, `5 h`, `2 d`; empty if unknown."""
     if seconds is None:
         return ""
     seconds = max(0.0, seconds)

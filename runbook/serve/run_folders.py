@@ -23,9 +23,9 @@ from runbook.serve.store import Store
 
 ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 MOST_BYTES = 64 << 20
-"""Of a result or of events that are read for a page."""
+"""The most of a result or of events that is read for a page."""
 STARTED = "started.json"
-"""Who started a run from a page, of which group, and as which process."""
+"""A run that was started from a page: by whom, of which group, and as which process."""
 LOOK_AGAIN_S = 1.0
 
 
@@ -54,7 +54,8 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """What is searched for; empty is anything. `since` and `until` are seconds since the epoch, `until` is left out."""
+    """A search; an empty field matches anything. `since` and `until` are seconds since the epoch, `until` is left
+    out."""
 
     host: str = ""
     cause: str = ""
@@ -136,7 +137,7 @@ class Runs:
         self._looked = float("-inf")
 
     def refresh(self, only: str = "") -> None:
-        """Take in what has changed in the folders, at most once a second."""
+        """Read what has changed in the folders, at most once a second."""
         with self._lock:
             if not only and time.monotonic() - self._looked < LOOK_AGAIN_S:
                 return
@@ -197,12 +198,12 @@ def started(path: Path) -> Mapping[str, Any]:
 
 
 def begins_again(path: Path, by: Mapping[str, Any]) -> bool:
-    """Whether the result in this folder is one that does not count any more, since the run begins again."""
+    """Whether the result in this folder no longer counts, since the run begins again."""
     return by.get("begins_again") == result_mark(path) != 0
 
 
 def result_mark(path: Path) -> int:
-    """Tells the result that is in this folder now from any other there was or will be; 0 where there is none."""
+    """An id of the result that is in this folder now, different from any earlier or later one; 0 if there is none."""
     try:
         return (path / "result.json").lstat().st_mtime_ns
     except OSError:
@@ -210,7 +211,7 @@ def result_mark(path: Path) -> int:
 
 
 def left_running(document: Mapping[str, Any]) -> bool:
-    """Whether the launch of this run was left to itself, or never told how it ended."""
+    """Whether the launch of this run goes on by itself, or has no recorded end."""
     stages = document["stages"]
     if not stages or stages[-1].get("check") != "launch":
         return False
@@ -240,7 +241,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _is_result(found: dict[str, Any]) -> bool:
-    """Whether pages can be made of it: a file that somebody else wrote may hold anything."""
+    """Whether pages can be made of it: a file from elsewhere may hold anything."""
     stages = found.get("stages")
     return isinstance(found.get("nodes", {}), dict) and isinstance(stages, list) and all(map(_is_stage, stages))
 
@@ -268,7 +269,7 @@ def _seen(path: Path) -> str:
             status = (path / name).lstat()
         except OSError:
             continue
-        # Of events only the first line is read: that they grow changes nothing.
+        # Only the first line of the events is read, so their growth changes nothing.
         found.append(name if name == "events.jsonl" else f"{name} {status.st_size} {status.st_mtime_ns}")
     return " ".join(found)
 

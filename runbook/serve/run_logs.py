@@ -1,7 +1,7 @@
 """The files of a run: listed, read a window at a time from either end, and searched whole. They may be very large.
 
-A file goes by an id that is made from its name, never by a path: what is not in the list of the run's folder is not
-there. A place in a file is a number of bytes from its beginning, which is found at once in a file of any size.
+A file is named by an id that is made from its name, never by a path: only files in the list of the run's folder can be
+named. A place in a file is a number of bytes from its beginning, which is found at once in a file of any size.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LONGEST_SHOWN = 4000
 """Characters of one line."""
 MOST_FILES = 20_000
 MOST_HITS = 100
-"""Matches that are listed; all are counted."""
+"""Matches that are shown; all are counted."""
 _CHUNK = 256 << 10
 """Of a search: small, since no other thread of the server runs while a piece is counted; and it stays in the CPU's
 cache."""
@@ -210,7 +210,7 @@ def search(
     while chunk := stream.read(_CHUNK):
         data = held + chunk
         last = data.rfind(b"\n") + 1
-        if not last:  # inside of a very long line: keep what a match could begin with
+        if not last:  # inside of a very long line: keep what may be the beginning of a match
             lower = data.lower() if any_case else data
             ends = [match.end() for match in re.finditer(re.escape(needle), lower)]
             last = max(0, len(data) - len(needle) + 1, *ends[-1:])

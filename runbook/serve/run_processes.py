@@ -1,7 +1,8 @@
 """Runs that people start here: each a child process of its own session, which outlives this server and is found again.
 
-Nothing is done that a command line cannot: `runbook run -i GROUP.yml`, `runbook stop JOB -i GROUP.yml`. What a run left
-running by itself is followed by `runbook attach --run-dir` until it has ended, by this server or the next.
+Everything is done by commands that a person could type: `runbook run -i GROUP.yml`, `runbook stop JOB -i GROUP.yml`.
+What a run left running by itself is followed by `runbook attach --run-dir` until it has ended, by this server or the
+next.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ log = logging.getLogger("runbook.serve")
 
 CONSOLE = "console.txt"
 GROUP = "group.yml"
-"""The group's file as it was when the run was started: its ranks are on those nodes, whatever is changed meanwhile."""
+"""The group's file as it was when the run was started: its ranks are on those nodes, even if the file changes."""
 FOLLOWER = "follower.json"
 """The process that follows what the run left running."""
 AGAIN_S = (1.0, 5.0, 15.0, 60.0)
@@ -60,7 +61,7 @@ class Busy(Exception):
 
 
 class NotRunning(Exception):
-    """There is nothing of this run to end."""
+    """No process of this run can be ended."""
 
 
 class Processes:
@@ -84,13 +85,12 @@ class Processes:
         self._closing = threading.Event()
 
     def adopt(self) -> None:
-        """Take care of the runs of a server before this one that have not ended, or ended only because that server
-        did."""
+        """Adopt the runs of an earlier server that have not ended, or ended only because that server did."""
         recent = RunFilter(cause=SERVER_GONE, since=time.time() - CUT_OFF_S)
         cut_off = [row.id for row in self._runs.search(recent, most=100)[0] if self._cut_off(row.id)]
         for id in [*self._runs.without_end(), *cut_off]:
             about = started(self._runs.folder / id)
-            if id in cut_off:  # said before anybody can ask
+            if id in cut_off:  # before the first question
                 folder = self._runs.folder / id
                 write_below(folder, STARTED, data=json.dumps({**about, "begins_again": result_mark(folder)}))
             if id in cut_off or self._is_there(id) or left_running(self._runs.document(id)):
@@ -101,7 +101,8 @@ class Processes:
         self._closing.set()
 
     def start(self, group: str, path: Path, person: str, more: Sequence[str] = ()) -> str:
-        """Run the group's checks and its launch; the id of the run. Raises Busy where it has a run that is not over."""
+        """Run the group's checks and its launch; returns the id of the run. Raises Busy if it has a run that has not
+        ended."""
         with self._lock:
             for id in self.running(group):
                 raise Busy(id)
@@ -109,7 +110,7 @@ class Processes:
             folder = self._runs.folder / id
             folder.mkdir(mode=0o700)
             write_below(folder, GROUP, data=path.read_text(encoding="utf-8"))
-            inventory = os.path.relpath(path, self._data)  # what people see of it
+            inventory = os.path.relpath(path, self._data)  # what people see
             words = ["run", "-i", inventory, "--run-dir", str(folder), *more]
             about = {"version": 1, "person": person, "group": group, "at": time.time(), "command": ["runbook", *words]}
             self._watch(id, group, person, self._begin(folder, about))
@@ -123,8 +124,8 @@ class Processes:
         return process
 
     def _cut_off(self, id: str) -> bool:
-        """Whether a run ended before its launch, for want of a server, and is to begin again: not where somebody ended
-        it, or it would be a surprise by now."""
+        """Whether a run ended before its launch because its server ended, and is to begin again: not if a person ended
+        it, or if it began too long ago."""
         folder, document = self._runs.folder / id, self._runs.document(id)
         about = started(folder)
         return (
@@ -137,7 +138,8 @@ class Processes:
         )
 
     def _begin_again(self, id: str) -> subprocess.Popen[bytes]:
-        """In the same folder, by the group's file as it was; what was written before is put aside there."""
+        """Begin again in the same folder, with the group's file as it was; what was written before is moved aside
+        there."""
         folder = self._runs.folder / id
         about = dict(started(folder))
         about["begins_again"] = result_mark(folder)
@@ -165,8 +167,8 @@ class Processes:
     def end(self, id: str, person: str, *, now: bool = False) -> str:
         """Stop a run, or kill it; what was done, in a sentence. Raises NotRunning.
 
-        While its own process lives that is told: it ends the ranks with their grace, and at a second signal without. A
-        launch that was left running is ended by `runbook stop`.
+        While its own process lives it gets a signal: it ends the ranks with their grace, and at a second signal
+        without. A launch that was left running is ended by `runbook stop`.
         """
         folder = self._runs.path(id)
         write_below(folder, ENDING, data=json.dumps({"person": person, "at": time.time()}))
@@ -177,14 +179,18 @@ class Processes:
                 with contextlib.suppress(ProcessLookupError):
                     if self._is_there(id):
                         os.kill(started(folder)["pid"], signal.SIGTERM)
-            return "it is told to end its ranks at once" if now else "it is told to end, with the grace of its ranks"
+            return (
+                "it has been asked to end its ranks at once"
+                if now
+                else "it has been asked to end, with the grace of its ranks"
+            )
         first, group = first_event(folder), started(folder).get("group")
         if first is None or not isinstance(group, str):
             raise NotRunning(id)
         words = ["stop", first.run_id, "-i", _group_of(folder, first), *(["--now"] if now else [])]
         process = self._child(words, folder / CONSOLE, person)
         threading.Thread(target=process.wait, name=f"stop {id}", daemon=True).start()  # or it stays a zombie
-        return f"runbook {' '.join(words[:2])} was started; what it says is in {CONSOLE}"
+        return f"runbook {' '.join(words[:2])} was started; its output is in {CONSOLE}"
 
     def restart(self, id: str, person: str, start: Callable[[], object]) -> None:
         """End a run and `start` its group again once that is over, in the background."""
@@ -218,7 +224,7 @@ class Processes:
             )
 
     def _watch(self, id: str, group: str, person: str, process: subprocess.Popen[bytes] | None = None) -> None:
-        """Say so when a run has written something, follow what it leaves running, and say so when that is over."""
+        """Report when a run has written something, follow what it leaves running, and report its end."""
         folder, written = self._runs.folder / id, -1
 
         def look(process: subprocess.Popen[bytes] | None, about: Callable[[], Mapping[str, Any]]) -> None:
@@ -262,7 +268,7 @@ class Processes:
         threading.Thread(target=whole, name=f"run {id}", daemon=True).start()
 
     def _follower(self, id: str, person: str) -> subprocess.Popen[bytes] | None:
-        """Follow what a run left running; None where its folder does not tell what that is."""
+        """Follow what a run left running; None if its folder does not say what that is."""
         folder = self._runs.path(id)
         first = first_event(folder)
         if first is None:
@@ -281,7 +287,7 @@ class Processes:
 
 
 def _lives(about: Mapping[str, Any]) -> bool:
-    """Whether the process that was written down is there, and no other that has its number now."""
+    """Whether the recorded process still lives, and not another one with its number."""
     pid, began = about.get("pid"), about.get("began")
     return isinstance(pid, int) and pid > 1 and bool(began) and process_start(pid) == began
 
@@ -293,13 +299,13 @@ def _group_of(folder: Path, first: RunStarted) -> str:
 
 
 def _size(folder: Path) -> int:
-    """Of what a page shows of a run that goes on."""
+    """The state of a run that goes on, for a page."""
     logs = sum(entry.stat().st_size for entry in (folder / "logs").rglob("*") if entry.is_file())
     return logs + (folder / "events.jsonl").stat().st_size
 
 
 def process_start(pid: int) -> str:
-    """When the process of this number began, in the kernel's ticks since boot; empty where there is none, or it is a
+    """When the process of this number began, in the kernel's ticks since boot; empty if there is none, or it is a
     zombie."""
     try:
         told = Path(f"/proc/{pid}/stat").read_bytes()

@@ -39,13 +39,13 @@ from runbook.serve.workspace import Workspace
 
 DATABASE = "serve.db"
 GRID_S = 1.0
-"""How old the numbers on the fleet's page may be; what happens there is seen at once."""
+"""How old the numbers on the fleet's page may be; events are shown at once."""
 GUESSES = 10
 GUESS_EVERY_S = 6.0
 """Logins that may be tried at once, by an address or for a name, and how soon one more."""
 CHANGES = 120
 CHANGE_EVERY_S = 0.25
-"""The same of changes and previews of one person, and of one address where nobody is logged in."""
+"""The same for changes and previews, by person, or by address without a login."""
 
 
 def create_app(settings: ServeSettings) -> Starlette:
@@ -115,7 +115,7 @@ async def _nowhere(_request: Request) -> Response:
 
 
 _NOWHERE = Page("/", ("GET",), _nowhere, "anyone")
-"""Stands for a path that there is not."""
+"""The page for paths that do not exist."""
 
 
 HEAD_S = 15.0
@@ -123,7 +123,7 @@ HEAD_S = 15.0
 HEAD_BYTES = 64 * 1024
 KEEP_ALIVE_S = 30
 TAKE_S = 60.0
-"""For a client to take what was written to it (at most 64 KiB): one that does not is gone."""
+"""How long a client may take to read what was written to it (at most 64 KiB): after that it counts as gone."""
 STOP_S = 5
 MOST_CONNECTIONS = 8000
 OPEN_FILES = 16384
@@ -131,7 +131,7 @@ log = logging.getLogger("runbook.serve")
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection: the head of every request comes within its time and its size, and answers are taken; or it
+    """One connection: the head of every request arrives within its time and its size, and answers are read; or it
     ends."""
 
     _deadline: asyncio.TimerHandle | None = None
@@ -165,7 +165,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._deadline = self.loop.call_later(HEAD_S, self.transport.abort)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # what comes after a body in pieces may be without end, and nobody reads it
+        if self._in_head:  # the trailer of a chunked body may be endless, and is not read
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -183,7 +183,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._untaken.cancel()
 
     def _drop(self) -> None:
-        """With what the kernel still holds for it: it would try to deliver that for as long as the client lets it."""
+        """Discard also what the kernel still holds for it, and would try to deliver for as long as the client
+        allows."""
         with contextlib.suppress(OSError):
             own = self.transport.get_extra_info("socket")
             own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -196,7 +197,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class GracefulServer(Server):
-    """Ends its event streams when it is told to stop, and then waits for what is being answered."""
+    """Ends its event streams when it has to stop, and then waits for answers in progress."""
 
     def __init__(self, config: Config, app: Starlette) -> None:
         super().__init__(config)

@@ -1,7 +1,5 @@
-"""What a server is started with: from the command line and serve.yml to `ServeSettings`, and its TLS certificate.
-
-What would be unsafe is refused, with what to do instead.
-"""
+"""A server's settings: from the command line and serve.yml to `ServeSettings`, and its TLS certificate. Unsafe settings
+are refused, with what to do instead."""
 
 from __future__ import annotations
 
@@ -42,9 +40,8 @@ class Certificate:
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
     """`data`: the folder of everything that the server keeps. `origins`: scheme, host and port of every address that it
-    is called by, the first being the one that it tells people; requests for any other are refused. `tls` is None for
-    plain http.
-    """
+    is called by, the first being the one that it shows people; requests for any other are refused. `tls` is None for
+    plain http."""
 
     data: Path
     host: str = "127.0.0.1"
@@ -60,7 +57,7 @@ class ServeSettings:
 
     @property
     def url(self) -> str:
-        """The address to tell people."""
+        """The address to show people."""
         return next(iter(self.hosts.values()))
 
     def cookie(self, origin: str) -> str:
@@ -83,7 +80,7 @@ def local_origins(host: str, port: int, *, tls: bool) -> tuple[str, ...]:
 
 
 DAYS = 3650
-"""Agents know the server by this certificate's hash: it is made once, not anew each year."""
+"""Agents identify the server by this certificate's hash, so it is made once and not renewed each year."""
 
 
 def own_certificate(data: Path, names: Iterable[str]) -> Certificate:
@@ -188,7 +185,7 @@ def data_folder(given: str | None, told: str | None = None) -> Path:
 
 
 def make_data_folder(folder: Path) -> Path:
-    """The folder, made where there is none; it must be ours, and nobody else's to write in. Raises FilesWrong."""
+    """The folder, made where there is none; it must be ours, and not writable by others. Raises FilesWrong."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.stat()
@@ -224,7 +221,7 @@ def settings_from(asked: ServeOptions, port: int, *, people: bool) -> ServeSetti
     if not asked.loopback and not people:
         raise _wrong(
             "no-people",
-            f"whoever reaches {asked.host} would reach this server, and nobody could log in",
+            f"everybody who reaches {asked.host} would reach this server, and no person could log in",
             "first: runbook serve user add NAME --role admin",
         )
     names = [] if asked.loopback else _names_of(asked.host)
@@ -251,7 +248,7 @@ def _names_of(host: str) -> list[str]:
         found |= {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((far, 9))  # sends nothing: it asks which of our addresses would be the sender's
+            probe.connect((far, 9))  # sends nothing: it shows which of our addresses would be the sender's
             found.add(str(probe.getsockname()[0]))
     return [name, "localhost", *sorted(one for one in found if "%" not in one)]
 

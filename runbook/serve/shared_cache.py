@@ -1,4 +1,4 @@
-"""What many tabs ask for at once is made once."""
+"""A cache for what many tabs ask for at once, which is made once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class _Entry(Generic[T]):
 
 
 class Recent(Generic[T]):
-    """Values by a key, each given again for so many seconds after it was begun. A key tells all that a value depends on
-    but time. May be used from several threads."""
+    """Values by a key, each kept for this many seconds after its computation began. A key has all that a value depends
+    on except time. May be used from several threads."""
 
     def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -28,7 +28,7 @@ class Recent(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Who asks while it is made waits for it."""
+        """A caller that comes while it is made waits for it."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:

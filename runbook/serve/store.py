@@ -1,7 +1,7 @@
 """The server's database: SQLite in one file, read and written by short statements from any thread.
 
-Other processes (`runbook serve user add`) open the same file. No transaction spans anything slow: whoever has one holds
-up every other writer.
+Other processes (`runbook serve user add`) open the same file. No transaction spans anything slow: a transaction blocks
+every other writer.
 """
 
 from __future__ import annotations

@@ -50,11 +50,11 @@ class Workspace:
         self._lock = threading.Lock()
 
     def unheard(self, row: RunRow) -> list[AgentState]:
-        """Nodes of a run that goes on whose agents are SUSPECT or LOST: their ranks live on, and nobody sees them."""
+        """Nodes of a run that goes on whose agents are SUSPECT or LOST: their ranks live on, unseen."""
         return self._fleet.unheard(row.nodes) if self.processes.lives(row.id) else []
 
     def ending(self, row: RunRow) -> bool:
-        """Whether somebody has told a run to end."""
+        """Whether a run has been asked to end."""
         return (self.runs.folder / row.id / ENDING).exists()
 
     def view(self, name: str) -> GroupView:

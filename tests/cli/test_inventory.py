@@ -216,7 +216,7 @@ def test_explain_the_key_of_ten_thousand_nodes(say: Say, folder: Path) -> None:
         (("explain", "gn01", "gpu"), "did you mean `gpus`?"),
         (("explain", "gn01", "usr"), "did you mean `user`?"),
         (("explain", "gn01", "port"), "write ssh.port or rendezvous.port"),
-        (("explain", "gn01", "env.NCCL_DEBUK"), "nobody sets `env.NCCL_DEBUK` on gn01"),
+        (("explain", "gn01", "env.NCCL_DEBUK"), "nothing sets `env.NCCL_DEBUK` on gn01"),
         (("list", "-l", "nobody"), "`nobody` is neither"),
         (("list", "-i", "missing.yml"), "there is no inventory `missing.yml`"),
         (("list", "-e", "x"), "there is no `=`"),

@@ -276,7 +276,7 @@ def test_what_cannot_be_told_is_never_claimed(pair: Pair, rule: str) -> None:
     assert told is not None
     assert not told.decided
     assert "node-b drops TCP 29500" in told.says
-    assert "most likely by a rule whose match cannot be told from here" in told.says
+    assert "most likely by a rule whose match cannot be decided from here" in told.says
     assert rule in told.says
     pair.allow(pair.server, told.remedy)
     assert explain(pair.evidence(pair.server, CLIENT), pair.flow(PORT)).blocks is False

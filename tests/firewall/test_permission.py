@@ -28,7 +28,7 @@ def test_what_is_printed_lets_the_rules_be_read_and_nothing_be_changed(two_hosts
     told = explain_blocked("dropped", flow, Ends(rules(a, b), rules(b, a), "node-a", "node-b"))
     assert told is not None
     assert (told.decided, told.node) == (False, "node-b")
-    assert "nobody may look for the rule that does it on node-b: nft and iptables" in told.says
+    assert "the rules may not be read to find the one that does it on node-b: nft and iptables" in told.says
     (grant,) = re.findall(r"`(echo .*?)`", told.remedy)
     b.run(grant, "root", env={"USER": two_hosts.user})
     assert "parsed OK" in b.run(["visudo", "-c"], "root").stdout

@@ -284,7 +284,7 @@ def test_two_runs_tell_other_versions_environment_and_verdicts(tmp_path: Path) -
     other = write_run(tmp_path / "other", launched(killed=True, node_env="{OMP_NUM_THREADS: '8'}"))
     read = Read(render_comparison(one, other))
     assert "OMP_NUM_THREADS 4 8 node-b" in read.text
-    assert "verdict pass none: it did not come to its end" in read.text
+    assert "verdict pass none: it did not end" in read.text
 
 
 # The command.

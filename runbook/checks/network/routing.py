@@ -267,5 +267,8 @@ def turned_away(node: str, sent: Sent, what: str, evidence: Evidence | None) -> 
         "no-route",
         f"{node} has no route for {what}: {most_likely}{found.why}",
         found.fix,
-        (f"{node}: ip rule: {found.of}", "this lasts until the next boot: remove the rule also where it is configured"),
+        (
+            f"{node}: ip rule: {found.of}",
+            "the fix lasts until the next boot: remove the rule also where it is configured",
+        ),
     ), found.certain

@@ -78,7 +78,7 @@ def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Findin
                     f"on {name}: `sysctl net.ipv4.neigh.default.gc_thresh3` is the most it keeps, of all networks and "
                     "containers"
                 ),
-                "this lasts until the next boot: to keep it, write it into /etc/sysctl.d",
+                "the fix lasts until the next boot: to keep it, write it into /etc/sysctl.d",
             ),
             tuple({pair.source, pair.peer} - {name}),
         )
@@ -92,8 +92,10 @@ def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     right = next((a for a in own if ":" not in a), own[0])
     return pair.peer, finding_for(
         "master-addr-wrong-host",
-        f"the inventory's address of {pair.peer}, {pair.address}, is on none of its interfaces, and nobody there "
-        "answers",
+        (
+            f"the inventory's address of {pair.peer}, {pair.address}, is on none of its interfaces, and no machine "
+            "answers there"
+        ),
         (f"addresses of {pair.peer}: {', '.join(own)}", *pair.echo_says()),
         (pair.source,),
         way="not-its-own",
@@ -125,7 +127,7 @@ def _reverse_path(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
                 else (f"{pair.peer} does not even answer ARP for {pair.numeric}: the filter covers that as well",)
             ),
             f"{pair.peer}: ip route get {back.numeric}: dev {leaves}; a route by {arrives} mends it as well",
-            "this lasts until the next boot: to keep it, write it into /etc/sysctl.d",
+            "the fix lasts until the next boot: to keep it, write it into /etc/sysctl.d",
         ),
         (pair.source,),
         way="sysctl",

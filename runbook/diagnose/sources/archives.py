@@ -1,8 +1,8 @@
 """Logs inside an archive (tar, packed or not, and zip), such as `runbook collect` writes: read where they lie, nothing
 is unpacked to disk.
 
-An archive may come from anybody. So names are only shown and never opened, only plain files count, and how much is read
-and remembered is bounded by what lies on disk, whatever the archive says of itself.
+An archive may come from an attacker. So names are only shown and never opened, only regular files count, and the amount
+that is read and remembered is bounded by its size on disk, whatever the archive claims.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ NAMES = 8 << 20  # bytes of all names
 DIRECTORY = 8 << 20  # bytes of a zip's directory
 LONG_NUMBER = re.compile(rb"[0-9]{200}")
 OURS = re.compile(r"run/logs/.+|nodes/(?P<node>[^/]+)/system/kernel-log-of-the-run\.txt")
-"""In an archive of ours: what the ranks and, since the run began, the kernels said. The other files tell how things
-are, not what happened: last week's Xid is not this run's cause, nor is systemctl's `Host is down`."""
+"""The logs in an archive of ours: those of the ranks and, since the run began, of the kernels. The other files show
+states, not events: last week's Xid is not this run's cause, nor is systemctl's `Host is down`."""
 TOOLS = re.compile(r"nodes/(?P<node>[^/]+)/(?!system/kernel-log|python\.txt|processes\.txt).+\.txt")
-"""Those: what tools printed, which is read as such and as nothing else."""
+"""The outputs of tools in an archive of ours, which are read only as such."""
 FOLDERS = ("controller/", "nodes/", "run/")
-"""One of them at least is in every archive of ours; a README.txt and a manifest.json are in many others."""
+"""Files of which every archive of ours has at least one; other archives have a README.txt and a manifest.json as
+well."""
 MISSED = re.compile(r"run/logs(?:/.*)?|nodes/[^/]+")
-"""What is missed in an archive of ours when it is not there."""
+"""Files whose absence from an archive of ours is reported."""
 MANIFEST = 4 << 20  # bytes
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _BROKEN_TAR = (tarfile.TarError, ValueError, LookupError, OverflowError, RecursionError, OSError, EOFError)
@@ -123,7 +124,8 @@ def contents(path: Path) -> Contents:
 
 
 def _of_ours(member: ArchiveMember) -> ArchiveMember | None:
-    """A log or a tool's output in an archive of ours, with its node; None for what tells nothing of the run."""
+    """A log or a tool's output in an archive of ours, with its node; None for a file that says nothing about the
+    run."""
     if log := OURS.fullmatch(member.name):
         return replace(member, node=log["node"])
     if tool := TOOLS.fullmatch(member.name):
@@ -315,7 +317,7 @@ def _list_headers(tar: _Tar, headers: _Headers, path: Path, found: Contents) -> 
         raise UnreadError(f"it is damaged at byte {headers.tell():,}: no header of a member stands there")
     while chunk := headers.stream.read(1 << 18):
         if chunk.strip(b"\0"):
-            raise UnreadError(f"something stands behind its end, at byte {headers.tell():,}")
+            raise UnreadError(f"something follows its end, at byte {headers.tell():,}")
     if found.members:
         outside = [(shown(name), target) for name, target in links if not _leads_to(name, target, plain)]
         found.unread += [
@@ -427,7 +429,7 @@ def _closed(info: zipfile.ZipInfo, end: int) -> str:
             "the files"
         )
     if info.header_offset < end:
-        return "it lies over another member: no honest archive has that"
+        return "it overlaps another member, which no honest archive does"
     return ""
 
 

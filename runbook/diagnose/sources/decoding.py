@@ -1,10 +1,9 @@
 """The bytes of a log as UTF-8 text: unpacked, decoded, holes of NULs dropped, a saved page of HTML stripped.
 
-Packed bytes (gzip, bzip2, xz, zstd) are a stream that only goes forward, in memory and work that its size on disk pays
-for. What is packed may come from anybody: ten megabytes can say that they are ten gigabytes. So no more is unpacked
-than an honest log of that size would give, and no more memory is taken than an honest packer asks for.
-
-Nothing is dropped in silence: `Account` is told what was changed, and what could not be understood.
+Packed bytes (gzip, bzip2, xz, zstd) are a stream that only goes forward, in memory and work in proportion to its size
+on disk. A packed file may come from an attacker: ten megabytes can claim to be ten gigabytes. So no more is unpacked
+than an honest log of that size would give, and no more memory is used than an honest packer needs. Nothing is dropped
+in silence: `Account` records what was changed, and what could not be understood.
 """
 
 from __future__ import annotations
@@ -208,7 +207,7 @@ CONTROLS = bytes({*range(32), 127} - set(b"\b\t\n\f\r\x1b"))
 BINARY = 0.03
 """Share of control characters from which on bytes are no text."""
 FOREIGN = 0.3
-"""Share of bytes that are not UTF-8 from which on nobody can say what a text says."""
+"""Share of bytes that are not UTF-8 from which on a text cannot be understood."""
 WINDOW = 16 << 10  # bytes of which that is a share
 END = 64  # NULs at a file's end that are no writer's mark
 MARKS = (
@@ -239,13 +238,13 @@ TAG = 4096  # characters of one tag
 
 
 class Account(Protocol):
-    """Who is told about one file."""
+    """Receives the notes on one file."""
 
     def unread(self, why: str) -> None:
         """Part of it, or all, was not read or not understood."""
 
     def note(self, says: str) -> None:
-        """It was read, and not quite as it stands there."""
+        """It was read, with changes."""
 
 
 def decoded(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
@@ -274,7 +273,7 @@ def decoded(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
     encoding, marked = _encoding(head)
     if encoding != "utf-8":
         if not marked:
-            account.note(f"it was read as {encoding.upper()}, which it looks like and does not say")
+            account.note(f"it was read as {encoding.upper()}: it looks like that, without a mark")
         yield from _recoded(whole, encoding, account)
     elif HTML.match(head.removeprefix(codecs.BOM_UTF8)):
         yield from _stripped(_plain(whole, account), account)

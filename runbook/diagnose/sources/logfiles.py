@@ -1,6 +1,6 @@
 """The logs that a person means by files, folders, `-`: found, opened whatever their packing, read in chunks.
 
-What is not read is told, each file with its reason: nobody may take it for healthy.
+Files that are not read are listed, each with its reason, so that they do not count as healthy.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ NO_LOGS = frozenset(
         ".wandb",
     }
 )
-"""Programs, settings, weights, data, pictures: they are no logs, whatever stands in them."""
+"""Endings of programs, settings, weights, data, pictures: not logs, whatever their content."""
 RECORDS = frozenset({".jsonl"})
 """Data as often as logs: read when it is named itself."""
 EVENTS = re.compile(r"events\.out\.tfevents\.")
@@ -64,7 +64,7 @@ PACKED_ARCHIVE = 262  # bytes of an unpacked head that tell a tar
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A log to read: its name as it is told, and the rank that wrote it where torchrun's tree tells."""
+    """A log to read: its name as shown, and the rank that wrote it if torchrun's tree shows it."""
 
     name: str
     path: Path | None  # None: standard input
@@ -79,7 +79,7 @@ class LogFile:
 
     @property
     def on_disk(self) -> int:
-        """Bytes of the file that it lies in, packed as it is; 0 where nobody knows."""
+        """The size in bytes of the file that it is in, packed as it is; 0 if unknown."""
         try:
             return self.path.stat().st_size if self.path else os.fstat(0).st_size
         except OSError:
@@ -87,7 +87,7 @@ class LogFile:
 
     @property
     def size(self) -> int:
-        """Bytes, as far as anybody knows them before it is read."""
+        """Its size in bytes, if it is known before it is read."""
         if self.member is not None:
             return self.member.size
         try:
@@ -154,7 +154,7 @@ def _named(name: str, inside: FoundLogs) -> Problem | None:
 
 def chunks(log: LogFile, account: Account) -> Iterator[bytes]:
     """The text of a log in UTF-8, unpacked and decoded. What breaks off or cannot be understood ends there, and
-    `account` is told."""
+    `account` is told why."""
     try:
         yield from decoded(_until_broken(_unpacked(log), account), account)
     except RecursionError:

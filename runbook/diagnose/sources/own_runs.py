@@ -1,4 +1,4 @@
-"""What a folder of one of our own runs says by itself: its verdict was made live, and names more than a log can."""
+"""The verdict in a folder of one of our own runs: it was made live, and names more than a log can."""
 
 from __future__ import annotations
 

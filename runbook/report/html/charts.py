@@ -85,7 +85,7 @@ HEIGHT = 230
 
 @dataclass(frozen=True, slots=True)
 class SizeRow:
-    """One size. Microseconds, GB/s (10^9 bytes); None where it was not told."""
+    """One size. Microseconds, GB/s (10^9 bytes); None if it is not known."""
 
     size: float
     time_us: float | None
@@ -148,7 +148,7 @@ def sweep(recorded: Recorded, stage: StageRecord) -> Sweep | None:
 
 
 def rows_of(recorded: Recorded, stage: StageRecord) -> tuple[SizeRow, ...]:
-    """As they were told while it ran, else as its outcomes have them."""
+    """The rows from its progress events, else from its outcomes."""
     told: Sequence[object] = recorded.progress_of(stage).rows
     if not told:
         listed = (outcome.metrics.get("rows") for outcome in stage.outcomes)
@@ -396,8 +396,7 @@ def level(part: float) -> int:
 
 
 def groups_of(names: Sequence[str], plan: Mapping[str, object]) -> list[tuple[str, list[str]]]:
-    """Nodes by the switch or rack that the inventory names, else so many in a row that there are not more than
-    GROUPS."""
+    """Nodes by the switch or rack that the inventory names, else neighbours, in at most GROUPS groups."""
     listed = plan.get("nodes")
     facts = {one.get("name"): one for one in listed if isinstance(one, Mapping)} if isinstance(listed, list) else {}
     for key in ("leaf", "rack"):

@@ -1,4 +1,4 @@
-"""Two runs side by side: what differs between them, and nothing else. Pure."""
+"""Two runs side by side: only what differs between them. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runbook.report.html.recorded_run import Recorded
 from runbook.report.run_record import StageRecord
 
 NOTICED = 0.1
-"""A time, a bandwidth or a link that changed by less of itself is not told as a difference."""
+"""A time, a bandwidth or a link that changed by a smaller part is not shown as a difference."""
 
 MOMENT_S = 0.5
 """Nor is a time that changed by less than this."""
@@ -123,7 +123,7 @@ def _run(recorded: Recorded) -> dict[str, str]:
     record = recorded.record
     started, ended = record.started, record.finished
     return {
-        "verdict": str(ended.verdict) if ended else "none: it did not come to its end",
+        "verdict": str(ended.verdict) if ended else "none: it did not end",
         "stopped at": record.stopped_at or "",
         "causes": ", ".join(record.causes),
         "playbook": started.playbook if started else "",
@@ -148,7 +148,7 @@ def _node(entry: Mapping[str, object]) -> dict[str, str]:
 
 
 def _by_node(one: Mapping[str, Mapping[str, str]], other: Mapping[str, Mapping[str, str]]) -> tuple[Difference, ...]:
-    """Of the nodes that both runs have; the same change on several is told once."""
+    """Differences of nodes that both runs have; the same change on several is shown once."""
     both = [name for name in one if name in other]
     return tuple(_grouped([(one[name], other[name], name) for name in both]))
 

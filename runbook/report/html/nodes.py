@@ -12,7 +12,7 @@ BY_DESIGN = ("NODE_RANK", "GROUP_RANK")
 """Variables that must differ between nodes."""
 
 OF_ONE_NODE = ("hostname", "clock_offset_s")
-"""What `reach` measures of each node, and nobody expects to be alike."""
+"""Measurements of `reach` that differ between nodes by nature."""
 
 Spread = tuple[str, tuple[tuple[str, tuple[str, ...]], ...]]
 """A name, and each of its values with the nodes that have it, the commonest first. `None` as text: not set there."""
@@ -119,7 +119,7 @@ def rendezvous(recorded: Recorded) -> tuple[tuple[str, str], ...]:
 
 
 def reached(entry: Mapping[str, object]) -> dict[str, str]:
-    """How the node is reached and what runs there, without what is its own in every cluster."""
+    """How the node is reached and what runs there, without what differs in every cluster."""
     kept = ("connection", "user", "python", "activate", "workdir", "shell", "container")
     facts = {name: text(entry.get(name)) for name in kept}
     if entry:

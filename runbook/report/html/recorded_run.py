@@ -1,5 +1,5 @@
 """A run read back from its folder: its events, and what it kept of its ranks. Every file in it is hostile: it may be
-damaged, huge, a link, or somebody else's."""
+damaged, huge, a link, or another user's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runbook.report.run_record import Record, StageRecord, number
 
 LONGEST_LINE = 32 << 20
 MOST_EVENTS = 256 << 20
-"""Bytes of events that are read; what ranks print is in files of its own, so a thousand nodes tell far less."""
+"""Bytes of events that are read; the ranks' output is in other files, so a thousand nodes need far less."""
 
 MOST_RESULT = 64 << 20
 MOST_MARKS = 200
@@ -34,7 +34,7 @@ LATEST = 1e11
 
 @dataclass(slots=True)
 class StageProgress:
-    """What a stage told while it ran: rows of bandwidth, attempts of a launch and their ends, and single moments."""
+    """A stage's progress events: rows of bandwidth, attempts of a launch and their ends, and single moments."""
 
     rows: list[Mapping[str, object]] = field(default_factory=list)
     attempts: list[tuple[float, Mapping[str, object]]] = field(default_factory=list)
@@ -52,11 +52,11 @@ class RunFile:
 
 
 class Recorded:
-    """The run in `folder` as far as its files tell. `flaws` says what could not be read, in sentences. `lives`:
-    somebody knows that it goes on."""
+    """The run in `folder` as far as its files tell. `flaws` says what could not be read, in sentences. `lives`: the
+    caller knows that it goes on."""
 
     def __init__(self, folder: Path, *, lives: bool = False) -> None:
-        """Raises FilesWrong where nothing in the folder tells of a run."""
+        """Raises FilesWrong if the folder has no files of a run."""
         self.folder = folder
         self.lives = lives
         self.record = Record()
@@ -196,7 +196,7 @@ class Recorded:
 
 
 def _sane(event: Event) -> Event:
-    """The event; ValueError where it is said to be at no time that there is."""
+    """The event; ValueError if its time is not a valid one."""
     times = [event.time, event.seconds] if isinstance(event, StageFinished | RunFinished) else [event.time]
     if any((found := number(time)) is None or not 0 <= found < LATEST for time in times):
         raise ValueError("not an event: its time is none")
@@ -271,7 +271,7 @@ class Dump:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a log; `whole`: there is nothing before it."""
+    """The end of a log; `whole`: it is the whole log."""
 
     name: str
     text: str
@@ -301,7 +301,7 @@ def dumps(recorded: Recorded, files: Sequence[RunFile]) -> tuple[list[Dump], int
 
 
 def states(text: str) -> str:
-    """What a node told of its ranks' processes, one a line, with their stacks; empty where it is no such document."""
+    """What a node reported of its ranks' processes, one a line, with their stacks; empty for another document."""
     try:
         ranks = json.loads(text or "null")["ranks"]
         return "\n".join(line for rank in ranks for line in _rank(rank, ranks[rank]))
@@ -322,7 +322,7 @@ def _rank(rank: str, told: Mapping[str, Any]) -> Iterator[str]:
 
 
 def calls(text: str) -> tuple[FlightCall, ...]:
-    """The last collectives that torch's flight recorder has; nothing where it is no such record."""
+    """The last collectives of torch's flight recorder; empty for another document."""
     try:
         record = json.loads(text or "null")
     except (ValueError, RecursionError):

@@ -53,7 +53,7 @@ def render(run_dir: Path) -> str:
 def fragment(run_dir: Path, *, lives: bool = False) -> str:
     """The same without the document around it, for a page that has the stylesheet (`style.css`) and the script
     (`copy.js`), and lists the files itself. It has no inline style and no script, so a strict Content-Security-Policy
-    bears it. `lives`: the caller knows that the run goes on."""
+    allows it. `lives`: the caller knows that the run goes on."""
     return (
         _templates().get_template("report.html").render(**_template_values(Recorded(run_dir, lives=lives)), alone=False)
     )
@@ -124,7 +124,7 @@ def _template_values(recorded: Recorded) -> dict[str, Any]:
 
 
 def _with_followers(found: Sequence[FindingBlock]) -> list[tuple[FindingBlock, list[FindingBlock]]]:
-    """The blocks that follow from none, each with those that follow from it; under the first of two with one cause."""
+    """The blocks of root causes, each with the blocks that follow from it; under the first of two with one cause."""
     told: set[str] = set()
     pairs = []
     for block in found:
@@ -191,7 +191,7 @@ def _shown(value: Any) -> Any:
 
 
 def _prose(text: str) -> Markup:
-    """A sentence in which what stands in backticks is code."""
+    """A sentence as HTML, with the parts in backticks as code."""
     parts = QUOTED.split(" ".join(lines(text)))
     return Markup().join(
         Markup("<code>{}</code>").format(piece) if at % 2 else escape(piece) for at, piece in enumerate(parts)
@@ -233,5 +233,5 @@ def _whose(nodes: Collection[str], block: FindingBlock) -> str:
 
 
 def _typed(text: str) -> bool:
-    """Whether this piece in code type is typed into a shell, and no key of a file or a plain word."""
+    """Whether this piece in backticks is a shell command, and not a key of a file or a plain word."""
     return " " in text.strip() and not text.strip().endswith((":", "=")) and not text[:1].isupper() and ": " not in text

@@ -17,10 +17,10 @@ from runbook.report.run_record import StageRecord, number
 from runbook.report.run_text import progress_text
 
 THINNEST = 0.004
-"""Of the width: a stage of a moment is seen all the same."""
+"""The least width of a bar, so that a very short stage is visible."""
 
 CLOSEST = 0.003
-"""Nearer than this two marks are one."""
+"""Two marks nearer than this become one."""
 
 MOST_GROUPS = 40
 
@@ -28,7 +28,7 @@ MOST_GROUPS = 40
 @dataclass(frozen=True, slots=True)
 class Lane:
     """One stage: where its bar lies (None where times are unknown), the moments of it, and what its nodes said.
-    `running`: nodes that it goes on for, and `latest` what it told last."""
+    `running`: nodes that it goes on for, and `latest` its last message."""
 
     name: str
     check: str
@@ -111,7 +111,7 @@ def _lane(
 
 
 def _marks(recorded: Recorded, stage: StageRecord, span: tuple[float, float]) -> tuple[tuple[str, str], ...]:
-    """Moments, those that fall together as one."""
+    """Moments; those at one place become one."""
     began, whole = span
     found: list[tuple[float, list[str]]] = []
     for progress in recorded.progress_of(stage).marks:
@@ -143,7 +143,7 @@ class ProcessBar:
 
 @dataclass(frozen=True, slots=True)
 class AttemptLane:
-    """`ended`: whether the run lived to tell how its processes ended."""
+    """`ended`: whether the run recorded how its processes ended."""
 
     number: str
     launcher: str

@@ -61,7 +61,7 @@ def _number(text: str | None) -> int | None:
 
 
 async def add_person(request: Request) -> Response:
-    """With a link that logs the new person in once: nobody chooses another's password."""
+    """Gives a link that logs the new person in once, so that nobody chooses another's password."""
     form = request.state.form
     name, role = str(form.get("name", "")), role_named(str(form.get("role", "")))
     people = _people(request)
@@ -134,7 +134,7 @@ async def account(request: Request) -> Response:
 
 
 async def new_password(request: Request) -> Response:
-    """Ends every session of this person, this one too: whoever took one over is out."""
+    """Ends every session of this person, this one too: a stolen session is closed."""
     form, person = request.state.form, request.state.person
     await asyncio.to_thread(_people(request).change, person.name, password=str(form.get("password", "")))
     return RedirectResponse("/login", 303)

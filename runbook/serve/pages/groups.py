@@ -36,7 +36,7 @@ ORDERS = {
 
 @contextlib.contextmanager
 def _answers() -> Iterator[None]:
-    """What goes wrong with a group, as an answer to whoever asked."""
+    """Errors about a group, as an answer to the client."""
     try:
         yield
     except NoGroup:
@@ -61,7 +61,7 @@ async def _done(function: Callable[..., T], *args: Any, **more: Any) -> T:
 
 
 async def _act(request: Request, action: Callable[..., T], *args: Any, **more: Any) -> T:
-    """One of the actions, in the name of whoever asks."""
+    """One of the actions, in the name of the person who asks."""
     return await _done(action, workspace_of(request), *args, person=_person(request), **more)
 
 
@@ -456,7 +456,7 @@ async def api_stop(request: Request) -> Response:
 
 async def api_restart(request: Request) -> Response:
     await _act(request, actions.restart, request.path_params["name"])
-    return JSONResponse({"says": "it is told to end, and is started again once it has"}, 202)
+    return JSONResponse({"says": "it has been asked to end, and is started again after that"}, 202)
 
 
 async def api_history(request: Request) -> Response:

@@ -29,7 +29,8 @@ async def log_in(request: Request) -> Response:
 
 
 async def ask_link(request: Request) -> Response:
-    """A button and not at once a login: what fetches links to show what is behind them must not use this one up."""
+    """Shows a button instead of logging in at once: programs that fetch links for a preview must not use this one
+    up."""
     return html(request, "login_link.html")
 
 
@@ -80,7 +81,7 @@ def _inside(path: str) -> str:
 
 
 def _refuse_guessing(request: Request, *names: str) -> None:
-    """By address, and by name: whoever has many addresses guesses no faster."""
+    """Limits by address and by name: many addresses do not allow more guesses."""
     guesses: TokenBucket = request.app.state.guesses
     for who in (f"address {address_of(request.scope)}", *(f"name {name[:64]}" for name in names)):
         wait = guesses.wait_s(who)

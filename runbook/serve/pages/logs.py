@@ -55,7 +55,7 @@ def _looked(request: Request, id: str, file_id: str) -> tuple[logs.RunLog, logs.
 
 
 def _found_in_all(request: Request, id: str, among: list[logs.RunLog]) -> logs.FoundInAll | None:
-    """What is searched for in all files, where that is asked."""
+    """The search in all files, if one is asked for."""
     text = request.query_params.get("q", "")[:1000]
     if not text.strip():
         return None
@@ -97,7 +97,7 @@ async def log_page(request: Request) -> Response:
 
 
 def _first(files: list[logs.RunLog]) -> str:
-    """What somebody wants to see first: what a rank writes, one that has written something."""
+    """The file to show first: of a rank, one that is not empty."""
     written = [file for file in files if file.size]
     best = [file for file in written if file.stream in ("log", "out")] or written or files
     return best[0].id if best else ""
@@ -108,7 +108,7 @@ async def raw(request: Request) -> Response:
 
     async def pieces() -> AsyncIterator[bytes]:
         with stream:
-            left = file.size  # what is written meanwhile is for another time
+            left = file.size  # what is written meanwhile is not sent
             while left > 0 and (piece := await run_in_threadpool(stream.read, min(left, _PIECE))):
                 left -= len(piece)
                 yield piece

@@ -36,7 +36,7 @@ GLYPHS = {
 """Of ranks, by the word for how one is: `waiting` before the launch, `none` where nothing was started."""
 
 _WORDS = {"waiting": "waiting", "running": "running", "stopping": "running", "ended": "ended", "failed": "failed"}
-"""Our words for an agent's."""
+"""The page's words for the states that agents report."""
 
 NODE_GLYPHS = {
     "ONLINE": "●",
@@ -52,7 +52,7 @@ NODE_GLYPHS = {
 
 @dataclass(frozen=True, slots=True)
 class RankCell:
-    """A rank on a node. `step_age_s` is how long ago it told of that step; `pid` of the process kept for it, and in
+    """A rank on a node. `step_age_s` is how long ago it reported that step; `pid` of the process kept for it, and in
     which attempt of its launch that is."""
 
     rank: int
@@ -95,8 +95,7 @@ class NodeRow:
 
 
 def rows(workspace: Workspace, fleet: Fleet) -> list[NodeRow]:
-    """By group, and in each as its ranks go; then the agents of no group, by name. A node of two groups has two
-    rows."""
+    """By group, and in each group by rank; then the agents of no group, by name. A node of two groups has two rows."""
     agents = {agent.name: agent for agent in fleet.nodes()}
     found: list[NodeRow] = []
     seen: set[str] = set()
@@ -156,7 +155,7 @@ def _with_heartbeat(agent: AgentState | None, job: str) -> dict[int, RankCell]:
 def rank_cells(
     planned: Mapping[str, Mapping[int, RankCell]], told: Mapping[str, Mapping[int, RankCell]]
 ) -> dict[str, tuple[RankCell, ...]]:
-    """By node, its ranks. What agents say is newer than what the run has written. A rank that several nodes tell of has
+    """By node, its ranks. What agents say is newer than what the run has written. A rank that several nodes report has
     moved to a spare: it is where its latest attempt is."""
     latest: dict[int, int] = {}
     for cell in (cell for cells in told.values() for cell in cells.values()):
@@ -188,7 +187,7 @@ def rank_states(workspace: Workspace, run: RunRow) -> dict[str, str]:
 
 RUNS_OF_A_NODE = 50
 OLD_STEP_S = 60.0
-"""A step older than this has its age beside it."""
+"""A step older than this is shown with its age."""
 
 
 def _wanted(row: NodeRow, words: list[str]) -> bool:
@@ -206,7 +205,7 @@ async def fleet(request: Request) -> Response:
 
 
 def _grid(workspace: Workspace, fleet: Fleet, query: str) -> Markup:
-    """The part of the page that everybody sees alike, which a thousand nodes make long."""
+    """The part of the page that is the same for everybody, and long with a thousand nodes."""
     every = rows(workspace, fleet)
     found = [row for row in every if _wanted(row, query.lower().split())]
     told = (
@@ -228,7 +227,7 @@ def _grid(workspace: Workspace, fleet: Fleet, query: str) -> Markup:
 
 
 async def node(request: Request) -> Response:
-    """What is known of a node: where it is used, its agent, its runs and what they found."""
+    """What is known about a node: its groups, its agent, its runs and their findings."""
     name, workspace = request.path_params["name"], workspace_of(request)
     every = await run_in_threadpool(rows, workspace, fleet_of(request))
     own = [row for row in every if row.name == name]

@@ -38,7 +38,7 @@ _PIECE = 256 << 10
 
 
 def _wanted(request: Request) -> RunFilter:
-    """What the query asks for. Raises RequestRefused for a date that is none."""
+    """What the query asks for. Raises RequestRefused for an invalid date."""
     ask = {name: request.query_params.get(name, "").strip()[:200] for name in RunFilter.__dataclass_fields__}
     since, until = _day(ask.pop("since")), _day(ask.pop("until"))
     return RunFilter(**ask, since=since, until=None if until is None else until + _DAY)
@@ -140,7 +140,7 @@ async def restart(request: Request) -> Response:
     try:
         workspace.groups.read(row.group)
     except NoGroup:
-        raise RequestRefused(409, "the group that it was started from is not there any more") from None
+        raise RequestRefused(409, "the group that it was started from no longer exists") from None
     person = str(request.state.person.name)
     await run_in_threadpool(
         workspace.processes.restart, id, person, partial(actions.start, workspace, row.group, person)
@@ -237,7 +237,7 @@ MOST_TICKS = 5
 
 @dataclass(frozen=True, slots=True)
 class LinkMeasurement:
-    """Of one pair in one run: Gbit/s, and microseconds there and back where they were told."""
+    """Of one pair in one run: Gbit/s, and microseconds there and back if they were measured."""
 
     run: RunRow
     gbps: float

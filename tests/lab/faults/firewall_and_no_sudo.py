@@ -17,6 +17,6 @@ FAULT = Fault(
     stage="firewall",
     cause="firewall-drop",
     nodes="node-a",
-    says=(r"TCP 29500 from [\d.]+ to [\d.]+ was dropped, and nobody may look", r"rules: sudo"),
+    says=(r"TCP 29500 from [\d.]+ to [\d.]+ was dropped, and the rules may not be read", r"rules: sudo"),
     within_s=8,
 )

@@ -1,4 +1,4 @@
-"""The rendezvous port is dropped, and sudo asks for a password: nobody may look at the rules."""
+"""The rendezvous port is dropped, and sudo asks for a password: the rules cannot be read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ FAULT = Fault(
     stage="firewall",
     cause="firewall-drop",
     nodes="node-a",
-    says=(r"TCP 29500 from [\d.]+ to [\d.]+ was dropped, and nobody may look", r"rules: sudo asks for a password"),
+    says=(
+        r"TCP 29500 from [\d.]+ to [\d.]+ was dropped, and the rules may not be read",
+        r"rules: sudo asks for a password",
+    ),
     quick=True,
     within_s=8,
 )

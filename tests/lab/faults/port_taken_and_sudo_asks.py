@@ -1,4 +1,4 @@
-"""Another user's process holds the rendezvous port, and nobody may look which: its user is known all the same."""
+"""Another user's process holds the rendezvous port, and its process cannot be seen: its user is known all the same."""
 
 from __future__ import annotations
 
