@@ -188,41 +188,23 @@ def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
     silent = tool.get("code") == 0 and not text and not tool.get("missing")
     no_driver = any("/dev/infiniband" in line and "no such file" in line.lower() for line in said)
     if (sysfs == {} or silent or no_driver) and not tool.get("timed_out"):
-        return Outcome.failed(
-            node.name,
-            finding_for(
-                "ib-no-device",
-                f"{node.name} has no InfiniBand device"
-                + (": its card is there, and no driver has taken it" if cards else ""),
-                (*(said or ("ibstat lists no adapter",)), *on_bus),
-                way="driver" if cards else "card",
-            ),
-        )
+        says = f"{node.name} has no InfiniBand device"
+        says += ": its card is there, and no driver has taken it" if cards else ""
+        seen = (*(said or ("ibstat lists no adapter",)), *on_bus)
+        return Outcome.failed(node.name, finding_for("ib-no-device", says, seen, way="driver" if cards else "card"))
+    cause, way = "tool-output-unknown", "ibstat"
     if tool.get("missing"):
         says = f"{node.name} has no ibstat, and its kernel shows no /sys/class/infiniband to read instead"
         seen = ("ibstat is neither on PATH nor in /usr/sbin", *on_bus)
-        return Outcome.unknown(node.name, finding_for("tool-missing", says, seen, way="ibstat"))
-    if tool.get("timed_out"):
-        return Outcome.unknown(
-            node.name,
-            finding_for(
-                "tool-output-unknown",
-                f"ibstat does not return on {node.name}, and its kernel shows no port in /sys/class/infiniband",
-                ("ibstat: no answer within 8 s", *on_bus),
-                way="ibstat-hangs",
-                node=node.name,
-            ),
-        )
-    return Outcome.unknown(
-        node.name,
-        finding_for(
-            "tool-output-unknown",
-            f"ibstat on {node.name} printed what is not understood (exit {tool.get('code')})",
-            said or ("it printed nothing",),
-            way="ibstat",
-            node=node.name,
-        ),
-    )
+        cause = "tool-missing"
+    elif tool.get("timed_out"):
+        says = f"ibstat does not return on {node.name}, and its kernel shows no port in /sys/class/infiniband"
+        seen = ("ibstat: no answer within 8 s", *on_bus)
+        way = "ibstat-hangs"
+    else:
+        says = f"ibstat on {node.name} printed what is not understood (exit {tool.get('code')})"
+        seen = said or ("it printed nothing",)
+    return Outcome.unknown(node.name, finding_for(cause, says, seen, way=way, node=node.name))
 
 
 def faults(node: Node, chosen: Sequence[Port], min_rate: float | None) -> list[Finding]:
@@ -312,34 +294,24 @@ def gid_findings(
             continue
         listed = tuple(f"GID {n}: {e.get('gid')} ({e.get('type')}, {e.get('ndev')})" for n, e in table.items())[:8]
         good = [n for n, entry in table.items() if routable(entry)]
-        if index and index not in ("-1", "") and index not in table:
+        way = "index" if index else "no-address"
+        if index and index != "-1" and index not in table:
             says = f"{port.name} of {node.name} has no GID {index}, which NCCL_IB_GID_INDEX asks for"
-            yield finding_for(
-                "roce-wrong-gid-index", says, listed or ("its GID table is empty",), way="index", one_of=one_of(good)
-            )
         elif index and index in table and not routable(table[index]):
-            says = (
-                f"GID {index} of {port.name} on {node.name}, which NCCL_IB_GID_INDEX asks for, is no routable RoCE v2 "
-                "GID"
-            )
-            yield finding_for("roce-wrong-gid-index", says, listed, way="index", one_of=one_of(good))
+            asked = "which NCCL_IB_GID_INDEX asks for"
+            says = f"GID {index} of {port.name} on {node.name}, {asked}, is no routable RoCE v2 GID"
         elif not index and not good:
-            yield finding_for(
-                "roce-wrong-gid-index",
-                f"{port.name} of {node.name} has no RoCE v2 GID with an address: its interface has none",
-                listed or ("its GID table is empty",),
-                way="no-address",
-                node=node.name,
-                hca=word(port.hca),
-            )
+            says = f"{port.name} of {node.name} has no RoCE v2 GID with an address: its interface has none"
+        else:
+            continue
+        one_of = f", or set it to {good[-1]} for this node" if good else ""
+        seen = listed or ("its GID table is empty",)
+        hca = word(port.hca)
+        yield finding_for("roce-wrong-gid-index", says, seen, way=way, one_of=one_of, node=node.name, hca=hca)
 
 
 def routable(entry: Mapping[str, str]) -> bool:
     return "v2" in (entry.get("type") or "").lower() and not (entry.get("gid") or "fe80").lower().startswith("fe80")
-
-
-def one_of(good: Sequence[str]) -> str:
-    return f", or set it to {good[-1]} for this node" if good else ""
 
 
 def uneven(chosen: Mapping[str, Sequence[Port]], *, promised: bool) -> dict[str, list[str]]:

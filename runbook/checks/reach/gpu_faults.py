@@ -86,18 +86,15 @@ def missing(node: Node, wanted: str, facts: Mapping[str, Any]) -> Finding:
     if pci is not None:
         seen.append(f"the kernel shows {pci} NVIDIA GPU{'' if pci == 1 else 's'} on the PCI bus")
     if facts.get("amd"):
-        says = f"{node.name} has AMD's tools and no nvidia-smi: runbook can look at NVIDIA's GPUs only"
-        return finding_for(
-            "tool-missing", says, (*seen, f"{facts['amd']} is there"), way="gpus", gpus=len(node.gpus), node=node.name
-        )
-    if node.connection == "kubernetes" and not node.entry:
+        says, way = f"{node.name} has AMD's tools and no nvidia-smi: runbook can look at NVIDIA's GPUs only", "gpus"
+        seen.append(f"{facts['amd']} is there")
+    elif node.connection == "kubernetes" or node.entry:
         says = f"{node.place} has no nvidia-smi, so {wanted} cannot be checked: most likely it was not given the GPUs"
-        return finding_for("tool-missing", says, tuple(seen), way="gpus-pod", gpus=len(node.gpus))
-    if node.entry:
-        says = f"{node.place} has no nvidia-smi, so {wanted} cannot be checked: most likely it was not given the GPUs"
-        return finding_for("tool-missing", says, tuple(seen), way="gpus-container")
-    says = f"{node.name} has no nvidia-smi, so its {wanted} cannot be checked"
-    return finding_for("tool-missing", says, tuple(seen), way="gpus-driver" if pci == 0 else "gpus-tools")
+        way = "gpus-container" if node.entry else "gpus-pod"
+    else:
+        says = f"{node.name} has no nvidia-smi, so its {wanted} cannot be checked"
+        way = "gpus-driver" if pci == 0 else "gpus-tools"
+    return finding_for("tool-missing", says, tuple(seen), way=way, gpus=len(node.gpus), node=node.name)
 
 
 def evidence(smi: Mapping[str, Any]) -> tuple[str, ...]:

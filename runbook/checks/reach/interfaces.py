@@ -137,23 +137,19 @@ def interface_finding(
 
 def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: tuple[str, ...]) -> Finding:
     """An interface that is there and cannot be used: switched off, without a carrier, or without an address."""
+    says = f"interface {name} of {node.name} "
     if entry["state"] == "DOWN" and "UP" in entry["flags"]:
-        says = (
-            f"interface {name} of {node.name} has no carrier: it is switched on, and no signal comes from the other end"
-        )
-        seen = (f"{name}: NO-CARRIER, state DOWN", *evidence)
-        return finding_for("interface-missing", says, seen, way="no-carrier", name=word(name), node=node.name)
+        says += "has no carrier: it is switched on, and no signal comes from the other end"
+        evidence = (f"{name}: NO-CARRIER, state DOWN", *evidence)
+        return finding_for("interface-missing", says, evidence, way="no-carrier", name=word(name), node=node.name)
     if entry["state"] == "DOWN":
-        return finding_for(
-            "interface-missing", f"interface {name} of {node.name} is down", evidence, way="down", name=word(name)
-        )
-    address = node.address if is_ip(node.address) and owner is None else "ADDRESS"
+        return finding_for("interface-missing", f"{says}is down", evidence, way="down", name=word(name))
     return finding_for(
         "interface-missing",
-        f"interface {name} of {node.name} has no address that others can reach",
+        f"{says}has no address that others can reach",
         evidence,
         way="no-address",
-        address=word(address),
+        address=word(node.address if is_ip(node.address) and owner is None else "ADDRESS"),
         name=word(name),
         such_as=f", such as {owner}, which carries {node.address}" if owner else "",
     )

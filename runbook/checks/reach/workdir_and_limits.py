@@ -60,34 +60,32 @@ def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, An
 def _cannot_be_written(node: Node, place: Mapping[str, Any], seen: tuple[str, ...]) -> Finding:
     """Why the workdir cannot be made although the file system has room: what is at its place, or who owns that."""
     workdir, user, there = place["workdir"], place["user"], place["there"]
+    home, link, way = place.get("home"), workdir, "missing"
     if place.get("link"):
-        says = f"the workdir {workdir} of {node.name} is a link to {place['link']}, which is not there"
-        return finding_for(
-            "workdir-not-writable", says, seen, way="missing", node=node.name, user=word(user), link=word(place["link"])
-        )
-    if not place["folder"]:
+        link = place["link"]
+        says = f"the workdir {workdir} of {node.name} is a link to {link}, which is not there"
+    elif not place["folder"]:
+        way = "file"
         says = f"{there} on {node.name} is a file, and the workdir {workdir} would have to be a folder there"
-        return finding_for("workdir-not-writable", says, seen, way="file", node=node.name, there=word(there))
-    home = place.get("home")
-    if home and f"{workdir}/".startswith(f"{home}/") and not f"{there}/".startswith(f"{home}/"):
-        return finding_for(
-            "workdir-not-writable",
-            f"{user} has no home folder on {node.name}: {home} is not there, and the workdir {workdir} would lie in it",
-            seen,
-            way="missing",
-            node=node.name,
-            user=word(user),
-            link=word(home),
+    elif home and f"{workdir}/".startswith(f"{home}/") and not f"{there}/".startswith(f"{home}/"):
+        link = home
+        says = (
+            f"{user} has no home folder on {node.name}: {home} is not there, and the workdir {workdir} would lie in it"
         )
+    elif there != workdir:
+        says = f"{user} may not write to {there} on {node.name}, where the workdir {workdir} is to be made"
+    else:
+        way = "below"
+        says = f"{user} may not write to {there} on {node.name}, where the workdir is"
     return finding_for(
         "workdir-not-writable",
-        f"{user} may not write to {there} on {node.name}, where the workdir "
-        + (f"{workdir} is to be made" if there != workdir else "is"),
+        says,
         seen,
-        way="missing" if there != workdir else "below",
+        way=way,
         node=node.name,
         user=word(user),
-        link=word(workdir),
+        link=word(link),
+        there=word(there),
         own=f"{workdir}/{user}",
     )
 
@@ -115,13 +113,13 @@ def python_finding(node: Node, hello: Mapping[str, Any]) -> Finding | None:
         return None
     name, code = node.interpreter, int(rejected[0])
     if code == bootstrap.TOO_OLD:
-        says = f"{name} on {node.place} is older than Python 3.8"
-        seen = (f"`{name} --version` on {node.place}; {hello['executable']} is {hello['python']}",)
-        return finding_for("python-too-old", says, seen, node=node.name, executable=hello["executable"])
-    why = "is not there" if code == bootstrap.MISSING else f"does not start (exit code {code})"
-    says = f"{name} {why} on {node.place}"
+        cause, way, why = "python-too-old", "live", f"on {node.place} is older than Python 3.8"
+    elif code == bootstrap.MISSING:
+        cause, way, why = "python-missing", "other", f"is not there on {node.place}"
+    else:
+        cause, way, why = "python-missing", "other", f"does not start (exit code {code}) on {node.place}"
     seen = (f"`{name} --version` on {node.place}; {hello['executable']} is {hello['python']}",)
-    return finding_for("python-missing", says, seen, way="other", node=node.name, executable=hello["executable"])
+    return finding_for(cause, f"{name} {why}", seen, way=way, node=node.name, executable=hello["executable"])
 
 
 MEMLOCK_FAIL, MEMLOCK_WARN = MEMLOCK_KIB << 10, 1 << 30
