@@ -48,7 +48,8 @@ def disks(text: str) -> Reading | None:
                 says = f"/dev/shm has {row['size']}: NCCL between many GPUs of one node wants 1 GiB or more"
                 found.proves("shm-too-small", says, (at,), "medium", way="small")
         elif full:
-            what, way = ("inodes (small files)", "many-files") if inodes else ("space", "what-takes-it")
+            what = "inodes (small files)" if inodes else "space"
+            way = "many-files" if inodes else "what-takes-it"
             sure: Confidence = "high" if WORKED_IN.match(mount) else "medium"
             says = f"{mount} has no {what} left {used} used)"
             found.proves("disk-full", says, (at,), sure, way=way, mount=word(mount.rstrip("/")))

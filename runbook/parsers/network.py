@@ -10,7 +10,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 
-from runbook.parsers.tool_reading import CUT, Reading, numbered
+from runbook.parsers.tool_reading import CUT, Reading, Support, numbered
 
 ON_INTERFACE = (
     "interface-wrong",
@@ -131,7 +131,7 @@ def lookup(text: str) -> Reading | None:
         if name and not ours and _loopback(address):
             says = f"{name} means {address} here, which no other machine can reach"
             reading.proves("name-resolves-to-loopback", says, (at,), "medium", way="hosts", name=name)
-            reading.explains("name-resolves-to-loopback", says, (at,), also=ON_NAMES, way="hosts", name=name)
+            reading.supports.append(Support(ON_NAMES, says, (at,), reading.faults[-1].remedy))
     read = len(answers) == len(lines) and "" not in names
     if not read or not all(_is_address(answer["address"]) for _, answer in answers):
         reading.unknown = CUT

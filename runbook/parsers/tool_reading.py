@@ -33,8 +33,8 @@ class Support:
     says: str
     lines: tuple[int, ...]
     remedy: str
-    about: str
-    ports: tuple[int, int] | None
+    about: str = ""
+    ports: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)
