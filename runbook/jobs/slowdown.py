@@ -198,7 +198,7 @@ def slowdown_text(slower: Slowdown) -> str:
 def _finding(node: str, says: str, evidence: Iterable[str], known: Why) -> Finding:
     """`known`: the first of these reasons is what is to be mended."""
     first = next(iter(known), "")
-    way = "gpu" if first.startswith("gpu ") else first if first in ("quota", "memory") else "node"
+    way = "gpu" if first.startswith("gpu ") else {"quota": "quota", "memory": "memory"}.get(first, "node")
     return finding_for("training-slowed", says, tuple(evidence), way=way, node=node)
 
 
