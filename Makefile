@@ -3,8 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Tests wait far more than they compute. A worker has its own hosts, users and ports.
-WORKERS ?= 4
-PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --quiet
+PYTEST = $(BIN)/python -m pytest --dist loadgroup --quiet
 # Of the Python that has the torch to be tried on a GPU.
 TORCH_PYTHON ?= $(PYTHON)
 GPU := $(VENV)/gpu
@@ -36,10 +35,10 @@ serve: $(VENV)/.serve
 	@exec $(BIN)/python examples/serve_here.py .runbook/serve-here
 
 test: $(VENV)/.dev test-packages check
-	$(PYTEST)
+	$(PYTEST) --numprocesses $(or $(WORKERS),4)
 
 test-all: $(VENV)/.dev test-packages check
-	$(PYTEST) --thorough
+	$(PYTEST) --numprocesses $(or $(WORKERS),5) --thorough
 
 # One after the other: each of these wants the whole machine.
 test-scale: $(VENV)/.dev test-packages

@@ -84,7 +84,7 @@ def restore(path: Path | None, model: nn.Module, optimiser: torch.optim.Optimize
 
 
 def save(path: Path, step: int, model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-    """Whole or not at all: whoever is killed while writing leaves the last one."""
+    """Whole or not at all: a rank that is killed while writing leaves the last one."""
     partial = path.with_name(f"{path.name}.partial")
     torch.save({"step": step, "model": model.state_dict(), "optimiser": optimiser.state_dict()}, partial)
     partial.replace(path)

@@ -12,7 +12,7 @@ come back into its job. That is why nothing here tries again: the whole job is s
 launch.
 
 Once they have met, a process that raises must not end as Python ends: on the way out JAX waits up to five minutes for
-the others, who wait in a collective for this one, and nobody learns of it. So the last lines leave without that."""
+the others, who wait in a collective for this one, and none learns of it. So the last lines exit without that."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def enrol(folder: AgentFolder, text: str, name: str) -> Identity:
     try:
         answer = msgspec.json.decode(body, type=EnrolmentAnswer)
     except ValueError as error:
-        raise FilesWrong([Problem("agent.enrol", f"{told.url} is no runbook server: {error}")]) from None
+        raise FilesWrong([Problem("agent.enrol", f"{told.url} is not a runbook server: {error}")]) from None
     identity = Identity(answer.name, told.url, answer.token, certificate)
     if not NAME.match(identity.name) or not identity.token.isascii() or not identity.token:
         raise FilesWrong([Problem("agent.enrol", f"{told.url} gives an answer that is not a runbook server's")])

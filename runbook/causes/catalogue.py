@@ -133,7 +133,7 @@ def parse_pages(family: str) -> Mapping[str, CausePage]:
         for line in filter(None, body.split("\n")):
             part = _PART.match(line)
             if part is None or (part[1], part[2] or "") in parts:
-                raise ValueError(f"the page of {id}: this is no part of it, or stands there twice: {line}")
+                raise ValueError(f"the page of {id}: this is not a part of it, or occurs twice: {line}")
             parts[part[1], part[2] or ""] = part[3]
         if id in pages or any((part, "") not in parts for part in NEEDED):
             raise ValueError(f"the page of {id} needs {', '.join(NEEDED)}, each once")

@@ -299,7 +299,7 @@ def gid_findings(
             says = f"{port.name} of {node.name} has no GID {index}, which NCCL_IB_GID_INDEX asks for"
         elif index and index in table and not routable(table[index]):
             asked = "which NCCL_IB_GID_INDEX asks for"
-            says = f"GID {index} of {port.name} on {node.name}, {asked}, is no routable RoCE v2 GID"
+            says = f"GID {index} of {port.name} on {node.name}, {asked}, is not a routable RoCE v2 GID"
         elif not index and not good:
             says = f"{port.name} of {node.name} has no RoCE v2 GID with an address: its interface has none"
         else:

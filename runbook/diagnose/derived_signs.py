@@ -14,6 +14,7 @@ from runbook.diagnose.rule_types import Hit
 from runbook.model.units import number, small_number
 
 NEAR = 80  # lines of one traceback
+STACK = 40  # lines of a task's stack in the kernel's log
 SUMMARY = 6  # lines of one process in torchrun's summary
 AT_ONCE_S = 0.2  # a host that is up, or its firewall, rejects within that time
 LARGE = 1000  # bytes of a ping that tests the path's packet size
@@ -44,7 +45,8 @@ def derive(hits: Hits) -> Iterator[Hit]:
     yield from _rank_twice(hits.get("global-rank", ()), hits.get("waits-for-rank-key", ()))
     yield from _ids(hits)
     yield from _all_clients(hits)
-    yield from _reset_at_once(hits)
+    yield from _resets(hits)
+    yield from _hung_in_storage(hits.get("hung-task", ()), hits.get("storage-frame", ()))
     yield from _unfamiliar(hits)
     yield from _differ("torch-version", "version", "versions-differ", "versions", hits)
     yield from _differ("nccl-version", "version", "nccl-versions-differ", "versions", hits)
@@ -217,14 +219,35 @@ def _all_clients(hits: Hits) -> Iterator[Hit]:
         yield from (Hit("every-node-a-client", hit.line, hit.groups) for hit in speakers.values())
 
 
-def _reset_at_once(hits: Hits) -> Iterator[Hit]:
-    """A store that hangs up on the first message: the failure is in the code that connects."""
-    frames: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for frame in hits.get("connecting", ()):
-        frames[frame.line.source, frame.line.who].append(frame.line.number)
+def _resets(hits: Hits) -> Iterator[Hit]:
+    """A store that hangs up on the first message, where the code connects; or later, where it uses the store."""
+    connecting, using = _frames(hits.get("connecting", ())), _frames(hits.get("using-store", ()))
     for hit in hits.get("resets-store", ()):
-        if any(abs(at - hit.line.number) <= NEAR for at in frames.get((hit.line.source, hit.line.who), ())):
+        place = (hit.line.source, hit.line.who)
+        if _near(hit, connecting.get(place, ())):
             yield Hit("store-reset-at-once", hit.line, hit.groups)
+        elif _near(hit, using.get(place, ())):
+            yield Hit("store-reset-in-use", hit.line, hit.groups)
+
+
+def _frames(frames: Sequence[Hit]) -> Mapping[tuple[str, str], Sequence[int]]:
+    """The numbers of their lines, by source and speaker."""
+    numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for frame in frames:
+        numbers[frame.line.source, frame.line.who].append(frame.line.number)
+    return numbers
+
+
+def _near(hit: Hit, numbers: Sequence[int]) -> bool:
+    return any(abs(at - hit.line.number) <= NEAR for at in numbers)
+
+
+def _hung_in_storage(tasks: Sequence[Hit], frames: Sequence[Hit]) -> Iterator[Hit]:
+    """A task that hangs in the kernel, with a file system or a disk in its stack, which is printed below."""
+    for task in tasks:
+        below = range(task.line.number + 1, task.line.number + STACK)
+        if any(frame.line.number in below and frame.line.source == task.line.source for frame in frames):
+            yield Hit("hung-in-storage", task.line, task.groups)
 
 
 def _inner_interfaces(hits: Hits) -> Iterator[Hit]:

@@ -227,6 +227,12 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
         hit.line.number < max(went_on.get(hit.line.source, 0), scanner.passed.get(hit.line.source, 0)) for hit in hits
     ):
         return True
+    # After a run that ended well, the process with the store may leave before the others have looked there once more.
+    if all(
+        hit.sign == "store-gone" and hit.line.number > scanner.ended.get(hit.line.source, hit.line.number)
+        for hit in hits
+    ):
+        return True
     # A run that ended well had caught it: no line says that a process ended because of it, and no rank is named for it.
     return all(
         hit.line.number < scanner.ended.get(hit.line.source, 0) and hit.sign not in ENDINGS and hit.line.rank is None

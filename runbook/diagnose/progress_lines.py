@@ -56,7 +56,8 @@ TESTS_PASSED = re.compile(
 
 ENDED = re.compile(
     BAD + rb"(?:.*?\b(?:training|run|job|benchmark|evaluation|everything|all|program)\b.{0,24}\b(?:done|finished"
-    rb"|complete[ds]?|succeeded)\b|.*?\bexited with (?:code|status) 0\b|.*?\bTrainer\.fit\W{1,3}stopped\b)",
+    rb"|complete[ds]?|succeeded)\b|.*?\bexited with (?:code|status) 0\b|.*?'train_runtime': \d"
+    rb"|.*?\bTrainer\.fit\W{1,3}stopped\b)",
     re.IGNORECASE | re.DOTALL,
 )
 """A run says that it has ended well."""
@@ -132,15 +133,16 @@ NOISE = re.compile(
 
 PROGRESS_KEYS = (
     "loss|epoch|it/s]|s/it]|iter|tokens/s|samples/s|step|it/s,|s/it,|bus bandwidth|finished|completed|succeeded"
-    "|has connected to|startup complete|ready to roll"
+    "|has connected to|startup complete|ready to roll|images/s|img/s|examples/s|[batch="
 )
 """Literals of lines that show that a training goes on, or has ended."""
 
 GOES_ON = re.compile(
     rb"^(?!.*\b(?:aborted|cancelled|canceled|failed|failure|exception|error:|killed|timed out|time-?out"
     rb"|packet loss|terminat\w+)\b)"
-    rb"(?:.*(?:loss\W{0,8}-?\d|(?<![-_])\bepochs?\W{0,4}\d|it/s[\],]|s/it[\],]|\biter(?:ation)?s?\W{0,5}\d"
-    rb"|(?:tokens|samples)/s|(?:(?<!-)\b|_)(?<!max_)(?<!num_)(?<!total_)steps?\W{0,5}\d|avg bus bandwidth"
+    rb"(?:.*(?:loss(?:/\w+){0,3}\W{0,8}-?\d|(?<![-_])\bepochs?\W{0,4}\d|it/s[\],]|s/it[\],]|\biter(?:ation)?s?\W{0,5}\d"
+    rb"|\b(?:tokens|samples|images|img|examples)/s|\[batch=\d+/\d"
+    rb"|(?:(?<!-)\b|_)(?<!max_)(?<!num_)(?<!total_)steps?\W{0,5}\d|avg bus bandwidth"
     rb"|client socket has connected to|application startup complete|ready to roll"
     rb"|(?:training|job|run|all|benchmark|finished|completed)\b.{0,20}\b(?:finished|complete[ds]?|succeeded"
     rb"|successfully)\b))",

@@ -352,7 +352,7 @@ def _shell(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]) 
         try:
             re.compile(stage.expect.stdout)
         except re.error as error:
-            message = f"`expect: stdout:` is no regular expression: {error}"
+            message = f"`expect: stdout:` is not a regular expression: {error}"
             raise FilesWrong([Problem("playbook.bad-argument", message, stage.span)]) from None
     facts = _facts(inventory)
     by_node = layout(inventory).by_node.values()

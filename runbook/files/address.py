@@ -1,4 +1,4 @@
-"""What may stand where an address is wanted: a host name or an IP address, and nothing else."""
+"""What is valid as an address: a host name or an IP address, and nothing else."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class EnvReader:
 class Environment(Mapping[str, str]):
     """This process's variables, for commands that look at what is there.
 
-    One that is not set does not stop anything: it is remembered, and has no value.
+    One that is not set is not an error: it is noted, and has no value.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:

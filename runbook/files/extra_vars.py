@@ -35,11 +35,9 @@ def parse_extra(arguments: Iterable[str]) -> dict[str, object]:
 
 
 def unknown_names(arguments: Iterable[str], playbook: Playbook, inventory: object) -> list[str]:
-    """The names on the command line that neither file knows. One command line may serve many playbooks.
-
-    Raises FilesWrong for those that are a typing error of one that is known. `inventory` is the data of
-    its document. The names in an `@file.yml` are not judged.
-    """
+    """The names on the command line that neither file knows. One command line may serve many playbooks. Raises
+    FilesWrong for typing errors of known names. `inventory` is the data of its document. The names in an `@file.yml`
+    are not judged."""
     typed = parse_extra(argument for argument in arguments if not argument.startswith("@"))
     if not typed:
         return []

@@ -33,7 +33,7 @@ _INI_LINE = re.compile(r"\A(?:\[[^\[\]\s,]+\][ \t]*(?:[#;].*)?$|\S.*\sansible_\w
 
 
 def shape_of(data: object) -> str | None:
-    """What parsed data is, by its keys: one of the constants above, None where they do not tell."""
+    """The kind of parsed data, by its keys: one of the constants above, None if the keys do not decide."""
     if isinstance(data, list):
         items = [item for item in data if isinstance(item, Mapping)]
         if any("hosts" in item or not _PLAY.isdisjoint(item) for item in items):
@@ -67,7 +67,7 @@ def _is_ansible_inventory(data: Mapping[str, Any]) -> bool:
 
 
 def wrong_kind(document: Document, wanted: Kind | None) -> Problem | None:
-    """Told in the place of everything else about a file that is not of the wanted kind, and plainly of another one.
+    """The one problem reported for a file that is not of the wanted kind, and clearly of another one.
 
     `wanted` is None for lint, which takes both.
     """
@@ -152,7 +152,7 @@ _SYNONYMS: Mapping[str, Kind] = {
     "steps": "playbook",
     "checks": "playbook",
 }
-"""What people write in the place of `nodes` and `stages`."""
+"""What people write instead of `nodes` and `stages`."""
 
 
 def kind_of(document: Document, *, named: bool) -> Kind | None:
@@ -220,7 +220,7 @@ def _of_text(text: str) -> Kind | None:
     return None if found is None else "playbook" if found[1] == "stages" else "inventory"
 
 
-# Inventories of other programs: which kind a text is, or why that cannot be told.
+# Inventories of other programs: which kind a text is, or why that cannot be decided.
 
 KINDS = ("hostfile", "ansible", "slurm")
 
@@ -235,7 +235,8 @@ _MOST_SLOTS = 256  # `host:8` has slots; `host:2222` may well have a port
 
 
 def foreign_kind_or_none(text: str, file: str) -> str | None:
-    """One of KINDS; None for a text that is none of them, that would have to be run, or of which it cannot be told."""
+    """One of KINDS; None for a text that is none of them, that would have to be run, or for which it cannot be
+    decided."""
     try:
         refuse_unreadable(text, file)
         return foreign_kind(text, file)
@@ -280,7 +281,7 @@ def foreign_kind(text: str, file: str) -> str:
         return _kind_of_hosts(text, file, lines)
     if all(_HOST.fullmatch(word) for word in odd[1].split()):
         return "slurm"
-    message = "this line is none of a hostfile's, of an Ansible inventory's or of a host list's"
+    message = "this line belongs neither to a hostfile nor to an Ansible inventory nor to a host list"
     raise _cannot_tell(text, file, odd[0], message)
 
 

@@ -28,11 +28,9 @@ _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What could be made of a file, and everything wrong with it.
-
-    `draft` is the inventory with every wrong value left out, None where nothing could be made of the file; `wrong`
-    holds the places of these values, so that nobody draws conclusions from the defaults that took their place.
-    """
+    """The result of reading a file, and everything wrong with it. `draft` is the inventory with every wrong value left
+    out, None when the file cannot be used at all; `wrong` holds the places of these values, so that no rule judges the
+    defaults that took their place."""
 
     draft: Inventory | None
     origins: Origins | None
@@ -98,7 +96,7 @@ def examine_inventory(
 
 
 def _written_out(problem: Problem, document: Document) -> Problem:
-    """Quotes are no cure for a template where none is filled in: outside of the launch."""
+    """Quotes do not help a template where none is filled in: outside of the launch."""
     if problem.id != "yaml.unquoted-template":
         return problem
     launch = document.extent("launch")
@@ -132,7 +130,7 @@ class _Assembly:
         self._folding = folding
 
     def inventory(self) -> Inventory | None:
-        """None where there is not one sound node; the reason has then been told."""
+        """None if there is not one sound node; the reason has then been reported."""
         entries = node_entries(self._data.get("nodes") or {}, self._placed)
         if not entries:
             return None
@@ -160,7 +158,7 @@ class _Assembly:
     def _duplicate_addresses(self, nodes: list[Node], entries: Mapping[str, NodeKey]) -> None:
         """Two names for one login are one machine given twice.
 
-        One address behind different logins is not judged here: those may be two machines, and only they can tell.
+        One address behind different logins is not judged here: those may be two machines, which only `reach` can see.
         """
         seen: dict[tuple[object, ...], Node] = {}
         for node in nodes:

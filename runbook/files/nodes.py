@@ -328,7 +328,7 @@ class Folding:
             if shell != "sh" and self._first_look((*place, shell)):
                 message = f"`{key[0]}` leads into a container on Linux, and `shell: {shell}` makes it a Windows node"
                 self._placed.about_key(place, "container-on-windows", message, "remove one of the two")
-        if not given or not given.keys() >= {"runtime", "name"}:  # what is wrong in it has been told, and left out
+        if not given or not given.keys() >= {"runtime", "name"}:  # what is wrong in it has been reported, and left out
             return None
         return Container(given["runtime"], given["name"])
 
@@ -372,7 +372,7 @@ class Folding:
         return found
 
     def _first_look(self, place: Keys) -> bool:
-        """Whether nobody has judged the value at this place yet; many nodes may share it."""
+        """Whether the value at this place was not judged yet; many nodes may share it."""
         first = place not in self._looked_at
         self._looked_at.add(place)
         return first

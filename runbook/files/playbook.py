@@ -21,18 +21,15 @@ from runbook.model.playbook import Expect, Place, Playbook, Stage
 
 GRACE_S = 30.0
 RENDEZVOUS_S = 120.0
-"""From TERM to KILL, where a launch says nothing else."""
+"""From TERM to KILL, unless a launch gives another grace."""
 MAX_STAGES = 1000
 WHEN_BAD = frozenset({"when_bad", "min_nodes"})
 
 
 @dataclass(frozen=True, slots=True)
 class ExaminedPlaybook:
-    """What could be made of a file, and everything wrong with it.
-
-    `draft` is the playbook with every wrong value left out, None where nothing could be made of the file; `wrong`
-    holds the places of these values.
-    """
+    """The result of reading a file, and everything wrong with it. `draft` is the playbook with every wrong value left
+    out, None when the file cannot be used at all; `wrong` holds the places of these values."""
 
     draft: Playbook | None
     problems: tuple[Problem, ...]
@@ -113,7 +110,7 @@ class _PlaybookReader:
             if name in taken:
                 first = self._document.span("stages", taken[name], "name")
                 where = f" on line {first.line}" if first else ""
-                message = f"a stage named `{name}` stands{where} already"
+                message = f"a stage named `{name}` exists{where} already"
                 help = "--start-at goes by the name: give each stage its own"
                 self._placed.about_value(("stages", index, "name"), "duplicate-stage", message, help)
             elif name is not None:
@@ -223,7 +220,7 @@ class _PlaybookReader:
             return None
         progress, stall = given.get("progress"), given.get("stall", "auto")
         if progress is not None and self._regex(progress, (*keys, "progress")) == 0:
-            message = "there is no group in it, so that nobody knows where the number of the step stands"
+            message = "it has no group, so that the place of the step's number is not known"
             self._placed.about_value((*keys, "progress"), "bad-regex", message, r"write for example `step (\d+)`")
         return {
             "stall_s": None if stall == "auto" else self._seconds(stall, (*keys, "stall")),
@@ -234,7 +231,7 @@ class _PlaybookReader:
         }
 
     def _regex(self, text: str, keys: Keys) -> int | None:
-        """How many groups it has; None where it is none, which is told."""
+        """How many groups it has; None if it is not a regular expression, which is reported."""
         try:
             return re.compile(text).groups
         except (re.error, RecursionError, OverflowError) as error:
@@ -297,7 +294,7 @@ def examine_launch(
 ) -> ExaminedPlaybook:
     """As `examine_playbook`, of the launch in an inventory; every place is one of the inventory's file.
 
-    `document` is one that `has_launch`. What is wrong elsewhere in it is the inventory's to tell.
+    `document` is one that `has_launch`. Mistakes elsewhere in it are reported with the inventory.
     """
     return examine_playbook(launch_document(document), checks=checks, environ=environ)
 
@@ -334,7 +331,7 @@ def launch_document(document: Document) -> Document:
 
     launch = document.key_span("launch")
     spans = moved(document.spans)
-    if launch is not None:  # the checks and the list stand nowhere: what is said of them is said at `launch:`
+    if launch is not None:  # the checks and the list have no place in the file: problems with them are put at `launch:`
         spans |= {(): launch, ("stages",): launch, here[:-1]: launch}
         spans |= {("stages", index): launch for index in range(len(CHECKS_FIRST))}
     return Document(document.path, document.text, top, spans=spans, key_spans=moved(document.key_spans), texts=texts())

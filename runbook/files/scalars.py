@@ -32,7 +32,7 @@ def plain_scalar(text: str) -> Scalar:
         return True
     if text == "false":
         return False
-    if len(text) < 400:  # longer ones are nobody's number, and Python refuses to parse very long ones
+    if len(text) < 400:  # longer ones do not occur, and Python refuses to parse very long ones
         if _INTEGER.fullmatch(text):
             return int(text)
         if _FLOAT.fullmatch(text) and math.isfinite(float(text)):
@@ -66,7 +66,8 @@ def scalar(value: object) -> str:
 
 
 def _means_more(text: str) -> bool:
-    """Whether some YAML takes the bare text for a truth, a number or a date: `no`, `0644`, `1_000`, `1e3`, `0o7`."""
+    """Whether some YAML reader takes the bare text for a boolean, a number or a date: `no`, `0644`, `1_000`, `1e3`,
+    `0o7`."""
     if _RESOLVER.resolve(yaml.ScalarNode, text, (True, False)) != _TEXT or _BASED.fullmatch(text):
         return True
     try:

@@ -30,15 +30,14 @@ _WITH_UNIT = re.compile(r"\A([0-9]+(?:\.[0-9]+)?)\s*[A-Za-z/][A-Za-z/ ]*")
 MOST_NODES_EXPLAINED = (
     500  # when more nodes, or groups, than this are wrong, it is the same mistake; the rest are counted
 )
-MOST_EXPLAINED = 1000  # values; the rest are left out of the data as well, and not told
+MOST_EXPLAINED = 1000  # values; the rest are left out of the data as well, and not reported
 
 
 @dataclass(frozen=True, slots=True)
 class Validated:
     """`data` is the document's without what is wrong: unknown keys and bad values are left out, bad items are None.
 
-    So that the checks which come after can look at the rest, and the user gets everything in one go. `wrong` is where
-    that was.
+    So later checks can look at the rest, and the user gets everything at once. `wrong` has the places.
     """
 
     problems: list[Problem]
@@ -158,7 +157,7 @@ def _unquoted_templates(document: Document) -> set[Point]:
 
 
 def _lost(document: Document, keys: Keys, templates: set[Point]) -> bool:
-    """Whether the value is such a template: that is told by itself."""
+    """Whether the value is such a template: that has a problem of its own."""
     extent = document.extent(*keys) if templates else None
     return extent is not None and extent[0] in templates
 
@@ -176,7 +175,7 @@ def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[
         case "required":
             yield from _missing_keys(error, document, kind)
         case "oneOf" if not isinstance(instance, dict):
-            return  # of the wrong type, and that is told by itself
+            return  # of the wrong type, which is a problem of its own
         case "oneOf":
             yield _stage_kind(error, document, kind), keys
         case "anyOf":
@@ -280,7 +279,7 @@ def _cure(error: ValidationError, document: Document, kind: str) -> str | None:
 
 
 def _number(text: str, rule: Mapping[str, Any], kind: str) -> str | None:
-    """What to say of a number that was given as text: in quotes, with its unit, or several of them with commas."""
+    """The help for a number that was given as text: in quotes, with its unit, or several of them with commas."""
     sound = accepts(rule, schema(kind))
     if "{{" in text:
         where = "inventories fill in no templates" if kind == "inventory" else "templates are not filled in here"
@@ -297,7 +296,7 @@ def _number(text: str, rule: Mapping[str, Any], kind: str) -> str | None:
 
 
 def _entry(text: str, rule: Mapping[str, Any], kind: str) -> str | None:
-    """What to say of `check ping` or `gpus:8` where a mapping is wanted."""
+    """The help for `check ping` or `gpus:8` where a mapping is wanted."""
     joined = spaced(text)
     if joined is None or not accepts({"type": rule.get("type", [])}, schema(kind))({}):
         return None

@@ -1,7 +1,7 @@
 """Jinja2's sandbox with an end: what a template computes is bounded in steps and in size, whatever it calls.
 
-Every character and item that is made or looked at, and every turn of a loop, is taken from one budget. What would make
-much out of little, `'%999999999d'` or `x | center(10 ** 9)`, is refused before it is made.
+Every character and item that is made or looked at, and every turn of a loop, is taken from one budget. An expression
+with a huge result, `'%999999999d'` or `x | center(10 ** 9)`, is refused before it is computed.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _items(_: Context, items: Any) -> Any:
 
 
 def _at_hand(value: Any) -> Any:
-    """The value, counted; what would be made one by one is made now: of a generator nobody knows the length."""
+    """The value, counted; what would be made one by one is made now: the length of a generator is not known."""
     if isinstance(value, Iterator) and not isinstance(value, jinja2.Undefined):
         gathered = []
         for item in value:

@@ -1,7 +1,7 @@
 """`{{ expressions }}` in playbook values, filled in with Jinja2 inside its sandbox.
 
 A value that is one expression and nothing else keeps its type: `"{{ iterations }}"` is the number 20, not "20".
-Templates see variables and nothing else: no files, no environment, no insides of Python.
+Templates see only variables: no files, no environment, no internals of Python.
 """
 
 from __future__ import annotations

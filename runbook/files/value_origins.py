@@ -64,7 +64,7 @@ class Origins:
         return list(dict.fromkeys([*found, *(("vars", name) for name in self._extra_vars)]))
 
     def candidates(self, node: str, key: Keys) -> list[Candidate]:
-        """Every value for the key, the weakest first; the last one wins. Empty: nobody set it, the default holds."""
+        """Every value for the key, the weakest first; the last one wins. Empty: it is not set, the default holds."""
         found: list[tuple[object, Span | None, str]] = []
         for layer in self._all(node):
             for one, place, value in layer.flat():
@@ -80,7 +80,7 @@ class Origins:
         return self._layers[node][-1].keys
 
     def span(self, node: str, *key: str) -> Span | None:
-        """The place of the value that won; None if nobody set it."""
+        """The place of the value that won; None if it is not set."""
         candidates = self.candidates(node, key)
         return candidates[-1].span if candidates else None
 

@@ -1,8 +1,8 @@
 """YAML text to plain values, with the place of each one.
 
-YAML 1.1 guesses types: `NO` is false, `22:22` is 1342, `0644` is 420. Here a scalar is a boolean, a number or null
-only where nobody could have meant anything else; all else is text. Nothing in this file raises for bad input:
-what is wrong is listed in `Document.problems`.
+YAML 1.1 guesses types: `NO` is false, `22:22` is 1342, `0644` is 420. Here a scalar is a boolean, a number or null only
+when it can mean nothing else; all others are text. Nothing in this file raises for bad input: what is wrong is listed
+in `Document.problems`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_BYTES = 32 * 1024 * 1024
 MAX_DEPTH = 50  # levels of nesting; ours need seven
 MAX_VALUES = 250_000  # keys and values, aliases written out: 20,000 nodes of five settings
 MAX_ITEMS = 10_000  # of one list
-MAX_PROBLEMS = 200  # told of one file: more is one mistake, made by what wrote it
+MAX_PROBLEMS = 200  # reported for one file: more come from one mistake of the program that wrote it
 
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # what YAML counts as the end of a line
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -448,7 +448,7 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
     said = str(getattr(error, "problem", None) or error)
     context = getattr(error, "context_mark", None)
     if "end of stream" in said and context is not None:
-        mark = context  # where the quote was opened; the end of the file tells nobody anything
+        mark = context  # where the quote was opened; the end of the file would not help
     line = min(mark.line, len(lines) - 1)
     for number in (line, line - 1):
         indent = re.match(r"[ \t]*", lines[number]) if number >= 0 else None

@@ -1,8 +1,6 @@
-"""Changes to a YAML file that leave everything else in it as somebody wrote it: comments, order, quotes, blank lines.
-
-The text is changed at the place where a value stands, and the result is read again: it must hold what the change was to
-make of the data and nothing else. Where that is not so (an alias, a merge), nothing changes and Uneditable says why.
-"""
+"""Changes to a YAML file that keep everything else as it was written: comments, order, quotes, blank lines. The text is
+changed at the place of a value, and the result is read again: the data must differ by the intended change only.
+Otherwise (an alias, a merge) nothing changes, and Uneditable says why."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ _END_OF_LINE = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]|\Z")
 
 
 class Uneditable(ValueError):
-    """The file holds this in a way that no single place can be changed for."""
+    """No single place in the file can be changed for this."""
 
 
 class Text:
@@ -241,7 +239,7 @@ class Text:
     def _start(self, keys: Keys) -> int:
         place = self._document.extent(*keys)
         if place is None:
-            raise Uneditable(f"`{keys[-1] if keys else ''}` stands nowhere by itself")
+            raise Uneditable(f"`{keys[-1] if keys else ''}` has no place of its own")
         return self._behind_colon(keys) if self._is_empty(keys) else self._offset(place[0])
 
     def _is_empty(self, keys: Keys) -> bool:
@@ -256,7 +254,7 @@ class Text:
     def _key_start(self, keys: Keys) -> int:
         place = self._document.key_extent(*keys)
         if place is None:
-            raise Uneditable(f"`{keys[-1]}` stands nowhere by itself")
+            raise Uneditable(f"`{keys[-1]}` has no place of its own")
         return self._offset(place[0])
 
     def _end(self, keys: Keys) -> int:

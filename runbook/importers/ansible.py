@@ -19,7 +19,7 @@ from runbook.importers.foreign_inventory import ANSIBLE, LOGIN, ForeignHost, For
 
 
 def read_ansible(text: str, file: str, *, yaml: bool) -> ForeignInventory:
-    """Raises FilesWrong for what Ansible would refuse too, and for addresses and ports that cannot be."""
+    """Raises FilesWrong for what Ansible would refuse too, and for invalid addresses and ports."""
     tree = read_yaml(text, file) if yaml else read_ini(text, file)
     if not tree.hosts:
         raise tree.lines.wrong(1, "", "empty", "there is no host in this inventory")
@@ -69,7 +69,7 @@ def _host(tree: Tree, name: str, settings: Settings) -> ForeignHost:
         fault = address_fault(address)
         if fault is not None or (at and not LOGIN.fullmatch(user)):
             help = "a host is a name or an address; any other name needs an ansible_host"
-            message = fault[0] if fault else f"`{user}` is no login name"
+            message = fault[0] if fault else f"`{user}` is not a login name"
             raise tree.lines.wrong(line, name, "bad-host", message, help)
         if at:
             settings = {("ssh", "user"): user, **settings, ("address",): address}
@@ -176,7 +176,7 @@ class VariableMeanings:
     def port(self, given: GivenVariable) -> FoundSettings:
         text = str(given.value)
         if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
-            raise self._lines.wrong(given.line, text, "bad-port", f"`{text}` is no port: ports run from 1 to 65535")
+            raise self._lines.wrong(given.line, text, "bad-port", f"`{text}` is not a port: ports run from 1 to 65535")
         return {("ssh", "port"): int(text)}
 
     def timeout(self, given: GivenVariable) -> FoundSettings:
@@ -307,7 +307,7 @@ def _options(words: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _setting(name: str, value: str) -> dict[Setting, object] | str | None:
-    """Our setting; or why there is none on purpose; None for what we know nothing of."""
+    """Our setting; or why there is none on purpose; None for an unknown option."""
     match name:
         case "port" if value.isdigit() and 1 <= int(value) <= 65535:
             return {("ssh", "port"): int(value)}

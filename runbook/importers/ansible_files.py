@@ -129,7 +129,7 @@ def host_pattern(lines: NumberedLines, pattern: str, line: int) -> tuple[list[st
         pattern = match["host"] if match["inside"] is None else match["inside"]
         port = int(match["port"] or match["number"])
         if not 1 <= port <= 65535:
-            raise lines.wrong(line, str(port), "bad-port", f"{port} is no port: ports run from 1 to 65535")
+            raise lines.wrong(line, str(port), "bad-port", f"{port} is not a port: ports run from 1 to 65535")
     pattern = strip_brackets(pattern) if is_ip(strip_brackets(pattern)) else pattern
     try:
         names = list(_expanded(pattern)) if "[" in pattern else [pattern]
@@ -203,7 +203,7 @@ def read_ini(text: str, file: str) -> Tree:
             group, kind = section[1], section[2] or "hosts"
             if kind not in _KINDS:
                 help = did_you_mean(kind, _KINDS)
-                raise lines.wrong(number, kind, "ansible-section", f"`[{group}:{kind}]` is no kind of section", help)
+                raise lines.wrong(number, kind, "ansible-section", f"`[{group}:{kind}]` is not a kind of section", help)
             tree.group(group, number)
             if kind == "vars":
                 used.setdefault(group, (number, f"[{group}:vars]"))
@@ -218,13 +218,13 @@ def read_ini(text: str, file: str) -> Tree:
             key, equals, value = line.partition("=")
             if not equals:
                 help = "a line of [group:vars] is `name=value`"
-                raise lines.wrong(number, line, "ansible-syntax", f"`{_first(line)}` is no `name=value`", help)
+                raise lines.wrong(number, line, "ansible-syntax", f"`{_first(line)}` is not `name=value`", help)
             tree.group(group, number).given.append(GivenVariable(key.strip(), _value(value.strip()), number))
         else:
             child = _GROUP.fullmatch(line)
             if child is None:
                 help = "a line of [group:children] is the name of a group"
-                raise lines.wrong(number, line, "ansible-syntax", f"`{_first(line)}` is no name of a group", help)
+                raise lines.wrong(number, line, "ansible-syntax", f"`{_first(line)}` is not the name of a group", help)
             tree.group(child[1], number)
             tree.group(group, number).children[child[1]] = None
             used.setdefault(child[1], (number, f"[{group}:children]"))
@@ -255,11 +255,13 @@ def _hosts(tree: Tree, group: str, raw: str, line: str, number: int) -> None:
         key, equals, value = word.partition("=")
         if not equals:
             help = "a line is a host and then `name=value` pairs; a value with spaces needs quotes"
-            raise lines.wrong(number, word, "ansible-syntax", f"`{_first(word)}` is no `name=value`", help)
+            raise lines.wrong(number, word, "ansible-syntax", f"`{_first(word)}` is not `name=value`", help)
         given.append(GivenVariable(key, _value(value), number))
     if not pattern or pattern.endswith(":") or pattern == "---":
         help_yaml = "a file of YAML needs the suffix .yml or .yaml to be taken for one"
-        raise lines.wrong(number, pattern, "ansible-syntax", f"`{pattern}` is no host", help_yaml if pattern else None)
+        raise lines.wrong(
+            number, pattern, "ansible-syntax", f"`{pattern}` is not a host", help_yaml if pattern else None
+        )
     for entry in tree.add_hosts(group, pattern, number):
         entry.given += given
 
@@ -355,7 +357,7 @@ class _AnsibleReader:
                     self._group(child, inner, (*here, child))
             else:
                 help = f"a group has hosts, children and vars; if `{section}` is a group, put it under `children:`"
-                raise self._wrong(here, f"`{section}` is no key of a group", help)
+                raise self._wrong(here, f"`{section}` is not a key of a group", help)
 
     def _listed(self, data: Mapping[str, object], hostvars: object) -> None:
         """`ansible-inventory --list`: groups with lists of hosts, and the variables of all hosts in one place."""

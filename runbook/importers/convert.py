@@ -116,7 +116,7 @@ def _node(host: ForeignHost, name: str, *, many: bool) -> NodeDraft:
 
 
 def _login(node: NodeDraft) -> tuple[object, ...]:
-    """What the loader takes for one machine given twice."""
+    """What the loader counts as one machine given twice."""
     if node.settings.get(("connection",)) == "local":
         return (node.name,)
     address = str(node.settings.get(("address",), node.name)).lower()
@@ -125,7 +125,7 @@ def _login(node: NodeDraft) -> tuple[object, ...]:
 
 
 def _gpus(found: ForeignInventory) -> dict[str, tuple[str, ...]]:
-    """A word about GPUs: what was taken for them, or that nothing was said."""
+    """A comment about GPUs: where their number comes from, or that it is not known."""
     if not any(("gpus",) in host.settings for host in found.hosts):
         return {"defaults": (f"gpus: 8    # this {found.kind} does not say how many GPUs a node has",)}
     if found.kind == HOSTFILE:

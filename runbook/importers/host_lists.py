@@ -54,7 +54,7 @@ def read_hostfile(text: str, file: str) -> ForeignInventory:
             value = value.strip("\"'")
             if not equals:
                 help = "a line is a host and then `slots=8`, or `host:8`; a rankfile (`rank 0=host slot=1`) is none"
-                raise lines.wrong(number, word, "hostfile-syntax", f"`{word}` is no `name=value`", help)
+                raise lines.wrong(number, word, "hostfile-syntax", f"`{word}` is not `name=value`", help)
             if key in SLOTS:
                 slots = _count(lines, number, word, value)
             elif key in USERS:
@@ -100,12 +100,14 @@ def _host(lines: NumberedLines, number: int, word: str) -> tuple[str | None, str
 def _user(lines: NumberedLines, number: int, text: str) -> str:
     if LOGIN.fullmatch(text):
         return text
-    raise lines.wrong(number, text, "bad-user", f"`{text}` is no login name", "it is one word and begins with no `-`")
+    raise lines.wrong(
+        number, text, "bad-user", f"`{text}` is not a login name", "it is one word and begins with no `-`"
+    )
 
 
 def _count(lines: NumberedLines, number: int, word: str, value: str) -> int:
     if not re.fullmatch(r"[0-9]{1,6}", value) or int(value) > MOST_SLOTS:
-        raise lines.wrong(number, word, "hostfile-slots", f"`{value}` is no number of slots from 0 to {MOST_SLOTS}")
+        raise lines.wrong(number, word, "hostfile-slots", f"`{value}` is not a number of slots from 0 to {MOST_SLOTS}")
     return int(value)
 
 

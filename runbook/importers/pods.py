@@ -14,11 +14,11 @@ from runbook.transport.kubernetes_pods import Pod, ill, unknown
 ENDED = ("Succeeded", "Failed")
 
 OF_THE_MASTER = (("training.kubeflow.org/job-role", "master"), ("training.kubeflow.org/replica-type", "master"))
-"""Labels by which Kubeflow's training operator tells the pod that the others dial."""
+"""Labels by which Kubeflow's training operator marks the pod that the others dial."""
 
 
 def pods_of(selector: str, namespace: str | None) -> tuple[Draft, list[str]]:
-    """The inventory of these pods, and what else should be said of them. What has ended is left out, and said.
+    """The inventory of these pods, and what else should be said of them. Ended pods are left out, with a note.
 
     Raises Unreachable where no such pod is alive, or where the API server could not be asked.
     """

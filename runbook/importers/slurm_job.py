@@ -38,7 +38,7 @@ def allocation(number: str | None) -> tuple[Draft, list[str]]:
         port = free_port(job, taken(on_node(job.id, job.nodes[0], "/bin/sh", "-c", SOCKETS)))
     except Unreachable as error:
         if error.cause == "slurm-job-unknown":
-            raise  # the job is somebody else's
+            raise  # the job is another user's
         port = free_port(job, ())
         notes.append(f"whether port {port} is free on {job.nodes[0]} could not be asked: {error.says}")
     return draft_of(job, chosen, _own_numbers(job), port), notes
@@ -95,7 +95,7 @@ def taken(sockets: str) -> set[int]:
 def _own_numbers(job: SlurmJob) -> Mapping[str, tuple[int, ...]]:
     """The GPUs of each node by the numbers that a program of the job knows them by.
 
-    Where Slurm hides the others (ConstrainDevices), the driver counts what is left from 0.
+    When Slurm hides the others (ConstrainDevices), the driver counts the remaining ones from 0.
     """
     if not any(job.gpus.values()):
         return {}

@@ -66,13 +66,13 @@ def parse_hosts(words: Iterable[str], login: Login) -> list[SurveyHost]:
 def _hosts(word: str, login: Login) -> list[SurveyHost]:
     user, at, rest = word.rpartition("@")
     if at and not _USER.fullmatch(user):
-        raise ValueError(f"`{user}` is no login name")
+        raise ValueError(f"`{user}` is not a login name")
     port = login.port
     match = _PORT.fullmatch(rest)
     if match and not is_ip(rest):
         rest, port = match["host"], int(match["port"])
         if not 1 <= port <= 65535:
-            raise ValueError(f"{port} is no port: ports run from 1 to 65535")
+            raise ValueError(f"{port} is not a port: ports run from 1 to 65535")
     ssh = Ssh(
         user=user or login.user,
         port=port,
@@ -115,7 +115,7 @@ FACTS_S = 30.0
 PYTHONS_S = 20.0
 ROUTES_S = 15.0
 MOST_PEERS = 8
-"""So many others each host tries to reach: a hundred hosts need not all dial one another to know their interfaces."""
+"""How many others each host tries to reach: a hundred hosts need not all dial one another to know their interfaces."""
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ class HostAnswers:
 
 @dataclass(frozen=True, slots=True)
 class SurveyResult:
-    """Everything that was heard, in the order in which the hosts were typed. `same`: another name of a host above."""
+    """All answers, in the order in which the hosts were typed. `same`: another name of a host above."""
 
     answers: Mapping[str, HostAnswers]
     failures: Mapping[str, Unreachable]

@@ -1,4 +1,4 @@
-"""From what hosts said to an inventory; what is not known stands in it as a comment that says so. Pure."""
+"""From the answers of hosts to an inventory; unknown values become comments. Pure."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _no_python(one: SurveyedHost) -> str:
 
 
 def together(doubts: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """What is the same of several hosts, said once: the text, and the names of those."""
+    """Texts that are the same for several hosts, once: the text, and their names."""
     same: dict[str, list[str]] = {}
     for doubt, name in doubts:
         same.setdefault(doubt, []).append(name)
@@ -192,7 +192,7 @@ def _judged(survey: SurveyResult) -> list[SurveyedHost]:
 
 
 def _names(told: Iterable[HostAnswers]) -> dict[str, str]:
-    """As they were typed; an address gets the host's own name, where that is one and nobody else has it."""
+    """As they were typed; an address gets the host's own name, if it has one that no other host has."""
     told = list(told)
     own = {one.name: str(one.hello.get("hostname") or "").partition(".")[0] for one in told}
     counts = Counter([*own.values(), *(one.name for one in told if not _nameless(one))])

@@ -94,7 +94,7 @@ def _silent(name: str, seconds: float) -> Unreachable:
 
 
 def fetch(kept: KeptProcesses, session: Session, name: str, *, wait_s: float = 0.0, look: bool = False) -> bool:
-    """Ask one node for news; whether it answered. How much more it has is in the kept processes's `unread`."""
+    """Ask one node for news; whether it answered. How many bytes more it has is in the processes' `unread`."""
     at = {
         f"{voice.name}.{end}": kept.logs.at(f"{voice.name}.{end}")
         for member in kept.on(name)

@@ -28,14 +28,13 @@ class JobProgram:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a launch is watched for. `stall_s`: so long without a step is a stall; None where that is learned from the
-    steps."""
+    """What a launch is watched for. `stall_s`: this long without a step is a stall; None: learned from the steps."""
 
     stall_s: float | None = None
     progress: re.Pattern[str] | None = None  # finds the number of a step in a line; None: the usual ways to print one
     on_stall: str = "report"  # or `stop`, `retry`
     stacks: bool = True  # whether ranks are prepared to be asked for their stacks
-    baseline_s: float = 600.0  # so long after its first step a training is what its later speed is compared with
+    baseline_s: float = 600.0  # the baseline of its speed lasts this long after its first step
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Job:
     programs: Mapping[str, JobProgram]
     retries: int = 0
     start_timeout_s: float | None = None
-    rendezvous_timeout_s: float = 120.0  # so long after the start ranks that have not met are looked at
+    rendezvous_timeout_s: float = 120.0  # how long after the start ranks that have not met are looked at
     grace_s: float = 30.0  # from TERM to KILL: what a program may need to write its checkpoint
     detach: bool = False  # it outlives the controller
     barrier: str = "controller"  # or `file`: the nodes meet by themselves, in a folder that they share
@@ -66,7 +65,7 @@ class Job:
         return self.watch is None or self.watch.stacks
 
     def span(self, *place: str | int) -> Span | None:
-        """Where in the playbook the value at `place` stands, or at least its stage."""
+        """The place in the playbook of the value at `place`, or at least of its stage."""
         return self.stage.launch_spans.get(place, self.stage.span)
 
 

@@ -1,8 +1,5 @@
-"""From a node's place in the job to what its launch script has to do: `run` pushes and `render` writes what is made
-here.
-
-A launcher decides the processes of a node, their command, and what they must not inherit.
-"""
+"""From a node's place in the job to its launch script, which `run` pushes and `render` writes. A launcher decides the
+processes of a node, their command, and what they must not inherit."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ from runbook.model.errors import Problem
 from runbook.model.inventory import EnvValue, Node
 
 FOREIGN = ("TORCHELASTIC_", "PET_")
-"""Beginnings of names that belong to another torchrun: a rank that inherits them waits for that one's store, and a
-torchrun takes them for its own options."""
+"""Prefixes of variables that another torchrun set: a rank that inherits them waits for that one's store, and a torchrun
+takes them for its own options."""
 
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _UNEVEN = "TORCH_ELASTIC_WORKER_IDENTICAL"  # it would give every node as many ranks as this one has
@@ -122,7 +119,7 @@ def program_words(launcher: str, command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def cannot_start(job: Job, nodes: Sequence[Node]) -> list[Problem]:
-    """Why the job's launcher cannot do what is asked of it on these nodes."""
+    """Why the job's launcher cannot start the job on these nodes."""
     commands = list(dict.fromkeys(program.command for program in job.programs.values()))
     if any(not command[0] or command[0].startswith("-") for command in commands):
         message = "the command starts with an option or with nothing, not with a program"
@@ -171,7 +168,7 @@ def _jax(
 
 
 def _plain(value: EnvValue | None, default: str) -> str:
-    """What a user set by hand counts here as well; a secret stays out of the command line."""
+    """Values set by the user count here as well; a secret stays out of the command line."""
     return value if isinstance(value, str) else default
 
 
@@ -204,7 +201,7 @@ def launch_spec(
 
     `logs` is a folder on the node where a launcher keeps its ranks' output apart; None: it is all the launcher's.
 
-    Nobody looks on while it runs, so it guards itself. Raises CannotLaunch.
+    No controller watches it, so it checks its preconditions itself. Raises CannotLaunch.
     """
     node = node_ranks.node
     program = job.programs[node.name] if job else None
@@ -235,8 +232,8 @@ def launch_spec(
 
 
 def _as_given(command: Sequence[str], workdir: str | None) -> tuple[str, ...]:
-    """The words of a user's command: only the program is looked for, from where it runs; the rest is not ours to
-    read."""
+    """The words of a user's command: only the program is looked for, from where it runs; the rest is not
+    interpreted."""
     program, *words = command
     if workdir is not None and program.startswith("./"):
         beside = workdir.startswith(("/", "~", "\\")) or workdir[1:2] == ":"

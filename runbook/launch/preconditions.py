@@ -1,4 +1,4 @@
-"""What a launch script looks at before it starts anything, so that it stops with a code and a sentence of its own."""
+"""What a launch script checks before it starts anything, so that it stops with its own code and sentence."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ CODES: Mapping[str, int] = {
     "environment-missing": 93,
     "address-unresolved": 94,
     "address-loopback": 95,
-    # 96 is what the controller's first word to a node ends with when it finds no Python there.
+    # 96 is the exit code of the controller's bootstrap when it finds no Python on a node.
     "port-taken": 97,
-    # 98 was a missing Python to look with: the script looks by other means now, or says that it could not.
+    # 98 was a missing Python for the checks: the script now checks by other means, or says that it could not.
     "secrets-missing": 99,
 }
 
@@ -61,7 +61,7 @@ class Activation:
 
     @property
     def needs(self) -> str:
-        """What to name where it is missing; empty if the line tells nothing."""
+        """What to name when it is missing; empty if the line does not say."""
         return "conda" if self.conda else self.file or ""
 
 
@@ -96,7 +96,7 @@ _BARE = re.compile(r"[\w./:@+=\\-]+\Z")
 
 
 def read_activation(line: str | None, shell: str) -> Activation:
-    """What `line` needs in `shell`. A line of any other make may need anything: nothing is said of it."""
+    """What `line` needs in `shell`. Other lines may need anything: nothing is said about them."""
     line = (line or "").strip()
     if _CONDA.match(line):
         return Activation(conda=True)
@@ -121,7 +121,7 @@ PROBE = (
     "import ipaddress, ntpath, os, socket, sys; "
     "name, port, several = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]); "
     f"unresolved, loopback, taken = {CODES['address-unresolved']}, {CODES['address-loopback']}, {CODES['port-taken']}; "
-    # There is no `try` in one line: what is raised comes here, and only what we know is given a code of its own.
+    # One line cannot hold `try`: exceptions come here, and only known ones have a code of their own.
     "sys.excepthook = lambda kind, error, trace: (sys.stderr.write(str(error) + chr(10)), sys.stderr.flush(), "
     "os._exit(unresolved if issubclass(kind, (socket.gaierror, UnicodeError)) else "
     "taken if issubclass(kind, (OSError, OverflowError)) else 1)); "

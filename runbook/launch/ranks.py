@@ -203,8 +203,7 @@ def described(inventory: Inventory) -> dict[str, object]:
 
 
 def _shown(variable: str, value: EnvValue) -> str:
-    """The value, unless it is a secret: one that says so, or one that somebody wrote in plain text under a name that
-    does."""
+    """The value, unless it is a secret: by its type, or in plain text under a name of a secret."""
     return GONE if isinstance(value, Secret) or names_secret(variable) else value
 
 

@@ -1,7 +1,6 @@
 """The launch script of a node: its name on disk, what it has to do (`ScriptSpec`, decided in full, with nothing of a
-shell in it), why it stops, and the same written down for one shell. A value that did not pass through that shell's own
-quoting stops the writing.
-"""
+shell in it), why it stops, and its text for one shell. A value that did not pass through that shell's quoting is
+refused."""
 
 from __future__ import annotations
 
@@ -124,7 +123,7 @@ def stops(spec: ScriptSpec, shell: str, activation: Activation) -> dict[str, Scr
 
 
 def _rendezvous(node: str, guards: Guards, shell: str) -> dict[str, str]:
-    """What can be wrong with this address, which need not be a name, and with this port, which may be elsewhere."""
+    """The stops that this address, which need not be a name, and this port, which may be elsewhere, can cause."""
     sentences = {}
     if guards.by_name:
         sentences["address-unresolved"] = (

@@ -1,1 +1,1 @@
-"""Lint: what is wrong, or will be, in inventories and playbooks; told without reaching any node."""
+"""Lint: mistakes in inventories and playbooks, and what will fail later; found without reaching any node."""

@@ -1,4 +1,4 @@
-"""From paths to the files that are linted: each is found once; links that lead out of what was named are marked."""
+"""From paths to the files that are linted: each is found once; links that lead out of the named paths are marked."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from runbook.model.errors import FilesWrong, Problem
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """`path` as it is shown; `named` if it stands on the command line itself and not only its folder does.
-
-    `leads_to` is where a link leads that was found in a folder and leads out of all that was named: no line of it may
-    be shown. A tree that was cloned can hold a link to any file of whoever lints it.
-    """
+    """`path` as it is shown; `named` if the file itself is on the command line, and not only its folder. `leads_to` is
+    the target of a link that was found in a folder and leads out of all that was named: no line of it may be shown. A
+    cloned tree can hold a link to any file of the user."""
 
     path: str
     named: bool
@@ -63,7 +61,7 @@ def _tree_of(file: Path) -> str:
 
 
 def leads_out(path: str | Path, roots: Sequence[str]) -> str | None:
-    """The real path of what stands at none of these real paths, nor inside them; None for what does."""
+    """The real path of a file that is neither one of these real paths nor inside them; None for the others."""
     real = os.path.realpath(path)
     inside = any(Path(real).is_relative_to(root) for root in roots)
     return None if inside or not Path(real).exists() else real
@@ -84,7 +82,7 @@ def _walk(folder: Path, seen: set[str], roots: Sequence[str]) -> Iterator[Path]:
         message = f"the folder {folder} cannot be read: {error.strerror}"
         raise FilesWrong([Problem("arguments.unreadable-folder", message)]) from None
     for path in inside:
-        # A link that leads nowhere is a mistake to tell; a pipe or a device would be waited for.
+        # A broken link is reported as a mistake; reading a pipe or a device could block.
         if path.suffix in SUFFIXES and (path.is_file() or (path.is_symlink() and not path.exists())):
             yield path
     for path in inside:

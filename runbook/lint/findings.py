@@ -1,9 +1,9 @@
 """Rules, findings and reports.
 
-The pages are the catalogue of rules: id, severity, sentence and text of a rule stand there and nowhere else.
+The pages are the catalogue of rules: id, severity, sentence and text of a rule are only there.
 
-A page has a section `## RULE-ID` for each rule. Its first line is `*error*. One sentence.` or
-`*warning*. One sentence.`; `*error, always*.` marks what keeps a file from being used and cannot be silenced.
+A page has a section `## RULE-ID` for each rule. Its first line is `*error*. One sentence.` or `*warning*. One
+sentence.`; `*error, always*.` marks an error with which a file cannot be used; it cannot be silenced.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def rules() -> Mapping[str, LintRule]:
 
 
 def rule_pages() -> dict[str, str]:
-    """Their texts by name: `pages/` has those of loading, settings and silences, `rules/` one a module."""
+    """The pages by name: `pages/` has those of loading, settings and silences, `rules/` one for each module."""
     room = resources.files("runbook.lint")
     pages = [page for folder in ("pages", "rules") for page in room.joinpath(folder).iterdir()]
     texts = {page.name: page for page in pages if page.name.endswith(".md")}
@@ -65,7 +65,7 @@ def read_page(text: str) -> Iterator[LintRule]:
 
 @dataclass(frozen=True, slots=True)
 class LintFinding:
-    """A problem as its rule judges it. It always has a place: of a file that cannot be read, the first character."""
+    """A problem with its rule's severity. It always has a place: in a file that cannot be read, the first character."""
 
     rule: LintRule
     span: Span

@@ -19,7 +19,7 @@ _EIGHT = tuple(range(8))
 _ANY_CLUSTER = Inventory(
     "", (Node("a", "a", gpus=_EIGHT), Node("b", "b", gpus=_EIGHT)), Rendezvous("a", "a", backend="nccl")
 )
-"""Stands for the inventory that `-i` will bring; what is said about stages must not depend on it."""
+"""A placeholder for the inventory of `-i`; findings about stages must not depend on it."""
 _OF_ANY_CLUSTER = {
     "playbook.bad-argument",
     "playbook.unknown-argument",
@@ -34,7 +34,7 @@ _OF_ANY_CLUSTER = {
 class Staged:
     """One stage; `keys` is where it stands. `planned` is None where it could not be planned.
 
-    `cluster` holds the nodes it will run on: None where no inventory tells, or the stage is skipped there.
+    `cluster` holds the nodes it will run on: None when no inventory is known, or the stage is skipped there.
     """
 
     file: PlaybookFile
@@ -53,7 +53,7 @@ class Staged:
 
 
 def stage_by_stage(file: PlaybookFile) -> tuple[list[Staged], list[Problem]]:
-    """Every stage, and what the planner says against them."""
+    """Every stage, and the planner's problems with it."""
     problems: list[Problem] = []
     cluster = _cluster(file, problems)
     known = cluster is not None
@@ -106,7 +106,7 @@ class _Planning:
         stage = self._stage
         pattern = stage.nodes if patterns and self._selects(stage.nodes) else None
         if not patterns and stage.launch.get("spares"):
-            stage = replace(stage, launch={**stage.launch, "spares": ()})  # of nodes that nobody knows here
+            stage = replace(stage, launch={**stage.launch, "spares": ()})  # of nodes that are not known here
         condition = self._plan(_condition_alone(stage, self._span("when")))
         if stage.kind == "check" and stage.check not in CHECKS:
             return None
@@ -127,7 +127,7 @@ class _Planning:
         return True
 
     def _plan(self, stage: Stage) -> PlannedStage | None:
-        # How many nodes it wants is told of all stages together.
+        # The number of nodes is judged for all stages together.
         playbook = Playbook(self._file.playbook.name, (replace(stage, min_nodes=None),), vars=self._file.playbook.vars)
         try:
             return make_plan(playbook, self._cluster, Choice()).stages[-1]

@@ -1,6 +1,6 @@
 """Messages and lines of files as they are shown: without the secrets that lint finds in those files.
 
-What is shown ends up in the logs of CI, which are read by many.
+Output of lint goes into logs of CI, which many people read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a rule looks at: a file read as its author wrote it, as far as it can be read, and where each value stands."""
+"""The inputs of rules: a file as its author wrote it, as far as it can be read, and the place of each value."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class InventoryFile:
     def sound(self, *names: str) -> bool:
         """Whether no value of these keys was found wrong anywhere in the file: `sound("gpus", "backend")`.
 
-        A rule asks before it judges: the default that took a wrong value's place is nothing the user wrote. With a
-        whole block its keys are lost, and a key that nobody knows may be any key misspelt.
+        A rule asks before it judges: the default in place of a wrong value was not written by the user. With a whole
+        block its keys are lost, and an unknown key may be any key misspelt.
         """
         return not any(_spoils(keys, names) for keys in self.wrong)
 
@@ -124,7 +124,7 @@ def wrote(file: InventoryFile, *keys: str) -> bool:
 def trusted(file: InventoryFile, *names: str) -> Sequence[Node]:
     """The nodes of which nothing was found wrong that these keys (`gpus`, `ssh`) depend on.
 
-    A key that nobody knows may be any key misspelt. What is left out is a problem of its own already.
+    An unknown key may be any key misspelt. Values that are left out are problems already.
     """
     if not file.wrong:
         return file.inventory.nodes
@@ -153,7 +153,7 @@ def said(file: InventoryFile, block: str, name: str) -> bool:
 def places(file: InventoryFile, nodes: Iterable[Node], *key: str) -> Iterator[tuple[Span | None, list[Node]]]:
     """Each place that gives these nodes a value for the key, once, with the nodes that have it from there.
 
-    Where nobody wrote a value, the place is the node's own key.
+    Without a value, the place is the node's own key.
     """
     found: dict[Span | None, list[Node]] = {}
     for node in nodes:
@@ -193,7 +193,7 @@ def node_span(file: InventoryFile, node: Node) -> Span | None:
 
 
 def level(file: InventoryFile, node: Node, *key: str) -> str | None:
-    """Which level gave the value: `defaults`, `group rack1`, `node`; None if nobody did."""
+    """Which level gave the value: `defaults`, `group rack1`, `node`; None if there is no value."""
     return next((one.level for one in file.origins.candidates(node.name, key) if one.wins), None)
 
 
@@ -222,12 +222,12 @@ def each(nodes: Sequence[Node]) -> str:
 
 
 _ANY = ""
-"""Stands for every key: what is wrong may have been meant for any."""
+"""Means every key: the wrong value may have been meant for any."""
 
 
 @dataclass(slots=True)
 class _Doubt:
-    """The nodes that a wrong value leaves doubt about."""
+    """The nodes that a wrong value makes doubtful."""
 
     all: bool = False
     entries: set[Keys] = field(default_factory=set)

@@ -20,7 +20,7 @@ from runbook.model.errors import FilesWrong, Problem, Span
 
 
 class RuleFailed(Exception):
-    """A rule raised, whatever stood in the file: a bug of ours, told with the rule and the file."""
+    """A rule raised: a bug of ours, reported with the rule and the file."""
 
 
 _MOST = 500  # findings of one rule in one file that are shown; more are one mistake, made by what wrote the file
@@ -46,7 +46,7 @@ def lint(paths: Sequence[str]) -> Report:
         notes = [f"{read.document.path}: neither an inventory nor a playbook" for read in reads if read not in ours]
         notes += [f"{one.path}: left out: it leads out of what is linted, to {one.leads_to}" for one in chosen.outside]
         if not ours and chosen.excluded and not notes and all(one.named for one in chosen.excluded):
-            # Whoever named them knows: pre-commit names every file that changed.
+            # Named files are not reported: pre-commit names every file that changed.
             return Report(
                 (), (), tuple(f"{one.path}: excluded" for one in chosen.excluded), RedactedReport({}, ()).lines
             )
@@ -151,7 +151,7 @@ def _run_rules(
 def _bounded(problems: Iterable[Problem], file: str, ignored: Collection[str]) -> Iterator[Problem]:
     """All findings of a rule; of more than `_MOST_LOOKED_FOR` of one kind, these and a problem that says so.
 
-    Secrets are never cut short: what is not found is not starred.
+    Secrets have no such limit: one that is not found is not masked.
     """
     counts: Counter[str] = Counter()
     for problem in problems:
@@ -190,7 +190,7 @@ def _without_silenced(
         ignored = settings_of(file).ignored(file)
         left += [finding for finding in kept if finding.rule.always or finding.rule.id not in ignored]
         left += [finding_of(problem, file) for problem in problems]
-        # Of a file that was not read in full, or not looked through, nobody knows what else would be found.
+        # What else would be found in a file that was not read in full, or not searched, is not known.
         if not read.problems and not any(finding.rule.id == "file.too-many-findings" for finding in kept):
             left += [finding_of(unused_silence(silence), file) for silence in unused]
     return left + [finding for others in by_file.values() for finding in others]
@@ -199,8 +199,8 @@ def _without_silenced(
 def without_echoes(findings: list[LintFinding], of_loading: Collection[Problem]) -> list[LintFinding]:
     """Rules' findings without those about a value that is known to be wrong.
 
-    That is one whose YAML was not what its author meant, one that loading refuses, and for what other YAML readers
-    would make of it any error. A secret is one all the same, and only what is told can be starred.
+    That is one whose YAML was not what its author meant, one that loading refuses, and any error, for rules on how
+    other YAML readers see it. A secret is kept all the same, and only found ones can be masked.
     """
     misread = [problem.span for problem in of_loading if problem.span and problem.id.startswith("yaml.")]
     refused = {_start(problem.span) for problem in of_loading if problem.span}

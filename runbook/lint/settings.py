@@ -51,7 +51,7 @@ class LintSettings:
         return any(self._fits(glob, path) for glob in self.exclude)
 
     def ignored(self, path: str) -> frozenset[str]:
-        """The rules that are not told about this file."""
+        """The rules that are ignored for this file."""
         return self.ignore.union(*(ids for glob, ids in self.per_file.items() if self._fits(glob, path)))
 
     def _fits(self, glob: str, path: str) -> bool:
@@ -92,7 +92,7 @@ def _settings_in(folder: str) -> LintSettings | None:
     settings = _from_yaml(yaml_file, folder)
     if from_toml is None:
         return settings
-    message = f"there are settings in {TOML_FILE} of this folder as well, and these here win"
+    message = f"{TOML_FILE} of this folder has settings as well, and these here win"
     problem = Problem("settings.two-files", message, Span(settings.source, 1, 1), "keep one of the two")
     return replace(settings, problems=(*settings.problems, problem))
 
@@ -131,7 +131,7 @@ def _from_toml(path: Path, folder: str) -> LintSettings | None:
         text = path.read_text(encoding="utf-8-sig")
         data = tomllib.loads(text)
     except (OSError, UnicodeDecodeError):
-        return None  # other tools will say so; nothing shows that it is about us
+        return None  # other tools will report it; nothing shows that it is about lint
     except tomllib.TOMLDecodeError as error:
         if "tool.runbook" not in text:
             return None

@@ -20,7 +20,7 @@ _NOQA = re.compile(r"#\s*noqa\b(?P<colon>\s*:)?(?P<said>[^#]*)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class SilencedRule:
-    """`line` is the one it speaks of; `span` is where the rule's id stands in the comment."""
+    """`line` is the one it silences; `span` is where the rule's id stands in the comment."""
 
     rule: str
     line: int
@@ -121,7 +121,7 @@ def _lines(lines: list[str]) -> Iterator[tuple[int, str, int]]:
 
 
 class _Comments:
-    """Tells a `#` that begins a comment from one that stands inside a text."""
+    """Distinguishes a `#` that begins a comment from one inside a text."""
 
     def __init__(self, document: Document) -> None:
         self._lines = document.lines

@@ -1,5 +1,3 @@
-"""Outputs of tools: of those that a check runs, that people paste, or that `runbook collect` gathers. Pure.
-
-A parser a tool: text to facts, and beside it the judge that live checks and `diagnose` share.
-`diagnose/tool_outputs.py` holds every form that is known.
-"""
+"""Parsers for outputs of tools: run by a check, pasted by people, or gathered by `runbook collect`. Pure. One parser
+for each tool: text to facts, and beside it the judge that live checks and `diagnose` share. `diagnose/tool_outputs.py`
+holds every form that is known."""

@@ -13,7 +13,7 @@ WARN_S, FAIL_S = 2.0, 10.0
 
 
 def _loose(why: str, lines: Sequence[int]) -> Reading:
-    """A clock that follows nobody: it may be right all the same."""
+    """A clock that follows no other: it may be right all the same."""
     found = Reading()
     found.proves("clock-skew", f"this clock follows no other: {why}", lines, "low", way="follows-none")
     found.explains("clock-skew", f"a clock follows no other: {why}", lines, way="follows-none")

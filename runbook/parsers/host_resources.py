@@ -89,7 +89,7 @@ def memory(text: str) -> Reading | None:
 # --- ulimit -a and /proc/PID/limits ---------------------------------------------------------------------------------
 
 MEMLOCK_KIB = 64 << 10
-"""Below it two nodes do not get up over RDMA, for the live check as well. RDMA pins what it moves, and the kernel
+"""Below it two nodes cannot start over RDMA; the live check uses it as well. RDMA pins what it moves, and the kernel
 counts it (ib_umem_get fails with ENOMEM beyond the limit, and NCCL with `ibv_reg_mr failed: Cannot allocate memory`).
 One connection of NCCL pins 4 MiB for each of its channels, of which there are 2 to 32."""
 
@@ -97,7 +97,8 @@ USUAL_KIB = 1024
 """Up to here every use of RDMA fails; 8 MiB is what new systems start with, and says little of one that has no RDMA."""
 
 FILES = 256
-"""Fewer open files are not enough, for the live check as well: torch, its libraries and its threads hold about 100."""
+"""Fewer open files are not enough; the live check uses it as well: torch, its libraries and its threads hold about
+100."""
 LIMIT = r"unlimited|-?\d+"
 MEMLOCK = (
     re.compile(rf"(?:max )?locked memory\s*\((?P<unit>kbytes|bytes)(?:, -l)?\)\s+(?P<value>{LIMIT})\s*\Z"),

@@ -17,7 +17,7 @@ from runbook.parsers.tool_reading import CUT, Reading, some
 PortCause = Literal["ib-port-initializing", "ib-port-not-active"]
 WAITING = ("initializing", "armed")
 STATES = ("active", "down", *WAITING)
-"""The states that a port can be in; another word is the half of one."""
+"""The states that a port can be in; another word is cut off."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Port:
 
     @property
     def cause(self) -> PortCause | None:
-        """What its states prove to be wrong. A link that is up and waits for a subnet manager is told apart; RoCE has
-        none."""
+        """What its states prove to be wrong. A link that is up and waits for a subnet manager has its own cause; RoCE
+        has no subnet manager."""
         if self.state in WAITING and self.physical == "linkup" and not self.ethernet:
             return "ib-port-initializing"
         return None if self.sound else "ib-port-not-active"
@@ -142,7 +142,7 @@ def as_rate(text: str | None) -> float | None:
 # --- the output of ibstat and ibstatus ------------------------------------------------------------------------------
 
 PHYSICAL = {
-    "polling": "Polling: no cable, or nobody at its other end",
+    "polling": "Polling: no cable, or nothing at its other end",
     "disabled": "Disabled: switched off",
     "linkup": "LinkUp",
 }
@@ -165,7 +165,7 @@ def read(text: str) -> Reading | None:
 
 
 def _whole(block: PortBlock) -> bool:
-    """Down to its last field, with a state that is known, and no half word."""
+    """Whether it is complete to its last field, with a known state and no cut word."""
     port = block.port
     last = {"link_layer"} if _of_ibstatus(block) else {"port guid", "link layer"}
     return (
@@ -188,7 +188,7 @@ def _of_ibstatus(block: PortBlock) -> bool:
 
 
 def _all_listed(text: str, seen: Sequence[PortBlock]) -> bool:
-    """Every adapter with as many ports as it says it has; all of them as talkative as the others."""
+    """Every adapter with as many ports as it says it has; all of them with the same number of fields."""
     promised = sum(int(found) for found in re.findall(r"^[ \t]*Number of ports: (\d+)", text, re.MULTILINE))
     adapters = len(re.findall(r"^[ \t]*CA '", text, re.MULTILINE))
     if adapters and (promised != len(seen) or adapters != len({block.hca for block in seen})):

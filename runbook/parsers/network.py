@@ -1,7 +1,7 @@
 """ip, ifconfig, getent, sysctl, ss, netstat and lsof: interfaces, routes, what a name means, and who listens on which
 port.
 
-A listener is no fault; it explains a port that is in use.
+A listener is not a fault; it explains a port that is in use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """nvidia-smi and the NVIDIA driver's kernel log, for live checks and pasted outputs: facts, and what both judge alike.
 
-What is not understood is told apart from what is not there. Numbers of Xids are those of NVIDIA's catalogue (r590).
+Output that is not understood is distinguished from a missing value. Numbers of Xids are those of NVIDIA's catalogue
+(r590).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 NOT_TOLD = re.compile(
     r"\A\[?(n/a|not supported|not available|insufficient permissions|requested .* deprecated)\]?\Z", re.I
 )
-"""A field that this GPU or driver does not have, or does not tell us: no sign of a fault."""
+"""Values of a field that this GPU or driver does not have or show: not a sign of a fault."""
 
 BROKEN = re.compile(r"\[?(unknown error|gpu is lost|gpu requires reset|err!?)\]?\Z", re.I)
 """What stands in a field when the driver cannot read the GPU."""
@@ -102,7 +103,7 @@ def parse_gpus(text: str, fields: Sequence[str], complaints: str = "") -> Listin
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """A process that computes on a GPU. `mib` is the GPU memory it holds, None where the driver does not tell."""
+    """A process that computes on a GPU. `mib` is the GPU memory it holds, None if the driver does not say."""
 
     pid: int
     uuid: str
@@ -276,7 +277,7 @@ def outside_the_fabric(entries: Mapping[str, str]) -> tuple[str, str] | None:
 # --- Xid and SXid lines of the kernel's log -------------------------------------------------------------------------
 
 RECENT_S = 3600.0
-"""A fault older than this has been mended since, or shows in what nvidia-smi says: it is no more than a hint."""
+"""A fault older than this has been mended since, or shows in what nvidia-smi says: it is only a hint."""
 
 CAUSE_OF: Mapping[int, str] = {
     79: "gpu-fell-off-bus",
@@ -293,7 +294,7 @@ MENDED_BY: Mapping[str, str] = {
 """The way to mend what an Xid tells, of a GPU that is still listed."""
 
 APPLICATION = {13: "a bad memory access", 31: "a page fault", 43: "a stopped channel", 45: "a removed channel"}
-"""What a program does to itself. It says nothing about the machine, unless it follows one GPU."""
+"""Xids that a program causes itself. They say nothing about the machine, unless they follow one GPU."""
 
 XID = re.compile(r"\bXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): (?P<number>\d+)(?P<text>.*)")
 SXID = re.compile(r"\bSXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): (?P<number>\d+), (?P<text>Fatal\b.*)")
@@ -333,7 +334,7 @@ def events(lines: Iterable[str], uptime_s: float) -> list[XidEvent]:
             found = [event for event in found if event.bus != bus]
             continue
         stamp = STAMP.match(line)
-        # dmesg and journalctl both tell it, the one with microseconds more or less.
+        # dmesg and journalctl both show it, with slightly different microseconds.
         key = (stamp[1][:-4] if stamp else line, match[0])
         if key in seen:
             continue

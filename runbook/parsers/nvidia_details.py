@@ -37,7 +37,7 @@ def read(text: str) -> Reading | None:
 
 def _unknown(text: str, attached: float | None, gpus: Mapping[str, Entries]) -> str:
     if attached is None or not gpus:
-        return "it is an excerpt: what stands in the rest is not known"
+        return "it is an excerpt: the rest is not known"
     if len(gpus) != attached:
         return f"it shows {len(gpus)} of {attached:.0f} GPUs"
     sections = [set(entries) for entries in gpus.values()]

@@ -42,7 +42,7 @@ def fabric_manager(text: str) -> Reading | None:
         says = "the NVSwitch fabric manager does not run: CUDA will not start on GPUs that are connected by NVSwitch"
         reading.proves("fabricmanager-down", says, failed[:4], way="version")
     elif not (running and configured):
-        reading.unknown = "it does not tell that the fabric manager runs"
+        reading.unknown = "it does not show that the fabric manager runs"
     return reading
 
 

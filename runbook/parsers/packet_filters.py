@@ -1,8 +1,6 @@
-"""Listings of packet filters: iptables -L, iptables-save, nft, ufw, firewalld. A filter is no fault; it explains one.
-
-Whether a port is open is told only where the listing decides it. `iptables -L` leaves the interfaces out, nft's text
-has more words than are read here: then it is undetermined, never open.
-"""
+"""Listings of packet filters: iptables -L, iptables-save, nft, ufw, firewalld. A filter is not a fault; it explains
+one. Whether a port is open is said only when the listing decides it. `iptables -L` leaves the interfaces out, nft's
+text has more words than are read here: then it is undetermined, never open."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from runbook.parsers.tool_reading import CUT, Reading, numbered
 
 ALSO = ("firewall-reject", "data-ports-blocked")
 FOREIGN = Flow("198.51.100.23", "203.0.113.9", 45_678)
-"""A peer's connection to one of the ports that ranks take: an address and a port that no rule of anybody names."""
+"""A peer's connection to one of the ports that ranks use: an address and a port that no rule names."""
 BLOCKS = "blocks what no rule allows"
 OTHER = "an-interface"
 """One that no rule names, and that is not the loopback."""

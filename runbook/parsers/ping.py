@@ -80,7 +80,7 @@ def _one_of_several(text: str, start: int, end: int) -> _Ping:
 
 
 def _only_large_vanish(pings: Sequence[_Ping]) -> _Ping | None:
-    """The ping of full-size packets that nobody answered, where the same target answers small ones."""
+    """The unanswered ping of full-size packets to a target that answers small ones."""
     answered = {one.target for one in pings if one.answered and one.size < LARGE}
     silent = (one for one in pings if one.faults and not one.answered and one.size >= LARGE)
     return next((one for one in silent if one.target in answered), None)

@@ -1,6 +1,6 @@
 """ibportstate, rdma link and perfquery: single ports, all RDMA ports, and the counters of a port.
 
-The counters count since somebody last reset them, and stop at their largest value.
+The counters count since they were last reset, and stop at their largest value.
 """
 
 from __future__ import annotations

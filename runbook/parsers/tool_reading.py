@@ -1,4 +1,4 @@
-"""What one output of a tool says: the faults that it proves, and what it explains of other causes."""
+"""The result of reading one output of a tool: the faults that it proves, and the causes that it explains."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """What explains a cause that logs show, and is no fault by itself.
+    """Support for a cause that logs show, which is not a fault by itself.
 
     `about` is a word, `ports` a range that the log's lines must name for it to count; without them it always does.
     """
@@ -39,8 +39,8 @@ class Support:
 
 @dataclass(slots=True)
 class Reading:
-    """`unknown` says why this proves no health: it is cut, in another language, of a version that nobody here knows.
-    `tool` is told by whoever knows whose output it was."""
+    """`unknown` says why this proves no health: it is cut, in another language, of an unknown version.
+    `tool` is set by the caller, which knows the tool."""
 
     unknown: str = ""
     tool: str = ""

@@ -192,7 +192,7 @@ def test_what_cannot_be_read_is_listed_and_never_healthy(tmp_path: Path, kind: s
 def test_the_page_for_people_lists_what_was_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     beside(tmp_path, "core", b"\x7fELF" + NOISE)
     assert main(["diagnose", str(tmp_path)]) == 1
-    assert f"  not read   {tmp_path / 'core'}: it is no text but a program or a core dump" in capsys.readouterr().out
+    assert f"  not read   {tmp_path / 'core'}: it is not text but a program or a core dump" in capsys.readouterr().out
     (tmp_path / "good.log").write_bytes(KILLED)
     assert main(["diagnose", str(tmp_path)]) == 0
     assert "not read" in capsys.readouterr().out

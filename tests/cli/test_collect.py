@@ -178,7 +178,7 @@ def test_a_run_whose_inventory_is_gone_is_still_worth_sending(say: Say, folder: 
     run = make_run(folder, inventory="gone.yml")
     said = say("--run-dir", str(run))
     assert said.code == 3, said
-    assert "the run's inventory, gone.yml, is not there" in said.out
+    assert "the run's inventory, gone.yml, does not exist" in said.out
     assert "run/result.json" in said.files()
     (folder / "gone.yml").write_text("nodes: {}\n")
     assert say("--run-dir", str(run), "--out", "b.tar.gz").code == 3

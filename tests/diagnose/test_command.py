@@ -188,7 +188,7 @@ def test_bytes_that_are_no_text_are_not_healthy(tmp_path: Path) -> None:
     (tmp_path / "core.log").write_bytes(random.Random(1).randbytes(100_000))
     told = diagnose(tmp_path / "core.log")
     assert (told.exit_code, told.first) == (1, "insufficient-evidence")
-    assert "is no text" in told.causes[0]["says"]
+    assert "is not text" in told.causes[0]["says"]
     hole = HEALTHY.encode() + bytes(100_000) + HEALTHY.encode()  # truncated while its writer went on
     (tmp_path / "hole.log").write_bytes(hole)
     assert diagnose(tmp_path / "hole.log").causes == []

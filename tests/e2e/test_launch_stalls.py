@@ -115,7 +115,7 @@ PACES = {
     "a checkpoint of rank 0": (220, "time.sleep(1.0 if rank == 0 and step % 20 == 19 else 0.15)"),
     "computing in Python": (
         200,
-        "end = time.process_time() + 0.1\n    while time.process_time() < end: pass\n    time.sleep(0.1)",
+        "end = time.process_time() + 0.04\n    while time.process_time() < end: pass\n    time.sleep(0.16)",
     ),
     "a child now and then": (100, "subprocess.run(['sleep', '1.5']) if step % 10 == rank else time.sleep(0.15)"),
 }

@@ -1,4 +1,4 @@
-"""Attempts of a job whose nodes nobody has to reach: places, journals as keepers write them, and a kept processes of real logs."""
+"""Made-up attempts of a job, without nodes: places, journals as keepers write them, and processes with real logs."""
 
 from __future__ import annotations
 

@@ -240,8 +240,10 @@ def _router(pair: Pair) -> tuple[str, Finding] | None:
         if cause == "firewall-reject":
             return pair.source, finding_for(
                 "firewall-reject",
-                f"{router}, on the way from {pair.source} to {pair.peer}, rejects it ({says}); it is no node of the "
-                "inventory",
+                (
+                    f"{router}, on the way from {pair.source} to {pair.peer}, rejects it ({says}); it is not a "
+                    "node of the inventory"
+                ),
                 lines,
                 (pair.peer,),
                 way="router",

@@ -267,7 +267,7 @@ def decoded(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
             "it begins with NUL bytes (a hole, as truncating a file leaves that is still written); they were dropped"
         )
     if kind := next((kind for magic, kind in FORMATS if head.startswith(magic)), None):
-        account.unread(f"it is no text but {kind}")
+        account.unread(f"it is not text but {kind}")
         return
     whole = chain([head], rest)
     encoding, marked = _encoding(head)
@@ -341,7 +341,7 @@ def _plain(chunks: Iterable[bytes], account: Account) -> Iterator[bytes]:
             foreign = foreign or is_foreign(part)
         yield text
     if binary:
-        account.unread("it is no text, or part of it is none")
+        account.unread("it is not text, or part of it is not")
     elif foreign:
         account.unread("its letters are neither UTF-8 nor UTF-16 (`iconv -f ENCODING -t UTF-8`)")
     elif tail == bytes(END):

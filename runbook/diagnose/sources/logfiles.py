@@ -142,7 +142,9 @@ def _named(name: str, inside: FoundLogs) -> Problem | None:
     elif not path.exists():
         return Problem("arguments.no-such-log", f"there is no file {name}")
     elif not path.is_file() and not path.is_fifo():  # a shell's <(…) is a pipe
-        return Problem("arguments.no-such-log", f"{name} is no file: it has no end, or nothing in it is a log")
+        return Problem(
+            "arguments.no-such-log", f"{name} is not a regular file: it has no end, or nothing in it is a log"
+        )
     elif not os.access(path, os.R_OK):
         return Problem("arguments.unreadable-log", f"{name} may not be read by this user")
     else:

@@ -90,7 +90,7 @@ def read_run(folder: Path) -> OwnRun:
     except OSError as error:
         return OwnRun(folder, UNFINISHED, None, (), error.strerror or str(error))
     except (ValueError, LookupError, RecursionError) as error:
-        why = "it breaks off, or is no verdict of a run that is known here"
+        why = "it breaks off, or is not a verdict that is known here"
         return OwnRun(folder, UNFINISHED, None, (), f"{why} ({type(error).__name__})")
 
 

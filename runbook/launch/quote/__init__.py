@@ -44,7 +44,7 @@ class Dialect:
     """One shell: its kind of literal, the filters its templates print values through, and the bytes of its scripts.
 
     `setting` makes the statement that puts NAME and VALUE into the environment. `check_names` and `check_command`
-    refuse what no single value is to blame for.
+    refuse combinations of values.
     """
 
     literal: type[Literal]
@@ -68,7 +68,7 @@ def one_line(value: object) -> str:
 
 
 def shown(text: str) -> str:
-    """A value as an error message shows it: escaped, and not 8,000 characters of it."""
+    """A value as an error message shows it: escaped and shortened."""
     quoted = ascii(text)
     return quoted if len(quoted) <= 60 else f"{quoted[:40]}…{quoted[-16:]}"
 
@@ -88,4 +88,4 @@ def printable(value: object) -> str:
 
 
 def nothing_to_check(_: Sequence[str]) -> None:
-    """For shells in which values stand for themselves."""
+    """For shells in which values need no special form."""

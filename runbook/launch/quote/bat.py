@@ -1,4 +1,4 @@
-"""Literals of cmd.exe, and of the C runtime that takes a command line apart after it.
+"""Literals of cmd.exe, and of the C runtime that splits a command line after it.
 
 Everything stands in double quotes, which keep `& | < > ^ ( )` and spaces; `%` is doubled; `!` is nothing special,
 since the script turns delayed expansion off. A double quote would end the quotes, and nothing undoes that: refused.
@@ -109,7 +109,7 @@ def interpreters(value: object) -> Bat:
 
 
 def read_again(words: Sequence[str]) -> bool:
-    """Whether one of the words would be another after a batch file has handed it on: `call` looks for these once more.
+    """Whether a batch file would change one of the words: `call` interprets these once more.
 
     (Double quotes change as well; no .bat carries them in the first place.)
     """
@@ -122,7 +122,7 @@ def has_place(words: Sequence[str]) -> bool:
 
 
 def has_folder(value: object) -> bool:
-    """Whether the program is named with its folder, so that PATH has no say."""
+    """Whether the program is named with its folder, so that PATH does not matter."""
     return any(separator in str(value) for separator in "/\\:")
 
 
@@ -166,7 +166,7 @@ def label(value: object) -> Bat:
     """A place in the script to go to."""
     text = str(value)
     if not re.fullmatch(r"[a-z][a-z-]*", text):
-        raise ValueError(f"{text!r} is no label of ours")
+        raise ValueError(f"{text!r} is not a label of ours")
     return Bat(text)
 
 
@@ -174,7 +174,7 @@ def own_file(value: object) -> Bat:
     """The name of a file of ours, which has nothing to quote."""
     text = str(value)
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
-        raise ValueError(f"{text!r} is no file name of ours")
+        raise ValueError(f"{text!r} is not a file name of ours")
     return Bat(text)
 
 
@@ -227,7 +227,7 @@ def encode(text: str) -> bytes:
 
 def _files(text: str, endings: Sequence[str]) -> Bat:
     if set(text) & set('*?<>|"') or not text:
-        raise CannotQuote('is no name for a program on Windows: it is empty or has one of * ? < > | "', text)
+        raise CannotQuote('is not a valid program name on Windows: it is empty or has one of * ? < > | "', text)
     path = f"{_HERE}{_path(text[2:])}" if text.startswith("./") else _place(text)
     return Bat(" ".join(f'"{path}{ending}"' for ending in endings))
 

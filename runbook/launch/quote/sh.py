@@ -26,7 +26,7 @@ OWN_NAMES = frozenset(
 """Names that dash or bash write themselves, or live by: the value would not arrive, or would break the script."""
 
 KEYWORDS = frozenset("case do done elif else esac fi for function if in select then time until while".split())  # noqa: SIM905
-"""Words that mean something to a shell where a command begins. Quoted, nobody who reads the script mistakes them."""
+"""Reserved words of a shell, which are quoted for readers of the script."""
 
 _PLAIN = re.compile(r"\A[A-Za-z0-9_./:,@%+-][A-Za-z0-9_./:,@%+=-]*\Z")
 

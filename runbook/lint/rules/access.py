@@ -30,7 +30,7 @@ def loopback_address(file: InventoryFile) -> Iterator[Problem]:
 
 
 def local_twins(file: InventoryFile) -> Iterator[Problem]:
-    """Nodes on this very machine are told apart by nothing but their addresses."""
+    """Nodes on this very machine differ only in their addresses."""
     first: dict[str, Node] = {}
     twins: list[Node] = []
     for node in trusted(file, "address", "connection"):
@@ -136,7 +136,7 @@ def link_local_address(file: InventoryFile) -> Iterator[Problem]:
 
 
 def padding_differs(file: InventoryFile) -> Iterator[Problem]:
-    """`gn01` at the host name `gn1`: what comes of ranges that are padded differently."""
+    """`gn01` at the host name `gn1`: the result of ranges that are padded differently."""
     nodes = [node for node in trusted(file, "address") if node.address != node.name and _repadded(node)]
     for span, some in places(file, nodes, "address"):
         node = some[0]
@@ -166,7 +166,7 @@ def _has(nodes: Sequence[Node]) -> str:
     return "has" if len(nodes) == 1 else "have"
 
 
-# Getting in: jump hosts, waits, and logins that nobody uses.
+# Logging in: jump hosts, waits, and logins that are not used.
 
 _PLAIN = Ssh()
 _NO_LOGIN = ("local", "agent", "slurm", "kubernetes")
@@ -199,7 +199,7 @@ def _host_and_port(hop: str) -> tuple[str, str]:
 
 
 def unused_ssh(file: InventoryFile) -> Iterator[Problem]:
-    """Defaults are for the other nodes; what a node says itself that nobody logs in to is for nobody."""
+    """Defaults are for the other nodes; a node without a login has no use for login settings of its own."""
     others = [
         node for node in trusted(file, "ssh", "connection") if node.connection in _NO_LOGIN and node.ssh != _PLAIN
     ]
@@ -207,7 +207,7 @@ def unused_ssh(file: InventoryFile) -> Iterator[Problem]:
         keys = [key for key in file.origins.keys(node.name) if key[0] == "ssh"]
         own = [key for key in keys if level(file, node, *map(str, key)) == "node"]
         if own:
-            message = f"`{node.name}` is `connection: {node.connection}`: nobody logs in, and `ssh` is not read"
+            message = f"`{node.name}` is `connection: {node.connection}`: there is no login, and `ssh` is not read"
             entry = file.origins.entry(node.name)
             yield Problem(
                 "inventory.unused-ssh", message, file.document.key_span(*entry, "ssh"), "remove one of the two"
@@ -223,7 +223,7 @@ def connect_timeout(file: InventoryFile) -> Iterator[Problem]:
         yield Problem("inventory.connect-timeout", message, span, "a plain number is seconds: write for example 10s")
 
 
-# Pods: how they are named where nobody asks for one, and where the others are to dial them.
+# Pods: their names when none is given, and the addresses at which the others dial them.
 
 
 def unused_kubernetes(file: InventoryFile) -> Iterator[Problem]:

@@ -15,7 +15,7 @@ from runbook.model.errors import FilesWrong, Problem
 
 
 def named_inventory(playbooks: Sequence[ReadFile], linted: Sequence[ReadFile], reading: ReadFiles) -> Iterator[Problem]:
-    """Each playbook's, once it cannot be used. What is wrong with one that is linted itself is told there."""
+    """Each playbook's, once it cannot be used. Mistakes in one that is linted itself are reported there."""
     for playbook in playbooks:
         path = inventory_named(playbook.document)
         span = playbook.document.span("inventory")

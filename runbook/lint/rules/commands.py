@@ -49,7 +49,7 @@ def shell_in_command(staged: Staged) -> Iterator[Problem]:
 
 
 def workdir_of_launch(staged: Staged) -> Iterator[Problem]:
-    """What is said of an inventory's paths holds for this one."""
+    """The text about an inventory's paths holds for this one."""
     given = staged.stage.launch.get("workdir")
     if not isinstance(given, str) or is_template(given) or not staged.sound("launch", "workdir"):
         return
@@ -111,7 +111,7 @@ def _span(staged: Staged, index: int) -> Span | None:
     return staged.stage.launch_spans.get(("command", index), staged.stage.span)
 
 
-# What a launch's command says of the job itself, the same to every rank: a rank, and where to dial.
+# Options in a launch's command that are the same for every rank: a rank, and the endpoint to dial.
 
 _OPTION = re.compile(r"--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.*))?", re.DOTALL)
 _ENDPOINT = re.compile(r"(?:[a-z]+://)?(\[[^\]]*\]|[^/:\s]*|[0-9A-Fa-f:]*)(?::[0-9]+)?(?:[/?].*)?")
@@ -182,7 +182,7 @@ def _options(staged: Staged) -> Iterator[tuple[str, str, int]]:
             yield option[1], words[index + 1], index + 1
 
 
-# Shell stages that wait for a person, never end, or leave something running.
+# Shell stages that wait for input, never end, or leave something running.
 
 _SEPARATOR = re.compile(r"&&|\|\||[;|\n()]|&(?![>0-9])")
 _WRAPPERS = {"sudo", "env", "nice", "nohup", "time", "exec", "stdbuf", "command"}
@@ -260,20 +260,20 @@ def _asks(words: list[str]) -> tuple[str, str] | None:
             option == "--non-interactive" or re.fullmatch(r"-[A-Za-z]*n[A-Za-z]*", option) for option in options
         ):
             return (
-                "sudo would ask for a password, and nobody is there to type it",
+                "sudo would ask for a password, and no person can type it",
                 "`sudo -n` fails at once where it must",
             )
     bare = _unwrapped(words)
     program = bare[0]
     if program in _EDITORS:
-        return f"`{program}` waits for somebody at a terminal, and there is none", "use a command that only prints"
+        return f"`{program}` waits for input at a terminal, and there is none", "use a command that only prints"
     flag = _ASSUME_YES.get(program)
     if flag and _INSTALLING & set(bare[1:]) and program != "conda" and not _agrees(bare, flag):
         if program in ("apt", "apt-get") and "update" in bare[1:]:
             return None
-        return f"`{program}` would ask whether to go on, and nobody answers", f"add {flag}"
+        return f"`{program}` would ask whether to go on, and gets no answer", f"add {flag}"
     if program == "ssh-copy-id" or (program == "read" and len(words) == len(bare)):
-        return f"`{program}` waits for somebody to type", "stdin is closed in a stage"
+        return f"`{program}` waits for input", "stdin is closed in a stage"
     return None
 
 

@@ -35,7 +35,7 @@ _CLOSED = (
 """Families of which the table has every name, as of its date."""
 
 _OPEN = ("TORCH_", "PYTORCH_", "TP_", "XLA_PYTHON_", "CUDA_")
-"""Families with names of many other programs: only a slip of the pen can be told from these."""
+"""Families with names of many other programs: only a typing error can be distinguished from these."""
 
 _PLUGINS = re.compile(
     r"NCCL_(OFI|TESTS|GPUDIRECTTCPX|FASTRAK|SHIMNET|GIB|TUNER|UCX|SHARP|IBEXT|INSPECTOR|PROFILE|PROFILER|PLUGIN|EFA|"
@@ -44,10 +44,10 @@ _PLUGINS = re.compile(
     r"|NCCL_(HOME|DIR|ROOT|ROOT_DIR|PATH|VERSION|INSTALL_PATH|LIB|LIBRARY|LIBRARIES|INCLUDE|INCLUDES|INCLUDE_DIR|"
     r"INCLUDE_DIRS|LIB_DIR|LIBRARY_PATH)$"
 )
-"""Read by plugins of NCCL, by its test programs and by builds: not NCCL's own, and nobody has a full list."""
+"""Read by plugins of NCCL, by its test programs and by builds: not NCCL's own, and there is no full list."""
 
 OLDEST_NCCL = (2, 14, 3)
-"""What PyTorch 2.0 brought, the oldest that runbook works with: what was gone by then works for nobody."""
+"""What PyTorch 2.0 brought, the oldest that runbook works with: what was removed by then never works."""
 
 
 def name_faults(name: str, *, suggest: bool = True) -> Iterator[VariableFault]:
@@ -56,10 +56,10 @@ def name_faults(name: str, *, suggest: bool = True) -> Iterator[VariableFault]:
     if variable is not None:
         yield from _of_known(variable)
     elif name.startswith("PET_"):
-        message = f"`{name}` is a flag of torchrun in disguise: it would change a launch without anybody seeing it"
+        message = f"`{name}` is a flag of torchrun in disguise: it would change a launch unnoticed"
         yield _by_hand(message, "leave it out: runbook gives torchrun every flag that it needs")
     elif name.startswith("RUNBOOK_"):
-        yield _by_hand(f"`{name}` is runbook's own, and a rank would get this value in the place of it", "leave it out")
+        yield _by_hand(f"`{name}` is runbook's own, and a rank would get this value instead", "leave it out")
     elif name != name.upper() and (name.upper() in known() or name.upper().startswith(_CLOSED)):
         message = f"`{name}` is read by nothing: names of variables are upper case"
         meant = known().get(name.upper())
@@ -136,7 +136,7 @@ def _readers(name: str) -> str:
     return "gloo" if name.startswith("GLOO_") else "PyTorch" if name.startswith("TORCH") else "NCCL"
 
 
-# Which known variable somebody meant who wrote an unknown one.
+# Which known variable an unknown one was meant to be.
 
 _SLIPS = 2  # letters wrong, missing, too many or exchanged, in a word that is long enough for it
 

@@ -43,7 +43,7 @@ _DEVICE = re.compile(r"[0-9]{1,6}|(GPU|MIG)-\S+", re.ASCII)  # CUDA stops readin
 
 
 class Contradiction(NamedTuple):
-    """`names` are the variables it is about; the first that is written somewhere is where it is shown."""
+    """`names` are the variables it is about; it is shown at the first one that the file has."""
 
     id: str
     names: tuple[str, ...]
@@ -246,7 +246,7 @@ def _place(file: InventoryFile, node: Node, one: Contradiction) -> Span | None:
 
 
 def nccl_unused(file: InventoryFile) -> Iterator[Problem]:
-    """NCCL's variables in a job that runs on gloo; told once, at the first."""
+    """NCCL's variables in a job that runs on gloo; reported once, at the first."""
     if file.inventory.rendezvous.backend != "gloo" or not file.sound("backend", "gpus", "shell", "nodes", "groups"):
         return
     settings = [one for one in of_inventory(file.document) if one.name.startswith(("NCCL_", "TORCH_NCCL_"))]
@@ -329,7 +329,7 @@ def _of_settings(document: Document, inventory: Inventory, settings: list[Writte
 
 
 def _against(document: Document, setting: WrittenVariable, text: str, interface: str) -> Iterator[Problem]:
-    """One for all nodes, so that `network.interface` says something that never happens."""
+    """One for all nodes, so that `network.interface` has no effect."""
     if not selection(text.strip()).takes(interface) and not interface.startswith(("^", "=")):
         message = f"`network.interface` says {shown(interface)}, and {_READERS[setting.name]} would use {shown(text)}"
         help = "write the one that is right in `network.interface`, or give single nodes or groups their own"

@@ -71,7 +71,7 @@ def integer_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
 
 
 def switch_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
-    """0 or 1. A word for off does what it says, for it is read as 0 too."""
+    """0 or 1. A word for off has its meaning, since it is read as 0 too."""
     bare = text.strip()
     if bare in ("0", "1") or bare.lower() in _WORDS_OFF:
         return
@@ -117,7 +117,7 @@ def _range_faults(variable: Variable, value: float, text: str) -> Iterator[Varia
     elif variable.name == "NCCL_IB_TIMEOUT" and value >= 25:
         seconds = 4.096e-6 * 2**value * 7
         message = f"with {shown(text)} NCCL notices a dead link after {seconds / 60:.0f} minutes at the earliest"
-        help = "PyTorch gives up after 10 minutes, so nobody will be told which link it was: 22 is two minutes"
+        help = "PyTorch gives up after 10 minutes, so the link will not be named: 22 is two minutes"
         yield VariableFault("slow-timeout", message, help)
 
 
@@ -198,7 +198,7 @@ def per_function_faults(variable: Variable, text: str) -> Iterator[VariableFault
         function, colon, words = part.rpartition(":")
         if colon and not _any_case(function.strip(), _FUNCTIONS):
             near = nearest(function.strip(), _FUNCTIONS)
-            message = f"{shown(function.strip())} is no function of NCCL"
+            message = f"{shown(function.strip())} is not a function of NCCL"
             yield VariableFault(
                 "bad-choice", message, f"did you mean `{near}`?" if near else f"it has {_listed(_FUNCTIONS)}"
             )
@@ -283,7 +283,7 @@ def adapter_faults(name: str, text: str) -> Iterator[VariableFault]:
     if fault is not None:
         yield fault
     elif bad_port is not None:
-        message = f"{shown(bad_port)} is no adapter with its port"
+        message = f"{shown(bad_port)} is not an adapter with its port"
         yield VariableFault(
             "bad-selection", message, "write mlx5_0:1; ports count from 1, and without one all are taken"
         )
@@ -444,7 +444,7 @@ def _spaces(variable: Variable, text: str) -> Iterator[VariableFault]:
 
 
 def _left_on(variable: Variable, text: str) -> Iterator[VariableFault]:
-    """What helps once, while looking for a fault, and costs every day."""
+    """A variable that helps to find a fault, and costs time in every job."""
     on = variable.kind in ("switch", "boolean") and is_on(variable, text)
     if variable.turns_off and on:
         message = f"`{variable.name}` switches off {variable.turns_off}"

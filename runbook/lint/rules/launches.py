@@ -235,10 +235,10 @@ def _own_homes(folder: str, nodes: Sequence[Node]) -> str | None:
     return f"`{folder}` lies in the home of {one} on {a.name} and of {other} on {b.name}: these are two folders"
 
 
-# What the scripts of a stage cannot do or carry, told by writing them as `render` does.
+# What the scripts of a stage cannot do or carry, found by writing them as `render` does.
 
 MOST_NODES = 300
-"""That many different ones are written for: who mends these has mended all."""
+"""Scripts are written for at most this many different nodes: their problems are those of all."""
 
 
 def scripts(staged: Staged) -> Iterator[Problem]:
@@ -255,7 +255,7 @@ def scripts(staged: Staged) -> Iterator[Problem]:
 
 
 def _one_of_each(cluster: Inventory) -> Inventory:
-    """One node of all that would get the same script but for names, addresses and numbers, which any shell carries."""
+    """One node of each kind: scripts of a kind differ only in names, addresses and numbers, which any shell carries."""
     kinds: dict[object, Node] = {}
     for node in cluster.nodes:
         settings = (node.shell, node.python, node.activate, node.workdir, repr(node.env), repr(node.vars))

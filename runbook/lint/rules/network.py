@@ -36,7 +36,7 @@ def interface_name(file: InventoryFile) -> Iterator[Problem]:
 
 
 def infiniband_unused(file: InventoryFile) -> Iterator[Problem]:
-    """Only told where the backend is sure to be gloo: written, or because of Windows."""
+    """Only reported when the backend is certainly gloo: written, or because of Windows."""
     inventory = file.inventory
     if inventory.infiniband is None or inventory.rendezvous.backend != "gloo":
         return
@@ -206,8 +206,8 @@ _ADDRESS = ("rendezvous", "address")
 
 
 def rendezvous_address(file: InventoryFile) -> Iterator[Problem]:
-    """Another node's address is an error. One that nobody has may be the master's second card or a name in DNS: only
-    where it is very near to the nodes' own is it told."""
+    """Another node's address is an error. One that no node has may be the master's second card or a name in DNS: it is
+    reported only when it is very near to the nodes' own."""
     inventory = file.inventory
     if len(inventory.nodes) == 1 or not wrote(file, *_ADDRESS) or not said(file, "rendezvous", "master"):
         return
@@ -242,7 +242,7 @@ def _owner(given: str, nodes: Sequence[Node]) -> Node | None:
 
 
 def _near(given: str, nodes: Sequence[Node]) -> str | None:
-    """Why an address that nobody has looks like a slip; None if it does not."""
+    """Why an address that no node has looks like a typing error; None if it does not."""
     if not is_ip(given):
         label = _label(given)
         other = next((node for node in nodes if _one_slip(label, _label(node.address))), None)
@@ -321,7 +321,7 @@ def windows_host_name(file: InventoryFile) -> Iterator[Problem]:
 
 
 def two_systems(file: InventoryFile) -> Iterator[Problem]:
-    """The fewer ones are told: they are more likely to be the slip."""
+    """The smaller group is named: the mistake is more likely there."""
     nodes = trusted(file, "shell")
     windows = [node for node in nodes if node.windows]
     others = [node for node in nodes if not node.windows]
@@ -352,7 +352,7 @@ def windows_python3(file: InventoryFile) -> Iterator[Problem]:
         node for node in trusted(file, "shell", "python") if node.windows and node.python in ("python3", "python3.exe")
     ]
     for span, nodes in places(file, given, "python"):
-        message = f"on Windows ({named(nodes)}) `python3` is often no Python, but what opens the Microsoft Store"
+        message = f"on Windows ({named(nodes)}) `python3` often opens the Microsoft Store instead of a Python"
         yield Problem("inventory.windows-python3", message, span, "write python, py, or the path of python.exe")
 
 

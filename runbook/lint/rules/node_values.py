@@ -81,7 +81,7 @@ def key_format(file: InventoryFile) -> Iterator[Problem]:
 
 def _no_key(path: str) -> tuple[str, str] | None:
     if path.lower().endswith(".pub"):
-        return "the public half, which opens no door", f"name the private one: {path[:-4]}"
+        return "the public half, with which nobody can log in", f"name the private one: {path[:-4]}"
     if path.lower().endswith(".ppk"):
         return "a key of PuTTY's, which OpenSSH does not read", "in PuTTYgen: Conversions, Export OpenSSH key"
     return None
@@ -99,7 +99,7 @@ def key_in_project(file: InventoryFile) -> Iterator[Problem]:
         yield Problem("inventory.key-in-project", message, span, help)
 
 
-# `activate`: a line for the shell that the node has, and one that leaves something behind.
+# `activate`: a line for the shell of the node, which has an effect on that shell.
 
 _POSIX = re.compile(r"^\s*source\s|\bexport\s+\w+=|/bin/activate(?![.\w])|^\s*eval\s|\$\(conda\b")
 _POSIX_DOT = re.compile(r"^\s*\.\s")  # PowerShell has that as well
@@ -180,7 +180,7 @@ def placeholder(file: InventoryFile) -> Iterator[Problem]:
 
 
 def template_in_inventory(file: InventoryFile) -> Iterator[Problem]:
-    """Only where nothing fills it in: a launch does, `vars` may be for somebody else, the loader refuses addresses."""
+    """Only where nothing fills it in: a launch does, `vars` may be for another tool, the loader refuses addresses."""
     if "{{" not in file.document.text:
         return
     for keys, value in scalars(file.document):

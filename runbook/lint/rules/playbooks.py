@@ -1,4 +1,4 @@
-"""Stages and variables of a playbook: what the planner refuses, and what can be planned but makes no sense."""
+"""Stages and variables of a playbook: errors of the planner, and plans that make no sense."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def _seconds(check: Check, name: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-# Variables that nobody uses or that hide something, and templates where none is filled in.
+# Variables that are not used or that hide something, and templates where none is filled in.
 
 _PARSED = 2000  # templates of one file; of more, every word counts as a variable that is used
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -230,13 +230,13 @@ def shadowed_facts(file: PlaybookFile) -> Iterator[Problem]:
 def templates_in_vars(file: PlaybookFile) -> Iterator[Problem]:
     for keys, text in _texts(_data(file).get("vars"), ("vars",)):
         if is_template(text):
-            message = f"`{text}` is not filled in: whoever uses the variable gets the braces"
+            message = f"`{text}` is not filled in: a stage that uses the variable gets the braces"
             help = "compute it in the stage that uses it"
             yield Problem("playbook.template-in-var", message, file.document.span(*keys), help)
 
 
 def misplaced_templates(file: PlaybookFile) -> Iterator[Problem]:
-    """At keys where nothing else would complain."""
+    """At keys where no other rule reports it."""
     stages = _data(file).get("stages")
     places: list[Keys] = [("name",), ("inventory",)]
     for index, stage in enumerate(stages if isinstance(stages, list) else ()):

@@ -1,4 +1,4 @@
-"""Secrets in plain text, and host keys that nobody checks."""
+"""Secrets in plain text, and host keys that are not checked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from runbook.model.secrets import (
 )
 
 _INSTEAD = (
-    "write `{env: NAME}`: it is taken from the environment of whoever runs, and never printed. Then revoke this one"
+    "write `{env: NAME}`: it is taken from the environment of the user who runs, and never printed. Then "
+    "revoke this one"
 )
 _AWAY = "take it out, and revoke it: the repository's history keeps it"
 _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.+))?", re.DOTALL)
@@ -161,7 +162,7 @@ def _line_starts(text: str) -> list[int]:
     return starts
 
 
-# Host keys: that nobody switches them off behind `host_keys:`.
+# Host keys: options that switch their check off in spite of `host_keys:`.
 
 _OFF = re.compile(
     r"\b(?:StrictHostKeyChecking[ =]+(?:no|off|false)\b|(?:User|Global)KnownHostsFile[ =]+(?:/dev/null|none\b|NUL\b)"
@@ -179,7 +180,7 @@ def host_keys_off(document: Document) -> Iterator[Problem]:
     for keys, value in scalars(document):
         setting = f"{keys[-1]}={value}" if keys and isinstance(keys[-1], str) else str(value)
         if _OFF.search(setting):
-            message = "this accepts any host key: whoever stands in between gets the login"
+            message = "this accepts any host key: an attacker in between gets the login"
             help = "`StrictHostKeyChecking=accept-new` trusts the first key; better, put the keys into known_hosts"
             yield Problem("ssh.host-keys-off", message, document.span(*keys), help)
 

@@ -3,7 +3,7 @@
 // data-live="TOPIC TOPIC" on an element with an id: when one of these topics changes, the page is fetched again and the
 //   element is put in the place of the old one. What is being typed into, or is open, stays. A page that answers a form
 //   names its address in data-address on the root. With data-every="SECONDS" it is fetched again that often as well.
-// data-preview="URL" data-into="ID" on a form: while somebody types, the form is posted there and the answer, which is
+// data-preview="URL" data-into="ID" on a form: while a person types, the form is posted there and the answer, which is
 //   HTML of ours, becomes what the element with that id holds.
 //
 // No markup is ever made of text here: pages come from the server, where every value is escaped, and are put in by
@@ -81,7 +81,7 @@
   for (const part of parts())
     if (part.dataset.every)
       setInterval(() => { topicsOf(part).forEach((topic) => stale.add(topic)); refresh(); }, 1000 * part.dataset.every);
-  // Browsers allow six connections to a server: a tab that nobody looks at keeps none.
+  // Browsers allow six connections to a server: a hidden tab keeps none.
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) { stream?.close(); stream = null; } else { stale.add("*"); refresh(); listen(); }
   });
@@ -99,7 +99,7 @@
         const answer = await fetch(form.dataset.preview, { method: "POST", body, redirect: "error" });
         const into = document.getElementById(form.dataset.into);
         if (mine === asked && into && answer.ok) into.replaceChildren(...parse(await answer.text()).body.childNodes);
-      } catch { /* the server is away: saving will tell */ }
+      } catch { /* the server is away: saving will report it */ }
     });
     form.addEventListener("input", ask);
     form.addEventListener("change", ask);

@@ -2,7 +2,7 @@
 //
 // data-all="all|none|idle" in a form with data-choose: ticks boxes without loading the page. data-count: how many are.
 // data-copy="ID": copies the text of that element. data-submit: sends the form when the choice changes.
-// data-filter="ID": hides the rows of that table in which a word is missing, while somebody types.
+// data-filter="ID": hides the rows of that table in which a word is missing, while a person types.
 "use strict";
 (() => {
   for (const one of document.querySelectorAll("[data-copy], button[data-all]")) one.hidden = false;
