@@ -87,7 +87,7 @@ def _not_of_pod(node: Node, pod: Pod) -> Finding:
         )
         return finding_for("container-bridge-network", says, evidence, way="pod", address=pod.address, node=node.name)
     says = (
-        f"{node.address}, which the other nodes dial, is not an address of the pod {pod.name}, which has {pod.address}: "
+        f"{node.address}, which the other nodes dial, is not an address of the pod {pod.name} ({pod.address}): "
         "a pod that is started anew gets another one"
     )
     return finding_for("interface-wrong", says, evidence, way="pod", address=pod.address, node=node.name)
