@@ -109,7 +109,7 @@ def owner(named: str | None) -> str | None:
     FilesWrong."""
     if os.geteuid() != 0:
         if named not in (None, pwd.getpwuid(os.getuid()).pw_name):
-            raise FilesWrong([Problem("agent.install", "only root can install a unit for somebody else")])
+            raise FilesWrong([Problem("agent.install", "only root can install a unit for another user")])
         return None
     user = named or os.environ.get("SUDO_USER", "")
     try:

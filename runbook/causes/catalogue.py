@@ -1,4 +1,4 @@
-"""Every cause by its id, read from the pages: one id a cause, whoever finds it; ids are never renamed.
+"""Every cause by its id, read from the pages: one id a cause, for all that find it; ids are never renamed.
 
 A page is a section of `pages/FAMILY.md`, and the only place that describes its cause. Under `## the-id` stands one line
 a part:
@@ -187,8 +187,8 @@ def in_order(found: Iterable[str]) -> list[str]:
 
 
 def root_of(cause: str, among: Collection[str]) -> str | None:
-    """The first of the causes that are there from which this one follows; None if it stands by itself, or if two could
-    each be the other's root."""
+    """The first of the causes that are there from which this one follows; None if there is none, or if two could each
+    be the other's root."""
     others = [other for other in among if other != cause and other not in of_kind("consequence")]
     if cause in of_kind("consequence"):
         return others[0] if others else None

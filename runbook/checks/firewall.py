@@ -154,7 +154,7 @@ class FirewallJudge:
             far = listed(others_of(name, blocked))
             return Outcome.passed(name, f"{what} to it opened; what failed between it and {far} is {whose} doing")
         if not arriving:
-            says = f"nobody could dial {name}: no other node was able to try"
+            says = f"{name} was not dialled: no other node was able to try"
             return Outcome.unknown(name, finding_for("insufficient-evidence", says, way="others-first"))
         ports = {dial.port for dial in arriving}
         peers = {dial.source for dial in arriving} - {name}
@@ -211,12 +211,12 @@ def held(at: Context, mesh: Mesh) -> dict[str, list[Finding]]:
 
 
 def occupied(node: Node, errors: Sequence[Facts]) -> list[Finding]:
-    """Where nobody was seen to sit there: gone again, or not looked for in time."""
+    """When no holder was found: it has ended, or was not looked for in time."""
     if not errors:
         return []
     port, errno = errors[0]["port"], errors[0]["errno"]
     others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    says = f"port {port}{others} of {node.name} was taken, so nobody could be let in on it"
+    says = f"port {port}{others} of {node.name} was taken, so our program could not listen on it"
     seen = (f"bind({port}): {errno}",)
     finding = finding_for("port-in-use", says, seen, way="ours", port=port, node=node.name)
     return [finding]

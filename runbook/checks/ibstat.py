@@ -66,7 +66,7 @@ def beside_each_other(at: Context, said: Mapping[str, Any], outcomes: Sequence[O
 
 
 def ports_of(answer: Mapping[str, Any]) -> tuple[list[Port], str]:
-    """The node's ports and who told of them: ibstat, or the kernel where that shows none, or not all of them."""
+    """The node's ports and their source: ibstat, or the kernel if ibstat shows none, or not all of them."""
     told, seen = parse(str(answer["ibstat"].get("out") or "")), from_sysfs(answer["sysfs"] or {})
     if seen and (not told or cut_short(answer)):
         return seen, "/sys/class/infiniband"
@@ -134,7 +134,7 @@ def judge(
 
 
 def spares(ports: Mapping[str, Sequence[Port]]) -> set[str]:
-    """Ports that are down on every one of several nodes that look alike: cards have more ports than anybody cables."""
+    """Ports that are down on every one of several nodes that look alike: cards often have more ports than cables."""
     down = [{port.name for port in listed if port.state == "down"} for listed in ports.values()]
     return set.intersection(*down) if len(down) > 1 else set()
 
@@ -177,7 +177,7 @@ def incomplete(node: Node, tool: Mapping[str, Any], why: str) -> Finding:
 
 
 def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
-    """No port was read: no device (a failure), or nobody could look (unknown)."""
+    """No port was read: no device (a failure), or the check could not look (unknown)."""
     tool, sysfs, cards = answer["ibstat"], answer["sysfs"], answer.get("cards")
     text = f"{tool.get('out') or ''}{tool.get('err') or ''}".strip()
     said = tuple(text.splitlines()[:8])

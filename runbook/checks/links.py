@@ -90,7 +90,7 @@ class Links(Check):
 
 
 def outcomes(at: Context, done: Search, told: LinkFindings) -> list[Outcome]:
-    """One a node. A search that was cut short proves nobody sound whom it had not proven by then."""
+    """One outcome a node. A search that was cut short proves only the nodes that it had proven by then."""
     normal = done.verdict.normal
     found: list[Outcome] = []
     for node in at.nodes:

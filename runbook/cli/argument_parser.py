@@ -431,7 +431,7 @@ def _jobs(commands: Commands) -> None:
     ps = command("ps", [which], "list the jobs on the nodes: what lives, since when, with how much CPU and memory", PS)
     ps.add_argument("-v", "--verbose", action="count", default=0, help="a line for every rank")
     _output_option(ps, "json")
-    logs = command("logs", [which, one, read], "print what a job's ranks wrote, whoever launched it", LOGS)
+    logs = command("logs", [which, one, read], "print what a job's ranks wrote", LOGS)
     logs.add_argument(
         "-f", "--follow", action="store_true", help="go on until the job has ended; Ctrl-C leaves it alone"
     )
@@ -512,7 +512,7 @@ def _serve(commands: Commands) -> None:
     enrol.add_argument(
         "--name", metavar="NODE", help="valid for this node only; it replaces the one enrolled under that name"
     )
-    link = deeds.add_parser("link", parents=[where], help="print a link that logs somebody in once, for five minutes")
+    link = deeds.add_parser("link", parents=[where], help="print a link that logs a person in once, for five minutes")
     link.add_argument("name", metavar="NAME")
     link.add_argument("--url", default="http://127.0.0.1:8400", help="the server's address (default: %(default)s)")
 

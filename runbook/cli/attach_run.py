@@ -102,8 +102,8 @@ def _left_running(run_dir: Path, events: Sequence[Event], job: str | None) -> tu
 def _planned(
     arguments: argparse.Namespace, started: RunStarted, stage: StageRecord
 ) -> tuple[Plan, PlannedStage] | None:
-    """How it was launched, where the launch stands in the inventory itself; None for a playbook, which may be another
-    by now."""
+    """How it was launched, where the launch is in the inventory itself; None for a playbook, which may be another by
+    now."""
     if started.playbook != started.inventory:
         return None
     try:

@@ -1,5 +1,5 @@
-"""`runbook ps`, `logs`, `attach`, `stop` and `clean`: jobs that live on the nodes, whoever launched them, from
-wherever."""
+"""`runbook ps`, `logs`, `attach`, `stop` and `clean`: jobs that live on the nodes, from whichever machine they were
+launched."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ from runbook.report.standard_streams import stderr, stdout
 
 
 def jobs(arguments: argparse.Namespace) -> int:
-    """0 done (ps: told; logs, attach: the job ended well), 1 it failed, 2 no such job, 3 a node could not be asked."""
+    """0 done (ps: listed; logs, attach: the job ended well), 1 it failed, 2 no such job, 3 a node could not be
+    asked."""
     if arguments.command == "attach" and arguments.run_dir is not None:
         from runbook.cli.attach_run import continued
 

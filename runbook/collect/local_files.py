@@ -256,7 +256,7 @@ def source_entries(inventory: Path | None, run: RunFolder | None) -> Iterator[Ar
             continue
         entry = read_entry(path, place, "yaml")
         if kind == "playbook" and path == inventory:
-            yield Absent(place, "the launch stands in the inventory")
+            yield Absent(place, "the launch is in the inventory")
             continue
         if isinstance(entry, ArchiveFile) and not _is_of_kind(entry.text, kind):
             # A run's folder may come from elsewhere, and name any file of ours.
@@ -285,7 +285,7 @@ def _changed_since(path: Path, time: float) -> bool:
 
 
 def plan_of(inventory: Inventory, playbook: Path | None, environ: Mapping[str, str]) -> Plan:
-    """Of the playbook, or of the launch that stands in the inventory. Without either there is still the script that
+    """The scripts of the playbook, or of the launch in the inventory. Without either there is still the script that
     starts any command as every rank. Raises FilesWrong."""
     own = Path(inventory.source)
     if own.is_file() and (playbook is None or playbook.resolve() == own.resolve()):

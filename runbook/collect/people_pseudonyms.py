@@ -19,7 +19,7 @@ from itertools import islice
 # --- technical words ---------------------------------------------------------------------------------------------
 
 Place = tuple[int, int]
-"""Where something stands in a text: its first character, and the one behind its last."""
+"""A place in a text: the first character, and the one after the last."""
 
 _WORDS = (re.compile(r"[a-z][a-z0-9]+"), re.compile(r"[a-z]{2,}"))
 _ENDINGS = (".md", ".py", ".j2", ".txt")
@@ -132,7 +132,7 @@ _LOGINS = tuple(
         ),
     )
 )
-"""Where a login stands as one. Each is a few steps at any place, however long the line is."""
+"""Places where a word is a login. Each is a few steps at any place, however long the line is."""
 _HEADER = re.compile(
     r"^(?=[^\n]*\b(?:PID|TTY|COMMAND|CMD|JOBID|STATE|ST|GROUP|FROM)\b)[A-Z%/(), \t]*\b(?:USER|OWNER)\b[^\n]*$",
     re.MULTILINE,

@@ -374,7 +374,7 @@ def unpacked(raw: bytes) -> list[bytes]:
 
 
 def _printed(document: object, level: str = "") -> Iterator[bytes]:
-    """What stands under KEYS, line by line, behind the time and the level at which it was logged."""
+    """The text under KEYS, line by line, after the time and the level at which it was logged."""
     if not isinstance(document, dict):
         return
     told = document.get("level", document.get("levelname"))

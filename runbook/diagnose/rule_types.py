@@ -61,7 +61,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a log: where it stands, who printed it and when, as far as it says; `text` is without prefixes."""
+    """A line of a log: its place, who printed it and when, as far as it says; `text` is without prefixes."""
 
     source: str
     number: int

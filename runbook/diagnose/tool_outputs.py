@@ -37,7 +37,7 @@ AROUND = re.compile(
     r"\[exit code -?\d+\]|\[stderr\]|\[ended by its deadline|\[\.\.\. \d+ bytes left out|```|~~~"
     r"|(?:###+|==>|===|---) ?\S.*"
 )
-"""What stands around outputs: what `runbook collect` notes, fences, headings."""
+"""Text around outputs: notes of `runbook collect`, fences, headings."""
 
 CUT_HERE = re.compile(r"\[ended by its deadline|\[\.\.\. \d+ bytes left out|\[\.\.\.\]")
 LONGEST = 1000  # characters of a line that are read, which bounds what a pattern costs; a ruleset as JSON is one line
@@ -46,7 +46,7 @@ MOSTLY = 0.6  # of the lines: then the whole text is one tool's, some odd lines 
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """A reading and where it stands: its lines begin behind line `above` of the text."""
+    """A reading and its place: its lines begin after line `above` of the text."""
 
     reading: Reading
     above: int
@@ -269,7 +269,7 @@ OWNERS = ("ufw", "firewalld")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An output with the file it stands in. `named`: the user named that very file."""
+    """An output with its file. `named`: the user named that very file."""
 
     name: str
     found: ToolOutput

@@ -43,7 +43,7 @@ class Choice:
     extra: Mapping[str, object] = field(default_factory=dict)
     without_bad: bool = False
     min_nodes: int | None = None
-    took_over: Collection[str] = ()  # spares that have taken somebody's place
+    took_over: Collection[str] = ()  # spares that have taken another node's place
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class ScriptFile:
 @dataclass(frozen=True, slots=True)
 class NodeFiles:
     """Everything for one node, by file name. `launch` is the script for its job, or for any command it is given; empty
-    for a spare, which has no rank before it takes somebody's place."""
+    for a spare, which has no rank before it takes another node's place."""
 
     node: Node
     launch: str

@@ -68,7 +68,7 @@ _NODE: Mapping[str, Path | str] = {
     **dict.fromkeys(("nproc", "ranks", "workers", "numprocesses"), ("processes",)),
     **dict.fromkeys(("venv", "conda", "condaenv", "virtualenv", "setup"), ("activate",)),
     **dict.fromkeys(("variables", "hostvars"), ("vars",)),
-    **dict.fromkeys(("group", "groups"), "groups stand at the left margin: `groups: {NAME: {nodes: [NODE, …]}}`"),
+    **dict.fromkeys(("group", "groups"), "groups belong at the left margin: `groups: {NAME: {nodes: [NODE, …]}}`"),
     **dict.fromkeys(("interface", "ifname", "nic", "iface"), "for one node: `env: {NCCL_SOCKET_IFNAME: …}`"),
     **dict.fromkeys(("become", "becomeuser", "becomemethod", "sudo", "sudouser"), _NO_ROOT),
     **dict.fromkeys(("password", "pass", "ansiblepassword", "ansiblesshpass", "sshpass"), _NO_PASSWORD),
@@ -87,8 +87,8 @@ _INVENTORY: Mapping[str, Path | str] = {
     **dict.fromkeys(("password", "ansiblepassword", "ansiblesshpass", "sshpass"), _NO_PASSWORD),
     **dict.fromkeys(("hosts", "host", "node", "machines", "servers", "workers", "all", "hostlist"), ("nodes",)),
     **dict.fromkeys(("children", "group", "hostgroups"), ("groups",)),
-    "groupvars": "a group's values stand in it: `groups: {NAME: {nodes: …, defaults: {vars: …}}}`",
-    "hostvars": "a node's values stand in it: `nodes: {NAME: {vars: …}}`",
+    "groupvars": "a group's values belong into it: `groups: {NAME: {nodes: …, defaults: {vars: …}}}`",
+    "hostvars": "a node's values belong into it: `nodes: {NAME: {vars: …}}`",
     "vars": ("defaults", "vars"),
     "variables": ("defaults", "vars"),
     "globals": ("defaults",),
@@ -106,7 +106,7 @@ _PLAYBOOK: Mapping[str, Path | str] = {
     **dict.fromkeys(("tasks", "steps", "stage", "checks", "plays", "jobs", "pretasks", "posttasks"), ("stages",)),
     **dict.fromkeys(("variables", "extravars"), ("vars",)),
     **dict.fromkeys(("varsfiles", "varsfile"), "name the file on the command line: -e @FILE"),
-    **dict.fromkeys(("environment", "env"), "`env:` stands in the inventory, or in a stage's `launch: {env: …}`"),
+    **dict.fromkeys(("environment", "env"), "`env:` belongs into the inventory, or into a stage's `launch: {env: …}`"),
     **dict.fromkeys(("become", "becomeuser", "becomemethod", "remoteuser"), _NO_ROOT),
     **dict.fromkeys(
         ("roles", "handlers", "collections", "importplaybook"), "there are none here: write out the stages"
@@ -114,7 +114,7 @@ _PLAYBOOK: Mapping[str, Path | str] = {
     **dict.fromkeys(("gatherfacts", "strategy", "serial", "forks"), _REMOVE + "; `-f` says how many nodes at once"),
     **dict.fromkeys(("maxfailpercentage", "anyerrorsfatal"), _GO_ON),
     "inventories": ("inventory",),
-    "connection": "how a node is reached stands in the inventory: `nodes: {NAME: {connection: local}}`",
+    "connection": "how a node is reached belongs into the inventory: `nodes: {NAME: {connection: local}}`",
 }
 _STAGE: Mapping[str, Path | str] = {
     **dict.fromkeys(("cmd", "run", "bash", "sh", "exec", "script", "raw", "ansiblebuiltinshell"), ("shell",)),
@@ -146,7 +146,7 @@ _LAUNCH: Mapping[str, Path | str] = {
     **dict.fromkeys(("chdir", "cwd", "dir", "directory"), ("workdir",)),
     **dict.fromkeys(("maxrestarts", "restarts", "retry"), ("retries",)),
     **dict.fromkeys(
-        ("nprocpernode", "nnodes", "gpus", "processes"), "how many ranks a node has stands in the inventory"
+        ("nprocpernode", "nnodes", "gpus", "processes"), "how many ranks a node has belongs into the inventory"
     ),
 }
 
@@ -187,7 +187,7 @@ def advise(name: str, value: object, keys: Keys, kind: str, rule: Mapping[str, A
         target = min(below, key=len, default=None)
     near = nearest(name, known)
     if target is not None and target != (near,):
-        verb = "it stands inside:" if kind == "playbook" and len(target) > 1 else "write"
+        verb = "it belongs inside:" if kind == "playbook" and len(target) > 1 else "write"
         return Advice(f"{verb} `{written(target, value)}`", target[0])
     if near is not None:
         return Advice(f"did you mean `{near}`?", near)
@@ -195,9 +195,9 @@ def advise(name: str, value: object, keys: Keys, kind: str, rule: Mapping[str, A
     if above is not None:
         return Advice(above, None)
     if name.startswith("ansible_"):
-        return Advice("an Ansible setting with no place here; variables of your own stand under `vars:`", None)
+        return Advice("an Ansible setting with no place here; variables of your own belong under `vars:`", None)
     if kind == "playbook" and len(keys) == 2:
-        return Advice(f"an argument of a check stands under `{written(('with', name), value)}`", None)
+        return Advice(f"an argument of a check belongs under `{written(('with', name), value)}`", None)
     return Advice(did_you_mean(name, known), None)
 
 
@@ -232,7 +232,7 @@ def _above(name: str, keys: Keys, root: Mapping[str, Any]) -> str | None:
         path = min((one for one in candidates if one[-1] == name), key=len, default=None)
         if path is not None:
             where = "at the left margin" if depth == 0 else f"beside `{keys[depth]}`"
-            return f"it stands {where}: `{written(path, None)}`"
+            return f"it belongs {where}: `{written(path, None)}`"
     return None
 
 

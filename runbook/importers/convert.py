@@ -53,7 +53,7 @@ def draft_of(found: ForeignInventory, name: str) -> Draft:
     groups, group_names = _groups(found, renamed, kept)
     footer = [*_changed(renamed, "host"), *_changed(group_names, "group"), *_remarks(found)]
     if footer:
-        footer = [f"Of {found.source} this was not carried over as it stands:", *(f"  {line}" for line in footer)]
+        footer = [f"Of {found.source} this was not carried over as it is:", *(f"  {line}" for line in footer)]
     return Draft(
         name=name,
         nodes=tuple(nodes),

@@ -147,7 +147,7 @@ BEFORE_FIRST_S = 600.0
 
 TIMES_LONGEST = 10
 SHORTEST_S = 1.0
-"""Lines come here in bundles: over less than this no speed is told."""
+"""Lines come here in bundles: over less than this no speed is computed."""
 
 REMEMBERED = 200
 """Steps from which the speed is computed."""

@@ -50,8 +50,8 @@ NOBODY: RankConnections = {"connections": [], "listening": []}
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """A rank, or a launcher that has not started any, and how far it came. `connected` to the rendezvous port, or
-    listening there; `dials`: endpoints that have not answered it yet; `processes` as halt.py tells them; `stacks` are
-    what these told, the innermost frame first."""
+    listening there; `dials`: endpoints that have not answered it yet; `processes` as `rank_processes` gives them;
+    `stacks` are theirs, the innermost frame first."""
 
     place: ProcessSpec
     connected: bool

@@ -63,7 +63,7 @@ class StackFrame:
 @dataclass(frozen=True, slots=True)
 class SeenProcess:
     """A process of a training as it was seen. `frames` are those of its main thread, the innermost first; none where it
-    could not be asked. `gpu_use` is in percent; None: not told."""
+    could not be asked. `gpu_use` is in percent; None: not known."""
 
     node: str
     label: str
@@ -99,8 +99,8 @@ class SeenProcess:
 
     @property
     def own(self) -> StackFrame:
-        """Where the program itself stands: the innermost frame in the folder of its main file, wherever libraries
-        lie."""
+        """Where the program itself is: the innermost frame in the folder of its main file, wherever the libraries
+        are."""
         main = next((frame for frame in reversed(self.frames) if not frame.file.startswith("<")), self.frames[-1])
         home = main.file.rpartition("/")[0]
         within = [f for f in self.frames if f.file.startswith(f"{home}/") and not OF_A_LIBRARY.search(f.file)]

@@ -1,4 +1,4 @@
-"""Regular expressions that take time in proportion to their text, whoever wrote it."""
+"""Regular expressions that take time in proportion to their text, whatever it is."""
 
 from __future__ import annotations
 

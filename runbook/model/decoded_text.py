@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from html import unescape
 
 LAYERS = 4
-"""JSON in a shell word in JSON in a URL: deeper than anybody's logs."""
+"""JSON in a shell word in JSON in a URL: deeper than in any real log."""
 
 _CODED = re.compile(
     r"(?P<colour>\x1b\[[0-?]*[ -/]*[@-~]|\\(?:x1b|u001[bB]|033|e)\[[0-?]*[ -/]*[@-~])"

@@ -20,7 +20,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong in a user's file: a stable id such as `inventory.port-range`, and where it stands."""
+    """One thing that is wrong in a user's file: a stable id such as `inventory.port-range`, and its place."""
 
     id: str
     message: str

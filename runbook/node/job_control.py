@@ -439,7 +439,7 @@ def gpu_memory() -> dict[int, int]:
 
 
 def use(those: Iterable[int], gpus: dict[int, int]) -> dict[str, float | None]:
-    """CPU seconds so far, resident bytes, how many processes that are, and bytes of GPU memory (None: not told)."""
+    """CPU seconds so far, resident bytes, how many processes that are, and bytes of GPU memory (None: not known)."""
     hertz, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
     seen = [found for found in map(stat, those) if found]
     return {

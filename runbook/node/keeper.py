@@ -1,4 +1,4 @@
-"""Keeps one process of a job: starts it when told, writes down how it ended, and ends it when it is no longer wanted.
+"""Keeps one process of a job: starts it on an order, writes down how it ended, and ends it when it is no longer wanted.
 
 There is one keeper for each process that a launch script starts, which is a rank, or a launcher that starts the ranks
 of its node. What the process writes goes straight into files, so that no network and no reader can stall it or lose a

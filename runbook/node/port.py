@@ -1,4 +1,4 @@
-"""Is the rendezvous address ours, and are the ports free? A real bind, and the process that holds a port.
+"""Whether the rendezvous address is ours, and the ports are free. A real bind, and the process that holds a port.
 
 Argument, JSON: {"address": str or null, "speaks": the address that peers dial here, "ports": [int]}. Says one message:
 {"address": {...} or null, "ports": {port: {"free": true} or {"free": false, "errno": str, "holder": {...} or null}},
@@ -68,7 +68,7 @@ def for_one(family: int, target: tuple[Any, ...]) -> bool:
         try:
             probe.connect((target[0], 9) + tuple(target[2:]))
         except PermissionError:
-            return False  # to a broadcast address the kernel lets nobody connect unasked
+            return False  # the kernel refuses to connect to a broadcast address unless asked to
         except OSError:
             pass
     return True

@@ -37,7 +37,7 @@ COLLECTIVE_TIMEOUT_S = 900  # the controller notices a stall in seconds; this on
 PATTERN = 251  # a prime, so that no power-of-two chunking of a transport lines up with the pattern
 CHUNK = PATTERN * 4096  # elements filled and compared at a time: 4 MiB of float32
 LOOKUP_S, LOOKUP_PATIENCE_S = 1.5, 12.0
-"""How often a name server that keeps us waiting is told of, and for how long: resolvers ask twice for 5 s each."""
+"""How often a slow name server is reported, and for how long: resolvers ask twice for 5 s each."""
 
 DIAL_S = 1.0
 TICK_S = 0.02
@@ -552,7 +552,7 @@ def recorded_calls(backend: str) -> int:
 
 def queued_seconds() -> dict[str, float]:
     """By thread, how long it has ever been ready to run without a CPU (Linux); only of those that a collective needs: a
-    thread that only spins is always ready, and holds nobody up."""
+    thread that only spins is always ready, and delays no rank."""
     found = {}
     for task in os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else ():
         try:
@@ -620,7 +620,7 @@ def row(size: int, count: int, mean: float, times: list[float], world_size: int)
 
 
 def available_memory() -> int | None:
-    """Bytes the kernel would give without swapping, within the cgroup's limit; None where that cannot be told."""
+    """Bytes the kernel would give without swapping, within the cgroup's limit; None if that is not known."""
     free: int | None = None
     try:
         with open("/proc/meminfo") as file:

@@ -42,7 +42,7 @@ def speeds() -> dict[str, int]:
     except OSError:
         return found
     for name in names:
-        speed = read("/sys/class/net/%s/speed" % name)  # unreadable where the link is down, -1 where nobody knows
+        speed = read("/sys/class/net/%s/speed" % name)  # unreadable if the link is down, -1 if unknown
         if speed and speed.isdigit() and int(speed) > 0:
             found[name] = int(speed)
     return found

@@ -47,8 +47,8 @@ def tcp_info() -> dict[str, TcpInfo] | None:
 def sent(
     before: dict[str, TcpInfo] | None, after: dict[str, TcpInfo] | None, ours: set[str]
 ) -> dict[str, SentTo] | None:
-    """What these sockets sent meanwhile, by the address of the other end; None where it is not told. `busy_s` is that
-    of the connection that was busy longest."""
+    """What these sockets sent meanwhile, by the address of the other end; None if it is not known. `busy_s` is that of
+    the connection that was busy longest."""
     if before is None or after is None:
         return None
     found: dict[str, SentTo] = {}

@@ -85,7 +85,7 @@ class Answers:
         return ExplainedKey(".".join(map(str, key)), _text(value), given, "" if given else otherwise)
 
     def _job_values(self) -> Iterator[tuple[str, object, str]]:
-        """What the job has, whichever the node: key, value, and what made it if nobody set it."""
+        """Values of the whole job: key, value, and its origin if it is not set."""
         inventory = self._inventory
         yield "rendezvous.master", inventory.rendezvous.master, "the first node"
         yield "rendezvous.address", inventory.rendezvous.address, f"the address of {inventory.rendezvous.master}"

@@ -86,8 +86,7 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class Linted:
-    """What lint says of a text, and the text as people may see it: `hidden` has the secrets of it by what stands for
-    them there.
+    """What lint says of a text, and the text as people may see it: `hidden` has its secrets by their placeholders.
 
     `closed` says why none of it can be shown.
     """

@@ -1,4 +1,4 @@
-"""Who is let through to a page, and what every answer carries.
+"""Access to pages, and the headers of every answer.
 
 `OuterGuard` stands before everything, unknown paths among it: the Host must be one that this server answers to (which
 protects against DNS rebinding), and every answer gets the headers below. `Guarded` stands before each handler: body and
@@ -384,7 +384,7 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5, 5, 10)
 
 
 class Metrics:
-    """`registry` is for whoever has something to count: `Gauge(…, registry=metrics.registry)`."""
+    """`registry` is for further counters: `Gauge(…, registry=metrics.registry)`."""
 
     def __init__(self, changed: Changed) -> None:
         self.registry = CollectorRegistry()

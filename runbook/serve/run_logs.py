@@ -196,7 +196,7 @@ def search(
     until: float | None = None,
     most: int = MOST_HITS,
 ) -> SearchResult:
-    """How often `text` stands in the whole file, and at most so many lines with it after the first `skip` matches.
+    """How often `text` occurs in the whole file, and at most so many lines with it after the first `skip` matches.
 
     `until` is the moment of the monotonic clock at which to give up.
     """

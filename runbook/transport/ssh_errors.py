@@ -1,4 +1,4 @@
-"""Which cause an exception of a login stands for, together with what the server had said by then."""
+"""The cause that an exception of a login means, together with what the server had sent by then."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def why(
     transport: paramiko.Transport | None = None,
     keys: Sequence[KeyFile] = (),
 ) -> Unreachable:
-    """Which cause an exception of paramiko, Fabric or the socket stands for.
+    """The cause that an exception of paramiko, Fabric or the socket means.
 
     `wire` is the connection it happened on, `keys` are those to offer, or those that cannot be used.
     """

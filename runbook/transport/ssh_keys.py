@@ -260,8 +260,8 @@ class KnownHosts:
     def learn(self, file: str, name: str, kind: str, key: bytes) -> KnownHost | None:
         """Write a new key into a file, whole and as the last line; other runs may be doing the same.
 
-        The entry that somebody else has meanwhile written for this name, if it is another key; then nothing is written.
-        OSError where it cannot be written.
+        Returns the entry that another program has meanwhile written for this name, if it is another key; then nothing
+        is written. OSError where it cannot be written.
         """
         if UNWRITABLE.search(name):
             raise OSError(errno.EINVAL, f"no line can be for a host of the name {name!r}")

@@ -217,7 +217,7 @@ SENDS_SLOWLY = layer(
 def test_one_node_is_blamed_and_the_others_are_cleared() -> None:
     found = blame(THREE, Isolation(between=SENDS_SLOWLY), {}, GATE)
     assert set(found.charges) == {"node-b"}
-    assert "node-b sends at 1.00 GB/s, whichever the other node is" in found.charges["node-b"].says
+    assert "node-b sends at 1.00 GB/s, with every other node" in found.charges["node-b"].says
     assert found.cleared["node-a"].startswith("node-a, node-c move 11.5 to 12.0 GB/s among themselves")
 
 

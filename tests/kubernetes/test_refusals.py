@@ -107,7 +107,7 @@ LOOP = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s resta
             "has ended (exit code 0)",
         ),
         ({"phase": "Failed", "reason": "NodeAffinity"}, "pod-not-running", "NodeAffinity"),
-        ({"phase": "Unknown"}, "pod-not-running", "hears nothing"),
+        ({"phase": "Unknown"}, "pod-not-running", "gets no answer"),
         ({"metadata": {"deletionTimestamp": "2026-11-23T04:00:00Z"}}, "pod-not-running", "is being deleted"),
         ({"metadata": {"uid": "u-2"}}, "pod-restarted", "was replaced"),
         (

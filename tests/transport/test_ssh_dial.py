@@ -64,7 +64,7 @@ RESET = ConnectionResetError(104, "Connection reset by peer")
         ((b"Not allowed at this time\r\n", RESET), "ssh-handshake-failed", "PerSourcePenalties"),
         ((b"HTTP/1.1 400 Bad", b" Request\r\n", b""), "ssh-handshake-failed", "HTTP/1.1 400 Bad Request"),
         ((b"220 mail ESMTP\r\n",), "ssh-handshake-failed", "220 mail ESMTP"),
-        ((b"\x00\x00\xff\xfe",), "ssh-handshake-failed", "no SSH server"),
+        ((b"\x00\x00\xff\xfe",), "ssh-handshake-failed", "not an SSH server"),
         ((b"welcome\r\nSSH-2.0-x\r\n", RESET), "ssh-handshake-failed", "handshake fails"),
     ],
 )

@@ -77,7 +77,7 @@ def interfaces_of(at: Context, node: Node) -> list[str]:
 
 
 def adapters_of(at: Context, node: Node, answer: IbstatAnswer) -> list[Port]:
-    """The active ports that NCCL would use; none where it is told not to, or there are none."""
+    """The active ports that NCCL would use; none if it is set not to use any, or there are none."""
     if network_environment(at.inventory, node).get("NCCL_IB_DISABLE") == "1":
         return []
     chosen = select(hca_expression(at.inventory, node), ports_of(answer)[0])

@@ -39,7 +39,7 @@ class Charge:
 @dataclass(frozen=True)
 class Blame:
     """`charges` by node, empty where no node stands out; then `common` says what all have in common, and `remedy` where
-    to look. `cleared`: why a node that is not charged is fine. `measured` is evidence for everybody."""
+    to look. `cleared`: why a node that is not charged is fine. `measured` is evidence for all nodes."""
 
     charges: Mapping[str, Charge] = field(default_factory=dict)
     common: str = ""
@@ -138,7 +138,7 @@ def _between(
         links = [link for link in rates if (sends and link.source == node) or (receives and link.destination == node)]
         slowest = bandwidth_text(min(rates[link] for link in links))
         way = " and ".join(["sends"] * sends + ["receives"] * receives)
-        whoever = ", whichever the other node is" if len(links) > 1 else ""
+        whoever = ", with every other node" if len(links) > 1 else ""
         says = f"{node} {way} at {slowest}{whoever}; the fastest link carries {best}"
         charges[node] = charge_of(
             node, says, own.get(node, []), where_to_look(node, wires), rails_of(layer, links, members)

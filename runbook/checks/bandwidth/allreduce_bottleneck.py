@@ -27,8 +27,8 @@ proven to be possible; else 0.5, what is between healthy links of one cluster at
 
 @dataclass(frozen=True, slots=True)
 class RingVerdict:
-    """What the links prove. `sending`, `receiving`: ends that are slow in this role, whoever the partner. `paths`:
-    links that are slow where nothing tells the two ends apart, or where both are fine with others."""
+    """What the links prove. `sending`, `receiving`: ends that are slow in this role with every partner. `paths`: links
+    that are slow where nothing tells the two ends apart, or where both are fine with others."""
 
     sending: tuple[str, ...] = ()
     receiving: tuple[str, ...] = ()

@@ -151,7 +151,7 @@ class _FindingsOfLinks:
         links = [link for link in self.rates if any(link.end(role).name == name for role in roles)]
         slow = [link for link in links if self.judged.best[link].suspect] or links
         what = " and ".join(VERBS[role][0] for role in roles)
-        whoever = "whoever the other node is" if len(roles) > 1 else VERBS[roles[0]][1]
+        whoever = "with every other node" if len(roles) > 1 else VERBS[roles[0]][1]
         says = f"{name} {what} at {self._span(slow)}, {whoever} ({len(slow)} tried){self._loss(slow)}; {self._others()}"
         mates = [end.name for end in self.verdict.nodes]
         leaf = self.done.leaf_of.get(name)
@@ -192,7 +192,7 @@ class _FindingsOfLinks:
         where = {
             True: f"and among themselves they are fast: what joins {leaf.name} to the others is slow",
             False: "among themselves as well",
-            None: "whoever the others are",
+            None: "with all others",
         }[self.verdict.inside.get(leaf.name)]
         says = (
             f"all {len(nodes)} nodes of {leaf.name} are slow when one of them {verb}, "

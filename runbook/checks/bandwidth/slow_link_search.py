@@ -18,7 +18,7 @@ from runbook.model.inventory import Node
 
 ALONE_S = 0.4
 UNEVEN = 0.5
-"""Ranks that differ by more than this are measured again before anybody is blamed: other programs run as well."""
+"""Ranks that differ by more than this are measured again before one is blamed: other programs run as well."""
 
 STALL_S = 10.0
 """A stall: nothing moves at all for this long. Even over a link of 100 kbit/s a message takes less."""
@@ -81,7 +81,7 @@ class MeasuringRanks:
         mine = {rank: pair for pair in pairs for rank in pair[:2]}
 
         def own(rank: Rank) -> dict[str, Any]:
-            return {"pair": mine.get(rank.rank)}  # a thousand nodes are not told of each other's
+            return {"pair": mine.get(rank.rank)}  # each node gets its own pair only, not those of a thousand others
 
         said = self._run({"trips": trips, "both": both}, "moved", own)
         found = {(int(each["source"]), int(each["destination"])): _moved(each) for each in said}

@@ -192,7 +192,7 @@ class Judgement:
     # Nodes.
 
     def proven(self, node: str, role: Role) -> bool:
-        """Whether it was fast in this role, with anybody."""
+        """Whether it was fast in this role, with any partner."""
         return Endpoint(node, role) in self._proven
 
     def untested(self, nodes: Iterable[str]) -> list[str]:
@@ -343,7 +343,8 @@ class Judgement:
 
     @cached_property
     def slow_leaf_pairs(self) -> list[Link]:
-        """From one leaf to another everything is slow, whoever sends and receives, and both are fast otherwise."""
+        """Leaf pairs in which everything from the one to the other is slow, for all nodes, and both are fast
+        otherwise."""
         single = [
             leaves for leaves in self._slow_between if not any(leaves.end(role) in self._slow_leaves for role in Role)
         ]
@@ -455,7 +456,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class LinksVerdict:
-    """What is told in the end; all empty where no node stands out."""
+    """The result; all fields are empty when no node stands out."""
 
     normal: Normal
     nodes: tuple[Endpoint, ...] = ()

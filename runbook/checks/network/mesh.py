@@ -245,7 +245,7 @@ LATE_S = 0.5
 
 
 def sleepy(awake: AwakeFacts) -> bool:
-    """Whether a program ran so late, or was so short of descriptors, that somebody may have taken it for silent."""
+    """Whether a program ran so late, or was so short of descriptors, that its peers may have taken it for silent."""
     return float(awake["latest_s"]) >= LATE_S or int(awake.get("shut_out", 0)) > 0
 
 
@@ -260,7 +260,7 @@ def too_busy(node: str, awake: AwakeFacts | None, what: str) -> Finding:
         lines.append(f"{node}: {seen['late_s']:.1f} of {seen['seconds']:.1f} s it should have run and did not")
     if seen.get("pressure") is not None:
         lines.append(
-            f"{node}: for {seen['pressure']:.0f} % of the last 10 s somebody there waited for a CPU "
+            f"{node}: for {seen['pressure']:.0f} % of the last 10 s a process there waited for a CPU "
             "(/proc/pressure/cpu)"
         )
     if seen.get("shut_out"):

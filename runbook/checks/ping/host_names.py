@@ -117,7 +117,7 @@ def _unresolvable(
     elif told["in_hosts"]:
         evidence += [f"{node.name}: /etc/hosts:{number}: {text}" for number, text in told["in_hosts"]]
         if sources and "files" not in sources.split():
-            says += f": it stands in /etc/hosts, and /etc/nsswitch.conf (`{sources}`) does not look there"
+            says += f": it is in /etc/hosts, and /etc/nsswitch.conf (`{sources}`) does not look there"
             fix = mend("name-unresolvable", "not-looked-up")
     else:
         instead = "a name in DNS, or the IP address in the inventory, mends it as well"
@@ -128,7 +128,7 @@ def _unresolvable(
 def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = True) -> Finding | None:
     """Without an interface to use, gloo tells its peers what the node's own host name means there.
 
-    Torch's can be told one by the inventory, JAX's cannot.
+    The inventory can set one for torch's gloo, but not for JAX's.
     """
     at, answer = seen.at, seen.answers[node.name]
     if answer["own"] is None:

@@ -24,8 +24,8 @@ UNABLE = ("nvalid option", "unrecognized")
 @dataclass(frozen=True)
 class Way:
     """One direction in which full-size packets vanish; `lines` are the proofs. An echo needs both directions, so what
-    it proves stands for either: `by_tcp` is what one-way TCP says. Where full-size echoes do pass, it is no matter of
-    the MTU."""
+    it proves stands for either: `by_tcp` is what one-way TCP says. If full-size echoes pass, the MTU is not the
+    reason."""
 
     source: str
     destination: str

@@ -219,7 +219,7 @@ class Judge:
 
     def _full_size_vanished(self, pair: Pair, limited: bool) -> bool:
         """Whether full-size echoes are lost where small ones come back, and nothing harmless explains it. `limited`:
-        that not all pings are answered was told already."""
+        that not all pings are answered was reported already."""
         if not pair.small.get("received") or pair.full.get("received"):
             return False
         if cannot_probe(pair):

@@ -140,7 +140,7 @@ def behind(pool: RankPool, doing: str) -> Found:
 
 
 def moving(pool: RankPool) -> float:
-    """Bytes a second that the ranks' connections carry, all together; of all interfaces where sockets are not told."""
+    """Bytes a second that the ranks' connections carry, all together; of all interfaces if sockets are not known."""
     total = 0.0
     for facts in pool.seen.values():
         moved = [rank["moved"] for rank in facts["ranks"].values()]

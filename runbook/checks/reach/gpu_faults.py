@@ -149,7 +149,7 @@ FAULTS = {
         "is in compute mode Prohibited: no program may use it",
     ),
 }
-"""Kinds of fault in the order in which they are told: cause, and what is said of the GPU."""
+"""Kinds of fault in the order in which they are reported: cause, and what is said of the GPU."""
 
 
 def _broken(gpu: Gpu, detail: Mapping[str, str]) -> tuple[str, str] | None:

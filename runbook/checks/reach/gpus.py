@@ -1,4 +1,4 @@
-"""From what a node told of its GPUs to one list of findings, the root first; compared with other nodes and torch."""
+"""From a node's facts about its GPUs to one list of findings, the root first; compared with other nodes and torch."""
 
 from __future__ import annotations
 

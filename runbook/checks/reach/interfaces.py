@@ -1,4 +1,4 @@
-"""Are the interfaces that NCCL and gloo are told to use there, up, and with an address that others reach?"""
+"""Whether the interfaces that NCCL and gloo are set to use exist, are up, and have an address that others reach."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ guests of one machine: their addresses are the same on every machine and cannot 
 
 
 def interface_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any]) -> list[Finding]:
-    """Whether the interfaces that NCCL and gloo are told to use exist here, are up, and have an address.
+    """Whether the interfaces that NCCL and gloo are set to use exist here, are up, and have an address.
 
     Both are checked, whatever the backend: a wrong name for one of them fails as soon as the backend changes.
     """

@@ -314,7 +314,7 @@ def _list_headers(tar: _Tar, headers: _Headers, path: Path, found: Contents) -> 
     if len(headers.block) < BLOCK:
         raise UnreadError(f"it breaks off at byte {headers.tell():,}: the mark of its end is missing")
     if headers.block.strip(b"\0"):
-        raise UnreadError(f"it is damaged at byte {headers.tell():,}: no header of a member stands there")
+        raise UnreadError(f"it is damaged at byte {headers.tell():,}: there is no header of a member")
     while chunk := headers.stream.read(1 << 18):
         if chunk.strip(b"\0"):
             raise UnreadError(f"something follows its end, at byte {headers.tell():,}")
@@ -396,7 +396,7 @@ def _list_zip(path: Path, found: Contents) -> None:
         _list_directory(archive, archive.opened().infolist(), path, found)
     except _BROKEN_ZIP as error:
         raise UnreadError(
-            f"it is damaged, or breaks off: its directory, which stands at its end, cannot be read ({error})"
+            f"it is damaged, or breaks off: its directory, which is at its end, cannot be read ({error})"
         ) from error
     finally:
         archive.close()

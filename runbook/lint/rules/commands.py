@@ -54,7 +54,7 @@ def workdir_of_launch(staged: Staged) -> Iterator[Problem]:
     if not isinstance(given, str) or is_template(given) or not staged.sound("launch", "workdir"):
         return
     if UNEXPANDED.search(given):
-        message = f"`{given}` is taken as it stands: no shell replaces anything in it"
+        message = f"`{given}` is taken as it is: no shell replaces anything in it"
         yield Problem("inventory.not-expanded", message, staged.span("launch", "workdir"), WRITE_OUT)
 
 

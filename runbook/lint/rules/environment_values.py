@@ -424,7 +424,7 @@ def _expansion(name: str, text: str) -> Iterator[VariableFault]:
         found = _SHELL.search(text)
         if found is not None:
             message = f"{shown(found[1] or found[2])} is not replaced: values reach the program letter by letter"
-            yield VariableFault("not-expanded", message, "write out what it stands for on the node")
+            yield VariableFault("not-expanded", message, "write out its value on the node")
     elif text.startswith("~") and variable is not None and variable.kind == "path":
         message = f"{variable.reader} does not know `~`, and no shell sees this value"
         yield VariableFault("not-expanded", message, "write the path in full")

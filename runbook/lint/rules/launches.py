@@ -119,7 +119,7 @@ def barrier_not_expanded(staged: Staged) -> Iterator[Problem]:
     """What is said of an inventory's paths holds for this one."""
     folder = staged.stage.launch.get("barrier_folder")
     if isinstance(folder, str) and not is_template(folder) and UNEXPANDED.search(folder):
-        message = f"`{folder}` is taken as it stands: no shell replaces anything in it"
+        message = f"`{folder}` is taken as it is: no shell replaces anything in it"
         yield Problem("inventory.not-expanded", message, staged.span("launch", "barrier_folder"), WRITE_OUT)
 
 

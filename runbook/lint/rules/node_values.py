@@ -48,7 +48,7 @@ def not_expanded(file: InventoryFile) -> Iterator[Problem]:
     """They are quoted: no shell ever sees what is in them."""
     for key in (("python",), ("workdir",), ("ssh", "key")):
         for span, _, text, _ in faulty(file, key, lambda text, _: UNEXPANDED.search(text)):
-            message = f"`{text}` is taken as it stands: no shell replaces anything in it"
+            message = f"`{text}` is taken as it is: no shell replaces anything in it"
             yield Problem("inventory.not-expanded", message, span, WRITE_OUT)
 
 

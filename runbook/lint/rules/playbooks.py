@@ -246,7 +246,7 @@ def misplaced_templates(file: PlaybookFile) -> Iterator[Problem]:
     for keys in places:
         for place, text in _texts(_at(_data(file), keys), keys):
             if "{{" in text and place not in file.wrong:
-                message = f"the template in `{keys[-1]}` is not filled in: it stays as it stands"
+                message = f"the template in `{keys[-1]}` is not filled in: it stays as it is"
                 help = "templates belong into `with`, `shell`, and `command`, `env` or `workdir` of a launch"
                 yield Problem("playbook.template-not-here", message, file.document.span(*place), help)
 

@@ -65,7 +65,7 @@ def known() -> Mapping[str, Variable]:
             data = json.loads(file.read_text(encoding="utf-8"))
             for name, entry in data["variables"].items():
                 if name in found:
-                    raise ValueError(f"{file.name}: `{name}` stands in another file already")
+                    raise ValueError(f"{file.name}: `{name}` is in another file already")
                 found[name] = _variable(name, entry, data)
     return MappingProxyType(found)
 

@@ -119,7 +119,7 @@ async def raw(request: Request) -> Response:
 
 
 async def api_logs(request: Request) -> Response:
-    """`q`: also how often it stands in each file, and the first lines with it."""
+    """`q`: also how often it occurs in each file, and the first lines with it."""
     workspace, id = workspace_of(request), request.path_params["id"]
     await run_in_threadpool(known_run, workspace, id)
     files = await run_in_threadpool(logs.files, workspace.runs.path(id))

@@ -1,4 +1,4 @@
-"""The name stands in /etc/hosts, and nsswitch.conf does not look there."""
+"""The name is in /etc/hosts, and nsswitch.conf does not look there."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ FAULT = Fault(
     stage="reach",
     cause="ssh-auth-failed",
     nodes="node-b",
-    says=(r"bars the account", r"chage -E -1"),
+    says=(r"refuses the account", r"chage -E -1"),
     unreachable=True,
     within_s=6,
 )

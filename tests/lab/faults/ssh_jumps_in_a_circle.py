@@ -18,7 +18,7 @@ FAULT = Fault(
     stage="reach",
     cause="ssh-jump-failed",
     nodes="node-b",
-    says=(r"in a circle", r"ProxyJump none"),
+    says=(r"form a circle", r"ProxyJump none"),
     unreachable=True,
     within_s=5,
 )
