@@ -67,6 +67,14 @@ dist.all_reduce(torch.ones(4))
 
 
 TRAINS = "n=0; while :; do n=$((n+1)); echo step $n; echo $n >$RUNBOOK_PROGRESS; sleep 0.5; done"
+PLAIN_PATHS = """\
+([folder, plain]) => {
+  dispatchEvent(new Event("pagehide"));  // what is shown is not fetched anew
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replaceAll(folder, plain);
+}
+"""
+"""A lab's folder has a name of this run; people's does not."""
 
 
 # Sessions.
@@ -205,6 +213,7 @@ def page() -> None:
             shown.page.wait_for_url("**/")
             for name, path in (("fleet", "/"), ("run", f"/runs/{run}")):
                 shown.page.goto(origin + path)
+                shown.page.evaluate(PLAIN_PATHS, [str(up.data), "/srv/runbook"])
                 bottom = shown.page.evaluate("document.querySelector('main').getBoundingClientRect().bottom")
                 clip: Any = {"x": 0, "y": 0, "width": WIDTH, "height": min(HEIGHT, bottom)}
                 shown.page.screenshot(path=PICTURES / f"{name}.png", clip=clip)

@@ -262,7 +262,7 @@ def warned() -> Iterator[None]:
 
 def plan_as_text(plan: Plan) -> str:
     """What a run would do: ranks, then stages."""
-    inventory = plan.inventory
+    inventory = plan.ranked
     where = f"{dialled_address(inventory.rendezvous, len(inventory.nodes))}:{inventory.rendezvous.port}"
     lines = [
         f"{plan.playbook.name} on {inventory.name} ({inventory.source}): nothing is touched",
@@ -294,7 +294,7 @@ def plan_as_json(plan: Plan) -> str:
         json.dumps(
             {
                 "version": 1,
-                **summary(plan.inventory),
+                **summary(plan.ranked),
                 "stages": [
                     {
                         "name": stage.name,

@@ -27,7 +27,7 @@ EXTRA = ("starlette", "uvicorn", "httptools", "websockets", "prometheus_client")
 def serve(arguments: argparse.Namespace) -> int:
     """Run the server until SIGINT or SIGTERM, or run the subcommand."""
     try:
-        from runbook.serve.server import raise_open_files
+        from runbook.serve.server import raise_open_files, share_interpreter
         from runbook.serve.settings import make_data_folder, read_options
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in EXTRA:
@@ -46,6 +46,7 @@ def serve(arguments: argparse.Namespace) -> int:
     if arguments.action == "enrol":
         return enrol(arguments, data)
     raise_open_files()
+    share_interpreter()
     with only_one(data), logged():
         return run(asked)
 

@@ -26,6 +26,9 @@ INNER = re.compile(r"(?:lo|docker\d*|virbr\d*|veth\w*|br-\w+|cni\d*|cali\w*|flan
 TELLS_FAILURE = ("nccl-warn", "network-exception", "other-exception", "glog-error", "says-failed", "trouble")
 """Signs of lines with a failure that no rule may know."""
 
+MET = ("p-to-p-channels", "joined")
+"""Signs of lines that NCCL prints when all ranks of a communicator have told each other where they are."""
+
 WRAPPERS = ("launcher-failed", "nccl-failed", "traceback")
 """Signs of lines that only say that something failed."""
 
@@ -294,7 +297,7 @@ def _unfamiliar(hits: Hits) -> Iterator[Hit]:
     """Lines that name a failure, beyond those that only say that something failed."""
     known = {hit.line for sign in WRAPPERS for hit in hits.get(sign, ())}
     # What NCCL warned of before its ranks met did not keep them from it.
-    met = {hit.line.source: hit.line.number for hit in hits.get("joined", ())}
+    met = {hit.line.source: hit.line.number for sign in MET for hit in hits.get(sign, ())}
     known |= {hit.line for hit in hits.get("nccl-warn", ()) if hit.line.number < met.get(hit.line.source, 0)}
     told = (hit.line for sign in TELLS_FAILURE for hit in hits.get(sign, ()))
     yield from (Hit("unfamiliar-error", line) for line in told if line not in known)

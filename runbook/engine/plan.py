@@ -98,6 +98,15 @@ class Plan:
         return list(dict.fromkeys([*secrets_of(self.inventory), *more]))
 
     @property
+    def ranked(self) -> Inventory:
+        """The nodes that have ranks, for people. A spare takes part in checks, and has no rank of the launch before it
+        takes somebody's place."""
+        spares = {name for stage in self.stages for name in stage.check.spares}
+        launched = {node.name for stage in self.stages if stage.check.user_job for node in stage.inventory.nodes}
+        left = [node for node in self.inventory.nodes if node.name not in spares - launched]
+        return self.inventory if len(left) == len(self.inventory.nodes) else narrow(self.inventory, left)
+
+    @property
     def first_with_ranks(self) -> PlannedStage | None:
         """The first check that will run one process a rank, or None."""
         return next((s for s in self.stages if s.check.needs_ranks and s.skip is None), None)

@@ -37,6 +37,7 @@ from runbook.serve.agent_channel import Channel
 from runbook.serve.agent_states import (
     AgentState,
     AwakeClock,
+    RankState,
     State,
     drained,
     never_enrolled,
@@ -91,7 +92,7 @@ class ControlSocket:
 @dataclass(eq=False)
 class EnrolledNode:
     """One enrolled node. `heard`: when its agent last sent something, on the fleet's clock; None: not since the server
-    began."""
+    began. `ranks` are those of `beat`."""
 
     name: str
     token: str
@@ -105,6 +106,7 @@ class EnrolledNode:
     link: ControlSocket | None = None
     heard: float | None = None
     beat: Heartbeat = field(default_factory=partial(Heartbeat, 0))
+    ranks: tuple[RankState, ...] = ()
     too_old: bool = False
     state: State = "SUSPECT"
     since: float = field(default_factory=time.time)
@@ -303,9 +305,10 @@ class Fleet:
             if member.link is not link:
                 return False
             member.heard = self._awake.tick(self._now())
-            before, member.beat = member.beat, beat or member.beat
-            if _worth_telling(before) != _worth_telling(member.beat):
-                self._changed.publish("fleet")
+            if beat is not None:
+                if _worth_telling(beat) != _worth_telling(member.beat):
+                    self._changed.publish("fleet")
+                member.beat, member.ranks = beat, ranks_of(beat.jobs)
             self._judge_one(member)
             return True
 
@@ -466,7 +469,7 @@ class Fleet:
             address=member.address,
             gpus=tuple(beat.gpus),
             load=beat.load[0] if beat.load else None,
-            jobs=ranks_of(beat.jobs),
+            jobs=member.ranks,
             incarnation=member.incarnation,
             connected=member.link is not None,
         )

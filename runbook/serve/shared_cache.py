@@ -11,36 +11,46 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class _Made(Generic[T]):
+    at: float
+    change: int
+    value: T
+
+
 @dataclass(eq=False)
 class _Entry(Generic[T]):
-    made: tuple[float, T] | None = None
+    made: _Made[T] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Recent(Generic[T]):
-    """Values by a key, each kept for this many seconds after its computation began. A key has all that a value depends
-    on except time. May be used from several threads."""
+    """Values by a key, each kept for this many seconds after its computation began, or until something changes:
+    `changes` counts that. A key has all else that a value depends on. May be used from several threads."""
 
-    def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, seconds: float, changes: Callable[[], int], now: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
+        self._changes = changes
         self._now = now
         self._entries: dict[Hashable, _Entry[T]] = {}
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """A caller that comes while it is made waits for it."""
+        """A caller that comes while it is made waits for it, and makes it again only where something has changed since
+        that began. So it is made once at a time, however much changes and however many ask."""
+        seen = self._changes()
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
                 self._forget()
                 entry = self._entries[key] = _Entry()
         with entry.lock:
-            now = self._now()
-            if entry.made is None or now - entry.made[0] >= self._seconds:
-                entry.made = (now, make())
-            return entry.made[1]
+            begun, made = self._now(), entry.made
+            if made is None or made.change < seen or begun - made.at >= self._seconds:
+                made = entry.made = _Made(begun, self._changes(), make())
+            return made.value
 
     def _forget(self) -> None:
         old = self._now() - self._seconds
-        for key in [key for key, entry in self._entries.items() if entry.made and entry.made[0] < old]:
+        for key in [key for key, entry in self._entries.items() if entry.made and entry.made.at < old]:
             del self._entries[key]

@@ -321,3 +321,16 @@ def test_ranks_are_started_for_the_first_stage_that_will_need_them(tmp_path: Pat
     assert (first.name, first.nodes, first.script) == ("later", ("node-c", "node-d"), "later")
     assert plan(tmp_path, "{name: x, stages: [{check: ping}]}").first_with_ranks is None
     assert plan(tmp_path, LAUNCH).first_with_ranks is None
+
+
+def ranked(made: Plan) -> list[str]:
+    return [node.name for node in made.ranked.nodes]
+
+
+def test_a_spare_is_not_among_those_that_have_ranks(tmp_path: Path) -> None:
+    one = "{launch: {command: [a], retries: 1, spares: [node-b]}}"
+    assert ranked(plan(tmp_path, f"{{name: x, stages: [{{check: ping}}, {one}]}}")) == ["node-a", "node-c", "node-d"]
+    other = "{name: other, nodes: rack1, launch: {command: [b]}}"
+    both = plan(tmp_path, f"{{name: x, stages: [{one}, {other}]}}")
+    assert ranked(both) == ["node-a", "node-b", "node-c", "node-d"], "a spare of one launch has ranks in the other"
+    assert ranked(plan(tmp_path, TAGGED)) == ["node-a", "node-b", "node-c", "node-d"]

@@ -123,8 +123,8 @@ def test_what_could_not_be_read_is_neither_healthy_nor_rising() -> None:
     ("said", "words"),
     [
         ({"timed_out": True, "code": None, "out": "", "err": ""}, "does not return"),
-        ({"code": 9, "out": "", "err": "NVIDIA-SMI has failed"}, "tells nothing"),
-        ({"code": 0, "out": "No devices were found\n", "fields": QUERY}, "tells nothing"),
+        ({"code": 9, "out": "", "err": "NVIDIA-SMI has failed"}, "says nothing"),
+        ({"code": 0, "out": "No devices were found\n", "fields": QUERY}, "says nothing"),
     ],
 )
 def test_a_driver_that_does_not_answer_is_told_as_not_read(said: Ran, words: str) -> None:

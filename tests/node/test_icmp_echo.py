@@ -25,7 +25,7 @@ print(json.dumps(echoes(EventLoop(), json.loads(sys.argv[2]), 20)))
 
 def echoed(lab: Lab, sizes: dict[str, int], user: str = "root") -> dict[str, dict[str, dict[str, float]]]:
     node = Path(runbook.node.__file__).parent
-    parts = {f"runbook.node.{name}": (node / f"{name}.py").read_text() for name in ("event_loop", "echo")}
+    parts = {f"runbook.node.{name}": (node / f"{name}.py").read_text() for name in ("event_loop", "icmp_echo")}
     arguments = [json.dumps(parts), json.dumps(sizes)]
     done = lab["node-a"].run([lab.python_without_torch, "-c", CODE, *arguments], user=user)
     found: dict[str, dict[str, dict[str, float]]] = json.loads(done.stdout)

@@ -7,39 +7,74 @@ import threading
 from runbook.serve.shared_cache import Recent
 
 
+class World:
+    """A clock, a count of changes, and a value that is made of both."""
+
+    def __init__(self) -> None:
+        self.clock, self.changes, self.made = 100.0, 0, list[int]()
+        self.recent = Recent[int](1.0, lambda: self.changes, lambda: self.clock)
+
+    def get(self, key: str) -> int:
+        return self.recent.get(key, self.make)
+
+    def make(self) -> int:
+        self.made.append(len(self.made))
+        return self.made[-1]
+
+
 def test_it_is_made_again_once_it_is_old_or_its_key_is_another() -> None:
-    clock, made = [100.0], list[int]()
-    recent = Recent[int](1.0, lambda: clock[0])
+    world = World()
+    assert [world.get("a"), world.get("a"), world.get("b")] == [0, 0, 1]
+    world.clock += 1.0
+    assert [world.get("a"), world.get("a")] == [2, 2]
+    world.clock += 1.1
+    assert [world.get("c"), world.get("a")] == [3, 4]
 
-    def make() -> int:
-        made.append(len(made))
-        return made[-1]
 
-    assert [recent.get("a", make), recent.get("a", make), recent.get("b", make)] == [0, 0, 1]
-    clock[0] += 1.0
-    assert [recent.get("a", make), recent.get("a", make)] == [2, 2]
-    clock[0] += 1.1
-    assert [recent.get("c", make), recent.get("a", make)] == [3, 4]
+def test_it_is_made_again_at_once_when_something_has_changed() -> None:
+    world = World()
+    assert world.get("a") == 0
+    world.changes += 1
+    assert [world.get("a"), world.get("a")] == [1, 1]
+
+
+class Slow(World):
+    """Its value is begun, and made when it may be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go_on, self.got = threading.Event(), threading.Event(), list[int]()
+
+    def make(self) -> int:
+        made = super().make()
+        self.begun.set()
+        assert self.go_on.wait(60)
+        return made
+
+    def asks(self) -> threading.Thread:
+        thread = threading.Thread(target=lambda: self.got.append(self.get("a")))
+        thread.start()
+        return thread
 
 
 def test_who_asks_while_it_is_made_gets_the_same() -> None:
-    begun, go_on, made = threading.Event(), threading.Event(), list[int]()
-    recent = Recent[int](60.0)
-
-    def slow() -> int:
-        begun.set()
-        assert go_on.wait(60)
-        made.append(1)
-        return 7
-
-    got = list[int]()
-    first = threading.Thread(target=lambda: got.append(recent.get("a", slow)))
-    first.start()
-    assert begun.wait(60)
-    others = [threading.Thread(target=lambda: got.append(recent.get("a", slow))) for _ in range(3)]
-    for other in others:
-        other.start()
-    go_on.set()
-    for thread in (first, *others):
+    world = Slow()
+    threads = [world.asks()]
+    assert world.begun.wait(60)
+    threads += [world.asks() for _ in range(3)]
+    world.go_on.set()
+    for thread in threads:
         thread.join(60)
-    assert (got, made) == ([7] * 4, [1])
+    assert (world.got, world.made) == ([0] * 4, [0])
+
+
+def test_who_asks_after_a_change_does_not_get_what_was_begun_before_it() -> None:
+    world = Slow()
+    threads = [world.asks()]
+    assert world.begun.wait(60)
+    world.changes += 1
+    threads += [world.asks() for _ in range(3)]
+    world.go_on.set()
+    for thread in threads:
+        thread.join(60)
+    assert (sorted(world.got), world.made) == ([0, 1, 1, 1], [0, 1])

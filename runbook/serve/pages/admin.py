@@ -34,15 +34,15 @@ def _audit(request: Request) -> Audit:
 
 
 async def page(request: Request) -> Response:
-    return _shown(request)
+    return await _shown(request)
 
 
-def _shown(request: Request, **made: str) -> Response:
+async def _shown(request: Request, **made: str) -> Response:
     """The page; `made` has what is shown once: a new token, a new link, a string that enrols a node."""
     before = _number(request.query_params.get("before"))
     people, audit = _people(request), _audit(request)
     entries = audit.newest(AUDIT_PAGE + 1, before)
-    return html(
+    return await html(
         request,
         "admin.html",
         people=people.all(),
@@ -66,7 +66,7 @@ async def add_person(request: Request) -> Response:
     name, role = str(form.get("name", "")), role_named(str(form.get("role", "")))
     people = _people(request)
     people.add(name, role)
-    return _shown(request, who=name, link=f"{request.state.origin}/login/{people.link(name)}")
+    return await _shown(request, who=name, link=f"{request.state.origin}/login/{people.link(name)}")
 
 
 async def change_person(request: Request) -> Response:
@@ -82,14 +82,14 @@ async def remove_person(request: Request) -> Response:
 
 async def link_person(request: Request) -> Response:
     name = request.path_params["name"]
-    return _shown(request, who=name, link=f"{request.state.origin}/login/{_people(request).link(name)}")
+    return await _shown(request, who=name, link=f"{request.state.origin}/login/{_people(request).link(name)}")
 
 
 async def add_token(request: Request) -> Response:
     form = request.state.form
     role, purpose = role_named(str(form.get("role", ""))), str(form.get("purpose", ""))
     _, secret = _people(request).make_token(request.state.person.name, role, purpose)
-    return _shown(request, token=secret)
+    return await _shown(request, token=secret)
 
 
 async def revoke_token(request: Request) -> Response:
@@ -100,7 +100,7 @@ async def revoke_token(request: Request) -> Response:
 async def enrol_agent(request: Request) -> Response:
     """With an empty name the host takes its own."""
     name = str(request.state.form.get("name", "")).strip()
-    return _shown(request, name=name, string=await asyncio.to_thread(_enrolled, request, name))
+    return await _shown(request, name=name, string=await asyncio.to_thread(_enrolled, request, name))
 
 
 async def revoke_agent(request: Request) -> Response:
@@ -130,7 +130,7 @@ def _back() -> Response:
 
 
 async def account(request: Request) -> Response:
-    return html(request, "account.html")
+    return await html(request, "account.html")
 
 
 async def new_password(request: Request) -> Response:

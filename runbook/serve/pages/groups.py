@@ -21,7 +21,7 @@ from runbook.serve.group_preview import SHELLS, Linted, Meaning, difference, lin
 from runbook.serve.guards import RequestRefused, json_body
 from runbook.serve.page import Page
 from runbook.serve.pages.nodes import rows
-from runbook.serve.rendering import html
+from runbook.serve.rendering import html, json
 from runbook.serve.run_folders import NoRun, RunRow
 from runbook.serve.run_processes import Busy, NotRunning
 from runbook.serve.workspace import GroupView, Workspace, fleet_of, workspace_of
@@ -91,7 +91,7 @@ async def listed(request: Request) -> Response:
     every = await run_in_threadpool(rows, workspace, fleet_of(request))
     select = request.query_params.get("select", "")
     chosen = {"all": lambda row: True, "idle": lambda row: not row.busy}.get(select, lambda row: False)
-    return html(request, "groups.html", cards=found, rows=every, chosen=chosen, unheard=workspace.unheard)
+    return await html(request, "groups.html", cards=found, rows=every, chosen=chosen, unheard=workspace.unheard)
 
 
 def _cards(workspace: Workspace) -> list[tuple[GroupView, RunRow | None, bool]]:
@@ -141,7 +141,7 @@ async def _page(
     form = request.state.form if request.method == "POST" else {}
     given = {key: str(value) for key, value in form.items() if key not in ("csrf", "seen")}
     every = await run_in_threadpool(rows, workspace, fleet_of(request))
-    return html(
+    return await html(
         request,
         "group.html",
         status=status,
@@ -193,12 +193,12 @@ async def preview(request: Request) -> Response:
         proposed = await run_in_threadpool(actions.propose, workspace, file, _fields(request))
     except actions.Refused as refused:
         if alone:
-            return html(request, "group_wrong.html", wrong=str(refused))
+            return await html(request, "group_wrong.html", wrong=str(refused))
         return await _page(request, wrong=str(refused), status=422)
     if not alone:
         return await _page(request, proposed)
     look = await _done(workspace.view, name)
-    return html(
+    return await html(
         request,
         "group_preview.html",
         group=name,
@@ -269,8 +269,8 @@ async def version(request: Request) -> Response:
     lines = await run_in_threadpool(_between, workspace_of(request).groups.path(name), before, history[at])
     with contextlib.suppress(NoGroup):
         now = workspace_of(request).groups.read(name)
-        return html(request, "group_version.html", group=name, one=history[at], lines=lines, now=now.hash)
-    return html(request, "group_version.html", group=name, one=history[at], lines=lines, now="")
+        return await html(request, "group_version.html", group=name, one=history[at], lines=lines, now=now.hash)
+    return await html(request, "group_version.html", group=name, one=history[at], lines=lines, now="")
 
 
 def _between(path: Path, before: Version | None, after: Version) -> list[str]:
@@ -391,7 +391,7 @@ async def api_shown(request: Request) -> Response:
     workspace, name = workspace_of(request), request.path_params["name"]
     look = await _done(workspace.view, name)
     latest = await run_in_threadpool(workspace.latest_run, name)
-    return JSONResponse(as_json(look, latest, whole=True), headers={"etag": f'"{look.file.hash}"'})
+    return await json(lambda: as_json(look, latest, whole=True), headers={"etag": f'"{look.file.hash}"'})
 
 
 def _asked_fields(body: Mapping[str, Any]) -> dict[str, str]:
@@ -416,7 +416,8 @@ async def api_preview(request: Request) -> Response:
     file = (await _done(workspace.view, name)).file
     proposed = await _done(actions.propose, workspace, file, _asked_fields(await json_body(request)))
     told = {"changed": proposed.changed, "diff": proposed.difference, "findings": findings_json(proposed.linted)}
-    return JSONResponse({**told, **meaning_json(proposed.meaning), "world_size": proposed.meaning.world_size})
+    means = proposed.meaning
+    return await json(lambda: {**told, **meaning_json(means), "world_size": means.world_size})
 
 
 async def api_delete(request: Request) -> Response:

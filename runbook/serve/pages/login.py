@@ -14,7 +14,7 @@ from runbook.serve.rendering import html
 
 
 async def ask(request: Request) -> Response:
-    return html(request, "login.html", next=_inside(request.query_params.get("next", "/")), wrong="")
+    return await html(request, "login.html", next=_inside(request.query_params.get("next", "/")), wrong="")
 
 
 async def log_in(request: Request) -> Response:
@@ -24,14 +24,14 @@ async def log_in(request: Request) -> Response:
     people: People = request.app.state.people
     person = await asyncio.to_thread(people.by_password, name, password)
     if person is None:
-        return html(request, "login.html", status=403, next=_inside(onward), wrong="Name or password is wrong.")
+        return await html(request, "login.html", status=403, next=_inside(onward), wrong="Name or password is wrong.")
     return _welcome(request, person, onward)
 
 
 async def ask_link(request: Request) -> Response:
     """Shows a button instead of logging in at once: programs that fetch links for a preview must not use this one
     up."""
-    return html(request, "login_link.html")
+    return await html(request, "login_link.html")
 
 
 async def log_in_by_link(request: Request) -> Response:

@@ -88,7 +88,7 @@ async def log_page(request: Request) -> Response:
         return f"/runs/{quote(id)}/logs?{urlencode(told)}"
 
     ranks = sorted({one.ranks[0] for one in every if one.ranks and one.ranks[0] == one.ranks[1]})
-    return html(
+    return await html(
         request, "logs.html", row=row, lives=lives, files=files, file=file, window=window, found=found, rank=rank,
         everywhere=everywhere, whole=whole,
         ranks=ranks, query=request.query_params.get("q", ""), same=request.query_params.get("case", "") == "same",

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from statistics import fmean
 from typing import Any
 from urllib.parse import quote
@@ -14,14 +14,14 @@ from urllib.parse import quote
 from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from runbook.files.inventory import natural
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState
 from runbook.serve.guards import RequestRefused
 from runbook.serve.page import Page
-from runbook.serve.rendering import environment, html
+from runbook.serve.rendering import environment, html, json
 from runbook.serve.run_folders import NoRun, RunFilter, RunRow
 from runbook.serve.workspace import GroupView, Workspace, fleet_of, workspace_of
 
@@ -103,7 +103,7 @@ def rows(workspace: Workspace, fleet: Fleet) -> list[NodeRow]:
         found += _of_group(workspace, look, agents)
         seen.update(row.name for row in found)
     for name in sorted(set(agents) - seen, key=natural):
-        found.append(_row(name, "", agents[name], (), ""))
+        found.append(_row(name, "", agents[name]))
     return found
 
 
@@ -112,22 +112,27 @@ def _of_group(workspace: Workspace, look: GroupView, agents: Mapping[str, AgentS
     latest = workspace.latest_run(name)
     states = rank_states(workspace, latest) if latest else {}
     nodes = (*means.nodes, *means.spares)
+    told = {node: _with_heartbeat(agents.get(node), latest.job if latest else "") for node in nodes}
     planned: dict[str, dict[int, RankCell]] = {node: {} for node in nodes}
     for rank in means.ranks:
-        planned[rank.node][rank.rank] = RankCell(rank.rank, states.get(rank.node, "none"))
-    told = {node: _with_heartbeat(agents.get(node), latest.job if latest else "") for node in nodes}
+        if rank.rank not in told[rank.node]:
+            planned[rank.node][rank.rank] = RankCell(rank.rank, states.get(rank.node, "none"))
     cells = rank_cells(planned, told)
-    return [
-        replace(
-            _row(node, name, agents.get(node), cells[node], latest.id if latest else ""), spare=node in means.spares
-        )
-        for node in nodes
-    ]
+    run = latest.id if latest else ""
+    return [_row(node, name, agents.get(node), cells[node], run, spare=node in means.spares) for node in nodes]
 
 
-def _row(name: str, group: str, agent: AgentState | None, ranks: tuple[RankCell, ...], run: str) -> NodeRow:
+def _row(
+    name: str,
+    group: str,
+    agent: AgentState | None,
+    ranks: tuple[RankCell, ...] = (),
+    run: str = "",
+    *,
+    spare: bool = False,
+) -> NodeRow:
     if agent is None:
-        return NodeRow(name, group, "no agent", ranks=ranks, run=run)
+        return NodeRow(name, group, "no agent", ranks=ranks, run=run, spare=spare)
     return NodeRow(
         name,
         group,
@@ -140,6 +145,7 @@ def _row(name: str, group: str, agent: AgentState | None, ranks: tuple[RankCell,
         version=agent.version,
         ranks=ranks,
         run=run,
+        spare=spare,
     )
 
 
@@ -188,6 +194,8 @@ def rank_states(workspace: Workspace, run: RunRow) -> dict[str, str]:
 RUNS_OF_A_NODE = 50
 OLD_STEP_S = 60.0
 """A step older than this is shown with its age."""
+KEPT_CELLS = 5000
+"""For this many nodes the HTML of their ranks is kept."""
 
 
 def _wanted(row: NodeRow, words: list[str]) -> bool:
@@ -199,9 +207,8 @@ def _wanted(row: NodeRow, words: list[str]) -> bool:
 async def fleet(request: Request) -> Response:
     query = request.query_params.get("q", "")[:200]
     app = request.app.state
-    key = (query, app.changed.latest("fleet", "groups", "runs"))
-    grid = await run_in_threadpool(app.grids.get, key, partial(_grid, app.workspace, app.fleet, query))
-    return html(request, "fleet.html", query=query, grid=grid)
+    grid = await run_in_threadpool(app.grids.get, query, partial(_grid, app.workspace, app.fleet, query))
+    return await html(request, "fleet.html", query=query, grid=grid)
 
 
 def _grid(workspace: Workspace, fleet: Fleet, query: str) -> Markup:
@@ -220,10 +227,17 @@ def _grid(workspace: Workspace, fleet: Fleet, query: str) -> Markup:
             width=max((len(row.ranks) or int(row.spare) for row in found), default=0),
             glyphs=GLYPHS,
             node_glyphs=NODE_GLYPHS,
-            old_s=OLD_STEP_S,
+            cells=_cells,
         )
     )
     return Markup(told)  # every value in it is escaped where the template shows it
+
+
+@lru_cache(KEPT_CELLS)
+def _cells(ranks: tuple[RankCell, ...]) -> Markup:
+    """The ranks of a node, most of the page: made again only when its agent has told something new."""
+    told: Markup = environment().get_template("fleet_ranks.html").module.cells(ranks, OLD_STEP_S)  # type: ignore[attr-defined]
+    return told
 
 
 async def node(request: Request) -> Response:
@@ -236,7 +250,7 @@ async def node(request: Request) -> Response:
         raise RequestRefused(404, "no group, no agent and no run has such a node")
     found = [(run, await run_in_threadpool(_of_node, request, run.id, name)) for run in runs]
     agent = fleet_of(request).node(name)
-    return html(request, "node.html", node=name, rows=own, runs=found, count=count, agent=agent)
+    return await html(request, "node.html", node=name, rows=own, runs=found, count=count, agent=agent)
 
 
 def _of_node(request: Request, id: str, name: str) -> list[dict[str, Any]]:
@@ -261,8 +275,8 @@ async def drain(request: Request) -> Response:
 
 
 async def api_fleet(request: Request) -> Response:
-    every = await run_in_threadpool(rows, workspace_of(request), fleet_of(request))
-    return JSONResponse({"nodes": [_as_json(row) for row in every]})
+    workspace, agents = workspace_of(request), fleet_of(request)
+    return await json(lambda: {"nodes": [_as_json(row) for row in rows(workspace, agents)]})
 
 
 def _as_json(row: NodeRow) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from runbook.serve import run_logs as logs
 from runbook.serve.group_files import NoGroup
 from runbook.serve.guards import RequestRefused, json_body
 from runbook.serve.page import Page
-from runbook.serve.rendering import html
+from runbook.serve.rendering import html, json
 from runbook.serve.run_folders import NoRun, RunFilter, RunRow, Runs, started
 from runbook.serve.run_processes import NotRunning
 from runbook.serve.workspace import Workspace, workspace_of
@@ -69,7 +69,7 @@ async def listed(request: Request) -> Response:
         return f"/runs?{urlencode({**asked, 'page': number})}"
 
     pages = max(1, -(-count // A_PAGE))
-    return html(
+    return await html(
         request, "runs.html", found=found, count=count, page=page, pages=pages, link=link, asked=asked, lives=lives,
         unheard=unheard,
     )  # fmt: skip
@@ -90,7 +90,7 @@ async def shown(request: Request) -> Response:
     console = next((file for file in files if file.name == "console.txt"), None)
     tail = await run_in_threadpool(_tail, workspace, id, console) if console and not document["stages"] else ()
     report = await run_in_threadpool(_report, workspace.runs.path(id), lives)
-    return html(
+    return await html(
         request, "run.html", row=row, document=document, lives=lives, files=files, tail=tail, report=report,
         started_here=bool(started(workspace.runs.path(id))), unheard=workspace.unheard(row),
         ending=workspace.ending(row),
@@ -156,7 +156,7 @@ async def compare(request: Request) -> Response:
     ids = [request.query_params.get(side, "") for side in ("a", "b")]
     recent, _ = await run_in_threadpool(workspace.runs.search, RunFilter(), most=A_PAGE)
     told = await run_in_threadpool(_compared, workspace, ids) if all(ids) else None
-    return html(request, "compare.html", ids=ids, recent=recent, told=told)
+    return await html(request, "compare.html", ids=ids, recent=recent, told=told)
 
 
 def _compared(workspace: Workspace, ids: list[str]) -> Markup:
@@ -179,7 +179,7 @@ async def links(request: Request) -> Response:
     if all(one):
         chosen = [pair for pair in (one, one[::-1]) if pair in found]
     drawn = over_time(one, found) if all(one) else None
-    return html(
+    return await html(
         request, "links.html", pairs=chosen, found=found, count=len(pairs), pair=node, drawn=drawn, one=one,
     )  # fmt: skip
 
@@ -206,7 +206,7 @@ async def api_listed(request: Request) -> Response:
 async def api_shown(request: Request) -> Response:
     workspace = workspace_of(request)
     row, document, _ = await run_in_threadpool(known_run, workspace, request.path_params["id"])
-    return JSONResponse({**_row_json(workspace, row), "result": document})
+    return await json(lambda: {**_row_json(workspace, row), "result": document})
 
 
 async def api_stop(request: Request) -> Response:
