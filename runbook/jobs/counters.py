@@ -85,9 +85,9 @@ def rises(node: str, then: node_answers.Counters, now: node_answers.Counters) ->
         for counter, says, proof in _risen(node, (OF_TCP,), _counts(then["tcp"]), _counts(now["tcp"]), seconds):
             yield f"{node} {counter}", finding_for("counters-rising", says, (proof,), way="tcp", node=node)
     for name, counts in now["ports"].items():
-        hca, _, port = map(word, name.partition(":"))
+        hca, _, port = name.partition(":")
         for counter, says, proof in _risen(f"{name} of {node}", OF_PORT, then["ports"].get(name, {}), counts, seconds):
-            told = finding_for("counters-rising", says, (proof,), way="port", node=node, hca=hca, port=port)
+            told = finding_for("counters-rising", says, (proof,), way="port", node=node, hca=word(hca), port=word(port))
             yield f"{name} of {node} {counter}", told
     yield from _of_gpus(node, then, now)
 

@@ -10,6 +10,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 
+from runbook.model.command_quoting import word
 from runbook.parsers.tool_reading import CUT, Reading, Support, numbered
 
 ON_INTERFACE = (
@@ -206,7 +207,9 @@ def sockets(text: str) -> Reading | None:
             port, (who, pid) = row["port"], _holder(row.groupdict())
             says = f"port {port} on {row['address'].strip('[]')} is held by {who}"
             way = "held" if pid else "shown-to-root"
-            reading.explains("port-in-use", says, (at,), also=("stale-store",), about=port, way=way, port=port, pid=pid)
+            reading.explains(
+                "port-in-use", says, (at,), also=("stale-store",), about=port, way=way, port=word(port), pid=word(pid)
+            )
     head = re.search(
         r"^(?:Netid\s+)?State\s+Recv-Q|^Proto\s+(?:Recv-Q|Local)|^[ \t]+Proto\s+Local|^COMMAND\s+PID",
         text,

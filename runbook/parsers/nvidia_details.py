@@ -93,7 +93,7 @@ def downgraded(entries: Entries) -> bool | None:
 
 
 def _judge(text: str, name: str, entries: Entries, found: Reading) -> None:
-    where, index = (f"GPU {name}", word(name)) if name else ("the GPU", "GPU")
+    where, index = f"GPU {name}" if name else "the GPU", name or "GPU"
     errors = sum(
         int(value) for key, value in entries.items() if "Volatile/" in key and _counts(key) and value.isdecimal()
     )
@@ -103,15 +103,15 @@ def _judge(text: str, name: str, entries: Entries, found: Reading) -> None:
     if errors:
         says = f"{where} has had {errors} uncorrectable memory errors since the driver was loaded"
         lines = _lines(text, name, r"\w+ Uncorrectable\S*\s*: [1-9]|Total\s*: [1-9]")
-        found.proves("gpu-ecc-uncorrectable", says, lines, way="ecc", indices=index)
+        found.proves("gpu-ecc-uncorrectable", says, lines, way="ecc", indices=word(index))
     if waits_to_remap(entries) or yes_or_no(entries, "Retired Pages/Pending Page Blacklist"):
         lines = _lines(text, name, r"Pending(?: Page Blacklist)?\s*: Yes")
-        found.proves("gpu-reset-required", f"{where} {BAD_ROWS}", lines, way="pending", indices=index)
+        found.proves("gpu-reset-required", f"{where} {BAD_ROWS}", lines, way="pending", indices=word(index))
     action = entry(entries, "GPU Recovery Action") or "None"
     if action not in ("None", "N/A"):
         way = "reboot" if "reboot" in action.lower() else "reset"
         lines = _lines(text, name, r"GPU Recovery Action\s*:")
-        found.proves("gpu-reset-required", f"{where} asks for: {action}", lines, way=way, indices=index)
+        found.proves("gpu-reset-required", f"{where} asks for: {action}", lines, way=way, indices=word(index))
     if outside := outside_the_fabric(entries):
         says = f"{where} is not connected to the NVSwitch fabric ({', '.join(outside)}): CUDA will not start"
         lines = _lines(text, name, r"State\s*: (?:In Progress|Not Started)|Status\s*: ")

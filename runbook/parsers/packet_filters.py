@@ -143,7 +143,8 @@ def nft_text(text: str) -> Reading | None:
     if text.strip() and not re.search(r"^[ \t]*table \w+ \S+ \{", text, re.MULTILINE):
         return None
     policy, hook, rules = "", "", []
-    at_policy, table, chain, where = 0, "", "", ""
+    at_policy, table, chain = 0, "", ""
+    where: str | None = None
     for at, line in numbered(text):
         if opened := re.match(r"\s*table (\w+ \S+) \{", line):
             table = opened[1]
@@ -152,7 +153,7 @@ def nft_text(text: str) -> Reading | None:
         elif base := BASE.match(line):
             hook = base["hook"] if base["kind"] == "filter" else ""
             if hook == "input" and policy != "drop":
-                policy, at_policy, where = base["policy"], at, f"{table} {chain}"
+                policy, at_policy, where = base["policy"], at, nft_words(*table.split(), chain)
         elif hook == "input" and line.strip() not in ("", "}"):
             rules.append((at, re.sub(r'(?:(?<!\s)\s+)?comment ".{0,300}"', "", line.strip())))
     wide = [
@@ -165,7 +166,8 @@ def nft_text(text: str) -> Reading | None:
     reading = Reading.of(text.count("{") == text.count("}"))
     if (policy == "drop" or rejecting) and not wide:
         at, why = rejecting[0] if rejecting else (at_policy, "policy drop")
-        reading.explains("firewall-drop", f"nft {BLOCKS}: {why}", (at,), also=ALSO, way="nft", where=where)
+        way = "nft" if where else "nft-by-hand"
+        reading.explains("firewall-drop", f"nft {BLOCKS}: {why}", (at,), also=ALSO, way=way, where=where)
     return reading
 
 
