@@ -209,7 +209,7 @@ _OF_RUNS = frozenset(
     cleaned name check outcomes silent node proof metrics findings warnings cause says remedy evidence peers event
     time stage text rank data outcome hostname path size sha256 command code missing truncated files status all
     pass fail unknown skip plan world_size first_rank devices remedy_commands bad dropped not_dropped links gbps
-    us round attempt number launcher logs ends processes started ended state why skew_s pace step per_s age_s
+    us round attempt number launcher logs ends processes started ended state why skew_s pace step epoch per_s age_s
     stall failed silent attempts job""",
     )
 )

@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runbook.causes.catalogue import of_kind
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
 from runbook.checks.ranks.own_failure import STOPPED, of_signal, script_stopped, surely
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import end_of
 from runbook.jobs.missing_ranks import failed_to_meet, never_met, why_not_met
-from runbook.jobs.processes import KeptProcess, KeptProcesses
+from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses
 from runbook.jobs.watch import WatchEnd
 from runbook.model.command_quoting import word
 from runbook.model.process_end import ProcessEnd
@@ -64,12 +65,15 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
     first = first_of_launchers(kept, first, [member for member in kept.members if member.failed])
     first = _killed_beside(kept, first) or first
     node, finding = first.place.node, _finding(kept, first, frozen)
+    told = None if failed_to_meet(first) else _by_logs(kept, first)
     if failed_to_meet(first):
         node, finding = why_not_met(kept, first)
-    elif (told := _by_logs(kept, first)) and _says_more(told, finding, first):
+    elif told and told.cause not in of_kind("consequence") and _says_more(told, finding, first):
         node, finding = _finding_of_logs(kept, told, first, finding)
     elif first.gave_up is None and (met := never_met(kept, first, frozen)):
         node, finding = met
+    elif told and told.cause in of_kind("consequence"):  # it saw another's end
+        node, finding = _left_the_others(kept, first) or (node, finding)
     finding = replace(finding, evidence=(*finding.evidence, *_collateral(kept, first), f"logs: {kept.logs.folder}"))
     waited = finding_for("peer-died", f"its ranks were ended because of {node}", (), (node,), node=node)
     if first.lost and (finding.cause.startswith("ssh") or finding.cause == first.lost.cause):
@@ -155,6 +159,23 @@ def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
                     with path.open("rb") as file:
                         scan.feed(str(path), iter(functools.partial(file.read, 1 << 20), b""), (place.rank, place.node))
     return surely(scan)
+
+
+def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
+    """Those that had ended well before `first` lost them in a call of all; None where nobody had."""
+    if not first.raised or first.ended is None:
+        return None
+    before = [member for member in kept.members if member.state == OVER and member.code == 0]
+    before = [member for member in before if member.ended is not None and member.ended <= first.ended]
+    if not before:
+        return None
+    earliest = min(before, key=lambda member: member.ended or 0.0)
+    names = ", ".join(member.label for member in before[:4])
+    says = (
+        f"{names} ended with code 0, the first after {_ran(earliest)}, and {first.label} was still in a call with it, "
+        f"and lost it after {_ran(first)}"
+    )
+    return earliest.place.node, finding_for("mismatched-collectives", says, _tail(kept, first.place), way="left")
 
 
 def _says_more(told: Cause, finding: Finding, first: KeptProcess) -> bool:

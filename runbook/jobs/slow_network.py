@@ -89,10 +89,16 @@ def suspects(ways: Iterable[Way]) -> list[Suspect]:
         sends = tuple(way for way in ways if way.source == node)
         gets = tuple(way for way in ways if way.destination == node)
         for how, its in (("sends", sends), ("gets", gets), ("both", (*sends, *gets))):
-            if its and all(way.busy >= BUSY for way in its) and _stands_out(its, _without(ways, its)):
+            # What a slow sender gets is late too, by its acknowledgements, though perhaps less: one way has to be busy.
+            busy = _busy(sends) or _busy(gets) if how == "both" else _busy(its)
+            if busy and _stands_out(its, _without(ways, its)):
                 found.append(Suspect(node, how, its))
                 break
     return found
+
+
+def _busy(ways: Sequence[Way]) -> bool:
+    return bool(ways) and all(way.busy >= BUSY for way in ways)
 
 
 def _stands_out(its: Sequence[Way], others: Sequence[Way]) -> bool:

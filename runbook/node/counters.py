@@ -12,11 +12,11 @@ log, or null}.
 from __future__ import annotations
 
 import glob
-import os
 import re
 import time
 
 from runbook.node.adapters import CLASS, hardware, number
+from runbook.node.cpu_waits import descent, throttled_us
 from runbook.node.gpus import find_smi, query_gpus
 from runbook.node.proc import read
 from runbook.node.tools import tool
@@ -62,7 +62,6 @@ OF_GPU = (
 )
 XID = re.compile(r"\bS?Xid \(")
 MOST_LINES = 200
-MOST_PROCESSES = 8
 DMESG_S = 3
 
 
@@ -115,37 +114,7 @@ def machine(pid: int | None) -> dict[str, int | None]:
     for what in ("cpu", "memory"):
         waited = re.search(r"^some .*\btotal=(\d+)", read("/proc/pressure/" + what) or "", re.MULTILINE)
         found[what + "_waited_us"] = whole(waited.group(1) if waited else None)
-    quotas = [held_back(one) for one in descent(pid)] if pid else []
-    found["quota_us"] = max((one for one in quotas if one is not None), default=None)
-    return found
-
-
-def descent(pid: int) -> list[int]:
-    """A process and what it started, the first of them."""
-    found = [pid]
-    for one in found:
-        if len(found) < MOST_PROCESSES:
-            found += [int(child) for child in (read("/proc/%d/task/%d/children" % (one, one)) or "").split()]
-    return found[:MOST_PROCESSES]
-
-
-def held_back(pid: int) -> int | None:
-    """Microseconds for which its control group, or one above it, has waited for a CPU quota, in either kind of
-    hierarchy."""
-    found = None
-    for line in (read("/proc/%d/cgroup" % pid) or "").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        base = "/sys/fs/cgroup/" + controllers
-        while True:
-            said = read(os.path.join(base, path.strip("/"), "cpu.stat")) or ""
-            waited = re.search(r"^throttled_(usec|time) (\d+)$", said, re.MULTILINE)
-            if waited:
-                found = (found or 0) + int(waited.group(2)) // (1 if waited.group(1) == "usec" else 1000)
-            if not path.strip("/"):
-                break
-            path = os.path.dirname(path.rstrip("/"))
+    found["quota_us"] = throttled_us(descent(pid)) if pid else None
     return found
 
 

@@ -171,6 +171,7 @@ class Keeper:
         environment.update(self.tags)
         path = os.path.join(order["folder"], order["name"])
         environment["RUNBOOK_PROGRESS"] = path + ".step"
+        environment.setdefault("PYTHONUNBUFFERED", "1")  # into a file Python would write after each 8 KiB only
         if order.get("stacks"):
             before = environment.get("PYTHONPATH")
             environment["RUNBOOK_STACKS"] = order["stacks"]

@@ -372,9 +372,9 @@ class TokenBucket:
     def wait_s(self, who: str) -> float:
         """Count an attempt: 0 where it may be made, else the seconds until one may be (and it is not counted)."""
         now = time.monotonic()
-        full_at = max(now, self._full_at.pop(who, now)) + self._every_s
-        wait = full_at - now - self._burst * self._every_s
-        self._full_at[who] = full_at if wait <= 0 else full_at - self._every_s
+        full_at = max(now, self._full_at.pop(who, now))
+        wait = full_at - now - (self._burst - 1) * self._every_s  # of a first attempt 0, and no rounding above it
+        self._full_at[who] = full_at + self._every_s if wait <= 0 else full_at
         while len(self._full_at) > MOST_KNOWN:
             self._full_at.popitem(last=False)
         return max(0.0, wait)

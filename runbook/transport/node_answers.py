@@ -466,6 +466,8 @@ class ProcessFacts(TypedDict):
     wchan: Line
     rank: Count | None
     cpu: Number
+    waited: Number | None
+    stays: bool
 
 
 class BusyProcess(TypedDict):
@@ -482,6 +484,7 @@ class RankSeen(TypedDict):
     queued: Integer
     stack: Text | None
     own_stacks: dict[Digits, Text]
+    throttled: Number | None
 
 
 class RankProcesses(TypedDict):
@@ -499,6 +502,7 @@ class RankSamples(TypedDict):
     pid: Pid
     states: Annotated[str, Meta(pattern=r"\A[A-Za-z]{0,1000}\Z")]
     stacks: Annotated[list[Text], Meta(max_length=1000)]
+    waited: Number | None
 
 
 class SentTo(TypedDict):
