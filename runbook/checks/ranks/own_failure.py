@@ -211,7 +211,8 @@ def meaning(lines: Iterable[str]) -> Cause | None:
 
     scan = scanner()
     scan.feed("rank", ["\n".join(lines).encode()])
-    return surely(scan)
+    found = surely(scan)
+    return None if found and found.cause in of_kind("consequence") else found
 
 
 def surely(scan: Scanner) -> Cause | None:
@@ -219,6 +220,4 @@ def surely(scan: Scanner) -> Cause | None:
     from runbook.diagnose.judge import judge
 
     found = judge(scan)
-    if not found or found[0].confidence == "low" or found[0].cause in of_kind("vague") | of_kind("consequence"):
-        return None
-    return found[0]
+    return None if not found or found[0].confidence == "low" or found[0].cause in of_kind("vague") else found[0]
