@@ -169,10 +169,9 @@ def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
         known = _secrets_of(cluster, job)
         kept = kept_of(cluster, job, run_dir, _printer(arguments), known)
         stopping = _until_ctrl_c(kept.at.run)
-        grace_s = float(job.about.get("grace_s") or 30.0)
         end, outcomes, left = supervise(
             kept,
-            grace_s=grace_s,
+            grace_s=job.grace_s,
             watched=lambda: (watch(kept, stopping=stopping.is_set, deadline=math.inf), Stall()),
         )
         if end.kind == "stopped":

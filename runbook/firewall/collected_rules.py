@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from runbook.firewall import iptables, nft
-from runbook.firewall.evaluate import EPHEMERAL, Base, Engine, Truth
+from runbook.firewall.evaluate import EPHEMERAL, Base, Engine, Truth, Walk
 from runbook.firewall.front_ends import UFW_CHAINS, FirewalldStatus, UfwStatus, firewalld_runs, parse_ufw, parse_zones
 from runbook.model.command_quoting import word
 
@@ -110,8 +110,9 @@ class Evidence:
         return self._read(6)
 
     def _read(self, version: Version) -> list[Base]:
+        kept = self._kept_by_iptables(version)
         found = [base for base in self._nft_bases if base.family in _families(version)]
-        found = [base for base in found if (base.family, base.table) not in self._kept_by_iptables(version)]
+        found = [base for base in found if (base.family, base.table) not in kept]
         found += self._iptables_bases(version)
         return sorted(found, key=lambda base: (base.priority, base.order))
 
@@ -157,6 +158,11 @@ class Evidence:
             return "nft is not installed here" if reading.status == "missing" else reading.why_not
         return self._nft[1]
 
+    @cached_property
+    def tangled(self) -> dict[int, Walk]:
+        """By the id of a base chain that takes too long to follow: what is known of it, whatever the packet."""
+        return {}
+
     @property
     def _nft_bases(self) -> list[Base]:
         return self._nft[0]
@@ -195,12 +201,15 @@ class Evidence:
 
     def _kept_by_iptables(self, version: Version) -> set[tuple[str, str]]:
         family = _families(version)[0]
+        native: dict[str, list[str]] = {}
+        for base in self._nft_bases:
+            if base.family == family:
+                native.setdefault(base.table, []).append(base.chain)
         kept = set()
         for _, reading in self._saves(version):
             if reading.read and reading.flavour == "nft":
                 for table, policies in iptables.tables(reading.stdout).items():
-                    native = [b for b in self._nft_bases if (b.family, b.table) == (family, table)]
-                    if all(policies.get(base.chain, "-") != "-" for base in native):
+                    if all(policies.get(chain, "-") != "-" for chain in native.get(table, ())):
                         kept.add((family, table))
         return kept
 
@@ -236,11 +245,7 @@ class Evidence:
         """The interface through which this node reaches `peer`, and receives from it (unless routes are asymmetric)."""
         if peer in self.addresses:
             return "lo"
-        try:
-            routes = json.loads(self.tool(f"route {peer}").stdout or "[]")
-            device = routes[0].get("dev") if routes else None
-        except (ValueError, AttributeError, KeyError, IndexError):
-            return None
+        device = next((route.get("dev") for route in _listed(self.tool(f"route {peer}"))), None)
         return device if isinstance(device, str) else None
 
     def no_route_to(self, peer: str) -> Mapping[str, Any] | None:
@@ -269,7 +274,7 @@ class Evidence:
             *(reading.stdout for name, reading in self.tools.items() if "-save" in name),
         ]
         found = [word for text in texts for word in SETS_MARK.findall(text)]
-        known = [int(word.partition("/")[0], 16) for word in found if word.startswith("0x")]
+        known = [int(mark[1], 16) for word in found if (mark := re.match(r"(0x[0-9a-fA-F]{1,8})(?:/|\Z)", word))]
         return frozenset(known) if len(known) == len(found) else None
 
     def has_route_to(self, peer: str) -> Truth:
@@ -304,11 +309,8 @@ class Evidence:
     @cached_property
     def client_ports(self) -> tuple[int, int]:
         """Where this node's clients take their ports from."""
-        try:
-            low, high = (int(word) for word in str(self.facts.get("local_ports")).split())
-        except ValueError:
-            return EPHEMERAL
-        return low, high
+        found = re.fullmatch(r"\s*(\d{1,5})\s+(\d{1,5})\s*", str(self.facts.get("local_ports")))
+        return (int(found[1]), int(found[2])) if found else EPHEMERAL
 
     def beside(self, peer: str, *, arriving: bool) -> tuple[str, str] | None:
         """What else may drop packets of this peer here, outside of all rules: what it is, how to look and mend."""
@@ -346,7 +348,7 @@ def _listed(reading: CommandResult) -> list[Mapping[str, Any]]:
     """A list of objects, as `ip -j` prints it; empty where it is something else."""
     try:
         found = json.loads(reading.stdout or "[]")
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 

@@ -27,7 +27,7 @@ from runbook.model.verdict import Finding, Outcome, outcomes_of
 if TYPE_CHECKING:
     from runbook.diagnose.judge import Cause
 
-WORKER = re.compile(rb"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
+WORKER = re.compile(rb"failed \(exitcode: (-?\d{1,9})\) local_rank: (\d{1,9})(?!\d)")
 MOST = 1 << 20
 
 

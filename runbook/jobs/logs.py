@@ -175,6 +175,8 @@ def _nobody(name: str) -> ProcessSpec:
 
 READ_S = 5.0
 MOST_SECRETS = 1000
+LONGEST_SECRET = 1 << 17
+"""Characters of a line with one: no process takes a longer variable."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,7 @@ def variables_in(data: bytes) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in data.decode("utf-8", "replace").splitlines()[:MOST_SECRETS]:
         try:
-            words = shlex.split(line)
+            words = shlex.split(line) if len(line) <= LONGEST_SECRET else []
         except ValueError:
             continue
         if len(words) == 2 and words[0] == "export":

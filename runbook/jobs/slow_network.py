@@ -45,7 +45,8 @@ class Way:
     @property
     def rate(self) -> float:
         """Bytes a second while something was on its way; infinite where that is too short to be counted."""
-        return self.bytes / (self.busy * self.seconds) if self.busy else float("inf")
+        spent_s = self.busy * self.seconds
+        return self.bytes / spent_s if spent_s else float("inf")
 
     def __str__(self) -> str:
         return (

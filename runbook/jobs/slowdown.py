@@ -346,6 +346,7 @@ def ways_of(at: Context, told: Mapping[str, node_answers.StackSamples]) -> list[
     names = names_by_address(at)
     found: dict[tuple[str, str], Way] = {}
     for source, answer in told.items():
+        seconds = max(0.001, answer["seconds"])
         for address, sent in (answer["sent"] or {}).items():
             destination = names.get(address, source)
             if destination == source:
@@ -355,7 +356,7 @@ def ways_of(at: Context, told: Mapping[str, node_answers.StackSamples]) -> list[
                 source,
                 destination,
                 sent["bytes"] + (other.bytes if other else 0),
-                max(min(1.0, sent["busy_s"] / max(0.001, answer["seconds"])), other.busy if other else 0.0),
-                answer["seconds"],
+                max(min(1.0, sent["busy_s"] / seconds), other.busy if other else 0.0),
+                seconds,
             )
     return list(found.values())

@@ -10,6 +10,7 @@ from typing import Literal
 
 from runbook.causes.catalogue import Confidence
 from runbook.model.command_quoting import word
+from runbook.model.units import number
 from runbook.parsers.tool_reading import CUT, Reading, some
 
 # --- facts ----------------------------------------------------------------------------------------------------------
@@ -96,10 +97,10 @@ def blocks(text: str) -> list[PortBlock]:
             hca, open_ = match[1], False
         elif match := re.match(r"\s*Infiniband device '(.+)' port (\d+) status:", line):
             hca, open_ = match[1], True
-            found.append(PortBlock(hca, int(match[2])))
+            found.append(PortBlock(hca, number(match[2])))
         elif match := re.match(r"\s*Port (\d+):\s*$", line):
             open_ = True
-            found.append(PortBlock(hca, int(match[1])))
+            found.append(PortBlock(hca, number(match[1])))
         elif open_ and ":" in line:
             found[-1].add(line, at)
     return found
@@ -115,7 +116,7 @@ def from_sysfs(hcas: Mapping[str, Mapping[str, Mapping[str, str | None]]]) -> li
     return [
         Port(
             hca=hca,
-            number=int(number),
+            number=int(port_number),
             state=as_state(port.get("state")),
             physical=as_state(port.get("phys_state")),
             rate_gbps=as_rate(port.get("rate")),
@@ -123,8 +124,8 @@ def from_sysfs(hcas: Mapping[str, Mapping[str, Mapping[str, str | None]]]) -> li
             detail=port.get("rate") or "",
         )
         for hca, ports in hcas.items()
-        for number, port in ports.items()
-        if number.isdecimal()
+        for port_number, port in ports.items()
+        if port_number.isdecimal()
     ]
 
 
@@ -135,7 +136,7 @@ def as_state(text: str | None) -> str:
 
 
 def as_rate(text: str | None) -> float | None:
-    match = re.match(r"\d+(\.\d+)?", text or "")
+    match = re.match(r"\d{1,9}(?:\.\d{1,9})?(?!\d)", text or "")
     return float(match[0]) if match else None
 
 
@@ -189,7 +190,7 @@ def _of_ibstatus(block: PortBlock) -> bool:
 
 def _all_listed(text: str, seen: Sequence[PortBlock]) -> bool:
     """Every adapter with as many ports as it says it has; all of them with the same number of fields."""
-    promised = sum(int(found) for found in re.findall(r"^[ \t]*Number of ports: (\d+)", text, re.MULTILINE))
+    promised = sum(number(found) for found in re.findall(r"^[ \t]*Number of ports: (\d+)", text, re.MULTILINE))
     adapters = len(re.findall(r"^[ \t]*CA '", text, re.MULTILINE))
     if adapters and (promised != len(seen) or adapters != len({block.hca for block in seen})):
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from runbook.model.bounded_regex import bounded
-from runbook.parsers.nvidia import APPLICATION, MENDED_BY, XidEvent, events
+from runbook.parsers.nvidia import APPLICATION, MENDED_BY, SXID, XID, events
 from runbook.parsers.tool_reading import Reading, numbered
 
 UP = bounded(r"Started .*(?:fabric ?manager|Fabric Manager)", re.IGNORECASE)
@@ -67,21 +67,26 @@ def kernel_log(text: str) -> Reading | None:
         return None
     lines = text.splitlines()
     found = events(lines, 0.0)
-    reading = Reading()
+    reading, first = Reading(), _first_lines(lines)
     told: set[tuple[str, str]] = set()
     for event in found:
         if event.cause is None or (event.cause, event.bus) in told:
             continue
         told.add((event.cause, event.bus))
         says = f"{SAYS[event.cause].format(bus=event.bus)} (Xid {event.number})"
-        reading.proves(event.cause, says, (_line(lines, event),), way=MENDED_BY[event.cause], indices=event.bus)
+        reading.proves(event.cause, says, (first[event.text],), way=MENDED_BY[event.cause], indices=event.bus)
     for event in [event for event in found if event.number in APPLICATION][:2]:
         says = f"Xid {event.number} on GPU {event.bus}: {APPLICATION[event.number]}"
-        reading.explains("gpu-illegal-access", says, (_line(lines, event),))
+        reading.explains("gpu-illegal-access", says, (first[event.text],))
     unread = [event for event in found if event.cause is None and event.number not in APPLICATION]
     reading.unknown = f"Xid {unread[0].number} is not known here" if unread else ""
     return reading
 
 
-def _line(lines: list[str], event: XidEvent) -> int:
-    return next((at for at, line in enumerate(lines, 1) if event.text in line), 1)
+def _first_lines(lines: list[str]) -> dict[str, int]:
+    """By the text of an event, the line that it stands on first."""
+    found: dict[str, int] = {}
+    for at, line in enumerate(lines, 1):
+        if match := XID.search(line) or SXID.search(line):
+            found.setdefault(match[0], at)
+    return found

@@ -7,6 +7,7 @@ They have types, ranges and lengths; names follow what the kernel allows. Fields
 from __future__ import annotations
 
 import ipaddress
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Ty
 
 from msgspec import Meta
 
+from runbook.files.address import is_ip
 from runbook.node import journal
 from runbook.transport.frames import (
+    HIGHEST,
     Clock,
     Count,
     ExitCode,
@@ -29,9 +32,9 @@ from runbook.transport.frames import (
 )
 
 if sys.version_info >= (3, 11):
-    from typing import NotRequired, TypedDict
+    from typing import NotRequired, Required, TypedDict
 else:
-    from typing_extensions import NotRequired, TypedDict
+    from typing_extensions import NotRequired, Required, TypedDict
 
 Told = TypeVar("Told")
 
@@ -53,12 +56,20 @@ FilePath = Annotated[str, Meta(max_length=4096, pattern=r"\A[^\x00-\x1f\x7f]+\Z"
 
 AttemptFolder = Annotated[str, Meta(pattern=rf"\A{journal.ATTEMPT.pattern}")]
 Word = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:@+-]{1,128}\Z")]
+Output = Annotated[str, Meta(max_length=1 << 20)]
+"""What one tool prints of one machine's devices."""
+
+_ADDRESS = re.compile(r"[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9_.-]{1,64})?(?P<length>/[0-9]{1,3})?\Z")
+"""Commands that people paste name addresses as they are: in the zone stands nothing that a shell reads."""
 
 
-def _of_text(value: object) -> str:
+def _numeric(value: object) -> re.Match[str]:
     if not isinstance(value, str):
         raise ValueError("Expected `str`")
-    return value
+    found = _ADDRESS.match(value)
+    if not found:
+        raise ValueError("Expected an IP address")
+    return found
 
 
 if TYPE_CHECKING:
@@ -73,7 +84,7 @@ else:
         __slots__ = ()
 
         def __new__(cls, value: object) -> Address:
-            ipaddress.ip_address(_of_text(value))
+            ipaddress.ip_address(_numeric(value)[0])
             return super().__new__(cls, value)
 
     class Prefix(str):
@@ -82,7 +93,7 @@ else:
         __slots__ = ()
 
         def __new__(cls, value: object) -> Prefix:
-            ipaddress.ip_interface(_of_text(value))
+            ipaddress.ip_interface(_numeric(value)[0])
             return super().__new__(cls, value)
 
 
@@ -114,7 +125,7 @@ class Hello(TypedDict):
     time: Clock
     python: Version
     executable: Line
-    rejected: list[Line]
+    rejected: list[Annotated[str, Meta(pattern=r"\A[0-9]{1,3}\Z")]]
     hostname: Line
     platform: Word
     pid: Pid
@@ -139,8 +150,8 @@ class Ran(TypedDict, total=False):
     timed_out: bool
     state: Annotated[str, Meta(max_length=1)]
     code: ExitCode | None
-    out: Text
-    err: Text
+    out: Output
+    err: Output
     fields: list[Word]
 
 
@@ -182,7 +193,7 @@ class RouteEntry(TypedDict, total=False):
     """Of `ip -j route`, what is judged."""
 
     type: Word
-    dst: Line
+    dst: Required[Line]
     src: Line
     gateway: Line
     via: dict[Word, Line]
@@ -334,6 +345,8 @@ class EphemeralPorts(TypedDict):
 
 
 class GpuProcess(TypedDict, total=False):
+    """All of it, or nothing where the process cannot be seen."""
+
     user: Line
     command: Line
     ours: bool
@@ -406,7 +419,7 @@ class SurveyAnswer(TypedDict):
     shell: Line | None
     speeds: dict[Interface, Count]
     nvidia_smi: Ran
-    nvidia_devices: Count | None
+    nvidia_devices: Annotated[int, Meta(ge=0, le=1 << 16)] | None
 
 
 class PythonFacts(TypedDict):
@@ -507,7 +520,7 @@ class RankSamples(TypedDict):
 
 class SentTo(TypedDict):
     bytes: Count
-    busy_s: Number
+    busy_s: Seconds
 
 
 class StackSamples(TypedDict):
@@ -613,7 +626,7 @@ class KeptAnswer(TypedDict):
 class ListedJob(TypedDict):
     about: About
     folder: Annotated[str, Meta(max_length=4096, pattern=r"\A/[^\x00-\x1f\x7f]*\Z")]
-    attempts: dict[AttemptFolder, list[LivingJournal]]
+    attempts: Annotated[dict[AttemptFolder, list[LivingJournal]], Meta(max_length=1000)]
     damaged: NotRequired[list[Damaged]]
 
 
@@ -677,6 +690,8 @@ def answer(program: str, arguments: Mapping[str, Any], said: bytes) -> dict[str,
     wanted, got = _asked(program, arguments, found)
     if wanted != got:
         raise UnexpectedAnswer(f"it is about {_few(got)}, and was asked for {_few(wanted)}")
+    if odd := _odd(name, found):
+        raise UnexpectedAnswer(odd)
     if name == "job_control watch" and (sent := sum(map(len, found["read"].values()))) > _most(arguments, found):
         raise UnexpectedAnswer(f"it sends {sent} bytes of logs at once, and was asked for {arguments['most']}")
     return found
@@ -705,6 +720,43 @@ def _asked(program: str, arguments: Mapping[str, Any], found: Mapping[str, Any])
     if program == "rank_processes":
         return sorted(rank for rank, pid in arguments["leaders"].items() if pid), sorted(found["ranks"])
     return [], []
+
+
+def _odd(name: str, found: Mapping[str, Any]) -> str | None:
+    """What is missing of an answer, or contradicts itself, though each field by itself fits; None: nothing."""
+    if name == "ping":
+        return next((odd for target in found["targets"] if (odd := _odd_target(target))), None)
+    if name == "port":
+        mute = (port for port, state in found["ports"].items() if not state["free"] and "errno" not in state)
+        return next((f"port {port} is not free, and no `errno` says why" for port in mute), None)
+    if name == "gpus":
+        halves = (
+            pid for pid, seen in found["processes"].items() if seen and len(seen) < len(GpuProcess.__annotations__)
+        )
+        return next((f"`processes` tells a part of process {pid}" for pid in halves), None)
+    if name == "ephemeral_ports" and (found["low"] is None) != (found["high"] is None):
+        return "it tells one end of its range of ports"
+    if name == "job_control prepare" and not all(journal.get("gpus") for journal in found["gpus"]):
+        return "`gpus` names a process that has none"
+    return None
+
+
+def _odd_target(target: Mapping[str, Any]) -> str | None:
+    """Of one peer that was pinged. A number means itself; of a name that means nothing, there is nothing to tell."""
+    peer, resolved = target["peer"], target["resolved"] or []
+    looked = [target[field] for field in ("route", "small", "full")]
+    if not resolved and any(looked):
+        return f"{peer} has no address, and there is a way to it"
+    if is_ip(target["address"]) and any(_number(one) != _number(target["address"]) for one in resolved):
+        return f"{peer} at {target['address']} means {_few(resolved)}"
+    counted = [one for one in (*looked[1:], target.get("again")) if one]
+    if any(("sent" in one) != ("received" in one) for one in counted):
+        return f"echoes to {peer} are counted by half"
+    return None
+
+
+def _number(address: str) -> object:
+    return ipaddress.ip_address(address.partition("%")[0])
 
 
 def _few(names: list[str]) -> str:
@@ -834,9 +886,16 @@ class Done(TypedDict):
 class Step(TypedDict):
     event: Line
     step: Line
+
+
+class MeetingStep(TypedDict):
+    """Where a rank dials or listens, and what it met there."""
+
+    event: Line
+    step: Line
     reason: NotRequired[Line]
-    address: NotRequired[Line]
-    port: NotRequired[Port]
+    address: Line
+    port: Port
 
 
 class RankBeat(TypedDict, total=False):
@@ -851,7 +910,7 @@ class RankBeat(TypedDict, total=False):
 class RowMessage(TypedDict):
     """A line of the table of nccl-tests: times in microseconds, bandwidths in GB/s."""
 
-    size: Count
+    size: Annotated[int, Meta(ge=1, le=HIGHEST)]
     count: Count
     type: Word
     redop: Word
@@ -914,7 +973,12 @@ class Failed(TypedDict):
 class LookingUp(TypedDict):
     event: Line
     address: Line
-    seconds: NotRequired[Seconds]
+    seconds: Seconds
+
+
+class LookedUp(TypedDict):
+    event: Line
+    address: Line
 
 
 class MovedMessage(TypedDict):
@@ -972,6 +1036,8 @@ RANK: Descriptions = {
     "step started": Started,
     "step imported": Imported,
     "step done": Done,
+    "step dialling": MeetingStep,
+    "step listening": MeetingStep,
     "step": Step,
     "beat": RankBeat,
     "row": RowDone,
@@ -981,7 +1047,7 @@ RANK: Descriptions = {
     "world": World,
     "failed": Failed,
     "looking-up": LookingUp,
-    "looked-up": LookingUp,
+    "looked-up": LookedUp,
     "moved": MovedMessage,
     "alone": Alone,
 }
@@ -1029,8 +1095,8 @@ class FlightEntry(TypedDict, total=False):
     collective_seq_id: SequenceNumber
     is_p2p: bool
     profiling_name: Line
-    input_sizes: list[list[Count]]
-    input_dtypes: list[Line]
+    input_sizes: Annotated[list[Annotated[list[Count], Meta(max_length=64)]], Meta(max_length=1024)]
+    input_dtypes: Annotated[list[Line], Meta(max_length=1024)]
     retired: bool
     state: Line
 
@@ -1062,4 +1128,6 @@ class Flight(TypedDict):
 def flight(said: bytes) -> dict[str, Any]:
     """What a rank wrote down of its last collectives. Raises UnexpectedAnswer."""
     found: dict[str, Any] = decoded(said, Flight)
+    if (calling := found["calling"]) and ("count" in calling) != ("dtype" in calling):
+        raise UnexpectedAnswer("`calling` has a count of elements without their type, or the other way round")
     return found
