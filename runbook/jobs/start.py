@@ -262,7 +262,7 @@ def _barrier(kept: KeptProcesses, attempt: Attempt, node: Node, place: ProcessSp
 
 def _absent(kept: KeptProcesses, node: str, ready_s: float) -> Outcome:
     members = [m for m in kept.on(node) if m.state == "none"]
-    said = [m.remote.error.text for m in members if m.remote and m.remote.error]
+    said = [m.remote.error["text"] for m in members if m.remote and m.remote.error]
     says = f"{node} did not say that it is ready within {ready_s:g} s: {', '.join(m.label for m in members)}"
     return Outcome.failed(node, finding_for("ranks-missing", says, tuple(said[:4]), way="late", node=node))
 
