@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from renderers import rendered, texts_in
+from renderers import assigned, rendered, texts_in
 
 import runbook
 from runbook.causes.catalogue import KINDS, causes, fields_of
@@ -192,8 +192,8 @@ def uses(file: Path) -> Iterator[Use]:
             if name in MAKERS and len(node.args) > MAKERS[name]:
                 found.append(node.args[MAKERS[name]])
             found += [keyword.value for keyword in node.keywords if keyword.arg == "cause"]
-        elif isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "cause" for t in node.targets):
-            found.append(node.value)
+        elif isinstance(node, ast.Assign):
+            found += assigned((node,), {"cause"})
         for value in found:
             for text in texts_in(value):
                 yield Use(str(text.value), str(file.relative_to(PACKAGE)), text.lineno)

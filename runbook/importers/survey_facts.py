@@ -35,10 +35,10 @@ class HostAddress:
     doubt: str | None = None
 
 
-def interfaces_of(reach: Mapping[str, Any]) -> dict[str, SurveyInterface]:
+def interfaces_of(host_facts: Mapping[str, Any]) -> dict[str, SurveyInterface]:
     """The interfaces that may carry a job's traffic: up, and with an address of their own."""
     found = {}
-    for name, entry in reach.get("interfaces", {}).items():
+    for name, entry in host_facts.get("interfaces", {}).items():
         usable = tuple(address for address in entry["addresses"] if is_usable(address))
         if usable and entry.get("state") != "DOWN":
             found[name] = SurveyInterface(name, entry.get("mtu"), usable)
