@@ -124,7 +124,7 @@ class HostAnswers:
 
     host: SurveyHost
     hello: Answer
-    reach: Answer = field(default_factory=dict)
+    host_facts: Answer = field(default_factory=dict)
     ibstat: Answer = field(default_factory=dict)
     survey: Answer = field(default_factory=dict)
     pythons: Answer = field(default_factory=dict)
@@ -137,7 +137,7 @@ class HostAnswers:
 
     @property
     def interfaces(self) -> Interfaces:
-        return interfaces_of(self.reach)
+        return interfaces_of(self.host_facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ def _same_machines(told: Mapping[str, HostAnswers]) -> dict[str, str]:
 
 def _ask_facts(site: Site, told: Mapping[str, HostAnswers]) -> None:
     questions: Mapping[str, tuple[Answer, float]] = {
-        "reach": ({}, FACTS_S),
+        "host_facts": ({}, FACTS_S),
         "survey": ({}, FACTS_S),
         "ibstat": ({}, FACTS_S),
         "pythons": ({"seconds": PYTHONS_S - 4.0}, PYTHONS_S),
