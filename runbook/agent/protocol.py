@@ -59,6 +59,7 @@ Line = Annotated[str, Meta(max_length=4096)]
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 Pid = Annotated[int, Meta(ge=1, le=1 << 31)]
 Part = Annotated[float, Meta(ge=0, le=1e9)]
+ExitCode = Annotated[int, Meta(ge=-(1 << 31), le=1 << 32)]
 Hex = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 
 
@@ -86,7 +87,7 @@ class JobProcess(msgspec.Struct, frozen=True):
     ranks: Annotated[list[Count], Meta(max_length=1024)]
     pid: Pid | None = None
     state: Literal["waiting", "running", "stopping", "ended", "gone"] = "running"
-    code: int | None = None
+    code: ExitCode | None = None
     step: Word | None = None
     step_age_s: Part | None = None
 
@@ -158,7 +159,7 @@ class Denied(msgspec.Struct, frozen=True, tag="denied", tag_field="say"):
 class Ended(msgspec.Struct, frozen=True, tag="ended", tag_field="say"):
     """The last message on a channel: how the program ended."""
 
-    code: int
+    code: ExitCode
 
 
 FromAgent = AgentHello | Heartbeat | ChannelRefused | Leaving

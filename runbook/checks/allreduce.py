@@ -33,6 +33,9 @@ BURST = 8.0
 counts as slow only when it takes this many times longer than the smaller sizes suggest."""
 
 
+SHORTEST_S = 1e-9
+"""No iteration takes less: from one that is said to, nothing is to be expected."""
+
 PAUSE_S = 0.5
 """A pause of one iteration is reported only above this: a busy machine or one retransmitted packet causes shorter
 ones."""
@@ -302,7 +305,7 @@ def promised_rate(pool: RankPool, rows: list[dict[str, Any]], gate: float | str 
     if isinstance(gate, float) and gate > 0:
         return len(pool.members) * gate * 1e9
     expected = expected_seconds(pool, rows, gate)
-    if not expected:
+    if not expected or expected < SHORTEST_S:
         return None
     size = max(member.place[0] for member in pool.members)
     return len(pool.members) * _sent_by_one(pool, size) / expected / BURST

@@ -24,6 +24,7 @@ from runbook.model.command_quoting import word
 from runbook.model.verdict import Finding, Outcome
 from runbook.node.proc import this_machine
 
+LONGEST_LINE = 4096
 IMPORT_TIMEOUT_S = 90.0
 STALL_S = 4.0
 """A stall: no rank makes a step for this long. Torch's own timeout would come minutes later."""
@@ -72,9 +73,11 @@ def over_tcp(pool: RankPool, at: Context) -> list[Outcome] | None:
     found: dict[str, Finding] = {}
     for member in pool.members:
         log = Path(log_name(pool, member))
-        lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
-        if member.rank.node not in found and (finding := socket_fallback(member.rank.node, lines)):
-            found[member.rank.node] = finding
+        if member.rank.node in found or not log.is_file():
+            continue
+        with log.open(errors="replace") as file:  # which may be long, and of one line
+            if finding := socket_fallback(member.rank.node, iter(lambda: file.readline(LONGEST_LINE), "")):
+                found[member.rank.node] = finding
     if not found:
         return None
     return [

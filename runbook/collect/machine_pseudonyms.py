@@ -12,12 +12,13 @@ import re
 from collections.abc import Iterator
 
 from runbook.collect.people_pseudonyms import Place, is_common
-from runbook.files.address import is_loopback
+from runbook.files.address import is_ip, is_loopback
 from runbook.files.node_sets import expand
 
 _V4 = re.compile(
     r"(?<![\w.])(?:(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})\.){3}(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})(?!\w|\.[0-9])"
 )
+_TOKEN = re.compile(r"[A-Za-z0-9]+|[^\x00-\x7f]+")
 _MASK = re.compile(r"/([0-9]{1,2})(?![0-9.])")
 _SHORTEST_MASK = 16  # one that is shorter would show most of an address
 _V4_RANGE = re.compile(r"(?<![\w.])((?:[0-9]{1,3}\.){3})(?=\[[0-9,\- ]+\])")
@@ -39,9 +40,7 @@ _KEPT_V4 = [
     (ipaddress.ip_network("169.254.0.0/16"), 16),
 ]
 _WORDS_OF_ALL = frozenset(
-    re.findall(
-        r"[^\s,]+", "localhost localdomain local master node nodes host hosts all any default gateway router broadcast"
-    )
+    "localhost localdomain local master node nodes host hosts all any default gateway router broadcast".split()
 )
 
 
@@ -52,7 +51,7 @@ class Machines:
         self._names: dict[str, str] = {}
         self._common: set[str] = set()  # names that stay: they identify nobody, and occur in every text
         self._domains: dict[str, str] = {}
-        self._pattern: re.Pattern[str] | None = None
+        self._shapes: dict[str, set[tuple[int, int]]] = {}  # of a first token: how far in the name, how long the name
         self._bits: set[tuple[int, int]] = set()  # every (length, prefix) of every IPv4 address seen
         self._networks: set[tuple[int, int]] = set()  # of those with a known netmask, length and prefix
         self._public: dict[int, int] = {}
@@ -66,30 +65,34 @@ class Machines:
         """A host's name, with or without a domain. Addresses, localhost and words that every text holds are none."""
         name = name.lower().strip(".")
         labels = name.split(".")
-        if not name or is_loopback(name) or name.startswith(("ip6-", "ff02")) or _is_address(name):
+        if not name or is_loopback(name) or name.startswith(("ip6-", "ff02")) or is_ip(name):
             return
         if labels[0] in _WORDS_OF_ALL or is_common(labels[0]):
             self._common.add(labels[0])
         elif len(labels[0]) > 1:
             self._names.setdefault(labels[0], f"host{len(self._names) + len(self._common) + 1}")
+            self._shape(labels[0])
         if len(labels) > 1:
             self.add_domain(".".join(labels[1:]))
-        self._pattern = None
 
     def add_domain(self, domain: str) -> None:
         domain = domain.lower().strip(".")
-        if "." in domain or len(domain) > 3:
-            if domain not in _WORDS_OF_ALL and not is_common(domain):
-                self._domains.setdefault(domain, f"domain{len(self._domains) + 1}.example")
-            self._pattern = None
+        told = "." in domain or len(domain) > 3
+        if told and domain not in _WORDS_OF_ALL and not is_common(domain):
+            self._domains.setdefault(domain, f"domain{len(self._domains) + 1}.example")
+            self._shape(domain)
+
+    def _shape(self, name: str) -> None:
+        """A hundred thousand names are not to be looked for one by one."""
+        if token := _TOKEN.search(name):
+            self._shapes.setdefault(token[0], set()).add((token.start(), len(name)))
 
     def learn(self, text: str) -> None:
         for match in _V4.finditer(text):
             if not _is_version(text, match.start()):
-                self._learn(match[0])
-                mask = _MASK.match(text, match.end())
-                if mask and _SHORTEST_MASK <= int(mask[1]) < 24:
-                    self._networks.add((int(mask[1]), int(ipaddress.IPv4Address(match[0])) >> (32 - int(mask[1]))))
+                value, mask = self._learn(match[0]), _MASK.match(text, match.end())
+                if value is not None and mask and _SHORTEST_MASK <= int(mask[1]) < 24:
+                    self._networks.add((int(mask[1]), value >> (32 - int(mask[1]))))
         for match in _V4_DASHED.finditer(text):
             self._learn(match[1].replace("-", "."))
         for match in _V4_RANGE.finditer(text):
@@ -99,13 +102,15 @@ class Machines:
                 if re.fullmatch(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+\.?", domain):
                     self.add_domain(domain)
 
-    def _learn(self, address: str) -> None:
+    def _learn(self, address: str) -> int | None:
+        """Its number; None where it only looks like an address (`10.01.1.1`)."""
         try:
             value = int(ipaddress.IPv4Address(address))
         except ValueError:
-            return
+            return None
         for length in range(1, 25):
             self._bits.add((length, value >> (32 - length)))
+        return value
 
     # Finding.
 
@@ -131,19 +136,21 @@ class Machines:
             for match in _V6.finditer(text):
                 if (other := self.v6(match[0])) is not None:
                     yield match.span(), other
-        if self._names or self._domains:
-            if self._pattern is None:
-                words = sorted([*self._names, *self._domains], key=len, reverse=True)
-                self._pattern = re.compile(
-                    rf"(?<![A-Za-z0-9])(?:{'|'.join(map(re.escape, words))})(?![A-Za-z0-9])", re.IGNORECASE
-                )
-            for match in self._pattern.finditer(text):
-                name = match[0].lower()
-                yield match.span(), self._domains.get(name) or self._names[name]
+        for token in _TOKEN.finditer(text) if self._shapes else ():
+            for before, length in self._shapes.get(token[0].lower(), ()):
+                start = max(0, token.start() - before)
+                end = start + length
+                name = text[start:end].lower()
+                other = self._domains.get(name) or self._names.get(name)
+                if other and not _goes_on(text, start - 1) and not _goes_on(text, end):
+                    yield (start, end), other
 
     def v4(self, address: str) -> str:
-        """The pseudonym of an IPv4 address; one that means no single machine stays."""
-        ip = ipaddress.IPv4Address(address)
+        """The pseudonym of an IPv4 address; what means no single machine, or is none, stays."""
+        try:
+            ip = ipaddress.IPv4Address(address)
+        except ValueError:
+            return address
         value = int(ip)
         if ip.is_loopback or ip.is_multicast or value >> 24 in (0, 255) or value >> 28 == 15:
             return address
@@ -215,14 +222,10 @@ class Machines:
         return [*self._names, *self._domains]
 
 
+def _goes_on(text: str, at: int) -> bool:
+    return 0 <= at < len(text) and text[at].isascii() and text[at].isalnum()
+
+
 def _is_version(text: str, at: int) -> bool:
     """Whether four numbers with dots are a version: `nvidia-cublas-cu12==12.1.3.1`."""
     return _VERSION_BEFORE.search(text, max(0, at - 24), at) is not None
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

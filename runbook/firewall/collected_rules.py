@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from runbook.firewall import iptables, nft
-from runbook.firewall.evaluate import EPHEMERAL, Base, Engine, Truth
+from runbook.firewall.evaluate import EPHEMERAL, Base, Engine, Truth, Walk
 from runbook.firewall.front_ends import UFW_CHAINS, FirewalldStatus, UfwStatus, firewalld_runs, parse_ufw, parse_zones
 from runbook.model.command_quoting import word
 from runbook.node.message import MARK
@@ -121,8 +121,9 @@ class Evidence:
         return self._read(6)
 
     def _read(self, version: Version) -> list[Base]:
+        kept = self._kept_by_iptables(version)
         found = [base for base in self._nft_bases if base.family in _families(version)]
-        found = [base for base in found if (base.family, base.table) not in self._kept_by_iptables(version)]
+        found = [base for base in found if (base.family, base.table) not in kept]
         found += self._iptables_bases(version)
         return sorted(found, key=lambda base: (base.priority, base.order))
 
@@ -169,6 +170,11 @@ class Evidence:
         return self._nft_trouble
 
     @cached_property
+    def tangled(self) -> dict[int, Walk]:
+        """By the id of a base chain that takes too long to follow: what is known of it, whatever the packet."""
+        return {}
+
+    @cached_property
     def _nft_trouble(self) -> str | None:
         return self._nft_parsed if isinstance(self._nft_parsed, str) else None
 
@@ -211,12 +217,15 @@ class Evidence:
 
     def _kept_by_iptables(self, version: Version) -> set[tuple[str, str]]:
         family = _families(version)[0]
+        native: dict[str, list[str]] = {}
+        for base in self._nft_bases:
+            if base.family == family:
+                native.setdefault(base.table, []).append(base.chain)
         kept = set()
         for _, reading in self._saves(version):
             if reading.read and reading.flavour == "nft":
                 for table, policies in iptables.tables(reading.stdout).items():
-                    native = [b for b in self._nft_bases if (b.family, b.table) == (family, table)]
-                    if all(policies.get(base.chain, "-") != "-" for base in native):
+                    if all(policies.get(chain, "-") != "-" for chain in native.get(table, ())):
                         kept.add((family, table))
         return kept
 
@@ -252,11 +261,7 @@ class Evidence:
         """The interface through which this node reaches `peer`, and receives from it (unless routes are asymmetric)."""
         if peer in self.addresses:
             return "lo"
-        try:
-            routes = json.loads(self.tool(f"route {peer}").stdout or "[]")
-            device = routes[0].get("dev") if routes else None
-        except (ValueError, AttributeError, KeyError, IndexError):
-            return None
+        device = next((route.get("dev") for route in _listed(self.tool(f"route {peer}"))), None)
         return device if isinstance(device, str) else None
 
     def no_route_to(self, peer: str) -> Mapping[str, Any] | None:
@@ -285,7 +290,7 @@ class Evidence:
             *(reading.stdout for name, reading in self.tools.items() if "-save" in name),
         ]
         found = [word for text in texts for word in SETS_MARK.findall(text)]
-        known = [int(word.partition("/")[0], 16) for word in found if word.startswith("0x")]
+        known = [int(mark[1], 16) for word in found if (mark := re.match(r"(0x[0-9a-fA-F]{1,8})(?:/|\Z)", word))]
         return frozenset(known) if len(known) == len(found) else None
 
     def has_route_to(self, peer: str) -> Truth:
@@ -295,7 +300,7 @@ class Evidence:
     def addresses(self) -> frozenset[str]:
         found = set()
         try:
-            for interface in json.loads(self.tool("addresses").stdout or "[]"):
+            for interface in _listed(self.tool("addresses")):
                 for address in interface.get("addr_info", []):
                     found.add(str(ipaddress.ip_address(address["local"])))
         except (ValueError, AttributeError, KeyError, TypeError):
@@ -326,11 +331,8 @@ class Evidence:
     @cached_property
     def client_ports(self) -> tuple[int, int]:
         """Where this node's clients take their ports from."""
-        try:
-            low, high = (int(word) for word in str(self.facts.get("local_ports")).split())
-        except ValueError:
-            return EPHEMERAL
-        return low, high
+        found = re.fullmatch(r"\s*(\d{1,5})\s+(\d{1,5})\s*", str(self.facts.get("local_ports")))
+        return (int(found[1]), int(found[2])) if found else EPHEMERAL
 
     def beside(self, peer: str, *, arriving: bool) -> tuple[tuple[str, str], ...]:
         """Other things that may drop packets of this peer here, outside of all rules: (what it is, how to look and
@@ -357,11 +359,7 @@ class Evidence:
 
     @cached_property
     def _xdp(self) -> frozenset[str]:
-        try:
-            listed = json.loads(self.tool("addresses").stdout or "[]")
-            return frozenset(str(one["ifname"]) for one in listed if "xdp" in one)
-        except (ValueError, AttributeError, KeyError, TypeError):
-            return frozenset()
+        return frozenset(str(one.get("ifname")) for one in _listed(self.tool("addresses")) if "xdp" in one)
 
     @property
     def owner(self) -> tuple[int | None, int | None]:
@@ -388,7 +386,7 @@ def _listed(reading: CommandResult) -> list[Mapping[str, Any]]:
     """A list of objects, as `ip -j` prints it; empty where it is something else."""
     try:
         found = json.loads(reading.stdout or "[]")
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 

@@ -211,13 +211,17 @@ Test = Callable[[Packet], Truth]
 BLOCKING: frozenset[str] = frozenset({"drop", "reject-rst", "reject-icmp"})
 TRACKING = -200
 DEEPEST = 64  # the kernel refuses more; here it keeps nonsense from running for ever
+MOST_STEPS = 200_000
+"""Rules, and elements of sets, that one packet is held against in one base chain; what comes behind them is not known.
+Chains of which each jumps to the next one twice make 2^64 ways."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A condition of a rule."""
+    """A condition of a rule; `cost`: how many elements of a set it is held against."""
 
     test: Test
+    cost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +238,7 @@ class VerdictMap:
     """A verdict map: the verdicts this packet may get; a certain one (True) comes last, and nothing after it."""
 
     options: Callable[[Packet], list[tuple[Truth, RuleVerdict]]]
+    cost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +318,7 @@ class Walk:
     ends: tuple[PacketEnd, ...]
     after: Packet  # as the next base chain sees it
     doubtful: tuple[FilterRule, ...]  # rules whose match could not be decided
+    steps: int  # what it cost
 
     @property
     def blocks(self) -> Truth:
@@ -354,24 +360,42 @@ class _Walker:
         self._ends: list[PacketEnd] = []
         self._doubtful: list[FilterRule] = []
         self._entered: list[str] = []
+        self._steps = 0
         self._leaving: list[FilterRule | None] = []  # how control left the base chain towards its policy
 
     def result(self) -> Walk:
         if self._chain(self._base.chain, sure=True, depth=0) is not False:
-            self._ends += [PacketEnd(self._base.policy, None, rule, tuple(self._entered)) for rule in self._leaving]
-        return Walk(self._base, tuple(self._ends), self._packet, tuple(self._doubtful))
+            for rule in self._leaving:
+                self._end(self._base.policy, None, rule)
+        return Walk(self._base, tuple(self._ends), self._packet, tuple(self._doubtful), self._steps)
+
+    def _end(
+        self,
+        action: Action,
+        rule: FilterRule | None,
+        left_by: FilterRule | None = None,
+        *,
+        rewritten: bool = False,
+        new_source: str = "",
+    ) -> None:
+        self._steps += len(self._entered) // 16  # each end remembers them all
+        self._ends.append(PacketEnd(action, rule, left_by, tuple(self._entered), rewritten, new_source))
 
     def _chain(self, name: str, sure: bool, depth: int) -> Truth:
         """Does a packet that enters this chain come out at its end, or by `return`?"""
         self._entered.append(name)
         rules = self._base.chains.get(name)
         if rules is None or depth > DEEPEST:
-            self._ends.append(PacketEnd("unknown", None, None, tuple(self._entered)))
+            self._end("unknown", None)
             return False
         ended = len(self._ends)
         here: Truth = True
         returned: Truth = False
         for rule in rules:
+            self._steps += 1
+            if self._steps > MOST_STEPS:
+                self._end("unknown", None)
+                return False
             stays, leaves = self._rule(rule, sure and here is True, depth)
             if leaves is not False and depth == 0:
                 self._leaving.append(rule)
@@ -388,12 +412,14 @@ class _Walker:
         matched: Truth = True
         for step in rule.steps:
             if isinstance(step, Match):
+                self._steps += step.cost
                 matched = both(matched, step.test(self._packet))
                 if matched is False:
                     return True, False
             elif isinstance(step, StateChange):
                 self._change(step, sure and matched is True)
             else:
+                self._steps += step.cost if isinstance(step, VerdictMap) else 0
                 options = step.options(self._packet) if isinstance(step, VerdictMap) else [(True, step)]
                 return self._decide(rule, [(both(matched, truth), v) for truth, v in options], sure, depth)
         return True, False
@@ -421,7 +447,7 @@ class _Walker:
             return False, self._chain(verdict.target, sure, depth + 1)
         action: Action = "accept" if kind == "rewrite" else kind
         new_source = verdict.target if kind == "rewrite" else ""
-        self._ends.append(PacketEnd(action, rule, None, tuple(self._entered), kind == "rewrite", new_source))
+        self._end(action, rule, rewritten=kind == "rewrite", new_source=new_source)
         return False, False
 
     def _change(self, change: StateChange, sure: bool) -> None:
@@ -441,3 +467,11 @@ def _same(answers: list[Truth]) -> Truth:
 
 
 NOTRACK = StateChange("state", UNTRACKED)
+
+
+def one_address(text: object) -> str:
+    """The IP address that a rule spells out; empty where that is none."""
+    try:
+        return str(ipaddress.ip_address(text)) if isinstance(text, str) else ""
+    except ValueError:
+        return ""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import (
+    MOST_STEPS,
     NEW,
     UNTRACKED,
     Action,
@@ -49,6 +50,7 @@ class Journey:
     tracked: Truth = True
     new_source: str = ""  # a NAT rule gives the packet this source address
     translator: BlockingChain | None = None  # that rule
+    steps: int = 0  # what it cost
 
     @property
     def blocked(self) -> Truth:
@@ -69,12 +71,15 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
     now = packet(flow, leg, interface, evidence.has_route_to(peer), tracked=tracked, owner=evidence.owner)
     stops: list[BlockingChain] = []
     last: Walk | None = None
-    new_source, translator = "", None
+    new_source, translator, steps = "", None, 0
     for base in _on_the_way(evidence.bases(flow.version), ARRIVING if arriving else LEAVING, now.state == NEW):
         if base.for_device and base.devices and interface is not None and interface not in base.devices:
             continue
-        result = walk(base, now)
-        now = result.after
+        result = evidence.tangled.get(id(base)) or walk(base, now)
+        if result.steps > MOST_STEPS:
+            evidence.tangled[id(base)] = result
+        else:
+            now, steps = result.after, steps + result.steps
         if result.blocks is not False:
             sure = result.blocks is True and not (base.for_device and interface not in base.devices)
             stops.append(BlockingChain(base, result.culprits, sure, any(rule.by_chance for rule in result.doubtful)))
@@ -83,7 +88,7 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
         rewritten = tuple(end for end in result.ends if end.rewritten)
         if rewritten and base.hook in ("prerouting", "output"):
             elsewhere = BlockingChain(base, rewritten, len(rewritten) == len(result.ends))
-            return Journey(interface, tuple(stops), last, elsewhere, _tracked(now.state))
+            return Journey(interface, tuple(stops), last, elsewhere, _tracked(now.state), steps=steps)
         if rewritten and len(result.ends) == 1:
             new_source, translator = rewritten[0].new_source, BlockingChain(base, rewritten, certain=True)
     return Journey(
@@ -93,6 +98,7 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
         tracked=_tracked(now.state),
         new_source=new_source,
         translator=translator,
+        steps=steps,
     )
 
 
@@ -158,6 +164,7 @@ def arp_stop(evidence: Evidence, interface: str, address: str, peer: str) -> Arp
 
 
 MOST_SAMPLES = 1500  # walks spent on finding the place for one command
+MOST_SAMPLED = 2_000_000  # and rules looked at on them
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +401,7 @@ def _all_stops(evidence: Evidence, flow: Flow, wanted: FirewallOpening, journey:
     if len(wanted.peers) == 1 and wanted.ports == ((flow.port, flow.port),):
         return stops
     samples = _interesting(evidence, flow, wanted.ports)
-    spent = 0
+    spent = steps = 0
     for peer in wanted.peers:
         for port in samples:
             other = (
@@ -402,8 +409,11 @@ def _all_stops(evidence: Evidence, flow: Flow, wanted: FirewallOpening, journey:
                 if wanted.leg in ("request-in", "reply-out")
                 else replace(flow, destination=peer, port=port)
             )
-            stops += travel(evidence, other, wanted.leg).stops
-            spent += 1
+            journey = travel(evidence, other, wanted.leg)
+            stops += journey.stops
+            spent, steps = spent + 1, steps + journey.steps
+            if steps > MOST_SAMPLED:
+                return stops
             if spent > MOST_SAMPLES and port == samples[0]:
                 break
     return stops

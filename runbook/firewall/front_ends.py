@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass
 
 from runbook.model.command_quoting import word
+from runbook.model.units import number
 
 # --- ufw ------------------------------------------------------------------------------------------------------------
 
@@ -92,7 +93,9 @@ def _names_port(text: str, port: int) -> bool:
     for ports, protocol in specs:
         for part in ports.split(","):
             low, _, high = part.partition(":")
-            if protocol in ("", "/tcp") and low.isdecimal() and int(low) <= port <= int(high or low):
+            if not low.isdecimal() or not (high or low).isdecimal():
+                continue
+            if protocol in ("", "/tcp") and number(low) <= port <= number(high or low):
                 return True
     return False
 

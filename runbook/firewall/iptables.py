@@ -8,12 +8,15 @@ kernel's (linux/netfilter_ipv4.h): raw, mangle, nat, filter, security.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import itertools
 import re
 import shlex
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from runbook.firewall.evaluate import (
     ACK,
@@ -33,6 +36,7 @@ from runbook.firewall.evaluate import (
     both,
     either,
     flip,
+    one_address,
 )
 from runbook.firewall.nft_match import TCP_FLAGS
 
@@ -44,7 +48,22 @@ PLAIN = frozenset({"hash:ip", "hash:net"})
 @dataclass
 class IpSet:
     plain: bool
-    spans: list[NumberRange] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
+
+    @cached_property
+    def _merged(self) -> list[tuple[int, int]]:
+        merged: list[tuple[int, int]] = []
+        for low, high in sorted(self.spans):
+            if merged and low <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+            else:
+                merged.append((low, high))
+        return merged
+
+    def holds(self, address: int) -> bool:
+        """Once all of it was read."""
+        at = bisect_right(self._merged, (address, 1 << 129)) - 1
+        return at >= 0 and self._merged[at][1] >= address
 
 
 def parse_sets(text: str) -> dict[str, IpSet]:
@@ -58,7 +77,7 @@ def parse_sets(text: str) -> dict[str, IpSet]:
             if entry is None or "nomatch" in words:
                 sets[words[1]].plain = False
             else:
-                sets[words[1]].spans.append(entry)
+                sets[words[1]].spans.append((entry.low, entry.high))
     return sets
 
 
@@ -78,8 +97,7 @@ def set_test(words: list[str], sets: Mapping[str, IpSet]) -> Test:
     def test(packet: Packet) -> Truth:
         if found is None or not found.plain or side not in ("src", "dst"):
             return None
-        address = NumberRange.exactly(packet.source if side == "src" else packet.destination)
-        return any(address.within(span) for span in found.spans)
+        return found.holds(packet.source if side == "src" else packet.destination)
 
     return test
 
@@ -376,6 +394,9 @@ HOOKS = {
 }
 PRIORITIES = {"raw": -300, "mangle": -150, "nat": -100, "filter": 0, "security": 50}
 LATE_NAT = 100  # nat in INPUT and POSTROUTING
+LONGEST_RULE = 1 << 14
+"""Characters: the longest that iptables itself prints of a rule is a comment of 256, and lists of ports."""
+
 PASSED_OVER = frozenset(
     {
         "LOG", "NFLOG", "ULOG", "CONNMARK", "CONNSECMARK", "SECMARK", "TCPMSS", "TTL", "HL", "DSCP", "TOS", "ECN",
@@ -437,7 +458,8 @@ def _tables(text: str, sets: Mapping[str, IpSet]) -> list[_Table]:
         elif not found:
             continue
         elif line.startswith((":", "-P ", "-N ")):
-            name, policy = [*line.removeprefix(":").removeprefix("-P ").removeprefix("-N ").split(), "-"][:2]
+            words = line.removeprefix(":").removeprefix("-P ").removeprefix("-N ").split()
+            name, policy = [*(words or [""]), "-"][:2]
             found[-1][0].policies[name] = policy
             found[-1][0].rules.setdefault(name, [])
         elif line.startswith(("-A ", "[")) and "-A " in line:
@@ -449,10 +471,17 @@ def _tables(text: str, sets: Mapping[str, IpSet]) -> list[_Table]:
 
 
 def _add(table: _Table, line: str, sets: Mapping[str, IpSet]) -> None:
-    words = shlex.split(line)
-    chain = table.rules.setdefault(words[1], [])
+    text = line[:LONGEST_RULE].strip()
+    name = [*text.split(maxsplit=2), "", ""][1]
+    steps: tuple[Step, ...] = (Match(unknown), RuleVerdict("unknown"))
+    words: list[str] = []
+    with contextlib.suppress(ValueError, IndexError):  # of a form that iptables does not print
+        if len(line) <= LONGEST_RULE:
+            words = shlex.split(line)
+            name, steps = words[1], _steps(words[2:], table, sets)
+    chain = table.rules.setdefault(name, [])
     by_chance = ("-m", "statistic") in itertools.pairwise(words)
-    chain.append(FilterRule(words[1], len(chain), line.strip(), _steps(words[2:], table, sets), by_chance=by_chance))
+    chain.append(FilterRule(name, len(chain), text, steps, by_chance=by_chance))
 
 
 def _steps(words: list[str], table: _Table, sets: Mapping[str, IpSet]) -> tuple[Step, ...]:
@@ -510,7 +539,7 @@ def _new_source(options: list[str]) -> str:
     """The address of `--to-source ADDRESS[-ADDRESS][:PORTS]`, where it is one."""
     text = next((value for option, value in itertools.pairwise(options) if option == "--to-source"), "")
     found = re.fullmatch(r"\[?([0-9a-fA-F:]{0,40}:[0-9a-fA-F:]{1,40}|[0-9.]+)\]?(?::[\d-]+)?", text)
-    return found[1] if found else ""
+    return one_address(found[1]) if found else ""
 
 
 def _mark(options: list[str]) -> int | None:

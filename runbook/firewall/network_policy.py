@@ -35,7 +35,7 @@ def policies_in(text: str) -> list[Rule]:
     """The policies in `kubectl get networkpolicies -o json`. Raises ValueError for other text."""
     try:
         return list(json.loads(text)["items"])
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"no list of policies: {error}") from None
 
 

@@ -26,16 +26,21 @@ from runbook.firewall.evaluate import (
     Step,
     Truth,
     VerdictMap,
+    one_address,
 )
 from runbook.firewall.nft_match import (
     NOT_THERE,
+    ODD,
     Json,
+    NamedSets,
     Sets,
     element_holds,
+    match_cost,
     match_test,
     operands,
     set_elements,
 )
+from runbook.model.units import number
 
 Table = tuple[str, str]  # family, name
 PASSED_OVER = frozenset(
@@ -58,7 +63,7 @@ def parse(text: str, rule_texts: str = "") -> list[Base]:
     try:
         items = json.loads(text)["nftables"]
         return _Ruleset(items, rule_texts).bases()
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except ODD as error:
         raise UnreadableRulesetError(f"{type(error).__name__}: {error}") from error
 
 
@@ -77,7 +82,7 @@ def texts_by_handle(listing: str) -> dict[tuple[str, str, int], str]:
         elif in_chain and line.startswith("\t\t"):
             rule = re.fullmatch(r"(.*\S)\s+# handle (\d+)", held + line.strip())
             if rule:
-                texts[family, table, int(rule[2])] = " ".join(rule[1].split())
+                texts[family, table, number(rule[2])] = " ".join(rule[1].split())
             held = "" if rule or line.strip().startswith("type ") else held + line.strip() + " "
     return texts
 
@@ -101,16 +106,17 @@ class _Ruleset:
     def __init__(self, items: list[Json], listing: str) -> None:
         self._texts = texts_by_handle(listing)
         self._devices = devices_by_chain(listing)
-        self._sets: dict[Table, dict[str, Json]] = {}
+        self._sets: dict[Table, NamedSets] = {}
         self._rules: dict[Table, dict[str, list[FilterRule]]] = {}
         self._chains: list[tuple[Json, int]] = []
         tables: dict[Table, int] = {}
         for item in items:
             ((kind, body),) = item.items()
+            _named(body)
             if kind == "table":
                 tables[body["family"], body["name"]] = body.get("handle", 0)
             elif kind in ("set", "map"):
-                self._sets.setdefault((body["family"], body["table"]), {})[body["name"]] = body
+                self._sets.setdefault((body["family"], body["table"]), NamedSets())[body["name"]] = body
             elif kind == "chain":
                 key = (body["family"], body["table"])
                 self._rules.setdefault(key, {}).setdefault(body["name"], [])
@@ -152,6 +158,13 @@ class _Ruleset:
         return sorted(found, key=lambda base: (base.priority, base.order))
 
 
+def _named(body: Json) -> None:
+    """Raises TypeError where what something is called is no text, or its handle no number."""
+    names = [body.get(key, "") for key in ("family", "table", "chain", "name", "hook")]
+    if not all(isinstance(name, str) for name in names) or not isinstance(body.get("handle", 0), int):
+        raise TypeError("a name that is none")
+
+
 def _priority(value: Json) -> int:
     if isinstance(value, int):
         return value
@@ -175,11 +188,11 @@ def _step(expression: Json, sets: Sets) -> Step | None:
         return None if expression in PASSED_OVER else Match(_unknown)
     ((name, body),) = expression.items()
     if name == "match":
-        return Match(match_test(body, sets))
+        return Match(match_test(body, sets), match_cost(body, sets))
     if name in ("accept", "drop", "return", "continue"):
         return RuleVerdict(_kind(name))
     if name in ("jump", "goto"):
-        return RuleVerdict(_kind(name), body["target"])
+        return RuleVerdict(_kind(name), str(body["target"]))
     if name == "reject":
         return RuleVerdict("reject-rst" if (body or {}).get("type") == "tcp reset" else "reject-icmp")
     if name == "vmap":
@@ -189,8 +202,7 @@ def _step(expression: Json, sets: Sets) -> Step | None:
     if name == "notrack":
         return NOTRACK
     if name in REWRITES:
-        address = (body or {}).get("addr") if name == "snat" else None
-        return RuleVerdict("rewrite", address if isinstance(address, str) else "")
+        return RuleVerdict("rewrite", one_address((body or {}).get("addr")) if name == "snat" else "")
     if name in SOMEBODY_ELSES:
         return RuleVerdict("unknown")
     if name == "set":
@@ -235,6 +247,12 @@ def _choice(body: Json, sets: Sets) -> Step:
         return RuleVerdict("unknown")
 
     def options(packet: Packet) -> list[tuple[Truth, RuleVerdict]]:
+        try:
+            return chosen(packet)
+        except ODD:
+            return [(None, RuleVerdict("unknown"))]
+
+    def chosen(packet: Packet) -> list[tuple[Truth, RuleVerdict]]:
         values = [operand.read(packet) for operand in left]
         if any(value is NOT_THERE for value in values):
             return []
@@ -253,7 +271,7 @@ def _choice(body: Json, sets: Sets) -> Step:
                 possible.append((None, decided))
         return possible + fallback
 
-    return VerdictMap(options)
+    return VerdictMap(options, len(elements))
 
 
 def in_words(expressions: list[Json]) -> str:

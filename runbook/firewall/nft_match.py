@@ -53,18 +53,25 @@ class Operand:
 
 UNKNOWN = Operand("other", lambda _: None)
 
+ODD = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
+"""What it raises to read JSON that is not as libnftables writes it."""
+
 
 def match_test(match: Json, sets: Sets) -> Test:
     """The test of one `{"match": {"op", "left", "right"}}`."""
     op, left, right = match.get("op", "=="), operands(match["left"]), match["right"]
-    elements = set_elements(right, sets)
-    many = NumberSet(left[0], elements) if elements is not None and len(left) == 1 and len(elements) > 32 else None
+    many = _as_numbers(left, right, sets)
+
+    about_flags = "flags" in str(match["left"])
 
     def test(packet: Packet) -> Truth:
-        if packet.flags == ACK and "flags" in str(match["left"]):  # data: some of its segments have PSH, some have not
-            pushed = once(replace(packet, flags=ACK | PSH))
-            return pushed if pushed == once(packet) else None
-        return once(packet)
+        try:
+            if packet.flags == ACK and about_flags:  # data: some of its segments have PSH, some have not
+                pushed = once(replace(packet, flags=ACK | PSH))
+                return pushed if pushed == once(packet) else None
+            return once(packet)
+        except ODD:
+            return None
 
     def once(packet: Packet) -> Truth:
         values = [operand.read(packet) for operand in left]
@@ -76,6 +83,12 @@ def match_test(match: Json, sets: Sets) -> Test:
         return compare(op, left, values, right, sets)
 
     return test
+
+
+def match_cost(match: Json, sets: Sets) -> int:
+    """How many elements it may have to be held against, one after the other."""
+    many = _as_numbers(operands(match["left"]), match["right"], sets)
+    return 0 if many is not None and many.readable else len(set_elements(match["right"], sets) or ())
 
 
 def compare(op: str, left: list[Operand], values: list[Value], right: Json, sets: Sets) -> Truth:
@@ -134,6 +147,27 @@ class NumberSet:
         spans = self._spans or []
         at = bisect_right(spans, (number, 1 << 129)) - 1
         return at >= 0 and spans[at][1] >= number
+
+
+class NamedSets(dict[str, Json]):
+    """The sets of a table by name. Each is read as numbers once, however many rules ask it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._read: dict[tuple[str, str], NumberSet] = {}
+
+    def numbers(self, name: str, operand: Operand, elements: list[Json]) -> NumberSet:
+        return self._read.setdefault((name, operand.kind), NumberSet(operand, elements))
+
+
+def _as_numbers(left: list[Operand], right: Json, sets: Sets) -> NumberSet | None:
+    """A large set, where it may be one of plain numbers."""
+    elements = set_elements(right, sets)
+    if elements is None or len(left) != 1 or len(elements) <= 32:
+        return None
+    if isinstance(right, str) and isinstance(sets, NamedSets):
+        return sets.numbers(right, left[0], elements)
+    return NumberSet(left[0], elements)
 
 
 def right_is_unreadable(right: Json) -> bool:

@@ -14,7 +14,7 @@ from runbook.importers.survey_facts import Interfaces, addresses_of, interfaces_
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.inventory import Node, Ssh
 from runbook.transport import ProgramNotStarted, Site
-from runbook.transport.node_answers import ROUTE
+from runbook.transport.node_answers import HOST_FACTS, IBSTAT, PYTHONS, ROUTE, SURVEY
 
 _PORT = re.compile(r"\A(?P<host>.+):(?P<port>[0-9]{1,5})")
 _USER = re.compile(r"[^-\s]\S*")
@@ -182,10 +182,10 @@ def _same_machines(told: Mapping[str, HostAnswers]) -> dict[str, str]:
 
 def _ask_facts(site: Site, told: Mapping[str, HostAnswers]) -> None:
     questions: Mapping[str, tuple[Answer, float]] = {
-        "host_facts": ({}, FACTS_S),
-        "survey": ({}, FACTS_S),
-        "ibstat": ({}, FACTS_S),
-        "pythons": ({"seconds": PYTHONS_S - 4.0}, PYTHONS_S),
+        HOST_FACTS: ({}, FACTS_S),
+        SURVEY: ({}, FACTS_S),
+        IBSTAT: ({}, FACTS_S),
+        PYTHONS: ({"seconds": PYTHONS_S - 4.0}, PYTHONS_S),
     }
 
     def one(program: str) -> Callable[[Node], Answer]:

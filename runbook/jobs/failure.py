@@ -17,7 +17,7 @@ from runbook.checks.ranks.own_failure import STOPPED, script_stopped
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import end_of
 from runbook.jobs.missing_ranks import failed_to_meet, never_met, why_not_met
-from runbook.jobs.processes import KeptProcess, KeptProcesses
+from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses
 from runbook.jobs.watch import WatchEnd
 from runbook.model.command_quoting import word
 from runbook.model.process_end import ProcessEnd
@@ -28,7 +28,7 @@ from runbook.model.verdict import Finding, Outcome
 if TYPE_CHECKING:
     from runbook.diagnose.judge import Cause
 
-WORKER = re.compile(rb"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
+WORKER = re.compile(rb"failed \(exitcode: (-?\d{1,9})\) local_rank: (\d{1,9})(?!\d)")
 MOST = 1 << 20
 
 
@@ -66,12 +66,15 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
     first = first_of_launchers(kept, first, [member for member in kept.members if member.failed])
     first = _killed_beside(kept, first) or first
     node, finding = first.place.node, _finding(kept, first, frozen)
+    told = None if failed_to_meet(first) else _by_logs(kept, first)
     if failed_to_meet(first):
         node, finding = why_not_met(kept, first)
-    elif (told := _by_logs(kept, first)) and _says_more(told, finding, first):
+    elif told and told.cause not in of_kind("consequence") and _says_more(told, finding, first):
         node, finding = _finding_of_logs(kept, told, first, finding)
     elif first.gave_up is None and (met := never_met(kept, first, frozen)):
         node, finding = met
+    elif told and told.cause in of_kind("consequence"):  # it saw another's end
+        node, finding = _left_the_others(kept, first) or (node, finding)
     finding = replace(finding, evidence=(*finding.evidence, *_collateral(kept, first), f"logs: {kept.logs.folder}"))
     waited = finding_for("peer-died", f"its ranks were ended because of {node}", (), (node,), way="live", node=node)
     outcomes = []
@@ -221,9 +224,28 @@ def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
                     with path.open("rb") as file:
                         scan.feed(str(path), iter(functools.partial(file.read, 1 << 20), b""), (place.rank, place.node))
     found = judge(scan)
-    if not found or found[0].confidence == "low" or found[0].cause in of_kind("vague") | of_kind("consequence"):
+    return None if not found or found[0].confidence == "low" or found[0].cause in of_kind("vague") else found[0]
+
+
+def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
+    """Those that had ended well before `first` lost them in a call of all; None where nobody had."""
+    if not first.raised or first.ended is None:
         return None
-    return found[0]
+    before = [member for member in kept.members if member.state == OVER and member.code == 0]
+    before = [member for member in before if member.ended is not None and member.ended <= first.ended]
+    if not before:
+        return None
+    earliest = min(before, key=lambda member: member.ended or 0.0)
+    names = ", ".join(member.label for member in before[:4])
+    says = (
+        f"{names} ended with code 0, the first after {_ran(earliest)}, and {first.label} was still in a call with it, "
+        f"and lost it after {_ran(first)}"
+    )
+    remedy = (
+        "every rank has to make the same number of steps: see how its data is divided, and what ends its loop; at its "
+        "end `torch.distributed.barrier()` before `destroy_process_group()`"
+    )
+    return earliest.place.node, Finding("mismatched-collectives", says, remedy, _tail(kept, first.place))
 
 
 def _says_more(told: Cause, finding: Finding, first: KeptProcess) -> bool:

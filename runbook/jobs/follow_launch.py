@@ -191,8 +191,7 @@ class Follower:
                 return tried.watch(math.inf, enough, on_loss)
             return watch(kept, stopping=enough, deadline=math.inf, on_loss=on_loss), Stall()
 
-        grace_s = float(job.about.get("grace_s") or 30.0)
-        end, outcomes, left = supervise(kept, grace_s=grace_s, watched=watched, hurry=self._leaving.is_set)
+        end, outcomes, left = supervise(kept, grace_s=job.grace_s, watched=watched, hurry=self._leaving.is_set)
         if end.kind == "stopped" or self._leaving.is_set():
             return None
         if end.kind in HELD_UP:

@@ -46,6 +46,10 @@ class KnownJob:
         self.clocks |= other.clocks
 
     @property
+    def grace_s(self) -> float:
+        return min(float(self.about.get("grace_s") or 30.0), MOST_GRACE_S)
+
+    @property
     def nodes(self) -> tuple[str, ...]:
         """Every node that it was started on, in rank order."""
         return tuple(self.about.get("nodes") or self.folders)
@@ -263,7 +267,7 @@ class Stopped:
 def stop(cluster: Cluster, job: KnownJob, *, now: bool = False) -> Stopped:
     """TERM to every keeper, who gives its process the grace of the job; with `now` KILL at once."""
     before = living(job)
-    grace = 0.0 if now else min(float(job.about.get("grace_s") or 30.0), MOST_GRACE_S)
+    grace = 0.0 if now else job.grace_s
     unsure = {name: _silent(cluster, name) for name in job.absent}
     for attempt in sorted({name for attempts in job.attempts.values() for name in attempts}):
         folders = {name: f"{folder}/{attempt}" for name, folder in job.folders.items() if attempt in job.attempts[name]}

@@ -39,6 +39,9 @@ from runbook.model.verdict import Finding, Outcome, Verdict
 RATE_S = 10.0
 """How often the progress of a watched job is reported."""
 
+LOOK_S = 1.0
+"""In a stall the ranks are looked at for so long: a CPU quota is dealt out ten times a second."""
+
 DETACH_S = 10.0
 """How long a detached job is watched: most failures come at once."""
 
@@ -158,6 +161,7 @@ class RunningAttempt:
         self._kept = kept
         self._members = {member.place.name: member for member in kept.members}
         kept.steps = self._steps
+        kept.logs.drawn = self._drawn
 
     def run(self) -> list[Outcome]:
         """The outcomes with the warnings of the nodes added."""
@@ -283,11 +287,10 @@ class RunningAttempt:
         """What ends the job; None when it goes on."""
         assert self._job.watch is not None
         self._at.say("no step for too long: looking at every rank")
-        frozen = stop_attempt.freeze(self._kept)
+        found = judge_stall(self._kept, progress, lambda: stop_attempt.freeze(self._kept, seconds=LOOK_S))
         seconds = progress.stalled_s(self._kept.heard_until)
         if seconds is None:
             return None  # it went on meanwhile
-        found = judge_stall(self._kept, progress, frozen)
         progress.stall_reported()
         self._say_found("stalled", found)
         if self._job.watch.on_stall != "report":
@@ -338,7 +341,7 @@ class RunningAttempt:
         rate = progress.rate()
         if rate is not None and time.monotonic() - self._rate_said_at > RATE_S:
             self._rate_said_at = time.monotonic()
-            facts = {"step": rate.step, "per_s": rate.per_s, "age_s": round(rate.age_s, 1)}
+            facts = {rate.unit: rate.step, "per_s": rate.per_s, "age_s": round(rate.age_s, 1)}
             self._at.say(f"{rate}, {seconds_text(rate.age_s)} ago", data={"pace": facts})
 
     def _steps(self, node: str, steps: Mapping[str, str]) -> None:
@@ -422,6 +425,10 @@ class RunningAttempt:
             self._progress.heard(place.rank, lines)
         if self._lingering:
             self._lingering.heard(place.name, stream, lines)
+
+    def _drawn(self, place: ProcessSpec, bar: str) -> None:
+        if self._progress:
+            self._progress.heard(place.rank, [bar])
 
     def _line(self, place: ProcessSpec, stream: str, lines: list[str]) -> None:
         self.heard(place, stream, lines)

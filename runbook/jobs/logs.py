@@ -64,6 +64,8 @@ class RankLogs:
         self._goes_on = goes_on
         self._tell = tell
         self._stopped = stopped
+        self.drawn: Callable[[ProcessSpec, str], None] = lambda place, bar: None
+        """Hears what a progress bar shows, whose line ends with the epoch, if ever."""
         self._lock = threading.Lock()
         self._files: dict[str, _File] = {}
         self.unwritten: str | None = None  # why this machine could not keep some of it
@@ -100,6 +102,8 @@ class RankLogs:
                 pieces.append(ready)
                 file.held = file.held[len(ready) :]
             self._pass_on(place, file, pieces)
+            if bar := shown(file.held):
+                self.drawn(place, bar.decode("utf-8", "replace"))
 
     def close(self) -> None:
         """Text without an end of line is passed on as well."""
@@ -146,6 +150,15 @@ class RankLogs:
             self.unwritten = f"{self.folder / name}: {getattr(error, 'strerror', None) or error}"
 
 
+def shown(line: bytes) -> bytes:
+    """What of a line that has not ended would stand on a terminal, if it is whole: it was drawn over by the next, or is
+    a bar of tqdm's, which ends in a bracket."""
+    before, over, last = line.rpartition(b"\r")
+    if not over:
+        return b""
+    return last if last.rstrip().endswith(b"]") else before.rpartition(b"\r")[2]
+
+
 def end_of(path: Path, most: int) -> str:
     """The last bytes of a log as text, however long it is; empty where there is none."""
     try:
@@ -162,6 +175,8 @@ def _nobody(name: str) -> ProcessSpec:
 
 READ_S = 5.0
 MOST_SECRETS = 1000
+LONGEST_SECRET = 1 << 17
+"""Characters of a line with one: no process takes a longer variable."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +214,7 @@ def variables_in(data: bytes) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in data.decode("utf-8", "replace").splitlines()[:MOST_SECRETS]:
         try:
-            words = shlex.split(line)
+            words = shlex.split(line) if len(line) <= LONGEST_SECRET else []
         except ValueError:
             continue
         if len(words) == 2 and words[0] == "export":

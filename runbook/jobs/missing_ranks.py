@@ -26,7 +26,7 @@ def failed_to_meet(member: KeptProcess) -> bool:
 def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
     """The node at fault, and what is wrong with it. `first` waited in vain."""
     waiting = {name: _who_waits(kept, name) for name in kept.nodes}
-    owner = next(member for member in kept.members if 0 in member.place.ranks)
+    owner = next((member for member in kept.members if 0 in member.place.ranks), first)
     met = _met(waiting[owner.place.node])
     absent = [name for name in kept.nodes if name not in met]
     for name in absent or [first.place.node]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.launch.job import Watch
-from runbook.node.training_steps import USUAL, number, step_in
+from runbook.node.training_steps import USUAL, epoch_in, number, step_in
 
 LOST = 0.2
 """A training that lost at least this part of its speed is reported."""
@@ -82,6 +82,11 @@ class StepTimes:
                 self._anchor = (now, step)
                 self._timed((now, (now - at) / (step - was), step - was))
 
+    def begin_again(self, now: float, step: int) -> None:
+        """From the step before to this one nothing was timed."""
+        with self._lock:
+            self._anchor = (now, step)
+
     def _timed(self, timing: Timing) -> None:
         early = timing[0] - self._begun <= self.baseline_s or len(self._early) < LEAST_TIMINGS
         if early and len(self._early) < MOST_TIMINGS:
@@ -143,7 +148,7 @@ def _middle(seconds: Sequence[float]) -> float:
 
 LEAST_STALL_S = 60.0
 BEFORE_FIRST_S = 600.0
-"""Before the first step a model is loaded and compiled: no less than this is a stall there."""
+"""Before the first step, and within it, a model is loaded and compiled: no less than this is a stall there."""
 
 TIMES_LONGEST = 10
 SHORTEST_S = 1.0
@@ -156,25 +161,33 @@ REMEMBERED = 200
 @dataclass(frozen=True, slots=True)
 class StepRate:
     """`step` is the highest of any rank; `age_s` is how long ago a rank came further; `per_s` is None until two steps
-    are known."""
+    are known. `unit` is what is counted: step, or epoch where the program prints no more."""
 
-    step: int
+    step: float
     age_s: float
     per_s: float | None
+    unit: str = "step"
+
+    @property
+    def place(self) -> str:
+        return f"{self.unit} {self.step:,}"
 
     def __str__(self) -> str:
         speed = (
             ""
             if self.per_s is None
-            else f", {self.per_s:.3g} steps/s"
+            else f", {self.per_s:.3g} {self.unit}s/s"
             if self.per_s >= 0.1
-            else f", {1 / self.per_s:.1f} s a step"
+            else f", {1 / self.per_s:.1f} s a{'n' * (self.unit == 'epoch')} {self.unit}"
         )
-        return f"step {self.step:,}{speed}"
+        return f"{self.place}{speed}"
 
 
 class StepProgress:
-    """The steps of one attempt. Times are on the monotonic clock; any thread may call it."""
+    """The steps of one attempt. Times are on the monotonic clock; any thread may call it.
+
+    A count that is lower than the highest is progress as well: of an evaluation, of the next epoch, or after a
+    checkpoint. Once a minute has passed without a higher one it is the count of the training."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -183,10 +196,16 @@ class StepProgress:
         self._last = math.inf  # when a rank came further; none can before all have been started
         self._longest_s = 0.0
         self._reported = False  # a stall is reported once, until a rank comes further
-        self._steps: deque[tuple[float, int]] = deque(maxlen=REMEMBERED)  # of the whole job
+        self._unit = "step"
+        self._steps: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)  # of the whole job
+        self._before = math.inf  # the highest step of the count before this one
+        self._latest: dict[int | None, float] = {}  # by who told it; None speaks for several ranks
         self.step_times = StepTimes(watch.baseline_s)
-        self.by_rank: dict[int, int] = {}
-        """The step of every rank that reports its own."""
+
+    @property
+    def by_rank(self) -> dict[int, float]:
+        """The last step of every rank that tells its own."""
+        return {rank: step for rank, step in self._latest.copy().items() if rank is not None}
 
     def begin(self) -> None:
         """All ranks have been started: from now on silence counts."""
@@ -199,6 +218,8 @@ class StepProgress:
             step = step_in(line, self._pattern)
             if step is not None:
                 self.reached(rank, step)
+            elif self._pattern is USUAL and (passed := epoch_in(line)) is not None:
+                self._passed(rank, passed)
 
     def written(self, steps: Mapping[str, str], ranks: Mapping[str, int | None]) -> None:
         """The contents of the step files, by the names of the processes."""
@@ -210,19 +231,45 @@ class StepProgress:
     def reached(self, rank: int | None, step: int) -> None:
         now = time.monotonic()
         with self._lock:
-            if rank is not None:
-                further = step > self.by_rank.get(rank, -1)
-                self.by_rank[rank] = step
-            else:
-                further = not self._steps
+            if self._unit != "step":
+                self._unit = "step"
+                self._latest.clear()
+                self._steps.clear()
+            further = step > self._latest.get(rank, -1)
+            self._latest[rank] = step
             newest = not self._steps or step > self._steps[-1][1]
             if newest:
-                if self._steps:
-                    self._longest_s = max(self._longest_s, now - self._last)
-                self._steps.append((now, step))
-                self.step_times.reached(now, step)
+                self._count(now, step)
+            elif further and now - self._steps[-1][0] > self._learned_s:
+                self._before = self._steps[-1][1]
+                self._steps.clear()
+                self._count(now, step)
             if newest or further:
                 self._last, self._reported = now, False
+
+    def _count(self, now: float, step: int) -> None:
+        if self._steps:
+            self._longest_s = max(self._longest_s, now - self._last)
+        if step > self._before:  # what had seemed to be the next epoch was a long evaluation
+            self._before = math.inf
+            self._steps.clear()
+            self.step_times.begin_again(now, step)
+        self._steps.append((now, step))
+        self.step_times.reached(now, step)
+
+    def _passed(self, rank: int | None, epochs: float) -> None:
+        """Each such line is progress: what it tells is rounded."""
+        now = time.monotonic()
+        with self._lock:
+            if self._unit == "step" and self._steps:
+                return
+            self._unit = "epoch"
+            self._latest[rank] = epochs
+            if self._steps:
+                self._longest_s = max(self._longest_s, now - self._last)
+            self._last, self._reported = now, False
+            if not self._steps or epochs > self._steps[-1][1]:
+                self._steps.append((now, epochs))
 
     def rate(self) -> StepRate | None:
         """None until a step is known."""
@@ -231,7 +278,7 @@ class StepProgress:
                 return None
             (first, low), (last, high) = self._steps[0], self._steps[-1]
             per_s = (high - low) / (last - first) if last - first > SHORTEST_S else None
-            return StepRate(high, time.monotonic() - self._last, per_s)
+            return StepRate(high, time.monotonic() - self._last, per_s, self._unit)
 
     def stalled_s(self, heard_until: float) -> float | None:
         """How long no rank has come further, when that is longer than it may be. `heard_until`: what ranks reported
@@ -245,7 +292,13 @@ class StepProgress:
         with self._lock:
             self._reported = True
 
+    @property
+    def _learned_s(self) -> float:
+        return max(LEAST_STALL_S, TIMES_LONGEST * self._longest_s)
+
     def _limit_s(self) -> float | None:
         if self._watch.stall_s is not None:
             return self._watch.stall_s if self._steps else max(BEFORE_FIRST_S, self._watch.stall_s)
-        return max(LEAST_STALL_S, TIMES_LONGEST * self._longest_s) if self._steps else None
+        if not self._steps:
+            return None
+        return self._learned_s if self._longest_s else BEFORE_FIRST_S  # the first step may be compiled

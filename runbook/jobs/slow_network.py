@@ -45,7 +45,8 @@ class Way:
     @property
     def rate(self) -> float:
         """Bytes a second while something was on its way; infinite where that is too short to be counted."""
-        return self.bytes / (self.busy * self.seconds) if self.busy else float("inf")
+        spent_s = self.busy * self.seconds
+        return self.bytes / spent_s if spent_s else float("inf")
 
     def __str__(self) -> str:
         return (
@@ -89,10 +90,16 @@ def suspects(ways: Iterable[Way]) -> list[Suspect]:
         sends = tuple(way for way in ways if way.source == node)
         gets = tuple(way for way in ways if way.destination == node)
         for how, its in (("sends", sends), ("gets", gets), ("both", (*sends, *gets))):
-            if its and all(way.busy >= BUSY for way in its) and _stands_out(its, _without(ways, its)):
+            # What a slow sender gets is late too, by its acknowledgements, though perhaps less: one way has to be busy.
+            busy = _busy(sends) or _busy(gets) if how == "both" else _busy(its)
+            if busy and _stands_out(its, _without(ways, its)):
                 found.append(Suspect(node, how, its))
                 break
     return found
+
+
+def _busy(ways: Sequence[Way]) -> bool:
+    return bool(ways) and all(way.busy >= BUSY for way in ways)
 
 
 def _stands_out(its: Sequence[Way], others: Sequence[Way]) -> bool:

@@ -48,21 +48,27 @@ PAGES = 1000
 """Pages a second that are swapped: 4 MB."""
 
 
+OF_THE_NODE = ("quota", "memory", "process ", "gpu ")
+"""Reasons that keep ranks from computing."""
+
 Why = Mapping[str, str]
 """Reasons in words, by their kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """A rank, and for what part of the looks it waited for others; None when too few looks gave an answer."""
+    """A rank, and for what part of the looks it waited for others; None when too few looks gave an answer. `for_cpu`:
+    for what part of the time it waited for a CPU."""
 
     node: str
     label: str
     share: float | None
+    for_cpu: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.label} waits for others " + (
-            "for an unknown part of the time" if self.share is None else f"{self.share:.0%} of the time"
+        share = "for an unknown part of the time" if self.share is None else f"{self.share:.0%} of the time"
+        return f"{self.label} waits for others {share}" + (
+            f", and for a CPU {self.for_cpu:.0%}" if self.for_cpu >= WAITED else ""
         )
 
 
@@ -76,7 +82,9 @@ class LateNode:
     evidence: tuple[str, ...] = ()
 
 
-def waits(node: str, label: str, states: str, stacks: Sequence[str], *, by_stack: bool) -> Waits:
+def waits(
+    node: str, label: str, states: str, stacks: Sequence[str], *, by_stack: bool, for_cpu: float | None = None
+) -> Waits:
     """From the states of a rank's main thread, or with `by_stack` from its stacks, one for each look."""
     told: list[bool] = []
     for state, text in zip(states, stacks, strict=False):
@@ -85,7 +93,7 @@ def waits(node: str, label: str, states: str, stacks: Sequence[str], *, by_stack
             told.append(False)
         elif state == "S" and (frames or not by_stack):
             told.append(not by_stack or any(TOGETHER.search(frame.file) for frame in frames))
-    return Waits(node, label, sum(told) / len(told) if len(told) >= LOOKS / 2 else None)
+    return Waits(node, label, sum(told) / len(told) if len(told) >= LOOKS / 2 else None, for_cpu or 0.0)
 
 
 def late(seen: Sequence[Waits]) -> LateNode | None:
@@ -102,6 +110,17 @@ def late(seen: Sequence[Waits]) -> LateNode | None:
         one.node,
         f"the others wait for {one.node}: {one}, and every rank of the other nodes at least {min(waiting):.0%}",
     )
+
+
+def chance(node: str, seen: Sequence[Waits], why: Mapping[str, Why]) -> str:
+    """Why it is nobody's doing that the others wait for this node, in words; empty where it may be its own."""
+    starved = [one for one in seen if one.for_cpu >= WAITED]
+    elsewhere = [one for one in starved if one.node != node]
+    explained = any(kind.startswith(OF_THE_NODE) for kind in own(why, node))
+    if len(elsewhere) == len(starved) or not elsewhere or explained:
+        return ""
+    names = ", ".join(dict.fromkeys(one.node for one in starved))
+    return f"ranks of {names} wait for a CPU, so which is late is chance"
 
 
 def reasons(
@@ -241,6 +260,7 @@ class SlowdownSearch:
         self._tell = tell
         self._say = say
         self._early = False
+        self._doubted: str | None = None  # the node that was late at the reading before
         self._reported = False
         self._busy: dict[str, list[node_answers.BusyProcess]] = {}
         self._seen: list[Waits] = []
@@ -249,15 +269,21 @@ class SlowdownSearch:
     def look(self) -> None:
         now = time.monotonic()
         slower = None if self._reported else self._step_times.slower(now)
-        if self._reported or (slower is None and not self._due(now)):
+        if self._reported or (slower is None and self._doubted is None and not self._due(now)):
             return
-        found = self._late(by_stack=False)
-        looks = [self._ways]
-        if found is not None or slower is not None or suspects(self._ways):
+        by_state = self._late(by_stack=False)
+        found, looks = by_state, [self._ways]
+        if by_state is not None or slower is not None or suspects(self._ways):
             found = self._late(by_stack=True)
             looks.append(self._ways)
         if any(member.over for member in self._kept.members):
             return  # the others no longer wait for it, or only for it
+        if found is not None and by_state is not None and found.node != by_state.node:
+            found = None
+        doubted, self._doubted = self._doubted, found.node if found is not None else None
+        if found is not None and found.node != doubted:
+            return  # it is reported if the next reading shows it too
+        self._doubted = None
         self._say_what(slower, found, self._network(looks) if found is None else None)
 
     def _due(self, now: float) -> bool:
@@ -267,6 +293,9 @@ class SlowdownSearch:
 
     def _say_what(self, slower: Slowdown | None, found: LateNode | None, network: SlowNetwork | None) -> None:
         why = {name: self._why(name) for name in self._kept.nodes}
+        if found is not None and (unclear := chance(found.node, self._seen, why)):
+            self._say(f"{found.says}; but {unclear}")
+            found = None
         findings = judge(slower, found, why, [str(one) for one in self._seen[:MOST_SHOWN]], network)
         self._reported = bool(findings) or slower is not None
         for node, finding in findings.items():
@@ -301,10 +330,9 @@ class SlowdownSearch:
         told = {name: answer for name, answer in said.items() if not isinstance(answer, BaseException)}
         self._busy = {name: answer["busy"] for name, answer in told.items()}
         self._seen = [
-            waits(name, f"rank {rank} on {name}", states, stacks, by_stack=by_stack)
+            _waits(name, rank, ranks.get(str(rank)), by_stack=by_stack)
             for name, ranks in ((name, told[name]["ranks"] if name in told else {}) for name in said)
             for rank in (rank for member in kept.on(name) for rank in member.place.ranks)
-            for states, stacks in [_looks(ranks.get(str(rank)))]
         ]
         whole = len(told) == len(kept.nodes)  # else a rank without an answer may be the one
         self._ways = ways_of(kept.at, told) if whole else []
@@ -320,8 +348,11 @@ class SlowdownSearch:
         return judge_network(looks, why)
 
 
-def _looks(told: node_answers.RankSamples | None) -> tuple[str, list[str]]:
-    return (told["states"], told["stacks"]) if told else ("", [])
+def _waits(node: str, rank: int, told: node_answers.RankSamples | None, *, by_stack: bool) -> Waits:
+    label = f"rank {rank} on {node}"
+    if told is None:
+        return Waits(node, label, None)
+    return waits(node, label, told["states"], told["stacks"], by_stack=by_stack, for_cpu=told["waited"])
 
 
 def ways_of(at: Context, told: Mapping[str, node_answers.StackSamples]) -> list[Way]:
@@ -329,6 +360,7 @@ def ways_of(at: Context, told: Mapping[str, node_answers.StackSamples]) -> list[
     names = names_by_address(at)
     found: dict[tuple[str, str], Way] = {}
     for source, answer in told.items():
+        seconds = max(0.001, answer["seconds"])
         for address, sent in (answer["sent"] or {}).items():
             destination = names.get(address, source)
             if destination == source:
@@ -338,7 +370,7 @@ def ways_of(at: Context, told: Mapping[str, node_answers.StackSamples]) -> list[
                 source,
                 destination,
                 sent["bytes"] + (other.bytes if other else 0),
-                max(min(1.0, sent["busy_s"] / max(0.001, answer["seconds"])), other.busy if other else 0.0),
-                answer["seconds"],
+                max(min(1.0, sent["busy_s"] / seconds), other.busy if other else 0.0),
+                seconds,
             )
     return list(found.values())

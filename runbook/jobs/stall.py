@@ -5,16 +5,20 @@ call than most. When the ranks do not differ none is accused.
 A rank with a GPU may wait for it in any line of its own. But then something runs on that GPU, and be it the kernel of a
 collective, which keeps it busy for as long as it waits for other ranks: an idle GPU is not waited for, and belongs to a
 rank that has not come as far as those with busy ones.
+
+A rank that gets no CPU cannot tell where it stands. It is accused where its kernel says so, and every other rank is
+seen to wait.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
 from runbook.checks.ranks.evidence import rank_stopped
@@ -22,15 +26,26 @@ from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.progress import StepProgress
 from runbook.model.command_quoting import word
-from runbook.model.units import seconds_text
+from runbook.model.units import bytes_text, seconds_text
 from runbook.model.verdict import Finding, Outcome
 
 COMPUTES = 0.2
 """This share of one CPU, which other programs may use as well, means computing, or waiting actively."""
 
+STARVED = 0.5
+"""A process that hardly gets a CPU waits for one for this part of the time, or is held back that long by the quota of
+its control group."""
+
+MORE_LOOKS = 2
+"""After the first."""
+
+TALK = 1000.0
+"""Bytes a second that are more than connections carry to be kept open."""
+
 IDLE, IN_USE = 0, 50
 """Percent of the last second in which a kernel ran on a GPU, by nvidia-smi: idle, and in a waiting collective."""
 
+BESIDE = {"T": "is stopped", "t": "is held by a debugger"}
 MOST_FRAMES = 6
 
 OF_FAULTHANDLER = re.compile(r'^  File "([^"\n]{1,500})", line (\d{1,9}) in ([^\n]{1,200})$')
@@ -63,7 +78,9 @@ class StackFrame:
 @dataclass(frozen=True, slots=True)
 class SeenProcess:
     """A process of a training as it was seen. `frames` are those of its main thread, the innermost first; none where it
-    could not be asked. `gpu_use` is in percent; None: not known."""
+    could not be asked. `gpu_use` is in percent; `waited` and `throttled` are the parts of the time for which it waited
+    for a CPU, and its control group was out of its quota; None: not told. `stays`: it was in this state for a while.
+    `beside`: what is wrong with others of its processes, in words."""
 
     node: str
     label: str
@@ -74,6 +91,20 @@ class SeenProcess:
     has_gpu: bool
     frames: tuple[StackFrame, ...]
     gpu_use: int | None = None
+    waited: float | None = None
+    throttled: float | None = None
+    stays: bool = True
+    beside: tuple[str, ...] = ()
+
+    @property
+    def starved(self) -> bool:
+        """Whether it would work, and hardly gets a CPU."""
+        return self.cpu < COMPUTES and (self.waited or 0.0) >= STARVED
+
+    @property
+    def held_back(self) -> bool:
+        """Whether the quota of its control group keeps it from working."""
+        return (self.throttled or 0.0) >= STARVED
 
     @property
     def together(self) -> bool:
@@ -113,13 +144,19 @@ class SeenProcess:
 
     @property
     def does(self) -> str:
-        if self.gpu_use == IDLE:
-            return f"its GPU is idle, and {self._runs}"
-        return self._runs
+        words = [*(["its GPU is idle"] if self.gpu_use == IDLE else []), self._runs, *self.beside[:2]]
+        return ", and ".join(words)
 
     @property
     def _runs(self) -> str:
+        if self.starved:
+            return f"it gets {self.cpu:.0%} of a CPU, and waits for one {self._waits_for_cpu}"
         return f"it computes ({self.cpu:.0%} of a CPU)" if self.cpu >= COMPUTES or self.state == "R" else "it sleeps"
+
+    @property
+    def _waits_for_cpu(self) -> str:
+        quota = f", {self.throttled:.0%} out of the quota of its control group" if self.held_back else ""
+        return f"{self.waited or 0.0:.0%} of the time{quota}"
 
     def shown(self) -> list[str]:
         return shown(self.label, self.frames)
@@ -130,19 +167,36 @@ def shown(label: str, frames: Sequence[StackFrame]) -> list[str]:
     return [f"{label} is in:", *(f"  {frame}" for frame in frames[:MOST_FRAMES])] if frames else []
 
 
-def judge_stall(kept: KeptProcesses, progress: StepProgress, frozen: Mapping[str, Facts]) -> dict[str, list[Finding]]:
-    """Findings by node, from what all nodes said; for every node when none stands out."""
+def judge_stall(
+    kept: KeptProcesses, progress: StepProgress, look: Callable[[], Mapping[str, Facts]]
+) -> dict[str, list[Finding]]:
+    """Findings by node, from what all nodes say in two looks in a row; for every node when none stands out.
+
+    A training whose steps are only not heard goes on: its ranks talk to each other, and another look shows another rank
+    outside of the call of all."""
     rate = progress.rate()
-    since = f"no step for {seconds_text(rate.age_s)}, after step {rate.step:,}" if rate else "no step so far"
+    since = f"no step for {seconds_text(rate.age_s)}, after {rate.place}" if rate else "no step so far"
+    frozen = look()
+    found = _accused(kept, frozen, since)
+    for _ in range(MORE_LOOKS):
+        before, frozen = found, look()
+        found = _accused(kept, frozen, since)
+        if _alike(before, found):
+            break
+    else:
+        found = {}
     ranks = list(_seen_processes(kept, frozen))
     steps = _steps(progress.by_rank)
-    if found := accused(ranks, since):
-        return {node: [replace(one, evidence=(*one.evidence, *steps)) for one in told] for node, told in found.items()}
-    blind = sorted(set(kept.nodes) - frozen.keys())
+    if found:
+        return {
+            node: [replace(one, evidence=(*one.evidence, *_busy(frozen.get(node), ranks), *steps)) for one in told]
+            for node, told in found.items()
+        }
+    blind = sorted({member.place.node for member in kept.members if not member.over} - frozen.keys())
     evidence = [line for one in ranks[:2] for line in one.shown()]
     evidence += [*steps, *(f"{name} could not be looked at" for name in blind[:4])]
     asked = [one for one in ranks if one.frames]
-    alike = len(asked) == len(ranks) > 0 and not blind
+    alike = len(asked) == sum(len(member.place.ranks) for member in kept.members if not member.over) > 0 and not blind
     if alike and all(one.together for one in asked):
         finding = finding_for(
             "collective-stall-uniform",
@@ -153,7 +207,7 @@ def judge_stall(kept: KeptProcesses, progress: StepProgress, frozen: Mapping[str
     else:
         finding = finding_for(
             "training-stalled",
-            f"{since}, and no rank stands out from the others",
+            f"{since}, and no rank stands out from the others{_still_talk(kept, frozen)}",
             (*_states(ranks), *evidence),
             way="live",
         )
@@ -162,7 +216,30 @@ def judge_stall(kept: KeptProcesses, progress: StepProgress, frozen: Mapping[str
 
 def accused(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
     """Findings by node; none when no rank stands out. `since` says how long there was no step."""
-    return _asleep(ranks, since) or _elsewhere(ranks, since)
+    return _asleep(ranks, since) or _elsewhere(ranks, since) or _starved(ranks, since)
+
+
+def _accused(kept: KeptProcesses, frozen: Mapping[str, Facts], since: str) -> dict[str, list[Finding]]:
+    """As `accused`, of one look; where all ranks still talk only those that are asleep."""
+    ranks = list(_seen_processes(kept, frozen))
+    if _still_talk(kept, frozen):
+        return _asleep(ranks, since)
+    return accused(ranks, since) or _left(kept, ranks, since)
+
+
+def _alike(one: Mapping[str, list[Finding]], other: Mapping[str, list[Finding]]) -> bool:
+    """Whether both accuse the same nodes of the same."""
+    first, second = ({(node, each.cause) for node, told in found.items() for each in told} for found in (one, other))
+    return first == second
+
+
+def _still_talk(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> str:
+    """In words, that the ranks still exchange data; empty when they do not."""
+    looked = [(facts["seconds"], list(facts["ranks"].values())) for facts in frozen.values()]
+    seen = [(rank["moved"] or 0) / max(0.1, seconds) for seconds, ranks in looked for rank in ranks]
+    if len(seen) < len([member for member in kept.members if not member.over]) or min(seen, default=0.0) < TALK:
+        return ""
+    return f"; each still carries {bytes_text(round(min(seen)))}/s or more: perhaps steps are only no longer printed"
 
 
 def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]], stalled_s: float) -> list[Outcome]:
@@ -188,20 +265,20 @@ def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]
 def _seen_processes(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator[SeenProcess]:
     for member in kept.members:
         seen = frozen.get(member.place.node, {}).get("ranks", {}).get(str(member.place.ranks[0]))
-        if seen is None:
-            continue
-        yield from _of_member(member, seen, frozen[member.place.node].get("gpu_use") or {})
+        if seen is not None:
+            yield from _of_member(member, seen, frozen[member.place.node].get("gpu_use") or {})
 
 
 def _of_member(member: KeptProcess, seen: Mapping[str, Any], gpu_use: Mapping[str, int]) -> Iterator[SeenProcess]:
-    """The processes of a kept one that are ranks: those that gave a stack, else the one that uses most CPU."""
+    """One process of a kept one for each of its ranks."""
     stacks = {int(pid): frames_of(text) for pid, text in seen["own_stacks"].items()}
-    ranks = [process for process in seen["processes"] if process["rank"] is not None and _is_rank(process, member)]
-    chosen = [process for process in ranks if stacks.get(process["pid"]) or process["state"] in "TtD"]
-    if not chosen and ranks:
-        chosen = [max(ranks, key=lambda process: process["cpu"])]
-    spied = frames_of(seen["stack"] or "") if len(chosen) == 1 else ()
-    for process in _first_of_each(chosen):
+    of_ranks: dict[int, list[Mapping[str, Any]]] = {}
+    for process in sorted(seen["processes"], key=lambda one: int(one["pid"])):
+        if process["rank"] is not None and _is_rank(process, member):
+            of_ranks.setdefault(process["rank"], []).append(process)
+    spied = frames_of(seen["stack"] or "") if len(of_ranks) == 1 else ()
+    for of_rank in of_ranks.values():
+        process = _main(of_rank, stacks)
         label = f"rank {process['rank']} on {member.place.node}" if member.place.each else member.label
         frames = stacks.get(process["pid"]) or spied
         yield SeenProcess(
@@ -214,6 +291,14 @@ def _of_member(member: KeptProcess, seen: Mapping[str, Any], gpu_use: Mapping[st
             has_gpu=bool(member.place.gpus),
             frames=frames,
             gpu_use=gpu_use.get(str(_gpu(member.place, process["rank"]))),
+            waited=process["waited"],
+            throttled=seen["throttled"],
+            stays=process["stays"],
+            beside=tuple(
+                f"process {one['pid']}, which it started, {BESIDE[one['state']]}"
+                for one in of_rank
+                if one["pid"] > process["pid"] and one["state"] in BESIDE
+            ),
         )
 
 
@@ -227,12 +312,11 @@ def _is_rank(process: Mapping[str, Any], member: KeptProcess) -> bool:
     return process["rank"] in member.place.ranks and process["comm"] not in ("sh", "bash", "dash")
 
 
-def _first_of_each(processes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """One process for each rank, the first that was started: the others are its data loaders."""
-    found: dict[int, Mapping[str, Any]] = {}
-    for process in sorted(processes, key=lambda one: int(one["pid"])):
-        found.setdefault(process["rank"], process)
-    return list(found.values())
+def _main(of_rank: Sequence[Mapping[str, Any]], stacks: Mapping[int, Sequence[StackFrame]]) -> Mapping[str, Any]:
+    """The process of a rank that was started first, of those that told a stack or cannot; the others are its data
+    loaders. Where none did, the one that works most."""
+    told = [process for process in of_rank if stacks.get(process["pid"]) or process["state"] in "TtD"]
+    return told[0] if told else max(of_rank, key=lambda process: process["cpu"])
 
 
 def frames_of(text: str) -> tuple[StackFrame, ...]:
@@ -254,7 +338,7 @@ def frames_of(text: str) -> tuple[StackFrame, ...]:
 def _asleep(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
     found: dict[str, list[Finding]] = {}
     for one in ranks:
-        if one.state in "Tt" or (one.state == "D" and not one.frames):
+        if one.state in "Tt" or (one.state == "D" and one.stays and not one.frames):
             told = rank_stopped(one.label, one.node, one.pid, one.state, one.wchan, since)
             found.setdefault(one.node, []).append(told)
     return found
@@ -273,8 +357,10 @@ def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Findi
                 f"{waiting[0].place}; {since}"
             )
             remedy = (
-                f"see why it does not go on: {one.own.file}, line {one.own.line}; on {one.node}: `py-spy dump --pid "
-                f"{word(one.pid)}`"
+                mend("rank-behind", "cpu", node=one.node)
+                if one.starved
+                else f"see why it does not go on: {one.own.file}, line {one.own.line}; on {one.node}: `py-spy dump "
+                f"--pid {word(one.pid)}`"
             )
             evidence = tuple(line for shown in (one, waiting[0]) for line in shown.shown())
             found.setdefault(one.node, []).append(Finding("rank-behind", says, remedy, evidence))
@@ -296,11 +382,54 @@ def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Findi
     return found
 
 
+def _starved(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
+    """Ranks of one node that get no CPU, while all others wait in a call of all. In that call itself only a quota is
+    believed: who waits there actively wants a CPU as well, and has no use for it."""
+    waiting = [one for one in ranks if one.together and not one.held_back]
+    mute = [one for one in ranks if not one.frames and one.starved and (not one.has_gpu or one.gpu_use == IDLE)]
+    inside = [one for one in ranks if one.together and one.held_back and one.state == "S" and not one.has_gpu]
+    guilty = mute or inside
+    if not waiting or len({one.node for one in guilty}) != 1 or len(waiting) + len(guilty) < len(ranks):
+        return {}
+    found: dict[str, list[Finding]] = {}
+    for one in guilty:
+        where = f"is {one.place} too, and" if one.frames else "is not seen there:"
+        says = f"{_count(waiting)} for {one.label} {waiting[0].place}, which {where} {one.does}; {since}"
+        evidence = tuple(line for shown in (one, waiting[0]) for line in shown.shown())
+        told = finding_for("rank-behind", says, (*_states([one]), *evidence), way="cpu", node=one.node)
+        found.setdefault(one.node, []).append(told)
+    return found
+
+
+def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
+    """Ranks that have ended, and well, while others wait for them in a call of all."""
+    waiting = [one for one in ranks if one.together]
+    found: dict[str, list[Finding]] = {}
+    for member in [member for member in kept.members if member.over and member.code == 0 and waiting]:
+        says = (
+            f"{member.label} has ended with code 0, and {_count(waiting)} for it {waiting[0].place}: it makes fewer "
+            f"calls; {since}"
+        )
+        remedy = "every rank has to make the same number of steps: see how its data is divided, and what ends its loop"
+        told = Finding("mismatched-collectives", says, remedy, tuple(waiting[0].shown()))
+        found.setdefault(member.place.node, []).append(told)
+    return found
+
+
+def _busy(facts: Facts | None, ranks: Sequence[SeenProcess]) -> list[str]:
+    """Who else uses the CPUs of a node, where a rank gets none."""
+    return [
+        f"pid {one['pid']} of {one['user']} uses {one['cpu']:.0%} of a CPU: {one['command']}"
+        for one in (facts or {}).get("busy", ())[:4]
+        if any(rank.starved for rank in ranks)
+    ]
+
+
 def _count(waiting: Sequence[SeenProcess]) -> str:
     return f"{waiting[0].label} waits" if len(waiting) == 1 else f"{len(waiting)} others wait"
 
 
-def _steps(by_rank: Mapping[int, int]) -> list[str]:
+def _steps(by_rank: Mapping[int, float]) -> list[str]:
     """The last steps of the ranks, when they differ. Not a proof: a rank may hold its lines back."""
     least, most = min(by_rank.values(), default=0), max(by_rank.values(), default=0)
     late = [rank for rank, step in sorted(by_rank.items()) if step < most]
@@ -310,6 +439,7 @@ def _steps(by_rank: Mapping[int, int]) -> list[str]:
 def _states(ranks: Sequence[SeenProcess]) -> list[str]:
     return [
         f"{one.label}: pid {one.pid}, state {one.state}, {one.cpu:.0%} of a CPU"
+        + (f", waiting for one {one.waited:.0%} of the time" if (one.waited or 0.0) >= COMPUTES else "")
         + ("" if one.gpu_use is None else f", {one.gpu_use} % of its GPU")
         for one in ranks[:8]
     ]

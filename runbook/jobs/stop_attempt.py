@@ -15,7 +15,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.safe_files import BadName, write_below
 from runbook.transport import ProgramNotStarted
 
-LOOK_S = 6.0
+LOOK_S = 9.0
 DRAIN_S = 4.0
 """How long a node may answer with too little of the logs that it has, before the rest is left there."""
 LEAST = 4096

@@ -12,20 +12,20 @@ log, or null}.
 from __future__ import annotations
 
 import glob
-import os
 import re
 import time
 
 from runbook.node.adapters import CLASS, hardware, number
+from runbook.node.cpu_waits import descent, throttled_us
 from runbook.node.gpus import find_smi, query_gpus
-from runbook.node.proc import read
+from runbook.node.proc import counted, read
 from runbook.node.tools import tool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.node_answers import Counters, Ran, Segments
+    from runbook.transport.node_answers import Counters, Segments
 
 OF_INTERFACE = (
     "rx_packets",
@@ -62,20 +62,19 @@ OF_GPU = (
 )
 XID = re.compile(r"\bS?Xid \(")
 MOST_LINES = 200
-MOST_PROCESSES = 8
 DMESG_S = 3
 
 
 def look(arguments: dict[str, Any]) -> Counters:
     names = [device for name in arguments["interfaces"] for device in [name] + hardware(name)]
-    smi = find_smi() if arguments["gpus"] else None
+    smi, deadline = find_smi() if arguments["gpus"] else None, time.monotonic() + arguments["deadline_s"]
     return {
         "clock": time.monotonic(),
         "interfaces": {name: interface(name) for name in dict.fromkeys(names)},
         "tcp": tcp(),
         "ports": ports(),
         "machine": machine(arguments["pid"]),
-        "gpus": None if smi is None else gpus(smi, arguments["gpus"], arguments["deadline_s"]),
+        "gpus": query_gpus(smi, OF_GPU, deadline, arguments["gpus"]) if smi else None,
         "xids": xids() if arguments["gpus"] else None,
     }
 
@@ -87,14 +86,8 @@ def interface(name: str) -> dict[str, int | None]:
 
 
 def tcp() -> Segments | None:
-    rows = [line.split() for line in (read("/proc/net/snmp") or "").splitlines() if line.startswith("Tcp:")]
-    if len(rows) != 2:
-        return None
-    named = dict(zip(*rows))
-    try:
-        return {"OutSegs": int(named["OutSegs"]), "RetransSegs": int(named["RetransSegs"])}
-    except (KeyError, ValueError):
-        return None
+    said = counted("/proc/net/snmp", "Tcp:")
+    return {"OutSegs": said["OutSegs"], "RetransSegs": said["RetransSegs"]} if said else None
 
 
 def ports() -> dict[str, dict[str, int | None]]:
@@ -115,48 +108,12 @@ def machine(pid: int | None) -> dict[str, int | None]:
     for what in ("cpu", "memory"):
         waited = re.search(r"^some .*\btotal=(\d+)", read("/proc/pressure/" + what) or "", re.MULTILINE)
         found[what + "_waited_us"] = whole(waited.group(1) if waited else None)
-    quotas = [held_back(one) for one in descent(pid)] if pid else []
-    found["quota_us"] = max((one for one in quotas if one is not None), default=None)
-    return found
-
-
-def descent(pid: int) -> list[int]:
-    """A process and what it started, the first of them."""
-    found = [pid]
-    for one in found:
-        if len(found) < MOST_PROCESSES:
-            found += [int(child) for child in (read("/proc/%d/task/%d/children" % (one, one)) or "").split()]
-    return found[:MOST_PROCESSES]
-
-
-def held_back(pid: int) -> int | None:
-    """Microseconds for which its control group, or one above it, has waited for a CPU quota, in either kind of
-    hierarchy."""
-    found = None
-    for line in (read("/proc/%d/cgroup" % pid) or "").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        base = "/sys/fs/cgroup/" + controllers
-        while True:
-            said = read(os.path.join(base, path.strip("/"), "cpu.stat")) or ""
-            waited = re.search(r"^throttled_(usec|time) (\d+)$", said, re.MULTILINE)
-            if waited:
-                found = (found or 0) + int(waited.group(2)) // (1 if waited.group(1) == "usec" else 1000)
-            if not path.strip("/"):
-                break
-            path = os.path.dirname(path.rstrip("/"))
+    found["quota_us"] = throttled_us(descent(pid)) if pid else None
     return found
 
 
 def whole(text: str | None) -> int | None:
     return int(text) if text and text.strip().isdigit() else None
-
-
-def gpus(smi: str, indices: list[int], seconds: float) -> Ran:
-    """Of these GPUs only: the driver need not wake others."""
-    which = ["-i", ",".join(str(index) for index in indices)]
-    return query_gpus([smi] + which, OF_GPU, time.monotonic() + seconds)
 
 
 def xids() -> list[str] | None:

@@ -3,14 +3,17 @@ empty.
 
 Argument: {"leaders": {rank: pid of the first process of its session}, "seconds": how long to watch, "stacks": the
 folder where processes of these sessions write theirs when asked (stack_on_signal.py), or null, "gpus": indices of those
-whose use is asked for, or null}. Gives {"ranks": {rank: {"processes": [{"pid", "state", "comm", "wchan", "rank" (RANK
-in its environment, or None), "cpu" (share of one CPU meanwhile)}] of its session and their descendants, "works":
-whether these used a CPU or read from a disk meanwhile, "moved": bytes that its TCP connections carried meanwhile, or
-None, "queued": bytes they wait to send or to be acknowledged, "stack": what py-spy says, or None, "own_stacks": {pid:
-what processes say themselves}}}, "busy": [{"pid", "user", "command", "cpu"}] the other processes that use most of the
-CPU, "carried": bytes that all interfaces but lo carried, "cpus": int, "kernel_kills": how many processes the kernel
-killed for lack of memory since boot, "kernel_says": [its lines about that], "gpu_use": {index: percent of the time in
-which something ran on it, as nvidia-smi tells} or null, "seconds": how long it watched}.
+whose use is asked for, or null}. Gives
+{"ranks": {rank: {"processes": [{"pid", "state", "comm", "wchan", "rank" (RANK in its environment, or None), "cpu"
+(share of one CPU meanwhile), "waited" (for what part of the time its main thread waited for a CPU, or None), "stays":
+whether it was in that state before as well}] of its session and their descendants, "throttled": for what part of the
+time their control group was out of its CPU quota, or None, "works": whether these used a CPU or read from a disk
+meanwhile, "moved": bytes that its TCP connections carried meanwhile, or None, "queued": bytes they wait to send or to
+be acknowledged, "stack": what py-spy says, or None, "own_stacks": {pid: what processes say themselves}}},
+"busy": [{"pid", "user", "command", "cpu"}] the other processes that use most of the CPU, "carried": bytes that all
+interfaces but lo carried, "kernel_kills": how many processes the kernel killed for lack of memory since
+boot, "kernel_says": [its lines about that], "gpu_use": {index: percent of the time in which something ran on it, as
+nvidia-smi tells} or null, "seconds": how long it watched}.
 """
 
 from __future__ import annotations
@@ -21,8 +24,9 @@ import signal
 import threading
 import time
 
+from runbook.node.cpu_waits import MOST_PROCESSES, cpu_time, throttled_us, waited
 from runbook.node.gpus import find_smi, query_gpus
-from runbook.node.proc import Stat, account, command, own_rank, owner, pids, read, sockets, stat
+from runbook.node.proc import Stat, account, command, own_rank, owner, pids, read, sockets, stat, status_field
 from runbook.node.proc import arguments as arguments_of
 from runbook.node.tcp_info import tcp_info
 from runbook.node.tools import find, run, tool
@@ -43,60 +47,85 @@ PY_SPY_S = 4.0
 GPU_S = 2.0
 ABOVE_RTMIN = 7  # as in stack_on_signal.py, which runs inside the training and cannot be imported here
 STACK_S = 1.0
+STARVED_S = 3.0
+"""How long a process has to write its stacks, and one that gets no CPU."""
+
 LONGEST_STACK = 64 * 1024
 LONGEST_COMMAND = 120
+HERTZ: float = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+"""Ticks of a second."""
 
 
 def look(arguments: dict[str, Any]) -> RankProcesses:
     leaders = {rank: int(pid) for rank, pid in arguments["leaders"].items() if pid}
-    begun = time.monotonic()
-    ours = set(leaders.values())
-    before, tcp_before, carried_before = processes(ours), tcp_info(), carried()
+    before = Moment(leaders)
     stacks = py_spy(leaders)
-    threading.Event().wait(max(0.0, arguments["seconds"] - (time.monotonic() - begun)))
-    after, tcp_after, carried_after = processes(ours), tcp_info(), carried()
-    seconds = time.monotonic() - begun
-    hertz = tell_cpu(before, after, seconds)
+    threading.Event().wait(max(0.0, arguments["seconds"] - (time.monotonic() - before.clock)))
+    after = Moment(leaders)
+    tell_cpu(before.processes, after.processes, after.clock - before.clock)
+    asked = [(entry.pid, entry.stat.state) for mine in after.ranks.values() for entry in mine]
+    said = own_stacks(arguments["stacks"], asked, STARVED_S) if arguments.get("stacks") else {}
     ranks: dict[str, RankSeen] = {}
-    for rank, leader in leaders.items():
-        mine = family(after, leader)
-        now, past = tcp_after or {}, tcp_before or {}
-        known = {inode for entry in mine for inode in sockets(entry.pid)} & set(now)
-        moved = sum(carried_by(now[one]) - carried_by(past.get(one)) for one in known) if known else None
-        queued = sum(min(now[one].queued, past[one].queued) for one in known if one in past)
-        report: list[ProcessFacts] = [
-            {
-                "pid": entry.pid,
-                "state": entry.stat.state,
-                "comm": entry.stat.comm,
-                "wchan": read("/proc/%d/wchan" % entry.pid) or "",
-                "rank": own_rank(entry.pid),
-                "cpu": entry.cpu,
-            }
-            for entry in mine
-        ]
-        past_mine = family(before, leader)
-        ranks[rank] = {
-            "processes": report,
-            "works": works(past_mine, mine, seconds * hertz),
-            "moved": moved,
-            "queued": queued,
-            "stack": stacks.get(rank),
-            "own_stacks": (
-                own_stacks(arguments["stacks"], [(entry.pid, entry.stat.state) for entry in mine])
-                if arguments.get("stacks")
-                else {}
-            ),
-        }
+    for rank in leaders:
+        ranks[rank] = seen(rank, before, after)
+        ranks[rank]["stack"] = stacks.get(rank)
+        ranks[rank]["own_stacks"] = {str(one.pid): said[one.pid] for one in after.ranks[rank] if one.pid in said}
     return {
         "ranks": ranks,
-        "busy": busy(after, ours),
-        "carried": None if carried_before is None or carried_after is None else carried_after - carried_before,
-        "cpus": os.cpu_count(),
+        "busy": busy(after.processes, leaders.values()),
+        "carried": None if before.carried is None or after.carried is None else after.carried - before.carried,
         "kernel_kills": kernel_kills(),
         "kernel_says": kernel_says(),
         "gpu_use": gpu_use(arguments["gpus"]) if arguments.get("gpus") else None,
-        "seconds": seconds,
+        "seconds": after.clock - before.clock,
+    }
+
+
+class Moment:
+    """What is counted at one time. `ranks`: the processes of each."""
+
+    def __init__(self, leaders: dict[str, int]) -> None:
+        self.clock = time.monotonic()
+        self.processes = processes(set(leaders.values()))
+        self.ranks = {rank: family(self.processes, leader) for rank, leader in leaders.items()}
+        self.cpu = {entry.pid: cpu_time(entry.pid) for mine in self.ranks.values() for entry in mine}
+        self.throttled = {
+            rank: throttled_us([one.pid for one in mine][:MOST_PROCESSES]) for rank, mine in self.ranks.items()
+        }
+        self.tcp = tcp_info()
+        self.carried = carried()
+
+
+def seen(rank: str, before: Moment, after: Moment) -> RankSeen:
+    """What became of a rank between two moments; its stacks are still to come."""
+    mine, seconds = after.ranks[rank], after.clock - before.clock
+    now, past = after.tcp or {}, before.tcp or {}
+    known = {inode for entry in mine for inode in sockets(entry.pid)} & set(now)
+    held, held_before = after.throttled[rank], before.throttled[rank]
+    return {
+        "processes": [process_facts(entry, before, after) for entry in mine],
+        "works": works(before.ranks[rank], mine, seconds * HERTZ),
+        "moved": sum(carried_by(now[one]) - carried_by(past.get(one)) for one in known) if known else None,
+        "queued": sum(min(now[one].queued, past[one].queued) for one in known if one in past),
+        "stack": None,
+        "own_stacks": {},
+        "throttled": None if held is None or held_before is None else (held - held_before) / 1e6 / seconds,
+    }
+
+
+def process_facts(entry: Process, before: Moment, after: Moment) -> ProcessFacts:
+    was = before.processes.get(entry.pid)
+    stays = was is not None and was.stat.state == entry.stat.state
+    seconds, runnable = after.clock - before.clock, stays and entry.stat.state == "R"
+    return {
+        "pid": entry.pid,
+        "state": entry.stat.state,
+        "comm": entry.stat.comm,
+        "wchan": read("/proc/%d/wchan" % entry.pid) or "",
+        "rank": own_rank(entry.pid),
+        "cpu": entry.cpu,
+        "waited": waited(before.cpu.get(entry.pid), after.cpu.get(entry.pid), seconds, runnable),
+        "stays": stays,
     }
 
 
@@ -111,13 +140,11 @@ class Process:
         self.cpu = 0.0
 
 
-def tell_cpu(before: Processes, after: Processes, seconds: float) -> float:
-    """Note for each process the share of one CPU that it used meanwhile; returns the ticks of a second."""
-    hertz = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+def tell_cpu(before: Processes, after: Processes, seconds: float) -> None:
+    """Note for each process the share of one CPU that it used meanwhile."""
     for pid, entry in after.items():
         used = entry.stat.ticks - before[pid].stat.ticks if pid in before else 0
-        entry.cpu = round(used / hertz / max(0.01, seconds), 2)
-    return hertz
+        entry.cpu = round(used / HERTZ / max(0.01, seconds), 2)
 
 
 def busy(entries: Processes, ours: Iterable[int]) -> list[BusyProcess]:
@@ -178,10 +205,8 @@ def carried_by(connection: TcpInfo | None) -> int:
 
 def carried() -> int | None:
     """Bytes that all interfaces but lo have carried so far."""
-    try:
-        with open("/proc/net/dev") as file:
-            rows = [line.partition(":") for line in file if ":" in line]
-    except OSError:
+    rows = [line.partition(":") for line in (read("/proc/net/dev") or "").splitlines() if ":" in line]
+    if not rows:
         return None
     return sum(int(rest.split()[0]) + int(rest.split()[8]) for name, _, rest in rows if name.strip() != "lo")
 
@@ -211,14 +236,15 @@ def py_spy(leaders: dict[str, int]) -> dict[str, str]:
     return dict(said)
 
 
-def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]]) -> dict[str, str]:
-    """By pid, the stacks of these processes (pid and state) that can be asked for them."""
+def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]], starved_s: float = STACK_S) -> dict[int, str]:
+    """By pid, the stacks of these processes (pid and state) that can be asked for them; one that gets no CPU has
+    `starved_s` to answer."""
     number = int(getattr(signal, "SIGRTMIN", 0)) + ABOVE_RTMIN
     asked = {}
     for pid, state in asked_of:
         path = os.path.join(folder, "%d.stack" % pid)
-        caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", read("/proc/%d/status" % pid) or "", re.MULTILINE)
-        if state in "TtZ" or not caught or not int(caught.group(1), 16) >> (number - 1) & 1:
+        caught = int(status_field(pid, "SigCgt") or "0", 16)
+        if state in "TtZ" or not caught >> (number - 1) & 1:
             continue  # a process that does not catch the signal would die
         try:
             asked[pid] = path, os.stat(path).st_size
@@ -226,8 +252,8 @@ def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]]) -> dict[str, st
         except OSError:
             asked.pop(pid, None)
     said: dict[int, str] = {}
-    deadline = time.monotonic() + STACK_S
-    while asked and time.monotonic() < deadline:
+    begun = time.monotonic()
+    while asked and time.monotonic() - begun < starved_s:
         threading.Event().wait(0.05)
         for pid, (path, size) in asked.items():
             try:
@@ -236,17 +262,19 @@ def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]]) -> dict[str, st
                     said[pid] = file.read(LONGEST_STACK).decode("utf-8", "replace")
             except OSError:
                 continue
-        if all("Current thread" in said.get(pid, "") for pid in asked):
+        silent = [pid for pid in asked if "Current thread" not in said.get(pid, "")]
+        if time.monotonic() - begun > STACK_S:
+            silent = [pid for pid in silent if (its := stat(pid)) and its.state == "R"]
+        if not silent:
             break
-    return {str(pid): text for pid, text in said.items() if text}
+    return {pid: text for pid, text in said.items() if text}
 
 
 def gpu_use(indices: Iterable[int]) -> dict[str, int] | None:
     smi = find_smi()
     if smi is None:
         return None
-    which = ["-i", ",".join(map(str, indices))]
-    said = query_gpus([smi] + which, ("index", "utilization.gpu"), time.monotonic() + GPU_S)
+    said = query_gpus(smi, ("index", "utilization.gpu"), time.monotonic() + GPU_S, indices)
     rows = re.findall(r"^(\d+), *(\d+)(?: %)?$", said.get("out", ""), re.MULTILINE)
     return {index: int(percent) for index, percent in rows} or None
 

@@ -6,21 +6,49 @@ from typing import Optional, Pattern
 
 USUAL = re.compile(
     r"""(?xi)
-    \b(?: global[_ -]?step | step | iter(?:ation)? | batch | update )s? \b
-        ["']? [ \t]{0,4} [:=\#\[(]? [ \t]{0,4} (\d{1,15})
-    | (?<![\d.]) (\d{1,15}) / \d{1,15} [ \t] \[ \d{1,3}:\d\d   # tqdm
+    (?: \b (?: (?: global | current | train | training )_ )? (?: step | iter(?:ation)? | batch | update ) \b
+      | (?<! [a-z-] ) (?<! [a-z][ _] ) (?: (?:global[_ ])? step | iter(?:ation)? | update )s \b   # no `max steps`
+      | \b num_updates \b )
+        ["']? [ \t]{0,4} [:=\#\[(]? [ \t]{0,4} ["']? ( \d{1,3} (?:,\d{3}){1,4} (?![\d,]) | \d{1,15} )
+        (?! [.,]?\d | [a-z%] | [ ] (?:ms|s|sec|seconds|%) (?!\w) )   # no `step 0.5 s`
+    | (?<![\d.]) (\d{1,15}) / \d{1,15} [ \t] (?: \[ (?: \d{1,3}:\d\d | [=>.] ) | \d{1,3}:\d\d:\d\d [ ] • | ━ )   # bars
+    | (?<![\d.]) (\d{1,15}) it [ ] \[ \d{1,3}:\d\d   # a bar without an end
+    | \[ [ ]{0,8} (\d{1,15}) / \d{1,15} (?: [ ] \( [ ]{0,3} \d{1,3} % \) )? \] (?= .{0,100} \b(?:loss|eta|lr|time)\b )
+    | \b epoch [ ] \d{1,6} : [ ]{1,8} (\d{1,15}) [ ] / [ ] \d{1,15} [ ] (?=\w)
     """
 )
-"""The ways in which trainers print the number of a step."""
+"""The ways in which trainers print the number of a step: words, and the bars of tqdm, rich and Keras."""
+
+BEFORE = re.compile(
+    r"(?i)\b(?:load|download|fetch|map|filter|tokeniz|extract|resolv|convert|compil|captur|prepar|unpack)"
+    r"[a-z]{0,4}\b[^|\r\n]{0,80}:[^|\r\n]{0,40}\|"
+)
+"""A bar of something that comes before the first step."""
+
+COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
+
+EPOCH = re.compile(r"""["']epoch["']: ["']?(\d{1,6}\.\d{1,20})["'},]""")
+"""What Hugging Face's trainer prints of its losses without a progress bar tells no step, only the part of an epoch."""
 
 LOOKED_AT = 1000
 """Characters of a line that are searched."""
 
 
 def step_in(line: str, pattern: Pattern[str] = USUAL) -> Optional[int]:
-    """The number of the step that a line tells, or None."""
-    match = pattern.search(line[:LOOKED_AT])
-    return number(next((group for group in match.groups() if group), "")) if match else None
+    """The number of the step that a line tells, or None. Of a bar that was drawn anew and anew in its line the last
+    state counts."""
+    shown = line.rstrip("\r").rpartition("\r")[2][:LOOKED_AT]
+    shown = COLOUR.sub("", shown) if "\x1b" in shown else shown
+    match = pattern.search(shown)
+    if match is None or (pattern is USUAL and BEFORE.search(shown)):
+        return None
+    return number(next((group for group in match.groups() if group), "").replace(",", ""))
+
+
+def epoch_in(line: str) -> Optional[float]:
+    """How many epochs have passed, where a line tells no more than that."""
+    match = EPOCH.search(line[:LOOKED_AT])
+    return float(match.group(1)) if match else None
 
 
 def number(text: str) -> Optional[int]:

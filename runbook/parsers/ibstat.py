@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from runbook.model.command_quoting import word
+from runbook.model.units import number
 from runbook.parsers.tool_reading import CUT, Fault, Reading, Tool, some
 
 # --- facts ----------------------------------------------------------------------------------------------------------
@@ -97,9 +98,9 @@ def blocks(text: str) -> Iterator[PortBlock]:
             hca = match[1]
         elif match := re.match(r"\s*Infiniband device '(.+)' port (\d+) status:", line):
             hca = match[1]
-            started = PortBlock(hca, int(match[2]))
+            started = PortBlock(hca, number(match[2]))
         elif match := re.match(r"\s*Port (\d+):\s*$", line):
-            started = PortBlock(hca, int(match[1]))
+            started = PortBlock(hca, number(match[1]))
         else:
             if block is not None and ":" in line:
                 block.add(line, at)
@@ -121,7 +122,7 @@ def from_sysfs(hcas: Mapping[str, Mapping[str, Mapping[str, str | None]]]) -> li
     return [
         Port(
             hca=hca,
-            number=int(number),
+            number=int(port_number),
             state=as_state(port.get("state")),
             physical=as_state(port.get("phys_state")),
             rate_gbps=as_rate(port.get("rate")),
@@ -129,8 +130,8 @@ def from_sysfs(hcas: Mapping[str, Mapping[str, Mapping[str, str | None]]]) -> li
             detail=port.get("rate") or "",
         )
         for hca, ports in hcas.items()
-        for number, port in ports.items()
-        if number.isdecimal()
+        for port_number, port in ports.items()
+        if port_number.isdecimal()
     ]
 
 
@@ -141,7 +142,7 @@ def as_state(text: str | None) -> str:
 
 
 def as_rate(text: str | None) -> float | None:
-    match = re.match(r"\d+(\.\d+)?", text or "")
+    match = re.match(r"\d{1,9}(?:\.\d{1,9})?(?!\d)", text or "")
     return float(match[0]) if match else None
 
 
@@ -199,7 +200,7 @@ def _of_ibstatus(block: PortBlock) -> bool:
 
 def _all_listed(text: str, seen: Sequence[PortBlock]) -> bool:
     """Every adapter with as many ports as it says it has; all of them with the same number of fields."""
-    promised = sum(int(found) for found in re.findall(r"^[ \t]*Number of ports: (\d+)", text, re.MULTILINE))
+    promised = sum(number(found) for found in re.findall(r"^[ \t]*Number of ports: (\d+)", text, re.MULTILINE))
     adapters = len(re.findall(r"^[ \t]*CA '", text, re.MULTILINE))
     if adapters and (promised != len(seen) or adapters != len({block.hca for block in seen})):
         return False

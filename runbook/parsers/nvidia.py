@@ -7,11 +7,13 @@ Output that is not understood is distinguished from a missing value. Numbers of 
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runbook.model.remedy import Remedy
+from runbook.model.units import number
 
 NOT_TOLD = re.compile(
     r"\A\[?(n/a|not supported|not available|insufficient permissions|requested .* deprecated)\]?\Z", re.I
@@ -42,11 +44,13 @@ class Gpu:
         return None if not value or NOT_TOLD.match(value) or BROKEN.match(value) else value
 
     def number(self, name: str) -> float | None:
+        """A finite one: whatever stands there can be reckoned with."""
         value = self.value(name)
         try:
-            return None if value is None else float(int(value, 16) if value.startswith("0x") else float(value))
-        except ValueError:
+            found = math.nan if value is None else float(int(value, 16) if value.startswith("0x") else value)
+        except (ValueError, OverflowError):
             return None
+        return found if math.isfinite(found) else None
 
     @property
     def broken(self) -> dict[str, str]:
@@ -82,8 +86,8 @@ def parse_gpus(text: str, fields: Sequence[str], complaints: str = "") -> Listin
 
     nvidia-smi ends every line; a last one without its end has been cut. `complaints` is what it said on stderr.
     """
-    rows = [(line, next(csv.reader([line], skipinitialspace=True), [])) for line in text.splitlines() if line.strip()]
-    numbered = [(line, row) for line, row in rows if row and re.fullmatch(r"\d+", row[0])]
+    rows = [(line, cells(line)) for line in text.splitlines() if line.strip()]
+    numbered = [(line, row) for line, row in rows if _is_numbered(row)]
     columns = max((len(row) for _, row in numbered), default=0)
     gpus: list[Gpu] = []
     garbled: list[str] = []
@@ -98,9 +102,21 @@ def parse_gpus(text: str, fields: Sequence[str], complaints: str = "") -> Listin
         ):
             garbled.append(line)
         else:
-            gpus.append(Gpu(int(row[0]), named))
-    other = [line for line, row in rows if (line, row) not in numbered] + complaints.splitlines()
+            gpus.append(Gpu(number(row[0]), named))
+    other = [line for line, row in rows if not _is_numbered(row)] + complaints.splitlines()
     return Listing(tuple(gpus), tuple(garbled), tuple(other))
+
+
+def cells(line: str) -> list[str]:
+    """A line of CSV; none where Python's reader refuses it (a NUL, a field that is too long)."""
+    try:
+        return next(csv.reader([line], skipinitialspace=True), [])
+    except csv.Error:
+        return []
+
+
+def _is_numbered(row: Sequence[str]) -> bool:
+    return bool(row) and row[0].isdecimal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +131,10 @@ class App:
 
 def parse_apps(text: str) -> tuple[App, ...]:
     found = []
-    for row in csv.reader(text.splitlines(), skipinitialspace=True):
+    for row in map(cells, text.splitlines()):
         if len(row) >= 4 and row[0].isdecimal():
-            held = re.fullmatch(r"[\d.]+", row[2])
-            found.append(App(int(row[0]), row[1], float(row[2]) if held else None, ",".join(row[3:])))
+            held = re.fullmatch(r"\d{1,15}(?:\.\d{1,15})?", row[2])
+            found.append(App(number(row[0]), row[1], float(row[2]) if held else None, ",".join(row[3:])))
     return tuple(found)
 
 
@@ -128,11 +144,11 @@ def parse_links(text: str) -> dict[int, dict[int, bool]]:
     index: int | None = None
     for line in text.splitlines():
         if match := re.match(r"GPU (\d+):", line):
-            index = int(match[1])
+            index = number(match[1])
         elif index is None:
             continue
         elif match := re.match(r"\s+Link (\d+): (\S+)", line):
-            found.setdefault(index, {})[int(match[1])] = bool(re.match(r"[\d.]+\Z", match[2]))
+            found.setdefault(index, {})[number(match[1])] = bool(re.match(r"[\d.]+\Z", match[2]))
         elif "all links are inactive" in line.lower():
             found.setdefault(index, {})
     return found
@@ -144,6 +160,11 @@ class Details:
 
     head: Mapping[str, str] = field(default_factory=dict)
     gpus: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+DEEPEST, LONGEST_NAME = 12, 100
+"""Sections in sections, and characters of a name: nvidia-smi has no more, and each entry has the names of all of its
+own."""
 
 
 def parse_details(text: str) -> Details:
@@ -163,8 +184,9 @@ def parse_details(text: str) -> Details:
             path.pop()
         name, colon, value = line.strip().partition(" : ")
         if colon:
-            here["/".join([*(section for _, section in path), name.strip()])] = value.strip()
-        path.append((indent, name.strip()))
+            here["/".join([*(section for _, section in path), name.strip()[:LONGEST_NAME]])] = value.strip()
+        if len(path) < DEEPEST:
+            path.append((indent, name.strip()[:LONGEST_NAME]))
     return Details(head, gpus)
 
 
@@ -342,17 +364,18 @@ class XidEvent:
 def events(lines: Iterable[str], uptime_s: float) -> list[XidEvent]:
     """The Xid and fatal SXid lines since the driver was loaded, without those that a reset has answered."""
     found: list[XidEvent] = []
+    answered: dict[str, int] = {}  # by GPU, how many of these were before its last reset
     seen: set[tuple[str, str]] = set()
     for line in lines:
         if DRIVER_STARTS in line:
-            found = []
+            found, answered = [], {}
             continue
         match = XID.search(line) or SXID.search(line)
         if not match:
             continue
-        number, bus = int(match["number"]), bus_key(match["at"]) or match["at"]
-        if number == 154 and RECOVERED.search(line):
-            found = [event for event in found if event.bus != bus]
+        xid, bus = number(match["number"]), bus_key(match["at"]) or match["at"]
+        if xid == 154 and RECOVERED.search(line):
+            answered[bus] = len(found)
             continue
         stamp = STAMP.match(line)
         # dmesg and journalctl both show it, with slightly different microseconds.
@@ -361,9 +384,9 @@ def events(lines: Iterable[str], uptime_s: float) -> list[XidEvent]:
             continue
         seen.add(key)
         age = max(0.0, uptime_s - float(stamp[1])) if stamp and uptime_s else None
-        cause = CAUSE_OF.get(number) if "SXid" not in match[0] else "nvlink-error"
-        found.append(XidEvent(number, bus, match[0], age, cause))
-    return found
+        cause = CAUSE_OF.get(xid) if "SXid" not in match[0] else "nvlink-error"
+        found.append(XidEvent(xid, bus, match[0], age, cause))
+    return [event for at, event in enumerate(found) if at >= answered.get(event.bus, 0)]
 
 
 def ago(event: XidEvent) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator
 
-from runbook.parsers.nvidia import BROKEN, LOST, flat, parse_links
+from runbook.parsers.nvidia import BROKEN, LOST, cells, flat, parse_links
 from runbook.parsers.nvidia_table import failures
 from runbook.parsers.tool_reading import CUT, Fault, Reading, Support, Tool, numbered
 
@@ -103,12 +102,7 @@ ERRORS = re.compile(r"ecc\.errors\.uncorrected|remapped_rows\.(?:uncorrectable|p
 
 def query(text: str) -> Reading | None:
     """With its heading every field is known by its name; without one only the mask of the clocks is."""
-    rows = [
-        (at, [cell.strip() for cell in row])
-        for at, line in numbered(text)
-        if line.strip()
-        for row in csv.reader([line])
-    ]
+    rows = [(at, [cell.strip() for cell in cells(line)]) for at, line in numbered(text) if line.strip()]
     if lost := LOST.search(flat(text)):
         fault = Fault(
             "gpu-fell-off-bus",

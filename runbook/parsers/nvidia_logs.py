@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from runbook.model.bounded_regex import bounded
-from runbook.parsers.nvidia import APPLICATION, XidEvent, events
+from runbook.parsers.nvidia import APPLICATION, SXID, XID, events
 from runbook.parsers.tool_reading import Fault, Reading, Support, Tool, numbered
 
 UP = bounded(r"Started .*(?:fabric ?manager|Fabric Manager)", re.IGNORECASE)
@@ -74,6 +74,7 @@ def kernel_log(text: str) -> Reading | None:
         return None
     lines = text.splitlines()
     found = events(lines, 0.0)
+    first = _first_lines(lines)
     faults = []
     told: set[tuple[str, str]] = set()
     for event in found:
@@ -81,13 +82,13 @@ def kernel_log(text: str) -> Reading | None:
             continue
         told.add((event.cause, event.bus))
         says, remedy = (part.format(bus=event.bus) for part in SAYS[event.cause])
-        faults.append(Fault(event.cause, f"{says} (Xid {event.number})", remedy, (_line(lines, event),)))
+        faults.append(Fault(event.cause, f"{says} (Xid {event.number})", remedy, (first[event.text],)))
     of_programs = [event for event in found if event.number in APPLICATION]
     supports = tuple(
         Support(
             ("gpu-illegal-access",),
             f"Xid {event.number} on GPU {event.bus}: {APPLICATION[event.number]}",
-            (_line(lines, event),),
+            (first[event.text],),
         )
         for event in of_programs[:2]
     )
@@ -96,8 +97,13 @@ def kernel_log(text: str) -> Reading | None:
     return Reading("kernel log", tuple(faults), supports, unknown)
 
 
-def _line(lines: list[str], event: XidEvent) -> int:
-    return next((at for at, line in enumerate(lines, 1) if event.text in line), 1)
+def _first_lines(lines: list[str]) -> dict[str, int]:
+    """By the text of an event, the line that it stands on first."""
+    found: dict[str, int] = {}
+    for at, line in enumerate(lines, 1):
+        if match := XID.search(line) or SXID.search(line):
+            found.setdefault(match[0], at)
+    return found
 
 
 TOOLS = (

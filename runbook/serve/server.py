@@ -41,7 +41,8 @@ from runbook.serve.workspace import Workspace
 
 DATABASE = "serve.db"
 GRID_S = 1.0
-"""How old the numbers on the fleet's page may be; events are shown at once."""
+"""How old the numbers on the fleet's page may be when they are made again; twice that at most when they are shown.
+Events are shown at once."""
 GUESSES = 10
 GUESS_EVERY_S = 6.0
 """Logins that may be tried at once, by an address or for a name, and how soon one more."""

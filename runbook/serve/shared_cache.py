@@ -36,21 +36,37 @@ class Recent(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """A caller that comes while it is made waits for it, and makes it again only where something has changed since
-        that began. So it is made once at a time, however much changes and however many ask."""
-        seen = self._changes()
+        """A value up to twice as old, for a caller that calls `renew` once it has answered: where many ask, nobody
+        waits. A caller that comes while it is made waits for it, and makes it again only where something has changed
+        since that began. So it is made once at a time, however much changes and however many ask."""
+        return self._at_most(2 * self._seconds, key, make)
+
+    def renew(self, key: Hashable, make: Callable[[], T]) -> None:
+        """Make it again for those who come next, where it is old."""
+        self._at_most(self._seconds, key, make)
+
+    def _at_most(self, old_s: float, key: Hashable, make: Callable[[], T]) -> T:
+        seen, entry = self._changes(), self._entry(key)
+
+        def good() -> _Made[T] | None:
+            made = entry.made
+            return made if made and made.change >= seen and self._now() - made.at < old_s else None
+
+        if (made := good()) is None:
+            with entry.lock:
+                if (made := good()) is None:
+                    made = entry.made = _Made(self._now(), self._changes(), make())
+        return made.value
+
+    def _entry(self, key: Hashable) -> _Entry[T]:
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
                 self._forget()
                 entry = self._entries[key] = _Entry()
-        with entry.lock:
-            begun, made = self._now(), entry.made
-            if made is None or made.change < seen or begun - made.at >= self._seconds:
-                made = entry.made = _Made(begun, self._changes(), make())
-            return made.value
+            return entry
 
     def _forget(self) -> None:
-        old = self._now() - self._seconds
+        old = self._now() - 2 * self._seconds
         for key in [key for key, entry in self._entries.items() if entry.made and entry.made.at < old]:
             del self._entries[key]

@@ -7,6 +7,7 @@ They have types, ranges and lengths; names follow what the kernel allows. Fields
 from __future__ import annotations
 
 import ipaddress
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Ty
 
 from msgspec import Meta
 
+from runbook.files.address import is_ip
 from runbook.node import journal
 from runbook.transport.frames import (
+    HIGHEST,
     Clock,
     Count,
     ExitCode,
@@ -27,11 +30,12 @@ from runbook.transport.frames import (
     UnexpectedAnswer,
     decoded,
 )
+from runbook.transport.frames import Failure as Failure  # which the supervisor says as well
 
 if sys.version_info >= (3, 11):
-    from typing import NotRequired, TypedDict
+    from typing import NotRequired, Required, TypedDict
 else:
-    from typing_extensions import NotRequired, TypedDict
+    from typing_extensions import NotRequired, Required, TypedDict
 
 Told = TypeVar("Told")
 
@@ -53,12 +57,20 @@ FilePath = Annotated[str, Meta(max_length=4096, pattern=r"\A[^\x00-\x1f\x7f]+\Z"
 
 AttemptFolder = Annotated[str, Meta(pattern=rf"\A{journal.ATTEMPT.pattern}")]
 Word = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:@+-]{1,128}\Z")]
+Output = Annotated[str, Meta(max_length=1 << 20)]
+"""What one tool prints of one machine's devices."""
+
+_ADDRESS = re.compile(r"[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9_.-]{1,64})?(?P<length>/[0-9]{1,3})?\Z")
+"""Commands that people paste name addresses as they are: in the zone stands nothing that a shell reads."""
 
 
-def _of_text(value: object) -> str:
+def _numeric(value: object) -> re.Match[str]:
     if not isinstance(value, str):
         raise ValueError("Expected `str`")
-    return value
+    found = _ADDRESS.match(value)
+    if not found:
+        raise ValueError("Expected an IP address")
+    return found
 
 
 if TYPE_CHECKING:
@@ -73,7 +85,7 @@ else:
         __slots__ = ()
 
         def __new__(cls, value: object) -> Address:
-            ipaddress.ip_address(_of_text(value))
+            ipaddress.ip_address(_numeric(value)[0])
             return super().__new__(cls, value)
 
     class Prefix(str):
@@ -82,7 +94,7 @@ else:
         __slots__ = ()
 
         def __new__(cls, value: object) -> Prefix:
-            ipaddress.ip_interface(_of_text(value))
+            ipaddress.ip_interface(_numeric(value)[0])
             return super().__new__(cls, value)
 
 
@@ -103,29 +115,18 @@ class WorkdirFacts(TypedDict):
     mount: NotRequired[Line]
 
 
-class FailureFacts(TypedDict):
-    type: Line
-    errno: Word | None
-    text: Line
-    path: Line
-
-
 class Hello(TypedDict):
-    time: Clock
     python: Version
     executable: Line
-    rejected: list[Line]
+    rejected: list[Annotated[str, Meta(pattern=r"\A[0-9]{1,3}\Z")]]
     hostname: Line
-    platform: Word
     pid: Pid
-    uid: Count | None
-    home: Line
     machine: Line
     folder: NotRequired[FilePath]
     free_bytes: NotRequired[Count]
     free_files: NotRequired[Count | None]
     noexec: NotRequired[bool]
-    folder_error: NotRequired[FailureFacts]
+    folder_error: NotRequired[Failure]
     place: NotRequired[WorkdirFacts]
 
 
@@ -139,8 +140,8 @@ class Ran(TypedDict, total=False):
     timed_out: bool
     state: Annotated[str, Meta(max_length=1)]
     code: ExitCode | None
-    out: Text
-    err: Text
+    out: Output
+    err: Output
     fields: list[Word]
 
 
@@ -182,17 +183,10 @@ class RouteEntry(TypedDict, total=False):
     """Of `ip -j route`, what is judged."""
 
     type: Word
-    dst: Line
-    src: Line
+    dst: Required[Line]
     gateway: Line
-    via: dict[Word, Line]
-    dev: Interface
-    protocol: Line
-    scope: Line
-    prefsrc: Line
     metric: Count
     table: Line | Count
-    flags: list[Word]
 
 
 Selector = Annotated[dict[Word, Line | Integer | bool | list[Line] | None], Meta(max_length=64)]
@@ -223,8 +217,6 @@ class Pinged(TypedDict, total=False):
 
 
 class Neighbour(TypedDict, total=False):
-    dst: Line
-    dev: Interface
     lladdr: Line
     state: list[Word]
 
@@ -334,6 +326,8 @@ class EphemeralPorts(TypedDict):
 
 
 class GpuProcess(TypedDict, total=False):
+    """All of it, or nothing where the process cannot be seen."""
+
     user: Line
     command: Line
     ours: bool
@@ -402,11 +396,9 @@ class Counters(TypedDict):
 
 class SurveyAnswer(TypedDict):
     login: tuple[Line, Port] | None
-    system: Line
-    shell: Line | None
     speeds: dict[Interface, Count]
     nvidia_smi: Ran
-    nvidia_devices: Count | None
+    nvidia_devices: Annotated[int, Meta(ge=0, le=1 << 16)] | None
 
 
 class PythonFacts(TypedDict):
@@ -466,6 +458,8 @@ class ProcessFacts(TypedDict):
     wchan: Line
     rank: Count | None
     cpu: Number
+    waited: Number | None
+    stays: bool
 
 
 class BusyProcess(TypedDict):
@@ -482,13 +476,13 @@ class RankSeen(TypedDict):
     queued: Integer
     stack: Text | None
     own_stacks: dict[Digits, Text]
+    throttled: Number | None
 
 
 class RankProcesses(TypedDict):
     ranks: dict[Digits, RankSeen]
     busy: list[BusyProcess]
     carried: Integer | None
-    cpus: Count | None
     kernel_kills: Count | None
     kernel_says: list[Line]
     gpu_use: dict[Digits, Count] | None
@@ -496,14 +490,14 @@ class RankProcesses(TypedDict):
 
 
 class RankSamples(TypedDict):
-    pid: Pid
     states: Annotated[str, Meta(pattern=r"\A[A-Za-z]{0,1000}\Z")]
     stacks: Annotated[list[Text], Meta(max_length=1000)]
+    waited: Number | None
 
 
 class SentTo(TypedDict):
     bytes: Count
-    busy_s: Number
+    busy_s: Seconds
 
 
 class StackSamples(TypedDict):
@@ -609,7 +603,7 @@ class KeptAnswer(TypedDict):
 class ListedJob(TypedDict):
     about: About
     folder: Annotated[str, Meta(max_length=4096, pattern=r"\A/[^\x00-\x1f\x7f]*\Z")]
-    attempts: dict[AttemptFolder, list[LivingJournal]]
+    attempts: Annotated[dict[AttemptFolder, list[LivingJournal]], Meta(max_length=1000)]
     damaged: NotRequired[list[Damaged]]
 
 
@@ -623,6 +617,17 @@ class CleanAnswer(TypedDict):
     alive: list[Line]
 
 
+ANSWERS: dict[str, Any] = {
+    "job_control prepare": Prepared,
+    "job_control watch": Watched,
+    "job_control stop": KeptAnswer,
+    "job_control kill": KeptAnswer,
+    "job_control list": Listed,
+    "job_control clean": CleanAnswer,
+}
+"""By program; for one with several orders, by program and order."""
+
+
 class Asked(str, Generic[Told]):
     """The name of a program, with the type of its answer: a call by it returns typed fields."""
 
@@ -630,7 +635,7 @@ class Asked(str, Generic[Told]):
 
     def __new__(cls, name: str, answer: type[Told]) -> Asked[Told]:
         asked = super().__new__(cls, name)
-        asked.answer = answer
+        asked.answer = ANSWERS[name] = answer
         return asked
 
 
@@ -650,21 +655,6 @@ ROUTE = Asked("route", Routes)
 STACK_SAMPLES = Asked("stack_samples", StackSamples)
 SURVEY = Asked("survey", SurveyAnswer)
 
-_ONE_ANSWER: tuple[Asked[Any], ...] = (
-    *(ADAPTERS, COLLECT, COUNTERS, EPHEMERAL_PORTS, GPUS, HOST_FACTS, IBSTAT, PING, PORT, PYTHONS),
-    *(RANK_CONNECTIONS, RANK_PROCESSES, ROUTE, STACK_SAMPLES, SURVEY),
-)
-ANSWERS: Mapping[str, Any] = {
-    **{asked: asked.answer for asked in _ONE_ANSWER},
-    "job_control prepare": Prepared,
-    "job_control watch": Watched,
-    "job_control stop": KeptAnswer,
-    "job_control kill": KeptAnswer,
-    "job_control list": Listed,
-    "job_control clean": CleanAnswer,
-}
-"""By program; for one with several orders, by program and order."""
-
 
 def answer(program: str, arguments: Mapping[str, Any], said: bytes) -> dict[str, Any]:
     """What a program answered to these arguments. Raises UnexpectedAnswer."""
@@ -673,6 +663,8 @@ def answer(program: str, arguments: Mapping[str, Any], said: bytes) -> dict[str,
     wanted, got = _asked(program, arguments, found)
     if wanted != got:
         raise UnexpectedAnswer(f"it is about {_few(got)}, and was asked for {_few(wanted)}")
+    if odd := _odd(name, found):
+        raise UnexpectedAnswer(odd)
     if name == "job_control watch" and (sent := sum(map(len, found["read"].values()))) > _most(arguments, found):
         raise UnexpectedAnswer(f"it sends {sent} bytes of logs at once, and was asked for {arguments['most']}")
     return found
@@ -703,6 +695,43 @@ def _asked(program: str, arguments: Mapping[str, Any], found: Mapping[str, Any])
     return [], []
 
 
+def _odd(name: str, found: Mapping[str, Any]) -> str | None:
+    """What is missing of an answer, or contradicts itself, though each field by itself fits; None: nothing."""
+    if name == "ping":
+        return next((odd for target in found["targets"] if (odd := _odd_target(target))), None)
+    if name == "port":
+        mute = (port for port, state in found["ports"].items() if not state["free"] and "errno" not in state)
+        return next((f"port {port} is not free, and no `errno` says why" for port in mute), None)
+    if name == "gpus":
+        halves = (
+            pid for pid, seen in found["processes"].items() if seen and len(seen) < len(GpuProcess.__annotations__)
+        )
+        return next((f"`processes` tells a part of process {pid}" for pid in halves), None)
+    if name == "ephemeral_ports" and (found["low"] is None) != (found["high"] is None):
+        return "it tells one end of its range of ports"
+    if name == "job_control prepare" and not all(journal.get("gpus") for journal in found["gpus"]):
+        return "`gpus` names a process that has none"
+    return None
+
+
+def _odd_target(target: Mapping[str, Any]) -> str | None:
+    """Of one peer that was pinged. A number means itself; of a name that means nothing, there is nothing to tell."""
+    peer, resolved = target["peer"], target["resolved"] or []
+    looked = [target[field] for field in ("route", "small", "full")]
+    if not resolved and any(looked):
+        return f"{peer} has no address, and there is a way to it"
+    if is_ip(target["address"]) and any(_number(one) != _number(target["address"]) for one in resolved):
+        return f"{peer} at {target['address']} means {_few(resolved)}"
+    counted = [one for one in (*looked[1:], target.get("again")) if one]
+    if any(("sent" in one) != ("received" in one) for one in counted):
+        return f"echoes to {peer} are counted by half"
+    return None
+
+
+def _number(address: str) -> object:
+    return ipaddress.ip_address(address.partition("%")[0])
+
+
 def _few(names: list[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "") if names else "nothing"
 
@@ -710,9 +739,17 @@ def _few(names: list[str]) -> str:
 # Programs that keep running and send messages.
 
 
-class StepEvent(TypedDict):
+class MessageKind(TypedDict):
     event: NotRequired[Line]
     step: NotRequired[Line]
+
+
+class ProgramEvent(TypedDict):
+    event: Line
+
+
+class StepEvent(ProgramEvent):
+    step: Line
 
 
 class PortRefused(TypedDict):
@@ -767,9 +804,6 @@ class FirewallFacts(TypedDict, total=False):
     conntrack_count: Digits | None
     conntrack_max: Digits | None
     local_ports: Line | None
-    rp_filter: Line | None
-    ip_forward: Line | None
-    release: Line | None
     uid: Count
     gid: Count
     legacy_tables: dict[Word, list[Line] | None]
@@ -787,20 +821,14 @@ class RankOfWorld(TypedDict):
     world_size: Rank
 
 
-class Started(TypedDict):
-    event: Line
-    step: Line
+class Started(StepEvent):
     pid: Pid
-    host: Line
     seat: RankOfWorld
     kernel_kills: Count | None
 
 
-class Imported(TypedDict):
-    event: Line
-    step: Line
+class Imported(StepEvent):
     torch: Line
-    cuda: Line | None
     nccl: Line | None
     gpus: Count
     gpu: Line | None
@@ -820,19 +848,17 @@ class LagFacts(TypedDict):
     queued: Seconds
 
 
-class Done(TypedDict):
-    event: Line
-    step: Line
+class Done(StepEvent):
     stopped_before: NotRequired[Sizes | None]
     lag: NotRequired[LagFacts]
 
 
-class Step(TypedDict):
-    event: Line
-    step: Line
+class MeetingStep(StepEvent):
+    """Where a rank dials or listens, and what it met there."""
+
     reason: NotRequired[Line]
-    address: NotRequired[Line]
-    port: NotRequired[Port]
+    address: Line
+    port: Port
 
 
 class RankBeat(TypedDict, total=False):
@@ -847,7 +873,7 @@ class RankBeat(TypedDict, total=False):
 class RowMessage(TypedDict):
     """A line of the table of nccl-tests: times in microseconds, bandwidths in GB/s."""
 
-    size: Count
+    size: Annotated[int, Meta(ge=1, le=HIGHEST)]
     count: Count
     type: Word
     redop: Word
@@ -861,13 +887,11 @@ class RowMessage(TypedDict):
     max_us: Seconds
 
 
-class RowDone(TypedDict):
-    event: Line
+class RowDone(ProgramEvent):
     row: RowMessage
 
 
-class Finished(TypedDict):
-    event: Line
+class Finished(ProgramEvent):
     size: Count
 
 
@@ -877,15 +901,13 @@ class WrongElement(TypedDict):
     expected: Number
 
 
-class Wrong(TypedDict):
-    event: Line
+class Wrong(ProgramEvent):
     size: Count
     count: Count
     first: WrongElement | None
 
 
-class Located(TypedDict):
-    event: Line
+class Located(ProgramEvent):
     ranks: list[Rank]
 
 
@@ -894,27 +916,27 @@ class HostMessage(TypedDict):
     machine: Line
 
 
-class World(TypedDict):
-    event: Line
+class World(ProgramEvent):
     hosts: list[HostMessage]
 
 
-class Failed(TypedDict):
-    event: Line
+class Failed(ProgramEvent):
     cause: Word | None
     text: Text
     traceback: NotRequired[list[Text]]
     at: NotRequired[RankBeat]
 
 
-class LookingUp(TypedDict):
-    event: Line
+class LookingUp(ProgramEvent):
     address: Line
-    seconds: NotRequired[Seconds]
+    seconds: Seconds
 
 
-class MovedMessage(TypedDict):
-    event: Line
+class LookedUp(ProgramEvent):
+    address: Line
+
+
+class MovedMessage(ProgramEvent):
     source: Rank
     destination: Rank
     gbytes: Seconds
@@ -925,17 +947,15 @@ class MovedMessage(TypedDict):
     us: NotRequired[Seconds]
 
 
-class Alone(TypedDict):
-    event: Line
+class Alone(ProgramEvent):
     rank: Rank
     gbytes: Seconds
     waited: Number
 
 
-class ScriptStopped(TypedDict):
+class ScriptStopped(ProgramEvent):
     """A launch script that started nothing; which of its reasons it was is the event itself."""
 
-    event: Line
     code: NotRequired[ExitCode]
 
 
@@ -968,7 +988,9 @@ RANK: Descriptions = {
     "step started": Started,
     "step imported": Imported,
     "step done": Done,
-    "step": Step,
+    "step dialling": MeetingStep,
+    "step listening": MeetingStep,
+    "step": StepEvent,
     "beat": RankBeat,
     "row": RowDone,
     "finished": Finished,
@@ -977,7 +999,7 @@ RANK: Descriptions = {
     "world": World,
     "failed": Failed,
     "looking-up": LookingUp,
-    "looked-up": LookingUp,
+    "looked-up": LookedUp,
     "moved": MovedMessage,
     "alone": Alone,
 }
@@ -995,7 +1017,7 @@ def message(messages: Messages, said: bytes, *, whole: bool = True) -> dict[str,
     """
     perhaps_none = messages.among_foreign_output or not whole
     try:
-        kind = decoded(said, StepEvent)
+        kind = decoded(said, MessageKind)
     except UnexpectedAnswer:
         if perhaps_none:
             return None
@@ -1025,8 +1047,8 @@ class FlightEntry(TypedDict, total=False):
     collective_seq_id: SequenceNumber
     is_p2p: bool
     profiling_name: Line
-    input_sizes: list[list[Count]]
-    input_dtypes: list[Line]
+    input_sizes: Annotated[list[Annotated[list[Count], Meta(max_length=64)]], Meta(max_length=1024)]
+    input_dtypes: Annotated[list[Line], Meta(max_length=1024)]
     retired: bool
     state: Line
 
@@ -1063,4 +1085,6 @@ class Flight(TypedDict):
 def flight(said: bytes) -> dict[str, Any]:
     """What a rank wrote down of its last collectives. Raises UnexpectedAnswer."""
     found: dict[str, Any] = decoded(said, Flight)
+    if (calling := found["calling"]) and ("count" in calling) != ("dtype" in calling):
+        raise UnexpectedAnswer("`calling` has a count of elements without their type, or the other way round")
     return found

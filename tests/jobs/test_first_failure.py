@@ -95,3 +95,25 @@ def test_of_two_that_crashed_the_earlier_is_the_first(tmp_path: Path) -> None:
     first = ended(made, 3, -signal.SIGSEGV, 101.0)
     made.members[2].keeper_gone = True
     assert earliest(made.members) is first
+
+
+def test_who_ended_well_before_the_others_lost_it_is_named(tmp_path: Path) -> None:
+    """A shorter data set on one rank: gloo tells the others only that a peer closed its connection."""
+    for late, cause, node in ((-2.0, "mismatched-collectives", "node-b"), (2.0, "program-error", "node-a")):
+        folder = tmp_path / str(late)
+        folder.mkdir()
+        made = kept(folder)
+        ended(made, 3, 0, 101.0 + late)
+        first = ended(made, 0, 1, 101.0)
+        wrote(made, first, err=LOST_A_PEER[0] + b"\n")
+        found = guilty(made, first)
+        assert (found[0], found[1].cause) == (node, cause)
+        assert ("rank 3 on node-b ended with code 0" in found[1].says) is (late < 0)
+
+
+def test_an_error_of_ones_own_beside_one_that_ended_well_is_ones_own(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    ended(made, 3, 0, 99.0)
+    first = ended(made, 0, 1, 101.0)
+    wrote(made, first, err=b"Traceback (most recent call last):\n  x = y\nKeyError: 'lr'\n")
+    assert guilty(made, first)[0] == "node-a"

@@ -41,3 +41,25 @@ def test_bytes_that_came_twice_count_once(logs: RankLogs, told: list[str]) -> No
     logs.take(PLACE, NAME, b"third\n", 13)
     assert (logs.folder / NAME).read_bytes() == b"first\nsecond\nthird\n"
     assert told == ["first", "second", "third"]
+
+
+def test_what_a_bar_shows_is_heard_before_its_line_ends(logs: RankLogs, told: list[str]) -> None:
+    """tqdm draws over what it drew before, and ends no line until it is done."""
+    bars: list[str] = []
+    logs.drawn = lambda place, bar: bars.append(bar)
+    written = b""
+    for part in (
+        b"\r  0%|",
+        b" | 0/9 [00:00<?]",
+        b"\r 11%|#| 1/9 [00:01<00:08]  ",
+        b"\rstep 7",
+        b"\rstep 8",
+        b" done\n",
+        b"x",
+    ):
+        logs.take(PLACE, NAME, part, len(written))
+        written += part
+    assert bars == ["  0%| | 0/9 [00:00<?]", " 11%|#| 1/9 [00:01<00:08]  ", " 11%|#| 1/9 [00:01<00:08]  ", "step 7"]
+    assert told == [(written.removesuffix(b"\nx")).decode()]
+    logs.close()
+    assert (logs.folder / NAME).read_bytes() == written

@@ -144,6 +144,15 @@ def test_who_explains_both_looks_is_named_where_acknowledgements_are_late_in_one
     assert found.node == "b"
 
 
+@pytest.mark.parametrize("late", [0.02, 0.1, 0.2, 0.3, 0.66, 0.9])
+def test_however_late_acknowledgements_are_the_slow_sender_of_a_ring_is_found(late: float) -> None:
+    size = 17_700_000
+    looks = [[Way("b", "a", size, 0.93, 8.0), Way("a", "c", size, 0.005, 8.0), Way("c", "b", size, late, 8.0)]] * 2
+    found = judge_network(looks, {"a": (), "b": (SlowReason("x", "y", "z", 0.0025),), "c": ()})
+    assert found is not None
+    assert found.node == "b"
+
+
 def test_small_messages_and_pauses_are_no_measure() -> None:
     little = [Way("a", "b", 1000, 0.9, SECONDS), Way("b", "a", BYTES, 0.05, SECONDS)]
     assert suspects(little) == []

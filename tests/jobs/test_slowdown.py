@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 import pytest
 
+from runbook.jobs.counters import CounterWatch
 from runbook.jobs.progress import Slowdown, StepTimes
-from runbook.jobs.slowdown import LOOKS, LateNode, Waits, Why, judge, late, reasons, waits
+from runbook.jobs.slowdown import LOOKS, LateNode, SlowdownSearch, Waits, Why, judge, late, reasons, waits
 from runbook.transport.node_answers import Counters
+
+from .made_up_attempts import kept
 
 HOUR = 3600.0
 Step = Callable[[int, float], float]
@@ -187,9 +192,75 @@ def test_a_look_counts_by_state_and_stack() -> None:
     assert share("", []) is None
 
 
+QUIET: dict[str, Why] = {"node-a": {}, "node-b": {}}
+
+
+class Searched(SlowdownSearch):
+    """Nodes that nobody reaches: `sees` has what each look would tell, and whom it would name."""
+
+    def __init__(self, folder: Path, *sees: LateNode | None, seen: list[Waits], why: dict[str, Why]) -> None:
+        self.told: list[str] = []
+        self.said: list[str] = []
+        times = StepTimes(baseline_s=0.0)
+        times.reached(0.0, 1)
+        made = kept(folder)
+        super().__init__(
+            made,
+            times,
+            CounterWatch(made, lambda *_: None, lambda *_: None),
+            lambda node, _: self.told.append(node),
+            self.said.append,
+        )
+        self._sees = iter(sees)
+        self._seen = seen
+        self._reasons = why
+
+    def _late(self, *, by_stack: bool) -> LateNode | None:  # noqa: ARG002
+        return next(self._sees)
+
+    def _why(self, name: str) -> Why:
+        return self._reasons[name]
+
+
+A, B = LateNode("node-a", "the others wait for node-a"), LateNode("node-b", "the others wait for node-b")
+
+
+@pytest.mark.parametrize(
+    ("sees", "told"),
+    [
+        ([A, A, A, A], ["node-a"]),
+        ([A, A, None, None], []),  # it was busy for a while
+        ([A, A, B, B], []),
+        ([A, B, A, A], []),  # states and stacks disagree
+        ([A, A, A, None], []),
+    ],
+)
+def test_a_node_is_named_that_is_late_at_two_readings_in_a_row(
+    tmp_path: Path, sees: list[LateNode | None], told: list[str]
+) -> None:
+    search = Searched(tmp_path, *sees, None, None, seen=[], why=QUIET)
+    search.look()
+    assert search.told == []
+    search.look()
+    assert search.told == told
+
+
+def test_which_of_several_nodes_that_wait_for_a_cpu_is_late_is_chance(tmp_path: Path) -> None:
+    """As in a lab on a busy machine: each of its nodes was named once."""
+    short = [Waits("node-a", "rank 0 on node-a", 0.05, 0.7), Waits("node-b", "rank 1 on node-b", 0.5, 0.6)]
+    cut: dict[str, Why] = {**QUIET, "node-a": {"quota": "the ranks of node-a are held back by the CPU quota"}}
+    errors: dict[str, Why] = {**QUIET, "node-a": {"node-a: 100 TCP segments": "node-a: 100 TCP segments"}}
+    alone = [short[0], replace(short[1], for_cpu=0.05)]
+    for seen, why, named in ((short, QUIET, False), (short, errors, False), (short, cut, True), (alone, QUIET, True)):
+        search = Searched(tmp_path, A, A, A, A, seen=seen, why=why)
+        search.look()
+        search.look()
+        assert search.told == ["node-a"] * named
+        assert any("wait for a CPU, so which is late is chance" in text for text in search.said) is not named
+
+
 # What is said.
 
-QUIET: dict[str, Why] = {"node-a": {}, "node-b": {}}
 CPU = {"cpu": "processes wait for a CPU 60% of the time"}
 LATE = LateNode("node-b", "the others wait for node-b: rank 1 on node-b waits for others 0% of the time")
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from runbook.checks.context import Facts
 from runbook.jobs.progress import StepProgress
-from runbook.jobs.stall import SeenProcess, StackFrame, accused, frames_of
+from runbook.jobs.stall import SeenProcess, StackFrame, accused, frames_of, judge_stall
 from runbook.launch.job import Watch
 from runbook.node.training_steps import step_in
+
+from .made_up_attempts import ended, kept
 
 MAIN = StackFrame("/srv/train.py", 90, "<module>")
 STEP = StackFrame("/srv/train.py", 46, "main")
@@ -33,9 +40,10 @@ def standing(
     gpu: bool = False,
     cpu: float = 0.0,
     use: int | None = None,
+    **more: Any,
 ) -> SeenProcess:
     label = f"rank {rank} on node-{rank}"
-    return SeenProcess(f"node-{rank}", label, 100 + rank, state, "futex", cpu, gpu, frames, gpu_use=use)
+    return SeenProcess(f"node-{rank}", label, 100 + rank, state, "futex", cpu, gpu, frames, gpu_use=use, **more)
 
 
 def told(*ranks: SeenProcess) -> dict[str, list[str]]:
@@ -89,6 +97,120 @@ def test_a_process_that_is_stopped_is_named_whatever_the_others_do(
     assert told(standing(0, REDUCE), standing(1, frames, state)) == ({"node-1": ["rank-stopped"]} if accuses else {})
 
 
+HUNGRY: dict[str, Any] = {"cpu": 0.04, "waited": 0.96}
+
+
+def test_who_gets_no_cpu_and_cannot_tell_where_it_stands_is_behind() -> None:
+    waiting = [standing(rank, REDUCE) for rank in (0, 1)]
+    assert told(*waiting, standing(2, (), "R", **HUNGRY)) == {"node-2": ["rank-behind"]}
+    (finding,) = accused([*waiting, standing(2, (), "R", **HUNGRY, throttled=0.9)], "no step")["node-2"]
+    assert "2 others wait for rank 2 on node-2 in all_reduce" in finding.says
+    assert "4% of a CPU, and waits for one 96% of the time, 90% out of the quota of its control group" in finding.says
+    assert "cpu.max" in finding.remedy
+    (finding,) = accused([*waiting, standing(2, ITEM, "R", **HUNGRY)], "no step")["node-2"]
+    assert "waits for one 96% of the time" in finding.says
+    assert "cpu.max" in finding.remedy
+
+
+def test_who_shares_a_busy_machine_is_not_accused_of_it() -> None:
+    waiting = [standing(rank, REDUCE) for rank in (0, 1)]
+    for innocent in (
+        standing(2, (), "R", cpu=0.3, waited=0.6),  # it gets some
+        standing(2, (), "R", cpu=0.0),  # nobody counts
+        standing(2, (), "S", cpu=0.0, waited=0.0),  # it did not answer, and does not want a CPU
+        standing(2, (), "R", gpu=True, use=100, **HUNGRY),
+        standing(2, (), "R", gpu=True, **HUNGRY),
+        standing(2, REDUCE, "R", **HUNGRY),  # it waits actively
+        standing(2, REDUCE, "R", **HUNGRY, throttled=0.9),
+    ):
+        assert told(*waiting, innocent) == {}
+    assert told(standing(0, REDUCE), standing(1, (), "R", **HUNGRY), standing(2, (), "R", **HUNGRY)) == {}
+    assert told(standing(0, REDUCE), standing(1, ()), standing(2, (), "R", **HUNGRY)) == {}
+    assert told(standing(0, QUEUE), standing(1, (), "R", **HUNGRY)) == {}  # nobody is seen to wait for it
+
+
+def test_who_sleeps_in_the_call_of_all_out_of_its_quota_is_behind() -> None:
+    waiting = [standing(rank, REDUCE) for rank in (0, 1)]
+    assert told(*waiting, standing(2, REDUCE, throttled=0.9)) == {"node-2": ["rank-behind"]}
+    assert told(*waiting, standing(2, REDUCE, throttled=0.2)) == {}
+    assert told(*(standing(rank, REDUCE, throttled=0.9) for rank in range(3))) == {}
+    assert told(standing(0, REDUCE), *(standing(rank, REDUCE, throttled=0.9) for rank in (1, 2))) == {}
+
+
+def test_a_moment_in_a_disk_is_no_proof() -> None:
+    assert told(standing(0, REDUCE), standing(1, (), "D", stays=False)) == {}
+
+
+def looked_at(ranks: Sequence[int], stack: str, *, moved: int = 0) -> Facts:
+    """What a node tells of ranks that all sleep in this place."""
+    process = {"state": "S", "comm": "python", "wchan": "", "cpu": 0.0, "waited": 0.0, "stays": True}
+    seen = {
+        str(rank): {
+            "processes": [{**process, "pid": rank, "rank": rank}],
+            "own_stacks": {str(rank): stack},
+            "stack": None,
+            "throttled": None,
+            "moved": moved,
+        }
+        for rank in ranks
+    }
+    return {"ranks": seen, "busy": [], "gpu_use": None, "seconds": 1.0}
+
+
+def dumped(frames: Sequence[StackFrame]) -> str:
+    """As faulthandler writes it."""
+    text = "".join(f'  File "{one.file}", line {one.line} in {one.function}\n' for one in frames)
+    return f"Current thread 0x1 (most recent call first):\n{text}"
+
+
+def test_who_stands_elsewhere_in_one_look_alone_is_not_accused(tmp_path: Path) -> None:
+    """A training that goes on, and prints its steps no more: now this rank comes last, now that one."""
+    made = kept(tmp_path)
+
+    def causes(*lasts: int | None, moved: int = 0) -> set[str]:
+        each = iter(lasts)
+
+        def look() -> dict[str, Facts]:
+            last = next(each)
+            stacks = [dumped(ITEM if rank == last else REDUCE) for rank in range(4)]
+            told = [looked_at((rank,), stacks[rank], moved=moved)["ranks"] for rank in range(4)]
+            return {
+                "node-a": {**looked_at((), ""), "ranks": {**told[0], **told[1]}},
+                "node-b": {**looked_at((), ""), "ranks": {**told[2], **told[3]}},
+            }
+
+        found = judge_stall(made, StepProgress(Watch()), look)
+        return {f"{node} {finding.cause}" for node, told in found.items() for finding in told}
+
+    assert causes(3, 3) == causes(None, 3, 3) == {"node-b rank-behind"}
+    assert causes(3, 0, 3) == {"node-a training-stalled", "node-b training-stalled"}
+    assert causes(3, 3, moved=5000) == {"node-a training-stalled", "node-b training-stalled"}
+    assert causes(3, None, None) == {"node-a collective-stall-uniform", "node-b collective-stall-uniform"}
+
+
+def test_who_carries_data_may_only_print_no_more(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    for moved, words in ((0, False), (5000, True)):
+        frozen = {"node-a": looked_at((0, 1), "", moved=moved), "node-b": looked_at((2, 3), "", moved=moved)}
+        found = judge_stall(made, StepProgress(Watch()), functools.partial(dict, frozen))
+        assert {finding.cause for each in found.values() for finding in each} == {"training-stalled"}
+        assert ("4.88 KiB/s or more: perhaps steps are only no longer printed" in found["node-a"][0].says) is words
+
+
+def test_who_has_ended_well_while_the_others_wait_is_named(tmp_path: Path) -> None:
+    """A data loader that is shorter on one rank."""
+    made = kept(tmp_path)
+    ended(made, 3, 0, 110.0)
+    stack = dumped(REDUCE)
+
+    seen = {"node-a": looked_at((0, 1), stack), "node-b": looked_at((2,), stack)}
+    found = judge_stall(made, StepProgress(Watch()), lambda: seen)
+    (finding,) = found.pop("node-b")
+    assert found == {}
+    assert finding.cause == "mismatched-collectives"
+    assert "rank 3 on node-b has ended with code 0, and 3 others wait for it in all_reduce" in finding.says
+
+
 def test_dumps_of_both_tools_are_read() -> None:
     by_us = (
         'Thread 0x00007f1 (most recent call first):\n  File "/a/b.py", line 3 in other\n\n'
@@ -112,18 +234,110 @@ def test_dumps_of_both_tools_are_read() -> None:
         ("{'loss': 1.2, 'global_step': 40, 'epoch': 0.1}", "40"),
         (" iteration      100/  500000 | consumed samples: 800", "100"),
         ("  3%|▎         | 31/1000 [00:10<05:20,  3.02it/s]", "31"),
+        ("\r 10%|# | 1/10 [00:01<00:09]\r 20%|## | 2/10 [00:02<00:08]", "2"),
+        ("Epoch 0:  12%|█▏   | 120/1000 [00:10<01:15, 11.70it/s, v_num=0]", "120"),
+        ("Epoch 0/9  ━━━━━━━━━━━ 120/1000 0:00:10 • 0:01:15 11.70it/s", "120"),
+        ("120it [00:10, 11.7it/s]", "120"),
+        ("\x1b[1m 120/1000\x1b[0m \x1b[32m━━━━\x1b[0m \x1b[1m10s\x1b[0m 83ms/step - loss: 2.1", "120"),
+        ("\x1b[31mstep: \x1b[36m 1  \x1b[32mloss: 12.2\x1b[39m", "1"),
+        ("[2026-11-23 10:00:00,123] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=0, lr=[0.001]", "10"),
+        ("steps: 10 loss: 2.1 iter time (s): 0.1 samples/sec: 100", "10"),
+        ("epoch 001:    120 / 1000 loss=3.2, ppl=9.1, wps=100", "120"),
+        ('{"epoch": 1, "update": 0.5, "num_updates": "100", "lr": "1e-4"}', "100"),
+        ("Train: 0 [  50/1251 (  4%)]  Loss: 6.9 (6.9)  Time: 0.5s", "50"),
+        ("Epoch: [0][  50/5005]\tTime  0.5 ( 1.0)\tData", "50"),
+        ("[11/23 10:00:00 d2.utils.events]:  eta: 0:10:00  iter: 19  total_loss: 2.1", "19"),
+        ("11/23 10:00:00 - mmengine - INFO - Epoch(train)  [1][ 50/3665]  lr: 1e-3 eta: 1:00 time: .1", "50"),
+        ("Training epoch 0, iteration 12/999 | lr: 1e-5 | global_step: 12", "12"),
+        ("step 1,200 loss 2.1", "1200"),
+        ("step=12,skipped=0", "12"),
         ("Epoch 3: 100 samples in 3 s", None),
         ("loading step files", None),
         ("lr 1e-5, stepped", None),
+        ("  Total optimization steps = 1,000", None),
+        ("max_steps=1000, warmup steps: 100, --steps 1000", None),
+        ("iteration 0.53 s", None),
+        ("step 1e-5", None),
+        ("Loading checkpoint shards:  33%|███▎  | 1/3 [00:10<00:20, 10.0s/it]", None),
+        ("Map (num_proc=8):  12%|█▏  | 1200/10000 [00:10<01:15, 117.00 examples/s]", None),
+        ("[1/4] c++ -MMD -MF cpu_adam.o.d -DTORCH_EXTENSION_NAME", None),
+        ("[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536", None),
     ],
 )
 def test_the_usual_ways_to_print_a_step(line: str, step: str | None) -> None:
     assert step_in(line) == (step and int(step))
 
 
-def test_a_limit_is_learned_and_begins_with_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the time is; tests turn it on."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_the_next_epoch_is_progress_and_in_time_the_count(clock: list[float]) -> None:
+    progress = StepProgress(replace(Watch(), stall_s=30.0))
+    for epoch in range(3):
+        for step in range(100):
+            clock[0] += 1.0
+            progress.heard(0, [f"{step}%|#| {step + 1}/100 [00:01<01:40, 1.0it/s]"])
+            assert progress.stalled_s(clock[0]) is None
+            rate = progress.rate()
+            assert rate is not None
+            assert rate.step == (step + 1 if epoch == 0 or step >= 60 else 100)
+    assert rate is not None
+    assert rate.per_s == pytest.approx(1.0)
+    clock[0] += 31.0
+    assert progress.stalled_s(clock[0]) == pytest.approx(31.0)
+
+
+def test_an_evaluation_that_counts_from_one_is_no_step_back(clock: list[float]) -> None:
+    """However long it takes: the speed of the training is told from its own steps."""
+    progress = StepProgress(replace(Watch(), stall_s=30.0, baseline_s=600.0))
+    step = 0
+    for seconds in (10, 200) * 6:
+        for _ in range(200):
+            clock[0] += 1.0
+            step += 1
+            progress.heard(0, [f"step {step}"])
+        for number in range(seconds):
+            clock[0] += 1.0
+            progress.heard(0, [f"Evaluating: 1%|#| {number + 1}/{seconds} [00:01<01:40, 1.0it/s]"])
+            assert progress.stalled_s(clock[0]) is None
+    assert progress.step_times.slower(clock[0]) is None
+    progress.heard(0, [f"step {step + 1}"])
+    rate = progress.rate()
+    assert rate is not None
+    assert rate.step == step + 1
+
+
+def test_a_trainer_that_tells_only_epochs_is_heard(clock: list[float]) -> None:
+    """What it prints is rounded, so that the same number again is progress too."""
+    progress = StepProgress(replace(Watch(), stall_s=30.0))
+    for number in range(20):
+        clock[0] += 20.0
+        progress.heard(0, [f"{{'loss': 2.1, 'learning_rate': 4.9e-05, 'epoch': {number // 5 * 0.01:.2f}}}"])
+        assert progress.stalled_s(clock[0]) is None
+    assert str(progress.rate()).startswith("epoch 0.03, ")
+    clock[0] += 31.0
+    assert progress.stalled_s(clock[0]) == pytest.approx(31.0)
+    progress.heard(0, ["step 7"])
+    assert str(progress.rate()) == "step 7"
+    progress.heard(0, ["{'loss': 2.1, 'epoch': 0.9}"])
+    assert str(progress.rate()) == "step 7"
+
+
+def test_within_the_first_step_a_model_may_be_compiled(clock: list[float]) -> None:
+    progress = StepProgress(Watch())
+    progress.heard(0, ["step 0: train loss 4.28, val loss 4.28"])
+    clock[0] += 500.0
+    assert progress.stalled_s(clock[0]) is None
+    clock[0] += 101.0
+    assert progress.stalled_s(clock[0]) == pytest.approx(601.0)
+
+
+def test_a_limit_is_learned_and_begins_with_the_first_step(clock: list[float]) -> None:
     progress = StepProgress(Watch())
     clock[0] = 100_000.0
     assert progress.stalled_s(clock[0]) is None
@@ -141,21 +355,17 @@ def test_a_limit_is_learned_and_begins_with_the_first_step(monkeypatch: pytest.M
     assert progress.stalled_s(clock[0]) == pytest.approx(1111.0)
 
 
-def test_what_nobody_has_heard_yet_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_has_heard_yet_is_no_silence(clock: list[float]) -> None:
     """A node that is busy, or a controller that slept, tells of steps later than they were made."""
-    clock = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     progress = StepProgress(replace(Watch(), stall_s=30.0))
     progress.heard(0, ["step 1"])
     clock[0] += 1000.0
     assert progress.stalled_s(-math.inf) is None
-    assert progress.stalled_s(100.0 + 29.0) is None
-    assert progress.stalled_s(100.0 + 31.0) == pytest.approx(31.0)
+    assert progress.stalled_s(1000.0 + 29.0) is None
+    assert progress.stalled_s(1000.0 + 31.0) == pytest.approx(31.0)
 
 
-def test_ranks_that_follow_are_progress_and_the_same_step_again_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+def test_ranks_that_follow_are_progress_and_the_same_step_again_is_none(clock: list[float]) -> None:
     progress = StepProgress(replace(Watch(), stall_s=30.0))
     for rank in (0, 1, 2):
         clock[0] += 20.0

@@ -17,6 +17,9 @@ class World:
     def get(self, key: str) -> int:
         return self.recent.get(key, self.make)
 
+    def renew(self, key: str) -> None:
+        self.recent.renew(key, self.make)
+
     def make(self) -> int:
         self.made.append(len(self.made))
         return self.made[-1]
@@ -25,10 +28,24 @@ class World:
 def test_it_is_made_again_once_it_is_old_or_its_key_is_another() -> None:
     world = World()
     assert [world.get("a"), world.get("a"), world.get("b")] == [0, 0, 1]
-    world.clock += 1.0
+    world.clock += 2.0
     assert [world.get("a"), world.get("a")] == [2, 2]
-    world.clock += 1.1
+    world.clock += 2.1
     assert [world.get("c"), world.get("a")] == [3, 4]
+
+
+def test_who_has_answered_with_an_old_one_makes_the_next() -> None:
+    world = World()
+    assert world.get("a") == 0
+    world.clock += 0.9
+    world.renew("a")
+    assert (world.get("a"), world.made) == (0, [0])
+    world.clock += 0.1
+    assert world.get("a") == 0
+    world.renew("a")
+    assert (world.get("a"), world.made) == (1, [0, 1])
+    world.clock += 1.9
+    assert (world.get("a"), world.made) == (1, [0, 1])
 
 
 def test_it_is_made_again_at_once_when_something_has_changed() -> None:
@@ -78,3 +95,19 @@ def test_who_asks_after_a_change_does_not_get_what_was_begun_before_it() -> None
     for thread in threads:
         thread.join(60)
     assert (sorted(world.got), world.made) == ([0, 1, 1, 1], [0, 1])
+
+
+def test_nobody_waits_while_an_old_one_is_made_again() -> None:
+    world = Slow()
+    world.go_on.set()
+    assert world.get("a") == 0
+    world.begun.clear()
+    world.go_on.clear()
+    world.clock += 1.5
+    renewing = threading.Thread(target=world.renew, args=["a"])
+    renewing.start()
+    assert world.begun.wait(60)
+    assert world.get("a") == 0
+    world.go_on.set()
+    renewing.join(60)
+    assert (world.get("a"), world.made) == (1, [0, 1])

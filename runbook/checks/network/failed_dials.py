@@ -245,7 +245,7 @@ class Trouble:
     def _mtu(self, name: str) -> int | None:
         entries = self.at.facts(name).get("interfaces", {}).values()
         address = number(self.at, name)
-        return next((int(entry["mtu"]) for entry in entries if address in entry["addresses"]), None)
+        return next((entry["mtu"] for entry in entries if address in entry["addresses"]), None)
 
     def _judge(self, dials: list[Dial]) -> Accusation:
         """Which node is guilty of these failed dials of one direction, and the finding."""

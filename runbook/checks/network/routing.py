@@ -62,7 +62,7 @@ def refusal(sent: Sent, way: Mapping[str, Any]) -> RouteRefusal | None:
         try:
             matches = _matches(rule, sent)
             found = matches is not False and _leads(rule, way.get("routes") or [], target, certain=matches is True)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             continue  # in an unknown form: what it selects, and where it leads, is not known
         if matches is False:
             continue

@@ -112,7 +112,7 @@ def _counted(pair: Pair) -> tuple[int, int]:
     """How many echoes were sent, and how many of them lost."""
     rounds = _rounds(pair)
     sent = sum(one["sent"] for one in rounds)
-    return sent, sent - sum(one["received"] for one in rounds)
+    return sent, max(0, sent - sum(one["received"] for one in rounds))
 
 
 def _summary(loss: Loss) -> list[str]:

@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import Any
 
 from runbook.checks.context import Context, Facts, select_interfaces
-from runbook.checks.network.dial import UNMEASURED, Dial
+from runbook.checks.network.dial import UNMEASURED, Dial, number
+from runbook.files.address import is_ip
 from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
 from runbook.transport.node_answers import NetworkInterface, PingAnswer
@@ -153,7 +154,8 @@ class Observations:
 
     def numeric(self, node: str) -> str:
         """The address that the job dials on a node, as a number, as its peers resolve it."""
-        return self._by_peer[node].numeric if node in self._by_peer else self.data_address(node)
+        found = self._by_peer[node].numeric if node in self._by_peer else ""
+        return found if is_ip(found) else number(self.at, node)
 
     def data_interface(self, node: str) -> str | None:
         """The interface that carries the address which the job dials."""

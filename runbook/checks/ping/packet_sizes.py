@@ -201,7 +201,9 @@ def _rule(seen: Observations, way: Way, found: list[Way], evidence: Mapping[str,
         if not blocked.decided and not way.echoes_pass:
             continue
         reasons = (e for name, e in blocked.explanations if name == blocked.node and (e.blocks or e.candidates))
-        culprit = next(reasons)
+        culprit = next(reasons, None)
+        if culprit is None:
+            continue  # a NAT rule
         likely = "" if blocked.decided else "most likely "
         node, why = node or blocked.node, why or f"{likely}{culprit.where} of {blocked.node}: `{culprit.rule}`"
         any_size = any_size or (protocol == "tcp" and also_small(blocked, flow, ends))

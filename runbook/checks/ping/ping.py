@@ -251,7 +251,7 @@ class Judge:
     @cached_property
     def _usual(self) -> str:
         """The proof that holds for all nodes: with many nodes it is said once."""
-        trips = sorted(pair.small["ms"] for pair in self.seen.pairs if pair.small.get("received"))
+        trips = sorted(pair.small.get("ms", 0.0) for pair in self.seen.pairs if pair.small.get("received"))
         trip = f", half of them within {max(trips[len(trips) // 2], 0.1):.1f} ms" if trips else " over TCP"
         mtus = sorted({pair.route.get("mtu") or 0 for pair in self.seen.pairs})
         full = f"full-size packets (MTU {listed(map(str, mtus))}) get through"

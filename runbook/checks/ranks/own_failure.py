@@ -178,7 +178,7 @@ def reported(pool: RankPool, member: RankMember, said: Mapping[str, object], doi
         why = next((line for line in reversed(printed) if ERROR.search(line)), printed[-1] if printed else "")
         return finding_for(
             "activation-failed",
-            f"on {node.name} the inventory's activate line fails with code {said['code']}: "
+            f"on {node.name} the inventory's activate line fails with code {said.get('code')}: "
             + (f"{in_brief(why, 120)} (`{in_brief(node.activate or '')}`)" if why else str(node.activate)),
             printed or tail,
             way="live",
@@ -192,7 +192,8 @@ def reported(pool: RankPool, member: RankMember, said: Mapping[str, object], doi
     text = str(said.get("text"))
     trace = said.get("traceback")
     lines = tuple(str(line) for line in trace) if isinstance(trace, list) else ()
-    told = str(said.get("cause") or "")
+    named = causes().get(str(said.get("cause")))  # a rank says what it likes
+    told = named.id if named and "rank" in named.remedies else ""
     means = meaning([*tail, *lines, text]) if told in ("", "program-error") else None
     cause = means.cause if means else told or "program-error"
     remedy = remedy_for(means, node) or mend(cause, "rank", node=node.name, python=node.interpreter_typed)

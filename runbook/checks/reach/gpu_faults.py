@@ -253,8 +253,9 @@ def busy(
     for gpu in gpus:
         total, used = gpu.number("memory.total"), gpu.number("memory.used")
         here = [app for app in apps if app.uuid == gpu.fields["uuid"]]
-        others = [app for app in here if not (processes.get(str(app.pid), {}).get("ours") or SHARER in app.program)]
-        mine = sum(app.mib or 0 for app in here if app not in others)
+        ours = {app for app in here if processes.get(str(app.pid), {}).get("ours") or SHARER in app.program}
+        others = [app for app in here if app not in ours]
+        mine = sum(app.mib or 0 for app in here if app in ours)
         held = max(sum(app.mib or 0 for app in others), (used or 0) - mine)
         alone = (gpu.value("compute_mode") or "").startswith("Exclusive")
         people = [(app, processes.get(str(app.pid), {})) for app in others]

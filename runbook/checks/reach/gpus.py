@@ -22,6 +22,7 @@ from runbook.checks.reach.gpu_faults import (
 )
 from runbook.launch.ranks import network_environment
 from runbook.model.inventory import Node
+from runbook.model.units import number
 from runbook.model.verdict import Finding, Outcome
 from runbook.parsers.nvidia import (
     APPLICATION,
@@ -278,7 +279,7 @@ def torch_beside_gpus(
 def cuda_of(ranks: Sequence[RankMember]) -> str | None:
     """The CUDA that torch was built for, from its own version text (2.5.1+cu124) when a rank came no further."""
     for rank in ranks:
-        if match := re.search(r"torch \S+\+cu(\d+)(\d)\b", str((rank.failure or {}).get("text"))):
+        if match := re.search(r"torch \S+\+cu(\d{1,3})(\d)\b", str((rank.failure or {}).get("text"))):
             return f"{match[1]}.{match[2]}"
     return None
 
@@ -318,7 +319,7 @@ def driver_too_old(node: Node, judged: GpuJudgement, torch_cuda: str | None) -> 
 
 def version(text: str) -> tuple[int, ...]:
     head = text.strip().split(" ", 1)[0]
-    return tuple(int(part) for part in head.split(".") if part.isdigit())
+    return tuple(number(part) for part in head.split(".") if part.isdecimal())
 
 
 def shared_gpus(at: Context, node: Node, of_its_machine: Iterable[Node]) -> list[Finding]:

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from markupsafe import Markup
+from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -207,8 +208,11 @@ def _wanted(row: NodeRow, words: list[str]) -> bool:
 async def fleet(request: Request) -> Response:
     query = request.query_params.get("q", "")[:200]
     app = request.app.state
-    grid = await run_in_threadpool(app.grids.get, query, partial(_grid, app.workspace, app.fleet, query))
-    return await html(request, "fleet.html", query=query, grid=grid)
+    make = partial(_grid, app.workspace, app.fleet, query)
+    grid = await run_in_threadpool(app.grids.get, query, make)
+    answer = await html(request, "fleet.html", query=query, grid=grid)
+    answer.background = BackgroundTask(app.grids.renew, query, make)
+    return answer
 
 
 def _grid(workspace: Workspace, fleet: Fleet, query: str) -> Markup:
