@@ -11,8 +11,11 @@ from pathlib import Path
 import profiles
 import pytest
 from hypothesis import settings
-from lab import Lab, lab_missing
+from lab import Lab, containers_missing, lab_missing, slurm_missing
 from leftovers import Leftovers, own_temporary_folder
+
+NEEDED = {"lab": lab_missing, "slurm": slurm_missing, "containers": containers_missing}
+"""By mark, what tells why that cannot be had here."""
 
 LONGEST_NAME = 1000
 """Characters of a text that names a test."""
@@ -95,10 +98,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test marked `lab` is skipped where there is no lab, and fails there if RUNBOOK_LAB=required."""
-    if item.get_closest_marker("lab") is None:
-        return
-    missing = lab_missing()
+    """A test marked with what it needs is skipped where that cannot be had, and fails there if RUNBOOK_LAB=required."""
+    missing = [why for mark, look in NEEDED.items() if item.get_closest_marker(mark) for why in look()]
     if not missing:
         return
     reason = f"no lab here: {'; '.join(missing)}"

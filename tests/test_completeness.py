@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from renderers import rendered, texts_in
+from renderers import assigned, rendered, texts_in
 
 import runbook
 from runbook.causes.catalogue import KINDS, causes, fields_of
@@ -27,6 +27,7 @@ from runbook.checks.reach.gpu_faults import FAULTS
 from runbook.checks.shell import Shell
 from runbook.cli.explain import explain, stage_page, where_found
 from runbook.diagnose.all_rules import RULES, SIGNS
+from runbook.diagnose.derived_signs import DIFFER, NOT_PLACED
 from runbook.engine.plan import Choice, make_plan
 from runbook.files.compiled_schema import accepts
 from runbook.files.inventory import load_inventory
@@ -157,7 +158,7 @@ def test_what_logs_are_told_to_show_is_in_the_catalogue() -> None:
     signs = {sign.name for sign in SIGNS}
     sources = (PACKAGE / "diagnose").rglob("*.py")
     derived = {name for source in sources for name in re.findall(r'Hit\(\s*"([a-z-]+)"', source.read_text())}
-    derived |= {"versions-differ", "nccl-versions-differ", "mtus-differ"}
+    derived |= {name for *_, name in DIFFER} | {*NOT_PLACED.values()}
     for rule in RULES:
         assert {*rule.names, *rule.needs, *rule.unless} <= signs | derived, rule.cause
 
@@ -191,8 +192,8 @@ def uses(file: Path) -> Iterator[Use]:
             if name in MAKERS and len(node.args) > MAKERS[name]:
                 found.append(node.args[MAKERS[name]])
             found += [keyword.value for keyword in node.keywords if keyword.arg == "cause"]
-        elif isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "cause" for t in node.targets):
-            found.append(node.value)
+        elif isinstance(node, ast.Assign):
+            found += assigned((node,), {"cause"})
         for value in found:
             for text in texts_in(value):
                 yield Use(str(text.value), str(file.relative_to(PACKAGE)), text.lineno)

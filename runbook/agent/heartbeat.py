@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Any
 
 from runbook.agent.protocol import GpuLoad, Heartbeat, JobProcess
 from runbook.node import own_files
-from runbook.node.journal import ATTEMPT, JOURNAL, PLAIN, WRITTEN, checked
+from runbook.node.job_control import attempts_of, expanded, folders_of_jobs, journals, same
+from runbook.node.tools import tool
 
 ASKED_S = 4.0
 TOLD_S = 24 * 3600.0
@@ -33,13 +33,9 @@ def facts(name: str, workdirs: Iterable[str]) -> Heartbeat:
 
 def gpus() -> list[GpuLoad]:
     """Those that nvidia-smi lists; none where there is no such tool, or it does not answer."""
-    try:
-        argv = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"]
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=ASKED_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
+    said = tool("nvidia-smi", [f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"], ASKED_S)
     found = []
-    for line in done.stdout.decode(errors="replace").splitlines():
+    for line in said.get("out", "").splitlines():
         words = [word.strip() for word in line.split(",")]
         if len(words) == 5 and words[0].isdecimal():
             found.append(GpuLoad(int(words[0]), words[1][:200], *map(_number, words[2:])))
@@ -58,44 +54,30 @@ def jobs(name: str, workdirs: Iterable[str]) -> list[JobProcess]:
     """The node's kept processes of the latest attempt of every job in these workdirs, those that live first. Other
     nodes may have the same home."""
     found = []
-    for workdir in dict.fromkeys(os.path.realpath(Path.home() / Path(one).expanduser()) for one in workdirs):
+    for workdir in dict.fromkeys(os.path.realpath(expanded(one)) for one in workdirs):
         with contextlib.suppress(OSError):
             own_files.safe(workdir)
-            found += [job for folder in _folders(workdir, name) for job in _attempt(folder)]
+            for folder in folders_of_jobs(workdir):
+                if Path(folder).name == name:
+                    found += _latest(folder)
     return sorted(found, key=lambda job: (job.state in ("ended", "gone"), job.job, job.ranks))
 
 
-def _folders(workdir: str, name: str) -> list[str]:
-    """`workdir/JOB/NAME/attempt-NN`, the last one of each job that is ours."""
-    found = []
-    for above in _ours(workdir):
-        node = Path(above) / name
-        if own_files.is_ours(str(node)) and (node / "job.json").exists():
-            attempts = [one for one in _ours(str(node)) if ATTEMPT.match(Path(one).name)]
-            found += sorted(attempts, key=lambda path: int(path.rpartition("-")[2]))[-1:]
-    return found
-
-
-def _ours(folder: str) -> list[str]:
-    paths = [f"{folder}/{name}" for name in own_files.listed(folder) if PLAIN.match(name)]
-    return [path for path in paths if own_files.is_ours(path)]
-
-
-def _attempt(folder: str) -> list[JobProcess]:
-    found = []
-    for name in own_files.listed(folder):
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            if name.endswith(".json"):
-                journal: dict[str, Any] = checked(own_files.document(f"{folder}/{name}"), JOURNAL, WRITTEN)
-                if time.time() - (journal.get("ended") or time.time()) < TOLD_S:
-                    found.append(_job(folder, journal))
-    return found
+def _latest(folder: str) -> list[JobProcess]:
+    attempts = sorted(attempts_of(folder), key=lambda name: int(name.rpartition("-")[2]))
+    now = time.time()
+    return [
+        _job(f"{folder}/{attempt}", journal)
+        for attempt in attempts[-1:]
+        for journal in journals(f"{folder}/{attempt}")[0]
+        if now - (journal.get("ended") or now) < TOLD_S
+    ]
 
 
 def _job(folder: str, journal: dict[str, Any]) -> JobProcess:
     state, pid = journal["state"], journal.get("pid")
-    keeper = _born(journal["keeper"]) == journal.get("keeper_born")
-    if state != "ended" and not keeper and not (pid and _born(pid) == journal.get("born")):
+    kept = same(journal["keeper"], journal.get("keeper_born")) or same(pid, journal.get("born"))
+    if state != "ended" and not kept:
         state = "gone"
     step, age = None, None
     with contextlib.suppress(OSError), own_files.opened(f"{folder}/{journal['name']}.step", strict=False) as file:
@@ -113,11 +95,3 @@ def _job(folder: str, journal: dict[str, Any]) -> JobProcess:
         step=step,
         step_age_s=age,
     )
-
-
-def _born(pid: int) -> int | None:
-    """When a living process started, in ticks since boot."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        return int(fields[19]) if fields[0] not in (b"Z", b"X") else None
-    return None

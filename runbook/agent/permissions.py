@@ -21,9 +21,8 @@ import os
 import sys
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -34,22 +33,17 @@ from runbook.node.journal import PLAIN
 from runbook.transport import node_programs
 from runbook.transport.bootstrap import command, first_input
 
-ALL, LOOK = "all", "look"
 
-
-class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    users: list[str] | None = None
-    workdirs: list[str] = []
-    commands: str = ALL
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerRules:
-    """`users` None: everybody whom the server lets run things."""
+class OwnerRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `agent.yml` holds. `users` None: everybody whom the server lets run things."""
 
     users: frozenset[str] | None = None
     workdirs: tuple[str, ...] = ()
-    looks_only: bool = False
+    commands: Literal["all", "look"] = "all"
+
+    @property
+    def looks_only(self) -> bool:
+        return self.commands == "look"
 
     def against(self, order: Open) -> str | None:
         """Why a channel is not opened; None when it may be."""
@@ -72,13 +66,10 @@ def read_rules(path: Path) -> OwnerRules:
     problems = list(document.problems)
     if not problems:
         try:
-            given = msgspec.convert(document.data, _Given)
-            if given.commands in (ALL, LOOK):
-                users = None if given.users is None else frozenset(given.users)
-                return OwnerRules(users, tuple(given.workdirs), given.commands == LOOK)
-            problems = [Problem("agent.rules", f"`commands` is {ALL} or {LOOK}", document.span("commands"))]
+            return msgspec.convert(document.data, OwnerRules)
         except msgspec.ValidationError as error:
-            problems = [Problem("agent.rules", str(error), document.span(), "keys are users, workdirs and commands")]
+            keys = "keys are `users`, `workdirs` and `commands`, which is all or look"
+            problems = [Problem("agent.rules", str(error), document.span(), keys)]
     raise FilesWrong(problems)
 
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePath
 
-from runbook.diagnose.judge import ORDER, Cause
+from runbook.diagnose.judge import NO_EVIDENCE, ORDER, Cause
 from runbook.diagnose.log_lines import ESCAPES
 from runbook.diagnose.rule_types import Hit, Line, Tier
+from runbook.model.grouping import grouped
 from runbook.parsers import (
     clock,
     host_resources,
@@ -118,8 +119,11 @@ def read_paste(text: str, name: str = "") -> Paste:
     called = next((entry[0] for entry in _compiled() if stem and entry[1].fullmatch(stem)), None)
     if called is None or not text.strip():
         return Paste()
-    reading = Reading(called.name, unknown=f"{called.name} printed what is not known here")
-    return Paste((ToolOutput(reading, 0, tuple(text.split("\n"))),), meant=True)
+    return Paste((ToolOutput(_not_known(called), 0, tuple(text.split("\n"))),), meant=True)
+
+
+def _not_known(tool: Tool) -> Reading:
+    return Reading(tool.name, unknown=f"{tool.name} printed what is not known here")
 
 
 def _begins_another(line: str) -> bool:
@@ -223,15 +227,14 @@ class _PasteReader:
         if reading is None:
             if not typed or not any(text.strip() for text in told):
                 return None
-            reading = Reading(tool.name, unknown=f"{tool.name} printed what is not known here")
-        if (cut or short) and not reading.unknown:
-            why = (
-                "part of it was left out" if cut else f"of a line of it only the first {LONGEST:,} characters were read"
-            )
-            reading = replace(reading, unknown=why)
+            reading = _not_known(tool)
+        if cut and not reading.unknown:
+            reading = replace(reading, unknown="part of it was left out")
         if short:  # half a line proves nothing
+            why = f"of a line of it only the first {LONGEST:,} characters were read"
             reading = replace(
                 reading,
+                unknown=reading.unknown or why,
                 faults=tuple(fault for fault in reading.faults if short.isdisjoint(fault.lines)),
                 supports=tuple(support for support in reading.supports if short.isdisjoint(support.lines)),
             )
@@ -268,18 +271,17 @@ class Source:
     named: bool = True
 
     def hits(self, lines: Iterable[int]) -> tuple[Hit, ...]:
-        node = self.node or self.found.node
-        told = []
-        for at in lines:
-            if 0 < at <= len(self.found.lines):
-                text = self.found.lines[at - 1].strip()
-                told.append(
-                    Hit(
-                        self.found.reading.tool,
-                        Line(self.name, self.found.above + at, text, text[:SHOWN_OF_OUTPUT], None, node),
-                    )
-                )
-        return tuple(told)
+        return tuple(self._hit(at) for at in lines if 0 < at <= len(self.found.lines))
+
+    def _hit(self, at: int) -> Hit:
+        text = self.found.lines[at - 1].strip()
+        line = Line(self.name, self.found.above + at, text, text[:SHOWN_OF_OUTPUT], node=self.speaker)
+        return Hit(self.found.reading.tool, line)
+
+    @property
+    def speaker(self) -> str | None:
+        """The node that the output is of."""
+        return self.node or self.found.node
 
 
 def with_tools(causes: Sequence[Cause], sources: Sequence[Source], *, logs: bool, rdma: bool = True) -> list[Cause]:
@@ -292,7 +294,7 @@ def with_tools(causes: Sequence[Cause], sources: Sequence[Source], *, logs: bool
     if not sources:
         return list(causes)
     # Outputs of tools have no end to wait for: text between them is not an unfinished job.
-    told = [cause for cause in causes if cause.cause != "insufficient-evidence" or (logs and cause.evidence)]
+    told = [cause for cause in causes if cause.cause != NO_EVIDENCE or (logs and cause.evidence)]
     told = [_explained(cause, sources) for cause in told]
     own = _faults(sources, rdma=rdma)
     if not told and logs:
@@ -317,11 +319,12 @@ def _folded(cause: Cause, root: Cause) -> Cause:
 
 
 def _faults(sources: Sequence[Source], *, rdma: bool) -> list[Cause]:
-    found: dict[str, list[tuple[Source, Fault]]] = {}
-    for source in sources:
-        for fault in source.found.reading.faults:
-            if fault.cause not in FOR_RDMA or rdma or source.named:
-                found.setdefault(fault.cause, []).append((source, fault))
+    found = grouped(
+        (fault.cause, (source, fault))
+        for source in sources
+        for fault in source.found.reading.faults
+        if fault.cause not in FOR_RDMA or rdma or source.named
+    )
     return [_cause(cause, pairs) for cause, pairs in found.items()]
 
 
@@ -329,7 +332,7 @@ def _cause(cause: str, pairs: Sequence[tuple[Source, Fault]]) -> Cause:
     """All outputs that show it, the surest first."""
     pairs = sorted(pairs, key=lambda pair: ORDER[pair[1].confidence])
     fault = pairs[0][1]
-    nodes = list(dict.fromkeys(node for one, _ in pairs if (node := one.node or one.found.node)))
+    nodes = list(dict.fromkeys(node for one, _ in pairs if (node := one.speaker)))
     also = f" (the same on {', '.join(nodes[1:5])})" if len(nodes) > 1 else ""
     tier = {"high": Tier.FAULT, "medium": Tier.NETWORK, "low": Tier.NOTE}[fault.confidence]
     return Cause(
@@ -361,7 +364,7 @@ def _both(told: Cause, seen: Cause) -> Cause:
 
 def _each_once(hits: Iterable[Hit]) -> tuple[Hit, ...]:
     """A line that is a log's and a tool's is one line."""
-    return tuple({(hit.line.source, hit.line.number): hit for hit in hits}.values())
+    return tuple({hit.line.place: hit for hit in hits}.values())
 
 
 def _explained(cause: Cause, sources: Sequence[Source]) -> Cause:
@@ -377,7 +380,7 @@ def _explained(cause: Cause, sources: Sequence[Source]) -> Cause:
     exact = [pair for pair in fitting if pair[1].about]
     ports = _ports(cause)
     for at, (source, support) in enumerate((exact or fitting)[:2]):
-        node = source.node or source.found.node
+        node = source.speaker
         remedy = re.sub(r"\bPORT\b", ports[0], support.remedy) if len(ports) == 1 else support.remedy
         cause = replace(
             cause,

@@ -267,7 +267,7 @@ def _barrier(kept: KeptProcesses, attempt: Attempt, node: Node, place: ProcessSp
 
 def _absent(kept: KeptProcesses, node: str, ready_s: float) -> Outcome:
     members = [m for m in kept.on(node) if m.state == "none"]
-    said = [m.remote.error.text for m in members if m.remote and m.remote.error]
+    said = [m.remote.error["text"] for m in members if m.remote and m.remote.error]
     return Outcome.failed(
         node,
         finding_for(

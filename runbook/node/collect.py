@@ -22,11 +22,12 @@ import os
 import re
 import shlex
 import time
+from typing import NamedTuple
 
-from runbook.node.proc import INODE, LOCAL, descriptors, environ, pids, read, stat, tcp
 from runbook.node.proc import arguments as arguments_of
+from runbook.node.proc import descriptors, environ, pids, read, stat, tcp_sockets
 from runbook.node.proc import owner as owner_of
-from runbook.node.tools import denied, drain, find
+from runbook.node.tools import drain, find, status
 from runbook.node.tools import run as run_tool
 
 TYPE_CHECKING = False
@@ -72,79 +73,76 @@ ONLY = {
 USER, ROOT, USER_THEN_ROOT, ROOT_THEN_USER = "user", "root", "user, then root", "root, then user"
 
 
-class CollectedCommand:
+class CollectedCommand(NamedTuple):
     """What is run for one answer. `keep`: a pattern; only lines that match are kept."""
 
-    def __init__(self, name: str, argv: list[str], seconds: float, rights: str, keep: Pattern[str] | None) -> None:
-        self.name = name
-        self.argv = argv
-        self.seconds = seconds
-        self.rights = rights
-        self.keep = keep
+    name: str
+    words: str | list[str]
+    seconds: float = 5
+    rights: str = USER
+    keep: Pattern[str] | None = None
 
-
-def command(
-    name: str, words: str | list[str], seconds: float = 5, rights: str = USER, keep: Pattern[str] | None = None
-) -> CollectedCommand:
-    return CollectedCommand(name, words.split() if isinstance(words, str) else words, seconds, rights, keep)
+    @property
+    def argv(self) -> list[str]:
+        return self.words.split() if isinstance(self.words, str) else self.words
 
 
 COMMANDS = [
     # The slow ones first.
-    command("gpu/nvidia-smi", "nvidia-smi", 10),
-    command("gpu/nvidia-smi-list", "nvidia-smi -L", 10),
-    command("gpu/nvidia-smi-topology", "nvidia-smi topo -m", 10),
-    command("gpu/nvidia-smi-nvlink", "nvidia-smi nvlink -s", 10),
-    command(
+    CollectedCommand("gpu/nvidia-smi", "nvidia-smi", 10),
+    CollectedCommand("gpu/nvidia-smi-list", "nvidia-smi -L", 10),
+    CollectedCommand("gpu/nvidia-smi-topology", "nvidia-smi topo -m", 10),
+    CollectedCommand("gpu/nvidia-smi-nvlink", "nvidia-smi nvlink -s", 10),
+    CollectedCommand(
         "gpu/nvidia-smi-details",
         "nvidia-smi -q -d ECC,TEMPERATURE,POWER,CLOCK,PERFORMANCE,PAGE_RETIREMENT,ROW_REMAPPER",
         10,
     ),
-    command("gpu/rocm-smi", "rocm-smi", 10),
-    command("gpu/fabric-manager", "systemctl is-active nvidia-fabricmanager"),
-    command("gpu/persistence", "systemctl is-active nvidia-persistenced"),
-    command("system/kernel-log", "dmesg -T", 8, USER_THEN_ROOT, KERNEL),
-    command("system/uname", "uname -a"),
-    command("system/uptime", "uptime"),
-    command("system/date", ["date", "-u", "+%Y-%m-%dT%H:%M:%S.%NZ"]),
-    command("system/timedatectl", "timedatectl"),
-    command("system/chrony", "chronyc -n tracking"),
-    command("system/chrony-sources", "chronyc -n sources"),
-    command("system/ntpq", "ntpq -pn"),
-    command("system/cpu", "lscpu"),
-    command("system/numa", "numactl --hardware"),
-    command("system/memory", "free -m"),
-    command("system/disks", "df -hPT"),
-    command("system/shared-memory", "df -h /dev/shm"),
-    command("system/virtualization", "systemd-detect-virt"),
-    command("system/sudo", ["sudo", "-n", "true"]),
-    command("system/ssh", "ssh -V"),
-    command("system/sshd", "sshd -V"),
-    command("network/ip-address", "ip -d address show"),
-    command("network/ip-link", "ip -s link show"),
-    command("network/ip-route", "ip -4 route show table all"),
-    command("network/ip-route-6", "ip -6 route show table all"),
-    command("network/ip-rule", "ip -4 rule show"),
-    command("network/ip-rule-6", "ip -6 rule show"),
-    command("network/ip-neighbours", "ip neighbour show"),
-    command("network/sockets", "ss -s"),
-    command("firewall/nft", "nft list ruleset", 5, ROOT),
-    command("firewall/iptables", "iptables-save", 5, ROOT),
-    command("firewall/ip6tables", "ip6tables-save", 5, ROOT),
-    command("firewall/ufw", "ufw status verbose", 5, ROOT),
-    command("firewall/firewalld-state", "firewall-cmd --state"),
-    command("firewall/firewalld-zones", "firewall-cmd --list-all-zones", 5, ROOT),
-    command("infiniband/ibstat", "ibstat", 8),
-    command("infiniband/ibstatus", "ibstatus", 8),
-    command("infiniband/ibv_devinfo", "ibv_devinfo", 8),
-    command("infiniband/ibdev2netdev", "ibdev2netdev", 8),
-    command("infiniband/perfquery", "perfquery -x", 8, USER_THEN_ROOT),
-    command("infiniband/rdma-link", "rdma link show"),
-    command("infiniband/show_gids", "show_gids", 8),
-    command("infiniband/ofed", "ofed_info -s"),
-    command("pci/cards", "lspci -nn", 5, USER, CARDS),
-    command("pci/tree", "lspci -tv"),
-    command("pci/acs-and-links", "lspci -vvv", 8, ROOT, ACS),
+    CollectedCommand("gpu/rocm-smi", "rocm-smi", 10),
+    CollectedCommand("gpu/fabric-manager", "systemctl is-active nvidia-fabricmanager"),
+    CollectedCommand("gpu/persistence", "systemctl is-active nvidia-persistenced"),
+    CollectedCommand("system/kernel-log", "dmesg -T", 8, USER_THEN_ROOT, KERNEL),
+    CollectedCommand("system/uname", "uname -a"),
+    CollectedCommand("system/uptime", "uptime"),
+    CollectedCommand("system/date", ["date", "-u", "+%Y-%m-%dT%H:%M:%S.%NZ"]),
+    CollectedCommand("system/timedatectl", "timedatectl"),
+    CollectedCommand("system/chrony", "chronyc -n tracking"),
+    CollectedCommand("system/chrony-sources", "chronyc -n sources"),
+    CollectedCommand("system/ntpq", "ntpq -pn"),
+    CollectedCommand("system/cpu", "lscpu"),
+    CollectedCommand("system/numa", "numactl --hardware"),
+    CollectedCommand("system/memory", "free -m"),
+    CollectedCommand("system/disks", "df -hPT"),
+    CollectedCommand("system/shared-memory", "df -h /dev/shm"),
+    CollectedCommand("system/virtualization", "systemd-detect-virt"),
+    CollectedCommand("system/sudo", ["sudo", "-n", "true"]),
+    CollectedCommand("system/ssh", "ssh -V"),
+    CollectedCommand("system/sshd", "sshd -V"),
+    CollectedCommand("network/ip-address", "ip -d address show"),
+    CollectedCommand("network/ip-link", "ip -s link show"),
+    CollectedCommand("network/ip-route", "ip -4 route show table all"),
+    CollectedCommand("network/ip-route-6", "ip -6 route show table all"),
+    CollectedCommand("network/ip-rule", "ip -4 rule show"),
+    CollectedCommand("network/ip-rule-6", "ip -6 rule show"),
+    CollectedCommand("network/ip-neighbours", "ip neighbour show"),
+    CollectedCommand("network/sockets", "ss -s"),
+    CollectedCommand("firewall/nft", "nft list ruleset", 5, ROOT),
+    CollectedCommand("firewall/iptables", "iptables-save", 5, ROOT),
+    CollectedCommand("firewall/ip6tables", "ip6tables-save", 5, ROOT),
+    CollectedCommand("firewall/ufw", "ufw status verbose", 5, ROOT),
+    CollectedCommand("firewall/firewalld-state", "firewall-cmd --state"),
+    CollectedCommand("firewall/firewalld-zones", "firewall-cmd --list-all-zones", 5, ROOT),
+    CollectedCommand("infiniband/ibstat", "ibstat", 8),
+    CollectedCommand("infiniband/ibstatus", "ibstatus", 8),
+    CollectedCommand("infiniband/ibv_devinfo", "ibv_devinfo", 8),
+    CollectedCommand("infiniband/ibdev2netdev", "ibdev2netdev", 8),
+    CollectedCommand("infiniband/perfquery", "perfquery -x", 8, USER_THEN_ROOT),
+    CollectedCommand("infiniband/rdma-link", "rdma link show"),
+    CollectedCommand("infiniband/show_gids", "show_gids", 8),
+    CollectedCommand("infiniband/ofed", "ofed_info -s"),
+    CollectedCommand("pci/cards", "lspci -nn", 5, USER, CARDS),
+    CollectedCommand("pci/tree", "lspci -tv"),
+    CollectedCommand("pci/acs-and-links", "lspci -vvv", 8, ROOT, ACS),
 ]
 FILES = [
     ("system/os-release", "/etc/os-release", None),
@@ -311,7 +309,7 @@ def run(
     `shown` is for the job's own Python, which gets the login's own environment."""
     begun = time.monotonic()
     env = dict(os.environ, LC_ALL="C", LANG="C", SYSTEMD_COLORS="0", SYSTEMD_PAGER="") if shown is None else os.environ
-    shown = shown or shlex_join((["sudo", "-n"] if as_root and os.geteuid() != 0 else []) + argv)
+    shown = shown or shlex.join((["sudo", "-n"] if as_root and os.geteuid() != 0 else []) + argv)
     if keep and keep.pattern in ONLY:
         shown += "  # " + ONLY[keep.pattern]
     path = argv[0] if os.path.isabs(argv[0]) else find(argv[0])
@@ -326,12 +324,7 @@ def run(
         said = run_tool([path, *argv[1:]], seconds, sudo=sudo, env=env, out=sink, err=err)
     except (OSError, RuntimeError) as error:
         return answered(name, shown, "failed", err=str(error))
-    if said.get("timed_out"):
-        answer = answered(name, shown, "timeout", out=sink.text(), err=err.text())
-    elif said["code"] is None:
-        return answered(name, shown, "failed", err=said["err"])
-    else:
-        answer = answered(name, shown, "denied" if denied(said) else "ok", said["code"], said["out"], said["err"])
+    answer = answered(name, shown, status(said), said["code"], sink.text(), said["err"] or err.text())
     answer["left_out"] = out.left_out
     answer["seconds"] = round(time.monotonic() - begun, 3)
     return answer
@@ -350,10 +343,6 @@ def answered(
         "err": err,
         "left_out": 0,
     }
-
-
-def shlex_join(words: list[str]) -> str:
-    return " ".join(shlex.quote(word) for word in words)
 
 
 def run_with(one: CollectedCommand) -> CollectedAnswer:
@@ -473,12 +462,7 @@ def owner(uid: int, known: Accounts) -> tuple[str, str, str]:
 
 def listening(ports: list[tuple[int, int]]) -> dict[str, int]:
     """inode -> port, of sockets that use one of the ports here."""
-    found = {}
-    for row in tcp():
-        port = int(row[LOCAL].rpartition(":")[2], 16)
-        if any(first <= port <= last for first, last in ports):
-            found[row[INODE]] = port
-    return found
+    return {row.inode: row.port for row in tcp_sockets() if any(first <= row.port <= last for first, last in ports)}
 
 
 def processes(ports: list[tuple[int, int]], known: Accounts) -> tuple[CollectedAnswer, set[int]]:
@@ -558,17 +542,17 @@ def about_ports(ports: list[tuple[int, int]]) -> list[CollectedCommand]:
     )
     listeners = " or ".join("( sport >= :%d and sport <= :%d )" % (first, last) for first, last in ports)
     return [
-        command("network/listening", ["ss", "-tlnp", listeners], 5, ROOT_THEN_USER),
-        command("network/connections", ["ss", "-tnpi", around], 5, ROOT_THEN_USER),
+        CollectedCommand("network/listening", ["ss", "-tlnp", listeners], 5, ROOT_THEN_USER),
+        CollectedCommand("network/connections", ["ss", "-tnpi", around], 5, ROOT_THEN_USER),
     ]
 
 
 def about_addresses(addresses: list[str]) -> list[CollectedCommand]:
     commands = []
     for number, address in enumerate(addresses[:16], 1):
-        commands.append(command("network/lookup-%d" % number, ["getent", "ahosts", address]))
+        commands.append(CollectedCommand("network/lookup-%d" % number, ["getent", "ahosts", address]))
         if re.match(r"[0-9.]+$|[0-9A-Fa-f:]+$", address):
-            commands.append(command("network/route-%d" % number, ["ip", "route", "get", address]))
+            commands.append(CollectedCommand("network/route-%d" % number, ["ip", "route", "get", address]))
     return commands
 
 
@@ -577,7 +561,7 @@ def about_interfaces() -> list[CollectedCommand]:
         names = sorted(name for name in os.listdir("/sys/class/net") if name != "lo" and not name.startswith("veth"))
     except OSError:
         names = []
-    return [command("network/ethtool-" + name, ["ethtool", name]) for name in names[:16]]
+    return [CollectedCommand("network/ethtool-" + name, ["ethtool", name]) for name in names[:16]]
 
 
 def look(arguments: dict[str, Any]) -> Collected:

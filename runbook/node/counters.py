@@ -18,14 +18,14 @@ import time
 from runbook.node.adapters import CLASS, hardware, number
 from runbook.node.cpu_waits import descent, throttled_us
 from runbook.node.gpus import find_smi, query_gpus
-from runbook.node.proc import read
+from runbook.node.proc import counted, read
 from runbook.node.tools import tool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from runbook.transport.node_answers import Counters, Ran, Segments
+    from runbook.transport.node_answers import Counters, Segments
 
 OF_INTERFACE = (
     "rx_packets",
@@ -67,14 +67,14 @@ DMESG_S = 3
 
 def look(arguments: dict[str, Any]) -> Counters:
     names = [device for name in arguments["interfaces"] for device in [name] + hardware(name)]
-    smi = find_smi() if arguments["gpus"] else None
+    smi, deadline = find_smi() if arguments["gpus"] else None, time.monotonic() + arguments["deadline_s"]
     return {
         "clock": time.monotonic(),
         "interfaces": {name: interface(name) for name in dict.fromkeys(names)},
         "tcp": tcp(),
         "ports": ports(),
         "machine": machine(arguments["pid"]),
-        "gpus": None if smi is None else gpus(smi, arguments["gpus"], arguments["deadline_s"]),
+        "gpus": query_gpus(smi, OF_GPU, deadline, arguments["gpus"]) if smi else None,
         "xids": xids() if arguments["gpus"] else None,
     }
 
@@ -86,14 +86,8 @@ def interface(name: str) -> dict[str, int | None]:
 
 
 def tcp() -> Segments | None:
-    rows = [line.split() for line in (read("/proc/net/snmp") or "").splitlines() if line.startswith("Tcp:")]
-    if len(rows) != 2:
-        return None
-    named = dict(zip(*rows))
-    try:
-        return {"OutSegs": int(named["OutSegs"]), "RetransSegs": int(named["RetransSegs"])}
-    except (KeyError, ValueError):
-        return None
+    said = counted("/proc/net/snmp", "Tcp:")
+    return {"OutSegs": said["OutSegs"], "RetransSegs": said["RetransSegs"]} if said else None
 
 
 def ports() -> dict[str, dict[str, int | None]]:
@@ -120,12 +114,6 @@ def machine(pid: int | None) -> dict[str, int | None]:
 
 def whole(text: str | None) -> int | None:
     return int(text) if text and text.strip().isdigit() else None
-
-
-def gpus(smi: str, indices: list[int], seconds: float) -> Ran:
-    """Of these GPUs only: the driver need not wake others."""
-    which = ["-i", ",".join(str(index) for index in indices)]
-    return query_gpus([smi] + which, OF_GPU, time.monotonic() + seconds)
 
 
 def xids() -> list[str] | None:

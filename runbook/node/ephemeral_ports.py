@@ -15,36 +15,26 @@ import re
 import socket
 
 from runbook.node.proc import (
-    INODE,
     LISTEN,
-    LOCAL,
     RUN_ID_VARIABLE,
-    STATE,
     TIME_WAIT,
-    UID,
     account,
     command,
-    endpoint,
     owner,
     pids,
     read,
     run_of,
     sockets,
-    tcp,
+    tcp_sockets,
 )
 from runbook.node.tools import find, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypedDict
+    from typing import Any
 
+    from runbook.node.proc import TcpSocket
     from runbook.transport.node_answers import EphemeralPorts, SocketHolder
-
-    class OpenConnection(TypedDict):
-        port: int
-        state: str
-        uid: int
-        inode: str
 
     View = tuple[list[tuple[int, str]], dict[int, str]]
     """The open sockets, each as (pid, inode), and the network of each process."""
@@ -77,23 +67,23 @@ def look(_arguments: dict[str, Any]) -> EphemeralPorts:
         return {"low": None, "high": None}
     low, high = int(words[0]), int(words[1])
     reserved = reserved_ports(read(RESERVED) or "") & set(range(low, high + 1))
-    rows = [row for row in connections() if low <= row["port"] <= high]
+    rows = [row for row in tcp_sockets() if low <= row.port <= high]
     taken = {port for port in range(low, high + 1) if port not in reserved and not free(port)}
     told: EphemeralPorts = {
         "low": low,
         "high": high,
         "reserved": len(reserved),
         "taken": len(taken),
-        "listening": sum(row["state"] == LISTEN for row in rows),
-        "waiting": sum(row["state"] == TIME_WAIT for row in rows),
+        "listening": sum(row.state == LISTEN for row in rows),
+        "waiting": sum(row.state == TIME_WAIT for row in rows),
     }
     told["connected"] = len(rows) - told["listening"] - told["waiting"]
     # A socket that is bound and neither listens nor is connected is in no table.
-    held = holders(rows, bare=len(taken) > len({row["port"] for row in rows}))
+    held = holders(rows, bare=len(taken) > len({row.port for row in rows}))
     # Ports that this run itself listens on now are not the reason.
     ours = {inode for pid, inodes in held.items() for inode in inodes if run_of(pid) == os.environ[RUN_ID_VARIABLE]}
-    told["ours"] = len({row["port"] for row in rows if row["inode"] in ours} & taken)
-    told["holders"] = named(held, {row["inode"]: row["uid"] for row in rows if row["inode"] != "0"}, ours)
+    told["ours"] = len({row.port for row in rows if row.inode in ours} & taken)
+    told["holders"] = named(held, {row.inode: row.uid for row in rows if row.inode != "0"}, ours)
     return told
 
 
@@ -107,13 +97,6 @@ def reserved_ports(text: str) -> set[int]:
     return found
 
 
-def connections() -> list[OpenConnection]:
-    return [
-        {"port": endpoint(row[LOCAL])[1], "state": row[STATE], "uid": int(row[UID]), "inode": row[INODE]}
-        for row in tcp()
-    ]
-
-
 def free(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         try:
@@ -123,9 +106,9 @@ def free(port: int) -> bool:
     return True
 
 
-def holders(rows: list[OpenConnection], bare: bool) -> dict[int, set[str]]:
+def holders(rows: list[TcpSocket], bare: bool) -> dict[int, set[str]]:
     """pid -> inodes of these sockets that it holds. `bare`: and of those that are in no table at all."""
-    wanted = {row["inode"] for row in rows} - {"0"}
+    wanted = {row.inode for row in rows} - {"0"}
     listed = inodes_listed() if bare else set()
     owners, networks = own_view()
     if os.getuid() and (bare or not wanted <= {inode for _, inode in owners}):

@@ -18,7 +18,7 @@ import time
 
 from runbook.node.message import say
 from runbook.node.proc import read
-from runbook.node.tools import Beginning, denied, find
+from runbook.node.tools import Beginning, find, status
 from runbook.node.tools import run as run_tool
 
 TYPE_CHECKING = False
@@ -53,9 +53,6 @@ FACTS = {
     "conntrack_count": "/proc/sys/net/netfilter/nf_conntrack_count",
     "conntrack_max": "/proc/sys/net/netfilter/nf_conntrack_max",
     "local_ports": "/proc/sys/net/ipv4/ip_local_port_range",
-    "rp_filter": "/proc/sys/net/ipv4/conf/all/rp_filter",
-    "ip_forward": "/proc/sys/net/ipv4/ip_forward",
-    "release": "/proc/sys/kernel/osrelease",
 }
 MOST_DEVICES = 16
 KERNELS_OWN = (0, 32766, 32767)  # priorities of the policy rules that lead to the tables local, main and default
@@ -72,28 +69,23 @@ def flavour(path: str) -> str:
 
 def run(argv: list[str], sudo: str | None = None) -> Record:
     """One command -> its record. `sudo` is empty when root is needed and there is no sudo."""
-    started = time.monotonic()
     path = find(argv[0])
     if path is None:
-        return {"status": "missing", "argv": argv}
-    record: Record = {"status": "ok", "argv": argv, "path": os.path.realpath(path)}
+        return {"status": "missing"}
+    record: Record = {"flavour": flavour(path)} if argv[0].endswith("-save") else {}
     if sudo == "":
         record.update(status="denied", stderr="not root, and there is no sudo here")
         return record
     out = Beginning(LARGEST)
     said = run_tool([path, *argv[1:]], SECONDS, sudo=sudo, out=out)
-    record["stderr"] = said["err"][:4000]
-    record["seconds"] = round(time.monotonic() - started, 3)
+    record.update(status=status(said), stderr=said["err"][:4000])
     if said["code"] is None:
-        record["status"] = "timeout" if said.get("timed_out") else "failed"
         return record
     record["rc"] = said["code"]
     if out.size > LARGEST:
         record.update(status="failed", stderr="%d bytes of rules: more than this program carries" % out.size)
-        return record
-    record["stdout"] = said["out"]
-    if denied(said):
-        record["status"] = "denied"
+    else:
+        record["stdout"] = said["out"]
     return record
 
 
@@ -139,11 +131,11 @@ def policy(family: str) -> tuple[Record, bool]:
     return record, not priorities <= set(KERNELS_OWN)
 
 
-def nf_tables_in_kernel(release: str | None) -> bool | None:
+def nf_tables_in_kernel() -> bool | None:
     """False only when it is certain that this kernel has no nf_tables."""
     if os.path.exists("/sys/module/nf_tables"):
         return True
-    builtin = read("/lib/modules/%s/modules.builtin" % release)
+    builtin = read("/lib/modules/%s/modules.builtin" % os.uname().release)
     if builtin is None or read("/proc/modules") is None:
         return None
     return "nf_tables.ko" in builtin
@@ -190,11 +182,11 @@ def main() -> None:
                     shown = run(["ip", "-j", "-details", "route", "show", "table", "all", "match", peer])
                     records.update({"routes " + peer: shown, "policy " + peer: ruled})
         except Exception as error:
-            records[name] = {"status": "failed", "argv": argv, "stderr": repr(error)}
+            records[name] = {"status": "failed", "stderr": repr(error)}
 
     def look() -> None:
         facts["legacy_tables"] = legacy_tables(sudo)
-        facts["nf_tables"] = nf_tables_in_kernel(facts.get("release"))
+        facts["nf_tables"] = nf_tables_in_kernel()
         facts["traffic_filters"] = traffic_filters()
 
     threads = [threading.Thread(target=work, args=(name, *job), daemon=True) for name, job in jobs.items()]
@@ -203,21 +195,9 @@ def main() -> None:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, started + SECONDS + 3 - time.monotonic()))
-    for name, (argv, _) in jobs.items():
-        records.setdefault(name, {"status": "timeout", "argv": argv})
-    for name, record in records.items():
-        if name.endswith("-save") and "path" in record:
-            record["flavour"] = flavour(record["path"])
-    answer = {
-        "program": "firewall_rules",
-        "version": 1,
-        "root": root,
-        "uid": os.geteuid(),
-        "tools": dict(records),
-        "facts": facts,
-        "seconds": round(time.monotonic() - started, 3),
-    }
-    say(answer)
+    for name in jobs:
+        records.setdefault(name, {"status": "timeout"})
+    say({"tools": dict(records), "facts": facts})
 
 
 if __name__ == "__main__":

@@ -55,13 +55,14 @@ def find_smi() -> str | None:
     return find("nvidia-smi") or next((path for path in ELSEWHERE if os.access(path, os.X_OK)), None)
 
 
-def query_gpus(smi: list[str], fields: Iterable[str], deadline: float) -> Ran:
-    """One line a GPU; a field that this driver does not know is left out and the others are asked for again. `smi`: the
-    command, with what chooses GPUs."""
+def query_gpus(smi: str, fields: Iterable[str], deadline: float, indices: Iterable[int] | None = None) -> Ran:
+    """One line a GPU, of these only: the driver need not wake others for us. A field that this driver does not know is
+    left out and the others are asked for again."""
     fields = list(fields)
+    which = [] if indices is None else ["-i", ",".join(map(str, indices))]
     while True:
         arguments = ["--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"]
-        said = run(smi + arguments, max(1.0, deadline - time.monotonic()))
+        said = run([smi] + which + arguments, max(1.0, deadline - time.monotonic()))
         refused = REFUSED_FIELD.search(said.get("out", "") + said.get("err", ""))
         if not refused or refused.group(1) not in fields[1:]:
             said["fields"] = fields
@@ -120,7 +121,7 @@ def look(arguments: dict[str, Any]) -> GpusAnswer:
         seconds = arguments["deadline_s"]
         deadline = time.monotonic() + seconds
         apps = "--query-compute-apps=pid,gpu_uuid,used_memory,process_name"
-        jobs["gpu"] = lambda: query_gpus([smi], FIELDS, deadline)
+        jobs["gpu"] = lambda: query_gpus(smi, FIELDS, deadline)
         jobs["apps"] = lambda: run([smi, apps, "--format=csv,noheader,nounits"], seconds)
         jobs["links"] = lambda: run([smi, "nvlink", "-s"], seconds)
         jobs["all"] = lambda: run([smi, "-q"], seconds)

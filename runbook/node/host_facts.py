@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 
-from runbook.node.proc import read
+from runbook.node.proc import read, status_field
 from runbook.node.tools import json_of, tool
 
 TYPE_CHECKING = False
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from runbook.transport.node_answers import HostFacts, InterfaceFacts, Limits, SharedMemory
+
+CAP_IPC_LOCK = 14
 
 
 def interfaces() -> dict[str, InterfaceFacts]:
@@ -74,16 +76,9 @@ def limits() -> Limits:
     return {
         "memlock_bytes": soft,
         "memlock_hard_bytes": hard,
-        "may_lock": may_lock(),
+        "may_lock": bool(int(status_field(os.getpid(), "CapEff") or "0", 16) >> CAP_IPC_LOCK & 1),
         "open_files": None if files == resource.RLIM_INFINITY else files,
     }
-
-
-def may_lock() -> bool:
-    for line in (read("/proc/self/status") or "").splitlines():
-        if line.startswith("CapEff:"):
-            return bool(int(line.split()[1], 16) >> 14 & 1)
-    return False
 
 
 def shared_memory() -> SharedMemory | None:

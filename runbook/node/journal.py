@@ -132,10 +132,10 @@ DAMAGED: Mapping[str, Kind] = {"name": TEXT, "why": TEXT, "pids": list_of(PID)}
 """Fields for a file that cannot be read: why, and the living processes that it may be about."""
 
 
-def checked(said: object, kinds: Mapping[str, Kind], needed: Sequence[str] = (), what: str = "it") -> Facts:
+def checked(said: object, kinds: Mapping[str, Kind], needed: Sequence[str] = ()) -> Facts:
     """The known fields of a message, each checked. Raises Odd."""
     if not isinstance(said, dict):
-        raise Odd(what, said, "a mapping")
+        raise Odd("it", said, "a mapping")
     for field in needed:
         if field not in said:
             raise Odd(field, None, kinds[field][0])

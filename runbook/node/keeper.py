@@ -103,10 +103,9 @@ class Keeper:
         return self.process
 
     def keep(self) -> None:
-        for name in ("SIGTERM", "SIGINT"):
-            signal.signal(getattr(signal, name), self.signalled)
-        if hasattr(signal, "SIGHUP"):
-            signal.signal(signal.SIGHUP, signal.SIG_IGN if self.order["detached"] else self.signalled)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.signalled)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if self.order["detached"] else self.signalled)
         self.journal.write("waiting", pid=None, born=None, code=None, started=None, ended=None, why=None, left=[])
         threading.Thread(target=self.listen, daemon=True).start()
         if self.order.get("barrier"):
@@ -364,8 +363,7 @@ class Barrier:
 
 def appended(path: str) -> BinaryIO:
     """A file that grows at its end, for us alone; no link is followed."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    return os.fdopen(os.open(path, flags, 0o600), "ab", 0)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "ab", 0)
 
 
 def failed(path: str) -> bool:

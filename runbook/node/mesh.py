@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from runbook.transport.node_answers import AwakeFacts, Dialled
 
     Outcome = Literal["open", "stranger", "silent", "lost"]
+    Refusal = Literal["refused", "reset", "dropped"]
 
 FULL = 64 * 1024
 TRIPS, TRIPS_S = 200, 1.0
@@ -48,6 +49,12 @@ HELD = 128  # connections kept open meanwhile: a rule may count them, and a proc
 TRIES_S = (0.0, 0.1, 0.25, 0.45, 0.8, 1.2, 1.7)
 """When the tries of one dial start. The kernel itself repeats a lost SYN only after a second: a fresh socket asks again
 sooner, and six lost in a row are no chance at any loss that `ping` accepts."""
+REFUSALS: dict[int, Refusal] = {
+    errno.ECONNREFUSED: "refused",
+    errno.ECONNRESET: "reset",
+    errno.EPIPE: "reset",
+    errno.ETIMEDOUT: "dropped",
+}
 MOST_FILES = 16384
 LISTENER_S = 10.0
 LOOKUP_S = 10.0
@@ -171,16 +178,9 @@ def dial(
         result["outcome"] = "dropped"
     except OSError as error:
         result["errno"] = errno.errorcode.get(error.errno or 0, str(error))
-        if error.errno == errno.ECONNREFUSED:
-            result["outcome"] = "refused"
-        elif error.errno in (errno.ECONNRESET, errno.EPIPE):
-            result["outcome"] = "reset"
-        elif error.errno == errno.ETIMEDOUT:
-            result["outcome"] = "dropped"
-        elif error.errno == errno.EADDRNOTAVAIL and result["remote"] and has_source(result["remote"], target["port"]):
+        result["outcome"] = REFUSALS.get(error.errno or 0, "rejected")
+        if error.errno == errno.EADDRNOTAVAIL and result["remote"] and has_source(result["remote"], target["port"]):
             result["outcome"] = "unsent"
-        else:
-            result["outcome"] = "rejected"
     result["seconds"] = round(loop.clock - begun, 3)
     plain = (result["outcome"], result["tries"], result["retransmitted"]) == ("open", 1, 0)
     return None if plain else result

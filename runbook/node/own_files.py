@@ -12,14 +12,15 @@ import json
 import os
 import stat
 
+from runbook.node.proc import account
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
 LONGEST = 8 << 20  # bytes of a file that is read whole; a job of 10,000 nodes needs less than one
 LINKS = 40
-POSIX = hasattr(os, "getuid")
-CHECK_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+CHECK_LINKS = os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class NotSafe(OSError):
@@ -31,8 +32,6 @@ class NotSafe(OSError):
 
 def safe(path: str) -> None:
     """Raise NotSafe if users other than us and root can change what lies at an absolute path, as far as it exists."""
-    if not POSIX:
-        return
     done, todo, links = "/", parts(path), 0
     sticky = guarded(done, os.lstat(done))
     while todo:
@@ -68,15 +67,10 @@ def guarded(path: str, status: os.stat_result) -> bool:
     sticky = bool(status.st_mode & stat.S_ISVTX)
     if not stat.S_ISDIR(status.st_mode) or sticky:
         return sticky
-    if status.st_mode & stat.S_IWOTH:
-        raise NotSafe(
-            "every user may write to it (mode %04o), and it is not sticky" % stat.S_IMODE(status.st_mode), path
-        )
-    if status.st_mode & stat.S_IWGRP and not own_group(status.st_gid):
+    others = writers(status)
+    if others:
         mode = stat.S_IMODE(status.st_mode)
-        raise NotSafe(
-            "the group %s may write to it (mode %04o), and it is not sticky" % (group(status.st_gid), mode), path
-        )
+        raise NotSafe("%s may write to it (mode %04o), and it is not sticky" % (others, mode), path)
     return False
 
 
@@ -85,9 +79,13 @@ def trusted(uid: int) -> bool:
     return uid in (os.geteuid(), 0, os.lstat("/").st_uid)
 
 
-def shared(status: os.stat_result) -> bool:
-    """Whether others than us and root may write to it."""
-    return bool(status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not own_group(status.st_gid)))
+def writers(status: os.stat_result) -> str | None:
+    """Who besides us and root may write to it; None: nobody."""
+    if status.st_mode & stat.S_IWOTH:
+        return "every user"
+    if status.st_mode & stat.S_IWGRP and not own_group(status.st_gid):
+        return "the group %s" % group(status.st_gid)
+    return None
 
 
 def own_group(gid: int) -> bool:
@@ -111,11 +109,10 @@ def ours(path: str) -> os.stat_result:
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode):
         raise NotSafe("it is not a folder" if not stat.S_ISLNK(status.st_mode) else "it is a link", path)
-    if POSIX:
-        if status.st_uid != os.geteuid():
-            raise NotSafe("it belongs to %s, and we are %s" % (user(status.st_uid), user(os.geteuid())), path)
-        if shared(status):
-            raise NotSafe("others may write to it (mode %04o)" % stat.S_IMODE(status.st_mode), path)
+    if status.st_uid != os.geteuid():
+        raise NotSafe("it belongs to %s, and we are %s" % (user(status.st_uid), user(os.geteuid())), path)
+    if writers(status):
+        raise NotSafe("others may write to it (mode %04o)" % stat.S_IMODE(status.st_mode), path)
     return status
 
 
@@ -149,14 +146,14 @@ def listed(folder: str) -> list[str]:
 def opened(path: str, strict: bool = True) -> BinaryIO:
     """An ordinary file of ours, open for reading in bytes. `strict`: no other user may write to it. Raises NotSafe,
     OSError."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | CHECK_LINKS), "rb")
+    file = os.fdopen(os.open(path, os.O_RDONLY | CHECK_LINKS), "rb")
     status = os.fstat(file.fileno())
     why = None
     if not stat.S_ISREG(status.st_mode):
         why = "it is not a regular file"
-    elif POSIX and status.st_uid != os.geteuid():
+    elif status.st_uid != os.geteuid():
         why = "it belongs to %s" % user(status.st_uid)
-    elif POSIX and strict and shared(status):
+    elif strict and writers(status):
         why = "others may write to it (mode %04o)" % stat.S_IMODE(status.st_mode)
     if why:
         file.close()
@@ -198,12 +195,7 @@ def write(path: str, text: str) -> None:
 
 
 def user(uid: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return "user %d" % uid
+    return account(uid) or "user %d" % uid
 
 
 def group(gid: int) -> str:

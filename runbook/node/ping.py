@@ -26,7 +26,7 @@ import time
 
 from runbook.node.event_loop import EventLoop, pause
 from runbook.node.icmp_echo import echoes
-from runbook.node.proc import read
+from runbook.node.proc import counted, read
 from runbook.node.tools import find, json_of, run, tool
 
 TYPE_CHECKING = False
@@ -71,9 +71,8 @@ class Lookup:
         self.took: float | None = None
         self.addresses: list[str] | None = None
         self._thread = threading.Thread(target=self._resolve, daemon=True)
-        if is_number(name):
-            self._resolve(socket.AI_NUMERICHOST)
-        else:
+        self._resolve(socket.AI_NUMERICHOST)
+        if self.took is None:
             self._thread.start()
 
     def _resolve(self, flags: int = 0) -> None:
@@ -81,7 +80,8 @@ class Lookup:
             found = socket.getaddrinfo(self.name, None, type=socket.SOCK_STREAM, flags=flags)
             self.addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
         except (OSError, UnicodeError):
-            pass
+            if flags:
+                return  # it is no number
         self.took = time.monotonic() - self.begun
 
     def wait(self) -> list[str] | None:
@@ -93,16 +93,6 @@ class Lookup:
         addresses = self.wait()
         seconds = LOOKUP_S if self.took is None else self.took
         return {"addresses": addresses, "seconds": round(seconds, 2), "in_hosts": hosts_lines(self.name)}
-
-
-def is_number(name: str) -> bool:
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, name)
-            return True
-        except (OSError, ValueError, UnicodeError):
-            continue
-    return False
 
 
 class Reverse:
@@ -176,10 +166,10 @@ def summary(result: Ran) -> Pinged:
     return said
 
 
-def ping(address: str, extra: list[str], count: int, pause: str = "0.005") -> Pinged:
+def ping(address: str, extra: list[str], count: int) -> Pinged:
     """Quick pings: older programs let only root go below 0.2 s between packets, then a few slow ones must do."""
     base = ["-n", "-W", "1"]
-    result = tool("ping", base + ["-c", str(count), "-i", pause] + extra + [address], 8)
+    result = tool("ping", base + ["-c", str(count), "-i", "0.005"] + extra + [address], 8)
     text = result.get("err", "") + result.get("out", "")
     if "minimal interval" in text or "super-user" in text:
         result = tool("ping", base + ["-c", str(min(count, 8)), "-i", "0.2"] + extra + [address], 8)
@@ -198,8 +188,7 @@ def route(address: str) -> Route:
             found["error"] = bound["error"]
     if found.get("error"):
         found["rules"] = json_of(tool("ip", ["-6" if ":" in address else "-4", "-j", "rule", "show"], 3)) or []
-        shown = tool("ip", ["-j", "-details", "route", "show", "table", "all", "match", address], 3)
-        found["routes"] = json_of(shown) or []
+        found["routes"] = routes_to(address)
     return found
 
 
@@ -208,15 +197,22 @@ def ask_route(words: list[str]) -> Route:
     listed = json_of(result)
     if not listed:
         return {"error": (result.get("err") or "").strip() or None}
-    way = listed[0]
-    device = way.get("dev")
+    return way_of(listed[0])
+
+
+def way_of(entry: dict[str, Any]) -> Route:
+    device = entry.get("dev")
     mtu = read("/sys/class/net/%s/mtu" % device) if device else None
-    return {"dev": device, "src": way.get("prefsrc"), "via": way.get("gateway"), "mtu": int(mtu) if mtu else None}
+    return {"dev": device, "src": entry.get("prefsrc"), "via": entry.get("gateway"), "mtu": int(mtu) if mtu else None}
 
 
-def look_at(target: dict[str, Any], lookup: Lookup, count: int) -> PingTarget:
-    resolved = lookup.wait()
-    result: PingTarget = {
+def routes_to(address: str) -> list[Any]:
+    """The routes of all tables that an address is among."""
+    return json_of(tool("ip", ["-j", "-details", "route", "show", "table", "all", "match", address], 3)) or []
+
+
+def untried(target: dict[str, Any], resolved: list[str] | None) -> PingTarget:
+    return {
         "peer": target["peer"],
         "address": target["address"],
         "spare": target.get("spare"),
@@ -227,6 +223,11 @@ def look_at(target: dict[str, Any], lookup: Lookup, count: int) -> PingTarget:
         "spare_answers": False,
         "neighbour": None,
     }
+
+
+def look_at(target: dict[str, Any], lookup: Lookup, count: int) -> PingTarget:
+    resolved = lookup.wait()
+    result = untried(target, resolved)
     if not resolved:
         return result
     address = next((a for a in resolved if ":" not in a), resolved[0])
@@ -248,8 +249,7 @@ def look_at(target: dict[str, Any], lookup: Lookup, count: int) -> PingTarget:
     result["neighbour"] = neighbour(address)
     via = way.get("via")
     if via and not seen.get("received"):
-        shown = tool("ip", ["-j", "-details", "route", "show", "table", "all", "match", address], 3)
-        result["gateway"] = {"neighbour": neighbour(via), "routes": json_of(shown) or []}
+        result["gateway"] = {"neighbour": neighbour(via), "routes": routes_to(address)}
     return result
 
 
@@ -260,17 +260,7 @@ def routes_at_once(addresses: list[str]) -> dict[str, Route]:
     bound = batch(["route get %s from %s" % (a, src) for a, src in zip(addresses, sources) if src])
     if len(bare) != len(addresses) or len(bound) != len([src for src in sources if src]):
         return {}
-    found: dict[str, Route] = {}
-    for address, way in zip(addresses, bare):
-        device = way.get("dev")
-        mtu = read("/sys/class/net/%s/mtu" % device) if device else None
-        found[address] = {
-            "dev": device,
-            "src": way.get("prefsrc"),
-            "via": way.get("gateway"),
-            "mtu": int(mtu) if mtu else None,
-        }
-    return found
+    return {address: way_of(way) for address, way in zip(addresses, bare)}
 
 
 def batch(lines: list[str]) -> list[dict[str, Any]]:
@@ -303,14 +293,10 @@ def at_first_glance(
         if address is None or address not in answered:
             continue
         found[target["peer"]] = {
-            "peer": target["peer"],
-            "address": target["address"],
-            "spare": target.get("spare"),
-            "resolved": lookups[target["address"]].addresses,
+            **untried(target, lookups[target["address"]].addresses),
             "route": ways[address],
             "small": answered[address]["small"],
             "full": answered[address]["full"],
-            "spare_answers": False,
             "neighbour": known.get(address),
         }
     return found
@@ -352,10 +338,7 @@ def interfaces() -> dict[str, NetworkInterface]:
 
 def rp_filtered() -> int | None:
     """How many packets the reverse-path filter has dropped since boot; None where the kernel does not tell."""
-    lines = [line.split() for line in (read("/proc/net/netstat") or "").splitlines() if line.startswith("TcpExt:")]
-    if len(lines) != 2 or "IPReversePathFilter" not in lines[0]:
-        return None
-    return int(lines[1][lines[0].index("IPReversePathFilter")])
+    return counted("/proc/net/netstat", "TcpExt:").get("IPReversePathFilter")
 
 
 def neighbours_refused() -> int | None:

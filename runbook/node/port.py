@@ -13,23 +13,7 @@ import os
 import re
 import socket
 
-from runbook.node.proc import (
-    INODE,
-    LISTEN,
-    LOCAL,
-    REMOTE,
-    STATE,
-    TIME_WAIT,
-    UID,
-    account,
-    command,
-    endpoint,
-    pids,
-    read,
-    run_of,
-    sockets,
-    tcp,
-)
+from runbook.node.proc import LISTEN, TIME_WAIT, account, command, pids, read, run_of, sockets, stat, tcp_sockets
 from runbook.node.tools import find, run
 
 TYPE_CHECKING = False
@@ -106,8 +90,8 @@ def holder(port: int) -> Holder:
 
     `listens` is the address of a listener, `peer` the far end of a connection; neither: it is bound, and that is all.
     """
-    rows = [row for row in tcp() if endpoint(row[LOCAL])[1] == port and row[STATE] != TIME_WAIT]
-    rows = [row for row in rows if row[STATE] == LISTEN] or rows
+    rows = [row for row in tcp_sockets() if row.port == port and row.state != TIME_WAIT]
+    rows = [row for row in rows if row.state == LISTEN] or rows
     found: Holder = {
         "uid": None,
         "user": None,
@@ -119,12 +103,12 @@ def holder(port: int) -> Holder:
     }
     if rows:
         row = rows[0]
-        found["uid"], found["user"] = int(row[UID]), account(int(row[UID]))
-        if row[STATE] == LISTEN:
-            found["listens"] = written(*endpoint(row[LOCAL]))
+        found["uid"], found["user"] = row.uid, account(row.uid)
+        if row.state == LISTEN:
+            found["listens"] = written(*row.local)
         else:
-            found["peer"] = written(*endpoint(row[REMOTE]))
-    pid = process_with({row[INODE] for row in rows} - {"0"}) or (by_ss(port) if rows else None)
+            found["peer"] = written(*row.remote)
+    pid = process_with({row.inode for row in rows} - {"0"}) or (by_ss(port) if rows else None)
     if pid:
         found["pid"], found["command"], found["run_id"] = pid, command(pid), run_of(pid)
         found["left_behind"] = left_behind(pid)
@@ -152,13 +136,12 @@ def by_ss(port: int) -> int | None:
 def left_behind(pid: int) -> bool:
     """Whether this process of a run is left behind: its supervisor is gone, and init has adopted it."""
     for _ in range(64):
+        its = stat(pid)
         if run_of(pid) is None:
-            return (read("/proc/%d/comm" % pid) or "").startswith(("systemd", "init"))
-        status = read("/proc/%d/status" % pid) or ""
-        parent = re.search(r"^PPid:\s*(\d+)", status, re.MULTILINE)
-        if not parent or int(parent.group(1)) <= 1:
+            return its is not None and its.comm.startswith(("systemd", "init"))
+        if its is None or its.parent <= 1:
             return True
-        pid = int(parent.group(1))
+        pid = its.parent
     return False
 
 

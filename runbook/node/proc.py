@@ -1,5 +1,5 @@
-"""Reads /proc: processes, their environment, files and sockets, and TCP's tables. On other systems than Linux, and for
-what this user may not see, the result is empty."""
+"""Reads /proc: processes, their environment, files and sockets, TCP's tables, counters. On other systems than Linux,
+and for what this user may not see, the result is empty."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 RUN_ID_VARIABLE = "RUNBOOK_RUN_ID"
-
-LOCAL, REMOTE, STATE, QUEUES, TIMER, RESENT, UID, INODE = 1, 2, 3, 4, 5, 6, 7, 9
-"""The columns of /proc/net/tcp."""
-
 ESTABLISHED, DIALLING, TIME_WAIT, LISTEN = "01", "02", "06", "0A"
+RETRANSMITTING = "01:"  # of a socket's timer that runs
 LONGEST_COMMAND = 200
 
 
@@ -143,13 +140,19 @@ def sockets(pid: int) -> set[str]:
         return set()
 
 
+def status_field(pid: int, field: str) -> str:
+    """The first word of a field of /proc/PID/status, "" where there is none."""
+    for line in (read("/proc/%d/status" % pid) or "").splitlines():
+        if line.startswith(field + ":"):
+            return line.split()[1]
+    return ""
+
+
 def owner(pid: int) -> int | None:
     """The user who started a process, None where there is none. (The folder of one that may not be dumped is
     root's.)"""
-    for line in (read("/proc/%d/status" % pid) or "").splitlines():
-        if line.startswith("Uid:"):
-            return int(line.split()[1])
-    return None
+    uid = status_field(pid, "Uid")
+    return int(uid) if uid else None
 
 
 def account(uid: int | None) -> str | None:
@@ -175,10 +178,40 @@ def command(pid: int, longest: int = LONGEST_COMMAND) -> str | None:
     return " ".join(" ".join(arguments(pid)).split())[:longest] or None
 
 
-def tcp() -> list[list[str]]:
-    """The rows of the kernel's tables of TCP, of both versions of IP, in columns."""
+class TcpSocket:
+    """A row of the kernel's tables. `port` is its own; `inode` is "0" where no process holds it any more."""
+
+    __slots__ = ("_words", "inode", "port", "state", "uid")
+
+    def __init__(self, words: list[str]) -> None:
+        self._words = words
+        self.port = int(words[1].partition(":")[2], 16)
+        self.state, self.uid, self.inode = words[3], int(words[7]), words[9]
+
+    @property
+    def local(self) -> tuple[str, int]:
+        return endpoint(self._words[1])
+
+    @property
+    def remote(self) -> tuple[str, int]:
+        return endpoint(self._words[2])
+
+    @property
+    def queued(self) -> tuple[int, int]:
+        """Bytes that were sent and not acknowledged, and bytes that arrived and were not read."""
+        unacked, _, unread = self._words[4].partition(":")
+        return int(unacked, 16), int(unread, 16)
+
+    @property
+    def resent(self) -> int:
+        """How often in a row the oldest of what is not acknowledged was sent again."""
+        return int(self._words[6], 16) if self._words[5].startswith(RETRANSMITTING) else 0
+
+
+def tcp_sockets() -> list[TcpSocket]:
+    """Of both versions of IP."""
     tables = [read("/proc/net/" + name) or "" for name in ("tcp", "tcp6")]
-    return [line.split() for table in tables for line in table.splitlines()[1:]]
+    return [TcpSocket(line.split()) for table in tables for line in table.splitlines()[1:]]
 
 
 def endpoint(text: str) -> tuple[str, int]:
@@ -191,6 +224,12 @@ def endpoint(text: str) -> tuple[str, int]:
     if packed[:12] == b"\0" * 10 + b"\xff\xff":
         packed = packed[12:]  # IPv4 through a socket for both
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed), int(port, 16)
+
+
+def counted(path: str, head: str) -> dict[str, int]:
+    """The kernel's counters in the lines with this head, one of names and one of numbers; none where it has none."""
+    rows = [line.split()[1:] for line in (read(path) or "").splitlines() if line.startswith(head)]
+    return {name: int(number) for name, number in zip(*rows)} if len(rows) == 2 else {}
 
 
 def kill(processes: Iterable[int], number: int) -> None:

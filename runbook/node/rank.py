@@ -216,7 +216,6 @@ class Worker:
             "step",
             step="imported",
             torch=torch.__version__,
-            cuda=torch.version.cuda,
             nccl=nccl,
             gpus=gpus,
             gpu=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None,
@@ -667,7 +666,7 @@ def main() -> None:
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False, chain=False)
     seat = {"rank": worker.rank, "world_size": worker.world_size}
-    say("step", step="started", pid=os.getpid(), host=socket.gethostname(), seat=seat, kernel_kills=kernel_kills())
+    say("step", step="started", pid=os.getpid(), seat=seat, kernel_kills=kernel_kills())
     for service in (worker.listen, worker.beat, worker.watch_pauses):
         threading.Thread(target=service, daemon=True).start()
     try:

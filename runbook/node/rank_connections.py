@@ -9,24 +9,7 @@ that arrived and were not read), "resent" (how often in a row the oldest of them
 
 from __future__ import annotations
 
-from runbook.node.proc import (
-    DIALLING,
-    ESTABLISHED,
-    INODE,
-    LISTEN,
-    LOCAL,
-    QUEUES,
-    REMOTE,
-    RESENT,
-    RUN_ID_VARIABLE,
-    STATE,
-    TIMER,
-    endpoint,
-    own_rank,
-    sockets,
-    tagged,
-    tcp,
-)
+from runbook.node.proc import DIALLING, ESTABLISHED, LISTEN, RUN_ID_VARIABLE, own_rank, sockets, tagged, tcp_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,25 +17,23 @@ if TYPE_CHECKING:
 
     from runbook.transport.node_answers import Listener, RankConnections, TcpConnection
 
-RETRANSMITTING = "01"
-
 
 def look(arguments: dict[str, Any]) -> RankConnections:
     inodes = sockets_of(arguments["run_id"])
     ranks = {pid: own_rank(pid) for pid in set(inodes.values())}
     connections: list[TcpConnection] = []
     listening: list[Listener] = []
-    for row in tcp():
-        pid = inodes.get(row[INODE])
+    for one in tcp_sockets():
+        pid = inodes.get(one.inode)
         if pid is None:
             continue
-        local, local_port = endpoint(row[LOCAL])
-        if row[STATE] == LISTEN:
-            listening.append({"port": local_port, "rank": ranks[pid]})
-        if row[STATE] not in (ESTABLISHED, DIALLING):
+        if one.state == LISTEN:
+            listening.append({"port": one.port, "rank": ranks[pid]})
+        if one.state not in (ESTABLISHED, DIALLING):
             continue
-        remote, remote_port = endpoint(row[REMOTE])
-        unacked, _, unread = row[QUEUES].partition(":")
+        local, local_port = one.local
+        remote, remote_port = one.remote
+        unacked, unread = one.queued
         connections.append(
             {
                 "local": local,
@@ -61,10 +42,10 @@ def look(arguments: dict[str, Any]) -> RankConnections:
                 "remote_port": remote_port,
                 "pid": pid,
                 "rank": ranks[pid],
-                "open": row[STATE] == ESTABLISHED,
-                "unacked": int(unacked, 16),
-                "unread": int(unread, 16),
-                "resent": int(row[RESENT], 16) if row[TIMER].partition(":")[0] == RETRANSMITTING else 0,
+                "open": one.state == ESTABLISHED,
+                "unacked": unacked,
+                "unread": unread,
+                "resent": one.resent,
             }
         )
     return {"connections": connections, "listening": listening}

@@ -11,7 +11,7 @@ time their control group was out of its CPU quota, or None, "works": whether the
 meanwhile, "moved": bytes that its TCP connections carried meanwhile, or None, "queued": bytes they wait to send or to
 be acknowledged, "stack": what py-spy says, or None, "own_stacks": {pid: what processes say themselves}}},
 "busy": [{"pid", "user", "command", "cpu"}] the other processes that use most of the CPU, "carried": bytes that all
-interfaces but lo carried, "cpus": int, "kernel_kills": how many processes the kernel killed for lack of memory since
+interfaces but lo carried, "kernel_kills": how many processes the kernel killed for lack of memory since
 boot, "kernel_says": [its lines about that], "gpu_use": {index: percent of the time in which something ran on it, as
 nvidia-smi tells} or null, "seconds": how long it watched}.
 """
@@ -26,7 +26,7 @@ import time
 
 from runbook.node.cpu_waits import MOST_PROCESSES, cpu_time, throttled_us, waited
 from runbook.node.gpus import find_smi, query_gpus
-from runbook.node.proc import Stat, account, command, own_rank, owner, pids, read, sockets, stat
+from runbook.node.proc import Stat, account, command, own_rank, owner, pids, read, sockets, stat, status_field
 from runbook.node.proc import arguments as arguments_of
 from runbook.node.tcp_info import tcp_info
 from runbook.node.tools import find, run, tool
@@ -74,7 +74,6 @@ def look(arguments: dict[str, Any]) -> RankProcesses:
         "ranks": ranks,
         "busy": busy(after.processes, leaders.values()),
         "carried": None if before.carried is None or after.carried is None else after.carried - before.carried,
-        "cpus": os.cpu_count(),
         "kernel_kills": kernel_kills(),
         "kernel_says": kernel_says(),
         "gpu_use": gpu_use(arguments["gpus"]) if arguments.get("gpus") else None,
@@ -206,10 +205,8 @@ def carried_by(connection: TcpInfo | None) -> int:
 
 def carried() -> int | None:
     """Bytes that all interfaces but lo have carried so far."""
-    try:
-        with open("/proc/net/dev") as file:
-            rows = [line.partition(":") for line in file if ":" in line]
-    except OSError:
+    rows = [line.partition(":") for line in (read("/proc/net/dev") or "").splitlines() if ":" in line]
+    if not rows:
         return None
     return sum(int(rest.split()[0]) + int(rest.split()[8]) for name, _, rest in rows if name.strip() != "lo")
 
@@ -246,8 +243,8 @@ def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]], starved_s: floa
     asked = {}
     for pid, state in asked_of:
         path = os.path.join(folder, "%d.stack" % pid)
-        caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", read("/proc/%d/status" % pid) or "", re.MULTILINE)
-        if state in "TtZ" or not caught or not int(caught.group(1), 16) >> (number - 1) & 1:
+        caught = int(status_field(pid, "SigCgt") or "0", 16)
+        if state in "TtZ" or not caught >> (number - 1) & 1:
             continue  # a process that does not catch the signal would die
         try:
             asked[pid] = path, os.stat(path).st_size
@@ -277,8 +274,7 @@ def gpu_use(indices: Iterable[int]) -> dict[str, int] | None:
     smi = find_smi()
     if smi is None:
         return None
-    which = ["-i", ",".join(map(str, indices))]
-    said = query_gpus([smi] + which, ("index", "utilization.gpu"), time.monotonic() + GPU_S)
+    said = query_gpus(smi, ("index", "utilization.gpu"), time.monotonic() + GPU_S, indices)
     rows = re.findall(r"^(\d+), *(\d+)(?: %)?$", said.get("out", ""), re.MULTILINE)
     return {index: int(percent) for index, percent in rows} or None
 

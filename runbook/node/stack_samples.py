@@ -2,7 +2,7 @@
 
 Argument: {"leaders": {rank: pid of the first process of its session}, "looks": int, "every_s": seconds between them,
 "stacks": the folder where its processes write theirs when asked (stack_on_signal.py), or null: then none is asked}.
-Gives {"ranks": {rank: {"pid", "states": a letter a look, as proc(5) has them, "stacks": [text of its main thread, a
+Gives {"ranks": {rank: {"states": a letter a look, as proc(5) has them, "stacks": [text of its main thread, a
 look], "waited": for what part of the time its main thread waited for a CPU, or null}}, "busy": as rank_processes.py
 tells it, "sent": {address: {"bytes" that the ranks sent there meanwhile, "busy_s": seconds for which some of that was
 on its way, of the busiest connection}} or null, "seconds": how long it looked}."""
@@ -36,9 +36,7 @@ def look(arguments: dict[str, Any]) -> StackSamples:
             rank = own_rank(entry.pid)
             if rank is not None and entry.stat.comm not in SHELLS:
                 chosen.setdefault(rank, entry.pid)  # those that come later are its data loaders
-    found: dict[int, RankSamples] = {
-        rank: {"pid": pid, "states": "", "stacks": [], "waited": None} for rank, pid in chosen.items()
-    }
+    found: dict[int, RankSamples] = {rank: {"states": "", "stacks": [], "waited": None} for rank in chosen}
     cpu_before = {pid: cpu_time(pid) for pid in chosen.values()}
     for number in range(arguments["looks"]):
         threading.Event().wait(max(0.0, begun + number * arguments["every_s"] - time.monotonic()))
@@ -50,8 +48,8 @@ def look(arguments: dict[str, Any]) -> StackSamples:
             found[rank]["stacks"].append(current(said.get(pid, "")))
     after, tcp_after, seconds = processes(set(leaders)), tcp_info(), time.monotonic() - begun
     tell_cpu(before, after, seconds)
-    for told in found.values():
-        pid = told["pid"]
+    for rank, pid in chosen.items():
+        told = found[rank]
         told["waited"] = waited(cpu_before[pid], cpu_time(pid), seconds, set(told["states"]) == {"R"})
     ours = {inode for leader in leaders for entry in family(after, leader) for inode in sockets(entry.pid)}
     return {

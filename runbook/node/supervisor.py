@@ -11,7 +11,7 @@ program that was started to be spared, which outlives us on purpose, and a folde
 that nobody has fetched yet.
 """
 
-# Every import costs time on every node: hashlib, shutil and socket are imported when they are needed.
+# Every import costs time on every node: hashlib and shutil are imported when they are needed.
 from __future__ import annotations
 
 import errno
@@ -32,12 +32,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-    from runbook.transport.node_answers import FailureFacts, WorkdirFacts
+    from runbook.transport.node_answers import Failure, WorkdirFacts
 
     Frame = dict[str, Any]
 
 MARK = b"\x1erunbook-supervisor "
-WINDOWS = os.name == "nt"
 NODE_VARIABLE = "RUNBOOK_NODE"
 CHUNK = 65536
 WATCH_S = 0.25
@@ -55,7 +54,7 @@ def pause(seconds: float) -> None:
     threading.Event().wait(seconds)
 
 
-KILLED = (-signal.SIGTERM, -getattr(signal, "SIGKILL", 9), 128 + signal.SIGTERM, 128 + 9)
+KILLED = (-signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
 
 
 class Pipe:
@@ -115,9 +114,6 @@ class Program:
         environment.update(tags)
         for name in tags if self.spared else ():
             del environment[name]  # these show what has to end with the supervisor
-        options: dict[str, Any] = {"start_new_session": True}
-        if WINDOWS:
-            options = {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
         self.process = subprocess.Popen(
             frame["argv"],
             cwd=frame.get("cwd") or folder,
@@ -125,7 +121,7 @@ class Program:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            **options,
+            start_new_session=True,
         )
         self.ended = threading.Event()  # the program itself
         self.over = threading.Event()  # and all that it wrote has been sent
@@ -143,7 +139,7 @@ class Program:
             for thread in threads:
                 thread.start()
         except RuntimeError:  # the login may start no more threads: this program could not be watched
-            self.signal(getattr(signal, "SIGKILL", signal.SIGTERM))
+            self.signal(signal.SIGKILL)
             raise
 
     def pump(self, number: int, stream: Any) -> None:
@@ -192,13 +188,6 @@ class Program:
             pass  # the program closed its stdin or is gone: its exit tells
 
     def signal(self, number: int) -> None:
-        if WINDOWS:
-            subprocess.call(
-                ["taskkill", "/T", "/F", "/PID", str(self.process.pid)],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            return
         try:
             os.killpg(self.process.pid, number)
         except OSError:
@@ -217,7 +206,7 @@ class Program:
         self.stopped = True
         self.signal(signal.SIGTERM)
         self.ended.wait(grace)
-        self.signal(getattr(signal, "SIGKILL", signal.SIGTERM))
+        self.signal(signal.SIGKILL)
 
 
 class Supervisor:
@@ -238,18 +227,15 @@ class Supervisor:
         self.keep = bool(config.get("keep"))
         self.silence_s = config.get("silence_s", self.silence_s)
         self.grace_s = config.get("grace_s", self.grace_s)
+        hostname = os.uname().nodename
         hello = {
             "event": "hello",
-            "time": time.time(),
             "python": "%d.%d.%d" % sys.version_info[:3],
             "executable": sys.executable,
             "rejected": sys.argv[1:],
-            "hostname": hostname(),
-            "platform": sys.platform,
+            "hostname": hostname,
             "pid": os.getpid(),
-            "uid": os.getuid() if hasattr(os, "getuid") else None,
-            "home": os.path.expanduser("~"),
-            "machine": this_machine() or hostname(),
+            "machine": this_machine() or hostname,
         }
         workdir = os.path.join(os.path.expanduser("~"), os.path.expanduser(config["workdir"]))
         # A folder a node inside the run's: nodes may share their home over NFS, or be one machine.
@@ -264,15 +250,13 @@ class Supervisor:
                 os.mkdir(folder, 0o700)
             ours(folder)
             self.folder = hello["folder"] = folder
-            if hasattr(os, "statvfs"):
-                room = os.statvfs(folder)
-                hello["free_bytes"] = room.f_bavail * room.f_frsize
-                hello["free_files"] = room.f_favail if room.f_files else None  # some file systems count none
-                hello["noexec"] = bool(room.f_flag & getattr(os, "ST_NOEXEC", 8))
+            room = os.statvfs(folder)
+            hello["free_bytes"] = room.f_bavail * room.f_frsize
+            hello["free_files"] = room.f_favail if room.f_files else None  # some file systems count none
+            hello["noexec"] = bool(room.f_flag & getattr(os, "ST_NOEXEC", 8))
         except OSError as error:
             hello["folder_error"] = failure(error, folder)
-        if hasattr(os, "statvfs"):
-            hello["place"] = place(workdir)
+        hello["place"] = place(workdir)
         self.pipe.send(hello)
 
     def serve(self) -> NoReturn:
@@ -347,7 +331,7 @@ class Supervisor:
         path = os.path.join(str(self.folder), frame["path"])  # absolute, as the folder is
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         partial = path + ".partial"
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), frame["mode"])
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, frame["mode"])
         try:
             view = memoryview(payload)
             while view:
@@ -391,7 +375,7 @@ class Supervisor:
         while time.monotonic() < deadline and not all(program.ended.is_set() for program in running):
             pause(0.02)
         for program in running:
-            program.signal(getattr(signal, "SIGKILL", signal.SIGTERM))
+            program.signal(signal.SIGKILL)
         # The node's name is one of the tags: two nodes of one inventory may be one machine.
         swept = tagged(self.tags) if self.tags else []
         deadline = time.monotonic() + 2.0
@@ -427,14 +411,6 @@ def waiting() -> int:
         return 0
 
 
-def hostname() -> str:
-    if hasattr(os, "uname"):
-        return os.uname().nodename
-    import socket
-
-    return socket.gethostname()
-
-
 def remove(folder: str) -> None:
     try:
         os.rmdir(folder)  # most runs of shell stages put nothing there
@@ -444,7 +420,7 @@ def remove(folder: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def failure(error: BaseException, path: str | None = None) -> FailureFacts:
+def failure(error: BaseException, path: str | None = None) -> Failure:
     """An exception as data; the controller turns errno into a cause."""
     code = getattr(error, "errno", None)
     return {
@@ -516,13 +492,12 @@ def main() -> None:
         if not supervisor.ending.locked():  # else this would interrupt the thread that is ending the process
             supervisor.end()
 
-    ends_us = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name)]
+    ends_us = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
     for number in ends_us:
         signal.signal(number, stop)
     try:
-        if hasattr(signal, "pthread_kill"):
-            signal.signal(signal.SIGURG, lambda _number, _frame: None)  # only interrupts a call that waits
-            threading.Thread(target=wake_main_thread, args=(ends_us, waking_pipe()), daemon=True).start()
+        signal.signal(signal.SIGURG, lambda _number, _frame: None)  # only interrupts a call that waits
+        threading.Thread(target=wake_main_thread, args=(ends_us, waking_pipe()), daemon=True).start()
         threading.Thread(target=supervisor.watch, daemon=True).start()
     except RuntimeError as error:
         # Not a failure of this Python, for which another may be tried: said before our mark, with exit code 0.

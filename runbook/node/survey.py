@@ -1,14 +1,12 @@
 """Further facts for `inventory init`, besides those of `host_facts` and `ibstat`: quick ones only.
 
-Says {"login": [address, port] that this very login came in at, or null, "system", "shell", "speeds": {interface:
+Says {"login": [address, port] that this very login came in at, or null, "speeds": {interface:
 Mbit/s}, "nvidia_smi": what it printed of the GPUs, "nvidia_devices": how many the driver shows in /proc, or null}.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import sys
 
 from runbook.node.proc import read
 from runbook.node.tools import tool
@@ -28,11 +26,6 @@ def login() -> tuple[str, int] | None:
     """SSH_CONNECTION, which sshd sets for every session: client address and port, our address and port."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return (words[2], int(words[3])) if len(words) == 4 and words[3].isdigit() else None
-
-
-def system() -> str:
-    match = re.search(r'^PRETTY_NAME="?([^"\n]+)', read("/etc/os-release") or "", re.MULTILINE)
-    return match.group(1) if match else sys.platform
 
 
 def speeds() -> dict[str, int]:
@@ -58,8 +51,6 @@ def nvidia_devices() -> int | None:
 def look(_arguments: dict[str, Any]) -> SurveyAnswer:
     return {
         "login": login(),
-        "system": system(),
-        "shell": os.environ.get("SHELL"),
         "speeds": speeds(),
         "nvidia_smi": tool("nvidia-smi", [GPU_FIELDS, "--format=csv,noheader,nounits"], GPU_TIMEOUT_S),
         "nvidia_devices": nvidia_devices(),

@@ -16,7 +16,7 @@ from runbook.node.proc import stat
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import IO, Any, Protocol
+    from typing import IO, Any, Literal, Protocol
 
     from runbook.transport.node_answers import Ran
 
@@ -186,6 +186,13 @@ def denied(said: Ran) -> bool:
     """Whether a tool failed because its caller lacks root's rights."""
     words = (said["err"] + said["out"][:1000]).lower()
     return bool(said["code"]) and any(one in words for one in DENIED)
+
+
+def status(said: Ran) -> Literal["ok", "denied", "timeout", "failed"]:
+    """What became of a tool that was found; with an exit code other than 0 it may be ok."""
+    if said["code"] is None:
+        return "timeout" if said.get("timed_out") else "failed"
+    return "denied" if denied(said) else "ok"
 
 
 def tool(name: str, arguments: Sequence[str], seconds: float) -> Ran:

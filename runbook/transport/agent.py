@@ -23,7 +23,8 @@ from runbook.causes.findings import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy
-from runbook.transport.bootstrap import command
+from runbook.transport.bootstrap import command, last_lines
+from runbook.transport.stream import ENDING_S
 
 SOCKET = "agents.sock"
 SERVER_GONE = "server-gone"
@@ -39,7 +40,6 @@ ASKED_S = 3.0
 OPENED_S = 25.0
 """Longer than the server waits for the agent."""
 
-ENDING_S = 6.0
 MOST_COMPLAINT = 1 << 16
 LONGEST_PATH = 100
 """A Unix socket's address has room for 107 bytes; a longer path is reached through its folder's descriptor (Linux)."""
@@ -105,15 +105,13 @@ class AgentStream:
         self._over = threading.Event()
         self._closing = threading.Lock()
         self._socket = _connected(self._path, node.name)
-        person = os.environ.get("RUNBOOK_PERSON", "")
-        typed = command(node.interpreter)
         request = StreamRequest(
             node.name,
             open=True,
-            command=typed,
+            command=command(node.interpreter),
             python=node.interpreter,
             workdir=node.workdir,
-            person=person,
+            person=os.environ.get("RUNBOOK_PERSON", ""),
             looks=looks,
         )
         try:
@@ -167,11 +165,8 @@ class AgentStream:
             return Unreachable(error.cause, f"{says}; {error.says}", error.remedy, error.evidence)
         if told is None and not self._heard:
             says = f"{says}, though its agent is online"
-            return unreachable_for("agent-lost", says, tuple(self._lines()), way="online", node=self._node.name)
+            return unreachable_for("agent-lost", says, last_lines(self.complaint()), way="online", node=self._node.name)
         return told
-
-    def _lines(self) -> list[str]:
-        return [line for line in self.complaint().splitlines()[-6:] if line.strip()]
 
     def _receive(self) -> Iterator[bytes]:
         try:
@@ -193,27 +188,24 @@ class AgentStream:
 
 def ask(path: Path, node: str) -> StreamStatus:
     """What the server knows of a node. Raises Unreachable where no server answers."""
-    with _connected(path, node) as asking:
-        try:
-            asking.settimeout(ASKED_S)
-            asking.sendall(framed(ASK, msgspec.json.encode(StreamRequest(node, open=False))))
-            return _decoded_status(_read(asking)[1])
-        except (OSError, ValueError) as error:
-            raise _no_answer(node, path, f"it does not answer: {error}") from None
+    return _answer(path, node, ASK, StreamRequest(node, open=False))
 
 
 def enrolment(path: Path, by: str, name: str | None) -> str:
     """An enrolment string from the running server. Raises Unreachable when none answers, or it refuses."""
-    with _connected(path, name or "a new node") as asking:
-        try:
-            asking.settimeout(ASKED_S)
-            asking.sendall(framed(ENROL, msgspec.json.encode(EnrolmentRequest(by, name))))
-            told = _decoded_status(_read(asking)[1])
-        except (OSError, ValueError) as error:
-            raise _no_answer(name or "a new node", path, f"it does not answer: {error}") from None
+    told = _answer(path, name or "a new node", ENROL, EnrolmentRequest(by, name))
     if (refused := told.unreachable()) is not None:
         raise refused
     return told.says
+
+
+def _answer(path: Path, node: str, kind: bytes, request: StreamRequest | EnrolmentRequest) -> StreamStatus:
+    with _connected(path, node) as asking:
+        try:
+            asking.sendall(framed(kind, msgspec.json.encode(request)))
+            return _decoded_status(_read(asking)[1])
+        except (OSError, ValueError) as error:
+            raise _no_answer(node, path, f"it does not answer: {error}") from None
 
 
 def socket_path(inventory: str) -> Path:

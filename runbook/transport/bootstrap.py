@@ -137,66 +137,35 @@ class Opening:
 
 def no_supervisor(node: str, place: str, opening: Opening, complaint: str) -> Unreachable:
     """Why the login gave a shell but no supervisor."""
-    noise, codes = opening.noise, opening.codes or ()
-    if EATEN in codes:
-        return unreachable_for(
-            "login-shell-failed",
-            f"a startup file of the login shell of {node} reads what is meant for our program",
-            last_lines(noise, complaint),
-            way="reads-input",
-            node=node,
-        )
-    if opening.codes is not None:
+    codes, said = opening.codes, last_lines(opening.noise, complaint)
+    if codes is not None and EATEN not in codes:
         return _no_python(node, place, codes, complaint)
-    said = last_lines(noise, complaint)
-    if opening.refused:
-        return unreachable_for(
-            "login-shell-failed",
-            f"the login shell of {node} printed more than {MOST_NOISE >> 20} MiB and did not start our program",
-            said,
-            way="prints",
-            node=node,
-        )
-    if any(PASSWORD_DUE.search(line) for line in said):
-        return unreachable_for(
-            "ssh-auth-failed",
-            f"{node} lets this account run nothing until its password, which has expired, is changed: {said[-1]!r}",
-            said,
-            way="password-expired",
-            node=node,
-        )
-    return unreachable_for(
-        "login-shell-failed",
-        f"the login shell of {node} ended without running our command"
-        + (f": {said[-1]!r}" if said else ", and said nothing"),
-        said or ("the session ended without output on either stream",),
-        way="runs-nothing",
-        node=node,
-    )
+    cause = "login-shell-failed"
+    if codes is not None:
+        way, says = "reads-input", f"a startup file of the login shell of {node} reads what is meant for our program"
+    elif opening.refused:
+        way, most = "prints", MOST_NOISE >> 20
+        says = f"the login shell of {node} printed more than {most} MiB and did not start our program"
+    elif any(PASSWORD_DUE.search(line) for line in said):
+        cause, way = "ssh-auth-failed", "password-expired"
+        says = f"{node} lets this account run nothing until its password, which has expired, is changed: {said[-1]!r}"
+    else:
+        way, says = "runs-nothing", f"the login shell of {node} ended without running our command"
+        says += f": {said[-1]!r}" if said else ", and said nothing"
+    seen = said or ("the session ended without output on either stream",)
+    return unreachable_for(cause, says, seen, way=way, node=node)
 
 
 def _no_python(node: str, place: str, codes: tuple[int, ...], complaint: str) -> NoPython:
     """Why none of the interpreters there works; `codes` are the exit codes of those that were tried."""
+    tried = "neither the inventory's `python:` nor python3 or python on PATH"
     if TOO_OLD in codes and all(code in (TOO_OLD, MISSING, 2) for code in codes):
-        return NoPython(
-            "python-too-old",
-            f"every Python on {place} is older than 3.8",
-            mend("python-too-old", "every", place=place),
-            last_lines(complaint),
-        )
-    if place != node:
-        return NoPython(
-            "python-missing",
-            f"{place} has no Python that starts: neither the inventory's `python:` nor python3 or python on PATH there",
-            mend("python-missing", "container"),
-            last_lines(complaint),
-        )
-    return NoPython(
-        "python-missing",
-        f"{node} has no Python that starts: neither the inventory's `python:` nor python3 or python on PATH",
-        mend("python-missing", "none", node=node),
-        last_lines(complaint),
-    )
+        cause, way, says = "python-too-old", "every", f"every Python on {place} is older than 3.8"
+    elif place != node:
+        cause, way, says = "python-missing", "container", f"{place} has no Python that starts: {tried} there"
+    else:
+        cause, way, says = "python-missing", "none", f"{node} has no Python that starts: {tried}"
+    return NoPython(cause, says, mend(cause, way, node=node, place=place), last_lines(complaint))
 
 
 def nothing_started(

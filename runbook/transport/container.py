@@ -24,6 +24,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command
 from runbook.transport.frames import Failure, Frame
+from runbook.transport.stream import ENDING_S
 
 if TYPE_CHECKING:
     from runbook.transport.session import Session
@@ -151,24 +152,14 @@ def stopped(node: Node, how: str, evidence: tuple[str, ...]) -> Unreachable:
 
 
 def _unknown(node: Node, evidence: tuple[str, ...]) -> Unreachable:
-    if node.container is None:
-        return unreachable_for(
-            "container-unknown",
-            f"`inside:` of {node.name} leads to a container that does not exist",
-            evidence,
-            way="live",
-            node=node.name,
-        )
-    runtime, name = node.container.runtime, node.container.name
-    return unreachable_for(
-        "container-unknown",
-        f"{runtime} on {node.name} knows no container {name}, as this user",
-        evidence,
-        way="podman" if runtime == "podman" else "not-listed",
-        node=node.name,
-        lists=LISTS[runtime],
-        name=name,
-    )
+    runtime, name = (node.container.runtime, node.container.name) if node.container else ("", "")
+    if runtime:
+        way = "podman" if runtime == "podman" else "not-listed"
+        says = f"{runtime} on {node.name} knows no container {name}, as this user"
+    else:
+        way, says = "live", f"`inside:` of {node.name} leads to a container that does not exist"
+    lists = LISTS.get(runtime)
+    return unreachable_for("container-unknown", says, evidence, way=way, node=node.name, lists=lists, name=name)
 
 
 def unreachable(node: Node, says: str, evidence: tuple[str, ...]) -> Unreachable:
@@ -183,10 +174,6 @@ def unreachable(node: Node, says: str, evidence: tuple[str, ...]) -> Unreachable
         typed=typed,
     )
 
-
-ENDING_S = 6.0
-"""How long after the end of its stdin the entering program may live: as long as a supervisor that stops what it
-started."""
 
 GOODBYE_S = 5.0
 ASKED_S = 3.0
@@ -341,10 +328,11 @@ class ContainerStream:
         if self.outside.lost:
             return self.outside.lost
         complaint, node = self.complaint(), self._node
-        if self._failure is not None and self._failure.errno == "ENOENT":
-            return runtime_missing(node, node.entry[0], (self._failure.text,))
         if self._failure is not None:
-            complaint = f"{node.entry[0]}: {self._failure.text}"
+            text = self._failure["text"]
+            if self._failure["errno"] == "ENOENT":
+                return runtime_missing(node, node.entry[0], (text,))
+            complaint = f"{node.entry[0]}: {text}"
         told = refusal(node, complaint) or self._state(said(complaint))
         if self.outside.lost:
             return self.outside.lost

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 from msgspec import Meta
@@ -39,13 +39,13 @@ class UnexpectedAnswer(ValueError):
     """A node sent what our own program never sends: which field, and what is wrong with it."""
 
 
-class Failure(msgspec.Struct, frozen=True, gc=False):
+class Failure(TypedDict):
     """An exception on the node as data. `errno` is its name, such as ENOSPC."""
 
-    type: Line = ""
-    errno: Annotated[str, Meta(pattern=r"\A[A-Z0-9]{1,32}\Z")] | None = None
-    text: Annotated[str, Meta(max_length=1 << 16)] = ""
-    path: Line = ""
+    type: Line
+    errno: Annotated[str, Meta(pattern=r"\A[A-Z0-9]{1,32}\Z")] | None
+    text: Annotated[str, Meta(max_length=1 << 16)]
+    path: Line
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
@@ -60,7 +60,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     stream: Literal[1, 2] = 1
     code: ExitCode | None = None
     timed_out: bool = False
-    error: Failure = Failure()
+    error: Failure = msgspec.field(default_factory=lambda: Failure(type="", errno=None, text="", path=""))
     answer: msgspec.Raw = msgspec.Raw(b"null")
     stopped: Count = 0
     swept: Count = 0

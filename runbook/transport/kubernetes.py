@@ -12,16 +12,16 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from runbook.causes.findings import unreachable_for
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes, Node
 from runbook.transport.bootstrap import command
+from runbook.transport.cluster_tools import LatestAnswers, printed
 from runbook.transport.kubernetes_pods import (
     Pod,
     ill,
@@ -35,8 +35,6 @@ from runbook.transport.kubernetes_pods import (
     wrong_container,
 )
 from runbook.transport.stream import ProcessStream
-
-T = TypeVar("T")
 
 ASKED_S = 12.0
 """For a question to the API server: a credential plugin may have to ask another server first."""
@@ -59,9 +57,8 @@ class Pods:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._asking = threading.Lock()
+        self._answers = LatestAnswers()
         self._names: dict[Kubernetes, set[str]] = {}
-        self._known: dict[object, tuple[float, object]] = {}
         self._entered: dict[str, Pod] = {}
 
     def expect(self, nodes: Iterable[Node]) -> None:
@@ -123,7 +120,9 @@ class Pods:
     def policies(self, node: Node) -> str:
         """The NetworkPolicies of the node's namespace as JSON. Raises Unreachable."""
         where = _where(node)
-        return self._ask(("policies", where), FRESH_S, lambda: ask(where, "get", "networkpolicies", "-o", "json"))
+        return self._answers.ask(
+            ("policies", where), FRESH_S, lambda: ask(where, "get", "networkpolicies", "-o", "json")
+        )
 
     def _name(self, where: Kubernetes, name: str) -> None:
         with self._lock:
@@ -151,25 +150,8 @@ class Pods:
         with self._lock:
             names = sorted(self._names[where])
         get = ("get", "pods", *names, "--ignore-not-found", "-o", "json")
-        text = self._ask(
-            ("pods", where, *names),
-            fresh_s,
-            lambda: ask(where, *get, timeout_s=timeout_s),
-        )
+        text = self._answers.ask(("pods", where, *names), fresh_s, lambda: ask(where, *get, timeout_s=timeout_s))
         return {pod.name: pod for pod in pods_in(text, container)}
-
-    def _ask(self, key: object, fresh_s: float, question: Callable[[], str]) -> str:
-        with self._asking:
-            when, told = self._known.get(key, (-FRESH_S, None))
-            if told is None or time.monotonic() - when > fresh_s:
-                try:
-                    told = question()
-                except Unreachable as error:
-                    told = error
-                self._known[key] = time.monotonic(), told
-        if isinstance(told, Unreachable):
-            raise told
-        return str(told)
 
 
 class KubectlStream(ProcessStream):
@@ -192,24 +174,14 @@ class KubectlStream(ProcessStream):
             self.kill()
 
     def why(self, says: str) -> Unreachable:
-        lives = self._process.poll() is None and not self._drained.is_set()
-        return self._pods.why(self._node, self._pod, says, self.complaint(), lives=lives)
+        return self._pods.why(self._node, self._pod, says, self.complaint(), lives=self.lives)
 
 
 def ask(where: Kubernetes, *argv: str, timeout_s: float = ASKED_S) -> str:
     """Run kubectl and give what it says. Raises Unreachable."""
     words = ["kubectl", *options(where), f"--request-timeout={timeout_s:g}s", *argv]
     try:
-        done = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s + 1.0,
-            check=False,
-            start_new_session=True,
-        )
+        done = printed(words, timeout_s + 1.0)
     except FileNotFoundError as error:
         raise no_tool() from error
     except subprocess.TimeoutExpired as error:

@@ -194,46 +194,26 @@ def refusal(complaint: str, where: Kubernetes, what: str, place: str = "") -> Un
     """What kubectl's error means when it did not do `what`; None when a question about the pod shows more. `place`: the
     pod that was to be entered."""
     seen = said(complaint)
-    text = "\n".join(seen)
-    if _NO_CONFIG.search(text):
-        return unreachable_for(
-            "kubernetes-config-wrong", f"kubectl has no such cluster to ask: {seen[-1]}", seen, way="live"
-        )
-    if _FORBIDDEN.search(text):
-        return unreachable_for(
-            "kubernetes-forbidden",
-            f"RBAC does not let us {what}",
-            seen,
-            way="live",
-            typed=typed(where, "auth", "can-i", "create", "pods/exec"),
-        )
-    if _NOT_BELIEVED.search(text):
-        return unreachable_for(
-            "kubernetes-auth-failed",
-            "the API server and kubectl do not accept each other's credentials: credentials that are missing, "
-            "expired or of another "
-            "cluster, or a certificate without a trusted issuer",
-            seen,
-            way="live",
-            typed=typed(where, "get", "pods"),
-        )
+    text, pod = "\n".join(seen), place or "the pod"
     if _NO_SHELL.search(text):
-        return unreachable_for(
-            "python-missing",
-            f"{place or 'the pod'} has no /bin/sh, so no Python can be found either",
-            seen,
-            way="image",
-        )
-    if _NO_KUBELET.search(text):
-        return unreachable_for(
-            "kubernetes-unreachable",
-            f"the API server does not get through to the kubelet of {place or 'the pod'}",
-            seen,
-            way="kubelet",
-        )
-    if _NO_SERVER.search(text):
-        return no_server(where, seen)
-    return None
+        says = f"{pod} has no /bin/sh, so no Python can be found either"
+        return unreachable_for("python-missing", says, seen, way="image")
+    way = "live"
+    look: tuple[str, ...] = ("get", "pods")
+    if _NO_CONFIG.search(text):
+        cause, says = "kubernetes-config-wrong", f"kubectl has no such cluster to ask: {seen[-1]}"
+    elif _FORBIDDEN.search(text):
+        cause, look = "kubernetes-forbidden", ("auth", "can-i", "create", "pods/exec")
+        says = f"RBAC does not let us {what}"
+    elif _NOT_BELIEVED.search(text):
+        cause, says = "kubernetes-auth-failed", "the API server and kubectl do not accept each other's credentials: "
+        says += "credentials that are missing, expired or of another cluster, or a certificate without a trusted issuer"
+    elif _NO_KUBELET.search(text):
+        cause, way = "kubernetes-unreachable", "kubelet"
+        says = f"the API server does not get through to the kubelet of {pod}"
+    else:
+        return no_server(where, seen) if _NO_SERVER.search(text) else None
+    return unreachable_for(cause, says, seen, way=way, typed=typed(where, *look))
 
 
 def no_server(where: Kubernetes, seen: tuple[str, ...]) -> Unreachable:
@@ -275,50 +255,37 @@ def ill(
     pod: Pod, where: Kubernetes, place: str, first: Pod | None = None, seen: tuple[str, ...] = ()
 ) -> Unreachable | None:
     """Why nothing can be run in the pod, or why what ran there has ended; None when it runs as it did at `first`."""
-    evidence = (*seen, pod.says)
-    look = typed(where, "describe", "pod", pod.name)
-    logs = ("logs", "--previous", "--tail", "20", "--container", pod.container, pod.name)
-    last = typed(where, *logs)
-    if pod.phase == "Failed" and pod.reason == "Evicted":
-        return unreachable_for(
-            "kubernetes-pod-evicted",
-            f"{place} was evicted from {pod.machine or 'its machine'}: {pod.message or 'no reason is given'}",
-            evidence,
-            way="live",
-            machine=pod.machine or "the machine",
-            look=look,
-        )
-    if first is not None and pod.uid != first.uid:
-        return unreachable_for(
-            "kubernetes-pod-restarted",
-            f"{place} was replaced by a new one of the same name, and what ran in it ended",
-            evidence,
-            way="replaced",
-            typed=typed(where, "get", "events", "--field-selector", f"involvedObject.name={pod.name}"),
-        )
     restarted = first is not None and (pod.restarts > first.restarts or pod.restarts_soon)
     stopped = pod.state.get("terminated") or (pod.before if restarted or "waiting" in pod.state else {})
-    if stopped.get("reason") == "OOMKilled":
-        return unreachable_for(
-            "kubernetes-oom-killed",
-            f"container {pod.container} of {place} was killed: it used more memory than its limit",
-            evidence,
-            way="live",
-            look=look,
-        )
-    if restarted:
-        return unreachable_for(
-            "kubernetes-pod-restarted",
-            f"container {pod.container} of {place} was restarted in the middle{_ending(stopped)}, and what ran in "
-            "it ended",
-            evidence,
-            way="container",
-            last=last,
-            look=look,
-        )
-    if (how := _not_running(pod)) is None:
+    machine, container = pod.machine or "the machine", f"container {pod.container} of {place}"
+    way = "live"
+    ask: tuple[str, ...] = ("describe", "pod", pod.name)
+    if pod.phase == "Failed" and pod.reason == "Evicted":
+        cause = "kubernetes-pod-evicted"
+        says = f"{place} was evicted from {pod.machine or 'its machine'}: {pod.message or 'no reason is given'}"
+    elif first is not None and pod.uid != first.uid:
+        cause, way = "kubernetes-pod-restarted", "replaced"
+        ask = ("get", "events", "--field-selector", f"involvedObject.name={pod.name}")
+        says = f"{place} was replaced by a new one of the same name, and what ran in it ended"
+    elif stopped.get("reason") == "OOMKilled":
+        cause, says = "kubernetes-oom-killed", f"{container} was killed: it used more memory than its limit"
+    elif restarted:
+        cause, way = "kubernetes-pod-restarted", "container"
+        says = f"{container} was restarted in the middle{_ending(stopped)}, and what ran in it ended"
+    elif how := _not_running(pod):
+        cause, way, says = "pod-not-running", "waits", f"{place} {how}"
+    else:
         return None
-    return unreachable_for("pod-not-running", f"{place} {how}", evidence, way="waits", look=look, next_=_next(pod))
+    return unreachable_for(
+        cause,
+        says,
+        (*seen, pod.says),
+        way=way,
+        machine=machine,
+        look=typed(where, *ask),
+        last=typed(where, "logs", "--previous", "--tail", "20", "--container", pod.container, pod.name),
+        next_=_next(pod),
+    )
 
 
 def _not_running(pod: Pod) -> str | None:

@@ -30,6 +30,7 @@ from runbook.transport.frames import (
     UnexpectedAnswer,
     decoded,
 )
+from runbook.transport.frames import Failure as Failure  # which the supervisor says as well
 
 if sys.version_info >= (3, 11):
     from typing import NotRequired, Required, TypedDict
@@ -114,29 +115,18 @@ class WorkdirFacts(TypedDict):
     mount: NotRequired[Line]
 
 
-class FailureFacts(TypedDict):
-    type: Line
-    errno: Word | None
-    text: Line
-    path: Line
-
-
 class Hello(TypedDict):
-    time: Clock
     python: Version
     executable: Line
     rejected: list[Annotated[str, Meta(pattern=r"\A[0-9]{1,3}\Z")]]
     hostname: Line
-    platform: Word
     pid: Pid
-    uid: Count | None
-    home: Line
     machine: Line
     folder: NotRequired[FilePath]
     free_bytes: NotRequired[Count]
     free_files: NotRequired[Count | None]
     noexec: NotRequired[bool]
-    folder_error: NotRequired[FailureFacts]
+    folder_error: NotRequired[Failure]
     place: NotRequired[WorkdirFacts]
 
 
@@ -194,16 +184,9 @@ class RouteEntry(TypedDict, total=False):
 
     type: Word
     dst: Required[Line]
-    src: Line
     gateway: Line
-    via: dict[Word, Line]
-    dev: Interface
-    protocol: Line
-    scope: Line
-    prefsrc: Line
     metric: Count
     table: Line | Count
-    flags: list[Word]
 
 
 Selector = Annotated[dict[Word, Line | Integer | bool | list[Line] | None], Meta(max_length=64)]
@@ -234,8 +217,6 @@ class Pinged(TypedDict, total=False):
 
 
 class Neighbour(TypedDict, total=False):
-    dst: Line
-    dev: Interface
     lladdr: Line
     state: list[Word]
 
@@ -415,8 +396,6 @@ class Counters(TypedDict):
 
 class SurveyAnswer(TypedDict):
     login: tuple[Line, Port] | None
-    system: Line
-    shell: Line | None
     speeds: dict[Interface, Count]
     nvidia_smi: Ran
     nvidia_devices: Annotated[int, Meta(ge=0, le=1 << 16)] | None
@@ -504,7 +483,6 @@ class RankProcesses(TypedDict):
     ranks: dict[Digits, RankSeen]
     busy: list[BusyProcess]
     carried: Integer | None
-    cpus: Count | None
     kernel_kills: Count | None
     kernel_says: list[Line]
     gpu_use: dict[Digits, Count] | None
@@ -512,7 +490,6 @@ class RankProcesses(TypedDict):
 
 
 class RankSamples(TypedDict):
-    pid: Pid
     states: Annotated[str, Meta(pattern=r"\A[A-Za-z]{0,1000}\Z")]
     stacks: Annotated[list[Text], Meta(max_length=1000)]
     waited: Number | None
@@ -640,6 +617,17 @@ class CleanAnswer(TypedDict):
     alive: list[Line]
 
 
+ANSWERS: dict[str, Any] = {
+    "job_control prepare": Prepared,
+    "job_control watch": Watched,
+    "job_control stop": KeptAnswer,
+    "job_control kill": KeptAnswer,
+    "job_control list": Listed,
+    "job_control clean": CleanAnswer,
+}
+"""By program; for one with several orders, by program and order."""
+
+
 class Asked(str, Generic[Told]):
     """The name of a program, with the type of its answer: a call by it returns typed fields."""
 
@@ -647,7 +635,7 @@ class Asked(str, Generic[Told]):
 
     def __new__(cls, name: str, answer: type[Told]) -> Asked[Told]:
         asked = super().__new__(cls, name)
-        asked.answer = answer
+        asked.answer = ANSWERS[name] = answer
         return asked
 
 
@@ -666,21 +654,6 @@ RANK_PROCESSES = Asked("rank_processes", RankProcesses)
 ROUTE = Asked("route", Routes)
 STACK_SAMPLES = Asked("stack_samples", StackSamples)
 SURVEY = Asked("survey", SurveyAnswer)
-
-_ONE_ANSWER: tuple[Asked[Any], ...] = (
-    *(ADAPTERS, COLLECT, COUNTERS, EPHEMERAL_PORTS, GPUS, HOST_FACTS, IBSTAT, PING, PORT, PYTHONS),
-    *(RANK_CONNECTIONS, RANK_PROCESSES, ROUTE, STACK_SAMPLES, SURVEY),
-)
-ANSWERS: Mapping[str, Any] = {
-    **{asked: asked.answer for asked in _ONE_ANSWER},
-    "job_control prepare": Prepared,
-    "job_control watch": Watched,
-    "job_control stop": KeptAnswer,
-    "job_control kill": KeptAnswer,
-    "job_control list": Listed,
-    "job_control clean": CleanAnswer,
-}
-"""By program; for one with several orders, by program and order."""
 
 
 def answer(program: str, arguments: Mapping[str, Any], said: bytes) -> dict[str, Any]:
@@ -766,9 +739,17 @@ def _few(names: list[str]) -> str:
 # Programs that keep running and send messages.
 
 
-class StepEvent(TypedDict):
+class MessageKind(TypedDict):
     event: NotRequired[Line]
     step: NotRequired[Line]
+
+
+class ProgramEvent(TypedDict):
+    event: Line
+
+
+class StepEvent(ProgramEvent):
+    step: Line
 
 
 class PortRefused(TypedDict):
@@ -823,9 +804,6 @@ class FirewallFacts(TypedDict, total=False):
     conntrack_count: Digits | None
     conntrack_max: Digits | None
     local_ports: Line | None
-    rp_filter: Line | None
-    ip_forward: Line | None
-    release: Line | None
     uid: Count
     gid: Count
     legacy_tables: dict[Word, list[Line] | None]
@@ -843,20 +821,14 @@ class RankOfWorld(TypedDict):
     world_size: Rank
 
 
-class Started(TypedDict):
-    event: Line
-    step: Line
+class Started(StepEvent):
     pid: Pid
-    host: Line
     seat: RankOfWorld
     kernel_kills: Count | None
 
 
-class Imported(TypedDict):
-    event: Line
-    step: Line
+class Imported(StepEvent):
     torch: Line
-    cuda: Line | None
     nccl: Line | None
     gpus: Count
     gpu: Line | None
@@ -876,23 +848,14 @@ class LagFacts(TypedDict):
     queued: Seconds
 
 
-class Done(TypedDict):
-    event: Line
-    step: Line
+class Done(StepEvent):
     stopped_before: NotRequired[Sizes | None]
     lag: NotRequired[LagFacts]
 
 
-class Step(TypedDict):
-    event: Line
-    step: Line
-
-
-class MeetingStep(TypedDict):
+class MeetingStep(StepEvent):
     """Where a rank dials or listens, and what it met there."""
 
-    event: Line
-    step: Line
     reason: NotRequired[Line]
     address: Line
     port: Port
@@ -924,13 +887,11 @@ class RowMessage(TypedDict):
     max_us: Seconds
 
 
-class RowDone(TypedDict):
-    event: Line
+class RowDone(ProgramEvent):
     row: RowMessage
 
 
-class Finished(TypedDict):
-    event: Line
+class Finished(ProgramEvent):
     size: Count
 
 
@@ -940,15 +901,13 @@ class WrongElement(TypedDict):
     expected: Number
 
 
-class Wrong(TypedDict):
-    event: Line
+class Wrong(ProgramEvent):
     size: Count
     count: Count
     first: WrongElement | None
 
 
-class Located(TypedDict):
-    event: Line
+class Located(ProgramEvent):
     ranks: list[Rank]
 
 
@@ -957,32 +916,27 @@ class HostMessage(TypedDict):
     machine: Line
 
 
-class World(TypedDict):
-    event: Line
+class World(ProgramEvent):
     hosts: list[HostMessage]
 
 
-class Failed(TypedDict):
-    event: Line
+class Failed(ProgramEvent):
     cause: Word | None
     text: Text
     traceback: NotRequired[list[Text]]
     at: NotRequired[RankBeat]
 
 
-class LookingUp(TypedDict):
-    event: Line
+class LookingUp(ProgramEvent):
     address: Line
     seconds: Seconds
 
 
-class LookedUp(TypedDict):
-    event: Line
+class LookedUp(ProgramEvent):
     address: Line
 
 
-class MovedMessage(TypedDict):
-    event: Line
+class MovedMessage(ProgramEvent):
     source: Rank
     destination: Rank
     gbytes: Seconds
@@ -993,17 +947,15 @@ class MovedMessage(TypedDict):
     us: NotRequired[Seconds]
 
 
-class Alone(TypedDict):
-    event: Line
+class Alone(ProgramEvent):
     rank: Rank
     gbytes: Seconds
     waited: Number
 
 
-class ScriptStopped(TypedDict):
+class ScriptStopped(ProgramEvent):
     """A launch script that started nothing; which of its reasons it was is the event itself."""
 
-    event: Line
     code: NotRequired[ExitCode]
 
 
@@ -1038,7 +990,7 @@ RANK: Descriptions = {
     "step done": Done,
     "step dialling": MeetingStep,
     "step listening": MeetingStep,
-    "step": Step,
+    "step": StepEvent,
     "beat": RankBeat,
     "row": RowDone,
     "finished": Finished,
@@ -1065,7 +1017,7 @@ def message(messages: Messages, said: bytes, *, whole: bool = True) -> dict[str,
     """
     perhaps_none = messages.among_foreign_output or not whole
     try:
-        kind = decoded(said, StepEvent)
+        kind = decoded(said, MessageKind)
     except UnexpectedAnswer:
         if perhaps_none:
             return None

@@ -246,33 +246,15 @@ class Site:
 
 def _too_late(node: Node, seconds: float) -> Unreachable:
     """The failure of a connection that did not open in this many seconds."""
+    cause, says = "ssh-timeout", f"logging in to {node.name} did not end"
     if node.connection == "slurm":
-        return unreachable_for(
-            "slurm-unreachable",
-            f"no step started on {node.name} within {seconds:.0f} s",
-            way="late",
-            node=word(node.name),
-        )
-    if node.connection == "kubernetes":
-        return unreachable_for(
-            "kubernetes-unreachable",
-            f"no session started in {node.place} within {seconds:.0f} s",
-            way="late",
-            pod=word(node.pod or "POD"),
-        )
-    if node.connection == "agent":
-        return unreachable_for(
-            "agent-lost",
-            f"the agent of {node.name} opened no stream within {seconds:.0f} s",
-            way="late",
-            node=node.name,
-        )
-    return unreachable_for(
-        "ssh-timeout",
-        f"logging in to {node.name} did not end within {seconds:.0f} s",
-        way="late",
-        node=word(node.name),
-    )
+        cause, says = "slurm-unreachable", f"no step started on {node.name}"
+    elif node.connection == "kubernetes":
+        cause, says = "kubernetes-unreachable", f"no session started in {node.place}"
+    elif node.connection == "agent":
+        cause, says = "agent-lost", f"the agent of {node.name} opened no stream"
+    says += f" within {seconds:.0f} s"
+    return unreachable_for(cause, says, way="late", node=word(node.name), pod=word(node.pod or "POD"))
 
 
 def _for_want_of_time(failure: Unreachable) -> bool:

@@ -7,7 +7,7 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -316,7 +316,7 @@ class Remote:
         if self.lost:
             raise self.lost
         if self.error:
-            raise ProgramNotStarted.of(self.error)
+            raise ProgramNotStarted(self.error)
         return Answer(
             code=self.code,
             message=self._last,
@@ -332,10 +332,6 @@ class Remote:
 class ProgramNotStarted(RuntimeError):
     """The supervisor could not do what it was asked: `error` has type, errno name, text and path."""
 
-    def __init__(self, error: dict[str, Any]) -> None:
-        self.error = error
+    def __init__(self, error: Mapping[str, Any]) -> None:
+        self.error: dict[str, Any] = {**error}
         super().__init__(f"{error.get('path', '')}: {error.get('text', '')}".strip(": "))
-
-    @classmethod
-    def of(cls, failure: Failure) -> ProgramNotStarted:
-        return cls({"type": failure.type, "errno": failure.errno, "text": failure.text, "path": failure.path})

@@ -32,6 +32,9 @@ BEAT_S = 1.0
 SILENCE_S = 6.0
 """After this long without a byte each end counts the other as lost (beats are sent every BEAT_S)."""
 
+CLOCK_S = 3.0
+"""For a beat to come back by which clocks are compared."""
+
 PAUSE_TOLD_S = 30.0
 """For this long after a pause of this machine, the pause explains a lost node."""
 
@@ -156,7 +159,7 @@ class Session:
             if reply is None:
                 raise self._lost or Unreachable(self._stream.unanswered, f"lost {self.node}", f"check {self.node}")
             if reply[0].event == "failed":
-                raise ProgramNotStarted.of(reply[0].error)
+                raise ProgramNotStarted(reply[0].error)
             return reply
 
         try:
@@ -207,16 +210,8 @@ class Session:
         remote = Remote(self, number, says, on_message=on_message, on_log=on_log, on_end=on_end, on_output=on_output)
         with self._lock:
             self._remotes[number] = remote
-        frame: Message = {"do": "start", "id": number, "argv": list(argv), "env": dict(env or {})}
-        if grace_s:
-            frame["grace"] = grace_s
-        if spared:
-            frame["spare"] = True
-        if timeout_s is not None:
-            frame["timeout"] = timeout_s
-        if cwd is not None:
-            frame["cwd"] = cwd
-        self.order(frame)
+        how = {"timeout": timeout_s, "cwd": cwd, "grace": grace_s, "spare": spared}
+        self.order({"do": "start", "id": number, "argv": list(argv), "env": dict(env or {}), **how})
         return remote
 
     def carry(self, argv: Sequence[str], hears: Hears) -> int:
@@ -309,14 +304,14 @@ class Session:
         """A file below the run's folder, its first MiB."""
         return self.ask({"do": "read", "path": path}, timeout_s=timeout_s)[1]
 
-    def clock(self, *, rounds: int = 3, timeout_s: float = 3.0) -> tuple[float, float]:
+    def clock(self) -> tuple[float, float]:
         """The node's clock minus ours, in seconds, and the uncertainty of that (half the quickest round trip)."""
-        best: tuple[float, float] | None = None
-        for _ in range(rounds):
+        found: list[tuple[float, float]] = []
+        for _ in range(3):
             self._echo = f"clock-{next(self._numbers)}"
             before = time.time()
             self.order({"do": "beat", "echo": self._echo})
-            deadline = time.monotonic() + timeout_s
+            deadline = time.monotonic() + CLOCK_S
             while True:
                 try:
                     after, beat = self._beats.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -324,11 +319,8 @@ class Session:
                     raise self._broken(f"{self.node} stopped answering") from None
                 if beat.echo == self._echo:
                     break
-            offset, doubt = beat.time - (before + after) / 2, (after - before) / 2
-            if best is None or doubt < best[1]:
-                best = (offset, doubt)
-        assert best is not None
-        return best
+            found.append((beat.time - (before + after) / 2, (after - before) / 2))
+        return min(found, key=lambda one: one[1])
 
     def beat(self, *, patience_s: float = SILENCE_S, in_time: bool = True) -> None:
         """Send a beat, and notice when the node no longer answers. Only beats that went unanswered while this process

@@ -12,11 +12,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from runbook.causes.findings import unreachable_for
 from runbook.files.node_sets import expand
@@ -24,6 +22,7 @@ from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command
+from runbook.transport.cluster_tools import LatestAnswers, printed
 from runbook.transport.stream import ProcessStream
 
 NONE = ("(null)", "None", "")
@@ -178,38 +177,26 @@ def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 
     where they tell nothing. `seconds`: how long the program took to say them."""
     seen = said(complaint)
     if _AUTH.search(complaint):
-        return _not_believed(
-            "Slurm does not accept our identity: munge made no credential, or the other side takes none of ours", seen
-        )
+        says = "Slurm does not accept our identity: munge made no credential, or the other side takes none of ours"
+        return _not_believed(says, seen)
     if node is not None and _HUNG_UP.search(complaint) and seconds > AT_ONCE_S:
-        return unreachable_for(
-            "slurm-unreachable",
-            f"slurmd on {node} took our connection, and no answer to our order came within {seconds:.0f} s: what is "
-            "larger than "
-            "one packet may not get through, or it hangs",
-            seen,
-            way="broke",
-            node=word(node),
-            on=node,
-        )
+        says = f"slurmd on {node} took our connection, and no answer to our order came within {seconds:.0f} s: what is "
+        says += "larger than one packet may not get through, or it hangs"
+        return unreachable_for("slurm-unreachable", says, seen, way="broke", node=word(node), on=node)
     if node is not None and _HUNG_UP.search(complaint):
-        return _not_believed(
-            (
-                f"slurmd on {node} took our order and hung up without an answer, as it does with a credential that "
-                "it does not accept"
-            ),
-            seen,
-        )
+        says = f"slurmd on {node} took our order and hung up without an answer, as it does with a credential that it "
+        return _not_believed(says + "does not accept", seen)
     if node is not None and _NO_SLURMD.search(complaint):
         return _no_slurmd(node, seen)
     if _CONTROLLER.search(complaint):
         return no_controller(seen)
-    says = ""
     if _UNKNOWN_JOB.search(complaint):
         says = f"Slurm knows no job {job}: it never existed, or ended longer ago than Slurm remembers"
     elif _NOT_YOURS.search(complaint):
         says = f"job {job} is not yours: Slurm starts nothing of yours in it"
-    return unreachable_for("slurm-job-unknown", says, seen, way="not-known") if says else None
+    else:
+        return None
+    return unreachable_for("slurm-job-unknown", says, seen, way="not-known")
 
 
 def silent(node: str, says: str, seen: tuple[str, ...]) -> Unreachable:
@@ -245,52 +232,42 @@ def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreac
     evidence = (*seen, *about)
     told = next((match for line in seen if (match := _CANCELLED.search(line))), None)
     why = told["why"].strip().lower() if told else ""
+    cause = "slurm-job-ended"
     if job.restarts and (job.state not in RUNNING or "requeue" in why):
-        return unreachable_for(
-            "slurm-job-ended",
-            f"job {job.id} was requeued: it ended here, and is {job.state.lower()} once more",
-            evidence,
-            way="requeued",
-            job=word(job.id),
-        )
-    if job.state == "PENDING":
-        return unreachable_for(
-            "slurm-no-allocation",
-            f"job {job.id} has not started: it has no nodes yet ({job.reason})",
-            evidence,
-            way="pending",
-            job=word(job.id),
-            pending=_pending(job.reason),
-        )
-    if job.state not in RUNNING or why:
-        # The job's state is known only once it is over; until then srun knows more.
-        over = job.state in ENDINGS
-        state = job.state if over else "TIMEOUT" if "time limit" in why else "" if why else "CANCELLED"
-        says = ENDINGS.get(state, f"Slurm ended it {why}")
-        if state == "TIMEOUT" and job.limit:
-            says += f" ({job.limit})"
-        return Unreachable(
-            "slurm-job-ended",
-            f"job {job.id} has ended: {says}",
-            NEXT.get(state, "get another one (`salloc`, `sbatch`)") + ", and run this again in it",
-            evidence,
-        )
-    if node is not None and node not in job.nodes:
-        return unreachable_for(
-            "slurm-node-not-in-job",
-            f"{node} is not among the nodes of job {job.id}",
-            evidence,
-            way="live",
-            nodes=word(",".join(job.nodes)),
-            job=word(job.id),
-            node=node,
-            what=word(f"all:!{node}"),
-        )
-    if told:
-        return unreachable_for(
-            "slurm-job-ended", f"our step on {node} was cancelled; job {job.id} itself runs on", evidence, way="step"
-        )
-    return None
+        way, says = "requeued", f"job {job.id} was requeued: it ended here, and is {job.state.lower()} once more"
+    elif job.state == "PENDING":
+        cause, way = "slurm-no-allocation", "pending"
+        says = f"job {job.id} has not started: it has no nodes yet ({job.reason})"
+    elif job.state not in RUNNING or why:
+        return _over(job, why, evidence)
+    elif node is not None and node not in job.nodes:
+        cause, way, says = "slurm-node-not-in-job", "live", f"{node} is not among the nodes of job {job.id}"
+    elif told:
+        way, says = "step", f"our step on {node} was cancelled; job {job.id} itself runs on"
+    else:
+        return None
+    return unreachable_for(
+        cause,
+        says,
+        evidence,
+        way=way,
+        job=word(job.id),
+        pending=_pending(job.reason),
+        nodes=word(",".join(job.nodes)),
+        node=node,
+        what=word(f"all:!{node}"),
+    )
+
+
+def _over(job: SlurmJob, why: str, evidence: tuple[str, ...]) -> Unreachable:
+    """The state of a job is known only once it is over; until then srun knows more: `why`."""
+    state = "TIMEOUT" if "time limit" in why else "" if why else "CANCELLED"
+    state = job.state if job.state in ENDINGS else state
+    says = ENDINGS.get(state, f"Slurm ended it {why}")
+    if state == "TIMEOUT" and job.limit:
+        says += f" ({job.limit})"
+    remedy = NEXT.get(state, "get another one (`salloc`, `sbatch`)") + ", and run this again in it"
+    return Unreachable("slurm-job-ended", f"job {job.id} has ended: {says}", remedy, evidence)
 
 
 def _pending(reason: str) -> str:
@@ -333,8 +310,6 @@ def unhealthy(node: SlurmNode, seen: tuple[str, ...] = ()) -> Unreachable | None
     )
 
 
-T = TypeVar("T")
-
 ASKED_S = 3.0
 """For a question to slurmctld. The one thread that sends all beats may have to ask it."""
 
@@ -368,8 +343,7 @@ class Allocations:
     """Opens steps for one run, and asks Slurm why one ended; what it says is used for all nodes of a job."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: dict[object, tuple[float, SlurmJob | Mapping[str, SlurmNode] | Unreachable]] = {}
+        self._answers = LatestAnswers()
 
     def connect(self, node: Node) -> SlurmStream:
         """A stream to the node's supervisor. Raises Unreachable with the cause."""
@@ -391,11 +365,11 @@ class Allocations:
         if told and told.cause == "slurm-auth-failed":
             return told  # no other of Slurm's programs would accept us either
         try:
-            job = self._ask(("job", number), lambda: job_of(number))
+            job = self._answers.ask(("job", number), FRESH_S, lambda: job_of(number))
             over = ended(job, name, seen)
             if over and job.state != "NODE_FAIL":
                 return over
-            node = self._ask(("nodes", job.nodes), lambda: nodes_of(job.nodes)).get(name)
+            node = self._answers.ask(("nodes", job.nodes), FRESH_S, lambda: nodes_of(job.nodes)).get(name)
         except Unreachable as error:
             if error.cause == "slurm-auth-failed":
                 return error
@@ -415,19 +389,6 @@ class Allocations:
             name=word(name),
             on=name,
         )
-
-    def _ask(self, key: object, question: Callable[[], T]) -> T:
-        with self._lock:
-            when, told = self._known.get(key, (-FRESH_S, None))
-            if time.monotonic() - when > FRESH_S:
-                try:
-                    told = question()  # type: ignore[assignment]
-                except Unreachable as error:
-                    told = error
-                self._known[key] = time.monotonic(), told  # type: ignore[assignment]
-        if isinstance(told, Unreachable):
-            raise told
-        return told  # type: ignore[return-value]
 
 
 class SlurmStream(ProcessStream):
@@ -457,8 +418,7 @@ class SlurmStream(ProcessStream):
 
     def why(self, says: str) -> Unreachable:
         seconds = time.monotonic() - self._begun
-        lives = self._process.poll() is None and not self._drained.is_set()
-        return self._allocations.why(self._job, self._name, says, self.complaint(), seconds, lives=lives)
+        return self._allocations.why(self._job, self._name, says, self.complaint(), seconds, lives=self.lives)
 
 
 def environment() -> dict[str, str]:
@@ -471,17 +431,7 @@ def environment() -> dict[str, str]:
 def ask(*argv: str, about: str = "", timeout_s: float = ASKED_S) -> str:
     """Run one of Slurm's programs and give what it says. Raises Unreachable. `about`: the job's number."""
     try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-            env=environment(),
-            start_new_session=True,
-        )
+        done = printed(argv, timeout_s, environment())
     except FileNotFoundError as error:
         raise no_tool(argv[0]) from error
     except subprocess.TimeoutExpired as error:
@@ -501,9 +451,7 @@ def ask(*argv: str, about: str = "", timeout_s: float = ASKED_S) -> str:
 def _no_munge() -> Unreachable | None:
     """Whether munge keeps Slurm's programs waiting: they try it for a minute before they print anything."""
     try:
-        done = subprocess.run(
-            ["munge", "-n"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASKED_S, check=False
-        )
+        done = printed(["munge", "-n"], ASKED_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return refusal(f"munge: {done.stderr}", "") if done.returncode else None

@@ -31,12 +31,12 @@ from runbook.transport.bootstrap import command
 from runbook.transport.ssh_config import LoginTarget, host_port, resolve
 from runbook.transport.ssh_dial import NO_FILES, Transport, dial, through
 from runbook.transport.ssh_errors import (
-    ChangedKey,
-    NotRemembered,
-    RevokedKey,
     TurnedAway,
-    UnknownKey,
+    changed_key,
+    key_not_kept,
     key_unusable,
+    revoked_key,
+    unknown_key,
     why,
 )
 from runbook.transport.ssh_keys import Keys, Known, KnownHosts
@@ -188,19 +188,18 @@ class Logins:
         )
         client = connection.client
         # paramiko gets no known keys, so it asks the policy about every one.
-        client.set_missing_host_key_policy(_Verify(target, known_hosts, known))
+        client.set_missing_host_key_policy(_Verify(target, name, known_hosts, known))
         try:
             connection.open()
             connection.transport.set_keepalive(5)
             wire.settimeout(LOOK_UP_S)
         except Exception as error:
-            if isinstance(error, OSError) and error.errno in NO_FILES:
-                wire.close()
-                connection.close()
-                raise
-            found = why(error, target, name, wire, client.get_transport(), keys)
+            plain = isinstance(error, Unreachable) or (isinstance(error, OSError) and error.errno in NO_FILES)
+            found = None if plain else why(error, target, name, wire, client.get_transport(), keys)
             wire.close()
             connection.close()
+            if found is None:
+                raise
             raise found from error
         return connection
 
@@ -309,27 +308,28 @@ class _Verify(paramiko.MissingHostKeyPolicy):
     """Accepts a known host key; an unknown one only with `accept-new`, and adds it to the user's own known_hosts file.
     As OpenSSH does, except that lines that could not be read count: they may have known another key."""
 
-    def __init__(self, target: LoginTarget, known_hosts: KnownHosts, known: Known) -> None:
+    def __init__(self, target: LoginTarget, name: str, known_hosts: KnownHosts, known: Known) -> None:
         self._target = target
+        self._name = name
         self._known_hosts = known_hosts
         self._known = known
 
     def missing_host_key(self, _client: object, _hostname: str, key: paramiko.PKey) -> None:
-        shown = key.asbytes()
+        shown, node = key.asbytes(), (self._target, self._name)
         if revoked := self._known.revokes(shown):
-            raise RevokedKey(key, revoked)
+            raise revoked_key(key, revoked, *node)
         if self._known.has(shown):
             return
         if self._known.keys:
-            raise ChangedKey(key, self._known.keys)
+            raise changed_key(key, self._known.keys, *node)
         if not self._target.accept_new or self._known.unread:
-            raise UnknownKey(key, self._known)
+            raise unknown_key(key, self._known, *node)
         file = self._target.new_keys_file
         if file is None:
-            raise NotRemembered(key, "no known_hosts file", "ssh_config names none of the user's own")
+            raise key_not_kept(key, "no known_hosts file", "ssh_config names none of the user's own", *node)
         try:
             other = self._known_hosts.learn(file, self._target.entry, key.get_name(), shown)
         except OSError as error:
-            raise NotRemembered(key, file, error.strerror or str(error)) from error
+            raise key_not_kept(key, file, error.strerror or str(error), *node) from error
         if other is not None:
-            raise ChangedKey(key, (other,))
+            raise changed_key(key, (other,), *node)

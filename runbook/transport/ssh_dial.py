@@ -77,6 +77,10 @@ class Wire:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._link, name)
 
+    def complaint(self) -> str:
+        """What a program that carries the connection said last."""
+        return self._link.complaint() if isinstance(self._link, ProxyCommand) else ""
+
     @property
     def quiet_s(self) -> float:
         """How long nothing has come on a connection that stands; 0 on one that was closed."""
@@ -268,36 +272,8 @@ def dial(target: LoginTarget, name: str) -> Wire:
     """A TCP connection, to distinguish errors of name, route, refusal and silence before SSH begins."""
     if target.proxy_command:
         return Wire(ProxyCommand(_filled_in(target)))
-    where = f"{target.host} port {target.port}"
     try:
         sock = _connect(target.host, target.port, target.timeout_s)
-    except socket.gaierror as error:
-        raise unreachable_for(
-            "ssh-name-unresolvable",
-            f"{name}: this machine cannot resolve {target.host!r}",
-            (f"getaddrinfo({target.host}): {error.strerror}",),
-            way="live",
-            name=name,
-        ) from error
-    except ConnectionRefusedError as error:
-        raise unreachable_for(
-            "ssh-refused",
-            f"{name}: {where} refuses the connection: the host is up, no sshd listens there",
-            (f"connect({where}): {error.strerror}",),
-            way="live",
-            name=name,
-            port=target.port,
-        ) from error
-    except TimeoutError as error:
-        raise unreachable_for(
-            "ssh-unreachable",
-            f"{name}: nothing answers at {where} within {target.timeout_s:g} s",
-            (f"connect({where}): no answer within {target.timeout_s:g} s",),
-            way="live",
-            name=name,
-            port=target.port,
-            host=word(target.host),
-        ) from error
     except OSError as error:
         if error.errno in NO_FILES:
             raise
@@ -312,29 +288,29 @@ def _filled_in(target: LoginTarget) -> str:
 
 
 def _no_way(target: LoginTarget, name: str, error: OSError) -> Unreachable:
-    code = errno.errorcode.get(error.errno or 0, "")
     where, text = f"{target.host} port {target.port}", error.strerror or str(error)
-    if error.errno == errno.EADDRNOTAVAIL and ":" not in target.host:
-        return unreachable_for(
-            "ephemeral-ports-exhausted",
-            f"{name}: this machine has no local port left to dial {where} from",
-            (f"connect({where}): {code} {text}",),
-            way="here",
-        )
-    # The same error for a neighbour that does not answer, a router's message, and iptables' `icmp-host-prohibited`.
-    rejected = error.errno in (errno.EHOSTUNREACH, errno.EACCES, errno.EPERM)
-    if rejected:
-        text += ": it is off, a router has no way to it, or a firewall rejects us"
-    return unreachable_for(
-        "ssh-unreachable",
-        f"{name}: {where} cannot be reached: {text}",
-        (f"connect({where}): {code} {error.strerror or error}",),
-        way="rejected" if rejected else "route",
-        host=target.host,
-        typed=word(target.host),
-        port=target.port,
-        name=name,
-    )
+    seen = f"connect({where}): {errno.errorcode.get(error.errno or 0, '')} {text}"
+    cause, way = "ssh-unreachable", "live"
+    if isinstance(error, socket.gaierror):
+        cause, seen = "ssh-name-unresolvable", f"getaddrinfo({target.host}): {text}"
+        says = f"this machine cannot resolve {target.host!r}"
+    elif isinstance(error, ConnectionRefusedError):
+        cause, seen = "ssh-refused", f"connect({where}): {text}"
+        says = f"{where} refuses the connection: the host is up, no sshd listens there"
+    elif isinstance(error, TimeoutError):
+        seen = f"connect({where}): no answer within {target.timeout_s:g} s"
+        says = f"nothing answers at {where} within {target.timeout_s:g} s"
+    elif error.errno == errno.EADDRNOTAVAIL and ":" not in target.host:
+        cause, way = "ephemeral-ports-exhausted", "here"
+        says = f"this machine has no local port left to dial {where} from"
+    elif error.errno in (errno.EHOSTUNREACH, errno.EACCES, errno.EPERM):
+        # The same error for a neighbour that does not answer, a router's message, and iptables' `icmp-host-prohibited`.
+        way = "rejected"
+        says = f"{where} cannot be reached: {text}: it is off, a router has no way to it, or a firewall rejects us"
+    else:
+        way, says = "route", f"{where} cannot be reached: {text}"
+    host = word(target.host)
+    return unreachable_for(cause, f"{name}: {says}", (seen,), way=way, name=name, host=host, port=target.port)
 
 
 def _answers(target: LoginTarget) -> bool:
@@ -350,58 +326,42 @@ PROHIBITED = 1  # RFC 4254, section 5.1
 
 
 def through(gateway: fabric.Connection, target: LoginTarget, name: str) -> Wire:
-    """A connection that the jump host makes for us. Its error decides which machine is at fault."""
-    where, jump = f"{target.host} port {target.port}", gateway.original_host
-    transport = gateway.transport
+    """A connection that the jump host makes for us."""
     try:
-        channel = transport.open_channel(
+        channel = gateway.transport.open_channel(
             "direct-tcpip", (target.host, target.port), ("127.0.0.1", 0), timeout=target.timeout_s
         )
     except (paramiko.SSHException, EOFError, OSError) as error:
-        code, text = transport.refusal() if isinstance(transport, Transport) else (0, "")
-        seen = (f"the jump host {jump} says: {text or error}",)
-        if not transport.is_active():
-            raise unreachable_for(
-                "ssh-jump-failed", f"{name}: the jump host {jump} hung up on us", seen, way="closed", jump=jump
-            ) from error
-        if code == PROHIBITED:
-            raise unreachable_for(
-                "ssh-jump-failed",
-                f"{name}: the jump host {jump} accepted the login and forbids connections to {where}",
-                seen,
-                way="forbidden",
-                jump=jump,
-            ) from error
-        if "not known" in text or "resolution" in text or "resolve" in text:
-            raise unreachable_for(
-                "ssh-jump-failed",
-                f"{name}: the jump host {jump} cannot resolve {target.host!r}",
-                seen,
-                way="name",
-                name=name,
-                jump=jump,
-            ) from error
-        refused = "refused" in text.lower()
-        fails = "refuses the connection" if refused else "cannot be reached"
-        if _answers(target):
-            raise unreachable_for(
-                "ssh-jump-failed",
-                f"{name}: from the jump host {jump} {where} {fails}, while it answers this machine directly",
-                seen,
-                way="no-way",
-                port=target.port,
-                jump=jump,
-                name=name,
-            ) from error
-        raise unreachable_for(
-            "ssh-refused" if refused else "ssh-unreachable",
-            f"{name}: the jump host {jump} accepted the login, but from there {where} {fails}"
-            + (": no sshd listens there" if refused else ""),
-            seen,
-            way="behind-jump",
-            jump=jump,
-            host=word(target.host),
-            port=target.port,
-            name=name,
-        ) from error
+        raise _no_way_on(gateway, target, name, error) from error
     return Wire(channel)
+
+
+def _no_way_on(gateway: fabric.Connection, target: LoginTarget, name: str, error: Exception) -> Unreachable:
+    """The jump host's error decides which machine is at fault."""
+    where, jump, transport = f"{target.host} port {target.port}", gateway.original_host, gateway.transport
+    code, text = transport.refusal() if isinstance(transport, Transport) else (0, "")
+    refused = "refused" in text.lower()
+    fails = "refuses the connection" if refused else "cannot be reached"
+    cause = "ssh-jump-failed"
+    if not transport.is_active():
+        way, says = "closed", f"the jump host {jump} hung up on us"
+    elif code == PROHIBITED:
+        way, says = "forbidden", f"the jump host {jump} accepted the login and forbids connections to {where}"
+    elif "not known" in text or "resolution" in text or "resolve" in text:
+        way, says = "name", f"the jump host {jump} cannot resolve {target.host!r}"
+    elif _answers(target):
+        way, says = "no-way", f"from the jump host {jump} {where} {fails}, while it answers this machine directly"
+    else:
+        cause, way = "ssh-refused" if refused else "ssh-unreachable", "behind-jump"
+        says = f"the jump host {jump} accepted the login, but from there {where} {fails}"
+        says += ": no sshd listens there" if refused else ""
+    return unreachable_for(
+        cause,
+        f"{name}: {says}",
+        (f"the jump host {jump} says: {text or error}",),
+        way=way,
+        jump=jump,
+        host=word(target.host),
+        port=target.port,
+        name=name,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import paramiko
@@ -12,40 +13,6 @@ from runbook.model.errors import Unreachable
 from runbook.transport.ssh_config import LoginTarget
 from runbook.transport.ssh_dial import Wire
 from runbook.transport.ssh_keys import KeyFile, Known, KnownHost
-
-
-class UnknownKey(Exception):
-    """A host key that no known_hosts file has; `known` is what they say of that host."""
-
-    def __init__(self, key: paramiko.PKey, known: Known | None = None) -> None:
-        self.key = key
-        self.known = known or Known(())
-
-
-class ChangedKey(Exception):
-    """A host key of a host that is known by others. Of another type than all of them it is a changed one as well, as in
-    OpenSSH: an attacker in between would only have to make a key of an unknown type."""
-
-    def __init__(self, key: paramiko.PKey, known: Sequence[KnownHost]) -> None:
-        self.key = key
-        self.entry = next((entry for entry in known if entry.kind == key.get_name()), known[0])
-
-
-class RevokedKey(Exception):
-    """A host key that `entry` marks as no longer trusted."""
-
-    def __init__(self, key: paramiko.PKey, entry: KnownHost) -> None:
-        self.key = key
-        self.entry = entry
-
-
-class NotRemembered(Exception):
-    """A new host key that may be trusted on first use, but cannot be saved for the next one."""
-
-    def __init__(self, key: paramiko.PKey, file: str, reason: str) -> None:
-        self.key = key
-        self.file = file
-        self.reason = reason
 
 
 class TurnedAway(Unreachable):
@@ -59,6 +26,7 @@ REFUSED_THOUGH_THERE = (
     "`from=` before the key, or PubkeyAcceptedAlgorithms"
 )
 
+_TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
 TURNED_AWAY = ("MaxStartups", "Not allowed at this time")
 """What OpenSSH says before its banner: since 8.5, and since 9.8 with PerSourcePenalties. Before that, nothing."""
 
@@ -67,7 +35,7 @@ def why(
     error: Exception,
     target: LoginTarget,
     name: str,
-    wire: Wire | None = None,
+    wire: Wire,
     transport: paramiko.Transport | None = None,
     keys: Sequence[KeyFile] = (),
 ) -> Unreachable:
@@ -77,32 +45,24 @@ def why(
     """
     said = getattr(transport, "farewell", "")
     seen = (f"{type(error).__name__}: {error}", *([f"the server hung up: {said}"] if said else []))
-    if isinstance(error, UnknownKey):
-        return _unknown(error, target, name)
-    if isinstance(error, ChangedKey):
-        return _changed(error, target, name)
-    if isinstance(error, RevokedKey):
-        return _revoked(error, target, name)
-    if isinstance(error, NotRemembered):
-        return _not_remembered(error, target, name)
     if "Too many authentication failures" in said:
         return _too_many_keys(target, name, keys, seen)
     if isinstance(error, paramiko.AuthenticationException) and "timeout" not in str(error).lower():
         return _refused(error, target, name, keys, seen)
     if isinstance(error, paramiko.SSHException) and "No authentication methods" in str(error):
         return _nothing_to_offer(target, name, keys, seen)
-    if isinstance(error, paramiko.ssh_exception.IncompatiblePeer) and wire is not None and wire.offers():
+    if isinstance(error, paramiko.ssh_exception.IncompatiblePeer) and wire.offers():
         return _nothing_in_common(error, target, name, wire, transport)
     return _before_the_login(error, target, name, wire, seen)
 
 
 def _before_the_login(
-    error: Exception, target: LoginTarget, name: str, wire: Wire | None, seen: tuple[str, ...]
+    error: Exception, target: LoginTarget, name: str, wire: Wire, seen: tuple[str, ...]
 ) -> Unreachable:
     """What the connection itself shows: a proxy that gives none, or a server that hangs up, is not an SSH server, or is
     silent."""
-    if target.proxy_command and (wire is None or not wire.heard):
-        complaint = wire.complaint() if wire is not None and hasattr(wire, "complaint") else ""
+    if target.proxy_command and not wire.heard:
+        complaint = wire.complaint()
         return unreachable_for(
             "ssh-jump-failed",
             f"{name}: the ProxyCommand of ~/.ssh/config gives no connection: `{target.proxy_command}`"
@@ -112,41 +72,27 @@ def _before_the_login(
             host=target.host,
             port=target.port,
         )
-    where = f"{target.host} port {target.port}"
-    if wire is not None and wire.ended and (not wire.words or any(words in wire.words for words in TURNED_AWAY)):
+    where, fails = f"{target.host} port {target.port}", str(error) or type(error).__name__
+    if wire.ended and (not wire.words or any(words in wire.words for words in TURNED_AWAY)):
         return _turned_away(target, name, wire.words, seen)
-    if wire is not None and wire.words and wire.banner is None:
-        return unreachable_for(
-            "ssh-handshake-failed",
-            f"{name}: {where} is not an SSH server: it says {wire.words!r}",
-            seen,
-            way="another-service",
-            name=name,
-            port=target.port,
-        )
-    silent = wire is not None and wire.quiet_s > 0.8 * target.banner_s
-    if silent or isinstance(error, TimeoutError) or "timed out" in str(error) or "timeout" in str(error).lower():
-        if wire is not None and wire.banner:
-            says = f"{name}: {where} says it is {wire.banner}, and then nothing more in time"
-        else:
-            says = (
-                f"{name}: TCP {target.port} of {target.host} opens, but the SSH server says nothing within "
-                f"{target.banner_s:g} s"
-            )
-        return unreachable_for("ssh-timeout", says, seen, way="live", name=name, port=target.port)
-    return unreachable_for(
-        "ssh-handshake-failed",
-        f"{name}: {where} answers, but the SSH handshake fails: {str(error) or type(error).__name__}",
-        (*seen, *([f"the server is {wire.banner}"] if wire is not None and wire.banner else [])),
-        way="closed",
-        name=name,
-    )
+    cause, way = "ssh-handshake-failed", "closed"
+    if wire.words and wire.banner is None:
+        way, says = "another-service", f"{where} is not an SSH server: it says {wire.words!r}"
+    elif wire.quiet_s > 0.8 * target.banner_s or isinstance(error, TimeoutError) or _TIMED_OUT.search(fails):
+        cause, way = "ssh-timeout", "live"
+        says = f"TCP {target.port} of {target.host} opens, but the SSH server says nothing within {target.banner_s:g} s"
+        if wire.banner:
+            says = f"{where} says it is {wire.banner}, and then nothing more in time"
+    else:
+        says = f"{where} answers, but the SSH handshake fails: {fails}"
+        seen += (f"the server is {wire.banner}",) if wire.banner else ()
+    return unreachable_for(cause, f"{name}: {says}", seen, way=way, name=name, port=target.port)
 
 
-def _unknown(error: UnknownKey, target: LoginTarget, name: str) -> Unreachable:
-    kind, known = error.key.get_name(), error.known
+def unknown_key(key: paramiko.PKey, known: Known, target: LoginTarget, name: str) -> Unreachable:
+    """A host key that no known_hosts file has; `known` is what they say of that host."""
     signed = [f"{entry.place}: @cert-authority {entry.hosts}" for entry in known.authorities]
-    says = f"{name}: {target.entry} shows a {kind} host key that no known_hosts file has"
+    says = f"{name}: {target.entry} shows a {key.get_name()} host key that no known_hosts file has"
     if signed:
         says += ": they trust a certificate authority for it, and runbook cannot verify host certificates"
     remedy = f"compare the fingerprint with the machine's own, then: `{_learn(target, target.known_hosts[0])}`"
@@ -163,17 +109,17 @@ def _unknown(error: UnknownKey, target: LoginTarget, name: str) -> Unreachable:
         "ssh-host-key-unknown",
         says,
         remedy,
-        (f"offered: {error.key.fingerprint}", f"looked in: {' '.join(target.known_hosts)}", *signed, *known.unread[:8]),
+        (f"offered: {key.fingerprint}", f"looked in: {' '.join(target.known_hosts)}", *signed, *known.unread[:8]),
     )
 
 
-def _not_remembered(error: NotRemembered, target: LoginTarget, name: str) -> Unreachable:
+def key_not_kept(key: paramiko.PKey, file: str, reason: str, target: LoginTarget, name: str) -> Unreachable:
+    """A new host key that may be trusted on first use, but cannot be saved for the next one."""
     return unreachable_for(
         "ssh-host-key-unknown",
-        f"{name}: {target.entry} shows a {error.key.get_name()} host key that is new, and it cannot be kept in "
-        f"{error.file}: "
-        f"{error.reason}",
-        (f"offered: {error.key.fingerprint}", f"{error.file}: {error.reason}"),
+        f"{name}: {target.entry} shows a {key.get_name()} host key that is new, and it cannot be kept in "
+        f"{file}: {reason}",
+        (f"offered: {key.fingerprint}", f"{file}: {reason}"),
         way="not-kept",
     )
 
@@ -193,28 +139,32 @@ def _learn(target: LoginTarget, file: str) -> str:
     return f"ssh-keyscan -p {target.port} {word(target.host)}{rename} >> {word(file)}"
 
 
-def _revoked(error: RevokedKey, target: LoginTarget, name: str) -> Unreachable:
+def revoked_key(key: paramiko.PKey, entry: KnownHost, target: LoginTarget, name: str) -> Unreachable:
+    """A host key that `entry` marks as no longer trusted."""
     return unreachable_for(
         "ssh-host-key-changed",
-        f"{name}: {target.entry} shows a host key that {error.entry.place} has revoked: it must not be trusted",
-        (f"offered: {error.key.fingerprint}", f"{error.entry.place}: @revoked {error.entry.hosts}"),
+        f"{name}: {target.entry} shows a host key that {entry.place} has revoked: it must not be trusted",
+        (f"offered: {key.fingerprint}", f"{entry.place}: @revoked {entry.hosts}"),
         way="revoked",
         name=name,
         learn=_learn(target, target.known_hosts[0]),
     )
 
 
-def _changed(error: ChangedKey, target: LoginTarget, name: str) -> Unreachable:
-    file = error.entry.place.rpartition(":")[0]
-    shown, known = error.key.get_name(), error.entry.kind
+def changed_key(key: paramiko.PKey, known: Sequence[KnownHost], target: LoginTarget, name: str) -> Unreachable:
+    """A host key of a host that is known by others. Of another type than all of them it is a changed one as well, as in
+    OpenSSH: an attacker in between would only have to make a key of an unknown type."""
+    shown = key.get_name()
+    entry = next((one for one in known if one.kind == shown), known[0])
+    file = entry.place.rpartition(":")[0]
     return unreachable_for(
         "ssh-host-key-changed",
         f"{name}: the host key of {target.entry} is not the one in known_hosts"
-        + (f" ({shown}, and known is one of type {known})" if shown != known else "")
+        + (f" ({shown}, and known is one of type {entry.kind})" if shown != entry.kind else "")
         + ": a reinstalled machine, another machine at this address, or an attacker in between",
         (
-            f"offered: {error.key.fingerprint} ({shown})",
-            f"expected: {error.entry.fingerprint} ({known}, {error.entry.place})",
+            f"offered: {key.fingerprint} ({shown})",
+            f"expected: {entry.fingerprint} ({entry.kind}, {entry.place})",
         ),
         way="live",
         name=name,
@@ -256,30 +206,15 @@ def _refused(
     if allowed and "publickey" not in allowed:
         words = " or ".join(sorted(set(allowed)))
         asks = "keyboard-interactive" in allowed and "taken" in str(error)
-        return unreachable_for(
-            "ssh-auth-failed",
-            f"{name}: {target.label} "
-            + (
-                "takes our key and asks for a second factor, which a run cannot type"
-                if asks
-                else f"takes no keys, {f'only {words}' if words else 'and nothing else either'}"
-            ),
-            seen,
-            way="second-factor" if asks else "no-keys",
-            name=name,
-        )
+        says = f"{target.label} takes no keys, {f'only {words}' if words else 'and nothing else either'}"
+        if asks:
+            says = f"{target.label} takes our key and asks for a second factor, which a run cannot type"
+        way = "second-factor" if asks else "no-keys"
+        return unreachable_for("ssh-auth-failed", f"{name}: {says}", seen, way=way, name=name)
     if "EOF" in str(error):
-        return unreachable_for(
-            "ssh-auth-failed",
-            (
-                f"{name}: {target.label} hangs up during our login: most likely it accepts the key and refuses the "
-                "account, which has expired or is excluded by a PAM rule"
-            ),
-            seen,
-            way="account",
-            name=name,
-            user=word(target.user),
-        )
+        says = f"{name}: {target.label} hangs up during our login: most likely it accepts the key and refuses the "
+        says += "account, which has expired or is excluded by a PAM rule"
+        return unreachable_for("ssh-auth-failed", says, seen, way="account", name=name, user=word(target.user))
     offered = [key.label for key in keys if key.wrong is None]
     file = next((key.path for key in keys if key.wrong is None), "~/.ssh/id_ed25519")
     return unreachable_for(

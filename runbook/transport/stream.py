@@ -104,6 +104,11 @@ class ProcessStream:
         with contextlib.suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
+    @property
+    def lives(self) -> bool:
+        """Whether neither the program nor what it says has ended."""
+        return self._process.poll() is None and not self._drained.is_set()
+
     def complaint(self) -> str:
         with contextlib.suppress(OSError, ValueError):
             size = os.fstat(self._stderr.fileno()).st_size
@@ -117,5 +122,5 @@ class ProcessStream:
 class LocalStream(ProcessStream):
     """Runs the bootstrap under a shell."""
 
-    def __init__(self, python: str, shell: str = "/bin/sh") -> None:
-        super().__init__([shell, "-c", command(python)])
+    def __init__(self, python: str) -> None:
+        super().__init__(["/bin/sh", "-c", command(python)])

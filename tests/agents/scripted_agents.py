@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from lab.processes import wait_until
 from websockets.sync.client import ClientConnection, connect
 
 from runbook.agent.protocol import PROTOCOL, AgentHello, Enrolment, FromAgent, FromServer, Welcome, from_server, said
@@ -76,17 +75,10 @@ def server(data: Path) -> Iterator[World]:
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
-        wait_until(lambda: running.started and (data / "agents.sock").exists())
+        wait_until("the server listens", lambda: running.started and (data / "agents.sock").exists())
         with contextlib.ExitStack() as held:
             yield World(app.state.fleet, data, settings.url, held)
     finally:
         running.should_exit = True
         thread.join(DEADLINE_S)
         assert not thread.is_alive(), "the server does not end"
-
-
-def wait_until(done: Any) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not done():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.02)

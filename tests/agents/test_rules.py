@@ -48,7 +48,7 @@ def session(workdir: Path, rules: OwnerRules, config: Mapping[str, Any] | None =
 @pytest.fixture
 def gated(tmp_path: Path) -> Iterator[Session]:
     workdir = tmp_path / "work"
-    made = session(workdir, OwnerRules(None, (str(workdir),), True))
+    made = session(workdir, OwnerRules(None, (str(workdir),), "look"))
     yield made
     made.goodbye()
     assert list(workdir.iterdir()) == []
@@ -90,7 +90,7 @@ def test_what_the_server_sends_as_a_program_is_not_run(gated: Session, tmp_path:
 )
 def test_a_runs_folder_lies_where_it_may(config: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(Unreachable):
-        session(tmp_path / "work", OwnerRules(None, (str(tmp_path / "work"),), True), config)
+        session(tmp_path / "work", OwnerRules(None, (str(tmp_path / "work"),), "look"), config)
 
 
 def opened() -> OrderFilter:
@@ -149,7 +149,7 @@ def test_rules_are_read_and_what_cannot_be_read_allows_nothing(tmp_path: Path) -
     assert read_rules(file) == OwnerRules()
     file.write_text("users: [ann]\nworkdirs: [/scratch]\ncommands: look\n")
     rules = read_rules(file)
-    assert rules == OwnerRules(frozenset({"ann"}), ("/scratch",), True)
+    assert rules == OwnerRules(frozenset({"ann"}), ("/scratch",), "look")
 
     def order(person: str, workdir: str) -> Open:
         return Open("0" * 32, "", "", workdir, person)

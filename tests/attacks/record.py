@@ -118,9 +118,7 @@ def _jobs() -> None:
     with Lab(2) as lab:
         ear = Ear(lab)
         lab.inventory(defaults={"python": lab.python_without_torch})
-        for host in lab:
-            host.run("mkdir -p ~/work", lab.user)
-            host.write("~/work/train.py", TRAIN, user=lab.user)
+        lab.work_file("train.py", TRAIN)
         run = ("run", "{playbook}", "-i", "{inventory}", "--run-dir", "{run}")
 
         def enough(change: str) -> None:

@@ -306,7 +306,7 @@ def test_a_job_whose_journal_is_damaged_is_found_by_its_marks_stopped_and_not_cl
         (job,) = order(session, "list", workdir=str(work))["jobs"]
         (one,) = job["damaged"]
         assert (one["name"], one["pids"]) == (f"attempt-01/{journal.name}", [process.pid])
-        assert "no JSON" in one["why"]
+        assert "not JSON" in one["why"]
         said = order(session, "clean", folder=job["folder"], whole=True)
         assert said == {"removed": False, "alive": [f"attempt-01/{journal.name}"]}
         assert journal.exists()

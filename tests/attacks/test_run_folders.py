@@ -8,10 +8,10 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
+from lab.processes import wait_until
 
 from runbook.engine import runfolder
 from runbook.engine.runfolder import FILES, run_folder
@@ -119,10 +119,7 @@ def test_two_runs_at_once_do_not_share_one(folder: Path) -> None:
         text=True,
     )
     try:
-        deadline = time.monotonic() + 30
-        while not (folder / "out" / "events.jsonl").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until("the first run has events", lambda: (folder / "out" / "events.jsonl").exists())
         before = (folder / "out" / "events.jsonl").stat().st_ino
         second = run(folder, "--run-dir", "out")
         assert (second.returncode, second.stdout) == (2, "")

@@ -57,9 +57,7 @@ dist.destroy_process_group()
 
 def watched(lab: Lab, rounds: int) -> list[str]:
     """`lab` has two hosts."""
-    for host in lab:
-        host.run("mkdir -p ~/work", lab.user)
-        host.write("~/work/train.py", TRAINS, user=lab.user)
+    lab.work_file("train.py", TRAINS)
     kinds = {"with `watch:`": f", watch: {{baseline: {BASELINE_S}s}}", "without": ""}
     steps: dict[str, list[Cost]] = {name: [] for name in kinds}
     shares: dict[str, list[float]] = {name: [] for name in kinds}

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,10 @@ import pytest
 from lab import CliResult, Host, Lab, runbook_cli, runbook_finish, runbook_start
 from lab.containers import ContainerLab
 from lab.fault import filter_rule
+from lab.processes import wait_until
 from profiles import one_in
 
-from .needs import containers  # noqa: F401
-
-pytestmark = [pytest.mark.lab]
+pytestmark = [pytest.mark.lab, pytest.mark.containers]
 
 CHECKS = "name: checks\nstages:\n  - check: ping\n  - check: port\n  - check: firewall\n"
 REACH = "name: reach\nstages:\n  - {name: nothing, shell: 'true'}\n"
@@ -54,17 +52,10 @@ def told(document: dict[str, Any]) -> dict[str, str]:
     return {one["node"]: one["findings"][0]["cause"] for one in outcomes if one["findings"]}
 
 
-def await_that(what: str, true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 90
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 def nothing_left(lab: ContainerLab, *hosts: Host) -> None:
     """Neither in the containers of these hosts nor beside them."""
     for host in hosts or lab.hosts:
-        await_that(f"it lives on in {host.name}: {lab.within(host)}", lambda host=host: not lab.within(host))  # type: ignore[misc]
+        wait_until(f"nothing is left in {host.name}", lambda host=host: not lab.within(host), timeout=90)  # type: ignore[misc]
         host.wait_empty(user=lab.user)
         assert lab.podman(host, "exec", "train", "find", "/root/.runbook", "-mindepth", "1") == ""
         assert list(host.path("/tmp").iterdir()) == []
@@ -192,7 +183,7 @@ def interrupted(lab: ContainerLab, strike: Callable[[int], object]) -> CliResult
     file = lab.tmp / "playbook.yml"
     file.write_text(WAIT)
     process = runbook_start(lab, "run", file, "-i", lab.inventory(), "-o", "json")
-    await_that("it never ran", lambda: all("sleep 1235" in " ".join(lab.within(host)) for host in lab))
+    wait_until("it runs", lambda: all("sleep 1235" in " ".join(lab.within(host)) for host in lab), timeout=90)
     strike(process.pid)
     return runbook_finish(process)
 
@@ -215,7 +206,7 @@ def test_a_pulled_cable_leaves_nothing(lab: ContainerLab) -> None:
 
     def strike(pid: int) -> None:
         node.cut()
-        await_that("it lives on", lambda: not lab.within(node))
+        wait_until("nothing is left", lambda: not lab.within(node), timeout=90)
         os.kill(pid, signal.SIGINT)
 
     interrupted(lab, strike)
@@ -230,7 +221,7 @@ def test_a_container_that_ends_in_the_middle_is_told_as_that(lab: ContainerLab) 
     file = lab.tmp / "playbook.yml"
     file.write_text(text)
     process = runbook_start(lab, "run", file, "-i", lab.inventory(), "-o", "json")
-    await_that("it never ran", lambda: all("sleep 1235" in " ".join(lab.within(host)) for host in lab))
+    wait_until("it runs", lambda: all("sleep 1235" in " ".join(lab.within(host)) for host in lab), timeout=90)
     lab.podman(node, "kill", "train")
     done = runbook_finish(process)
     document = done.json()
@@ -248,7 +239,7 @@ def test_when_the_way_in_is_killed_the_supervisor_inside_cleans_up(lab: Containe
     def strike(pid: int) -> None:
         client = next(pid for pid, line in node.processes("root") if line.startswith("/usr/bin/podman exec"))
         os.kill(client, signal.SIGKILL)
-        await_that("it lives on", lambda: not lab.within(node))
+        wait_until("nothing is left", lambda: not lab.within(node), timeout=90)
         os.kill(pid, signal.SIGINT)
 
     interrupted(lab, strike)

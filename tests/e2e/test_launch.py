@@ -28,9 +28,7 @@ for step in range(5000):
 @pytest.fixture
 def lab() -> Iterator[Lab]:
     with Lab(2) as made:
-        for host in made:
-            host.run("mkdir -p ~/work", made.user)
-            host.write("~/work/train.py", EXAMPLE.read_text(), user=made.user)
+        made.work_file("train.py", EXAMPLE.read_text())
         yield made
 
 
@@ -39,8 +37,7 @@ def endless(lab: Lab, request: pytest.FixtureRequest) -> Path:
     """A playbook of a job that goes on until somebody ends it."""
     if request.param == "training":
         return playbook(lab, "--steps, 5000, --pause, '0.05'")
-    for host in lab:
-        host.write("~/work/train.py", STEPS, user=lab.user)
+    lab.work_file("train.py", STEPS)
     return playbook(lab, "endless")
 
 
@@ -185,8 +182,7 @@ time.sleep(60)
 
 @pytest.mark.thorough
 def test_out_of_memory_is_tried_again_once_and_not_twice(lab: Lab) -> None:
-    for host in lab:
-        host.write("~/work/train.py", OOM, user=lab.user)
+    lab.work_file("train.py", OOM)
     done = launch(lab, playbook(lab, more=", retries: 5"), "-o", "json", node_a=1, node_b=1)
     assert done.returncode == 1, done
     assert done.json()["causes"][0] == "gpu-out-of-memory", done

@@ -24,9 +24,7 @@ FOLDER = "/shared/meet"
 @pytest.fixture
 def lab() -> Iterator[Lab]:
     with Lab(2) as made:
-        for host in made:
-            host.run("mkdir -p ~/work", made.user)
-            host.write("~/work/train.py", PROGRAM, user=made.user)
+        made.work_file("train.py", PROGRAM)
         yield made
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from lab import Host, Lab
 from lab.cli import runbook_cli, runbook_finish, runbook_start
+from lab.processes import wait_until
 from profiles import one_in
 
 pytestmark = pytest.mark.lab
@@ -120,9 +121,7 @@ class Chaos:
     def __init__(self, lab: Lab, seed: int) -> None:
         self.lab = lab
         self.chance = random.Random(seed)
-        for host in lab:
-            host.run("mkdir -p ~/work", lab.user)
-            host.write("~/work/chaos.py", PROGRAM.read_text(), user=lab.user)
+        lab.work_file("chaos.py", PROGRAM.read_text())
 
     def inject(self, number: int, name: str) -> None:
         lab, kind = self.lab, KINDS[name]
@@ -174,10 +173,7 @@ class Chaos:
         return found
 
     def await_records(self, counts: dict[str, dict[str, int]], what: str) -> None:
-        deadline = time.monotonic() + 60
-        while not all(self.records(counts).values()):
-            assert time.monotonic() < deadline, f"{what}: the job did not begin"
-            time.sleep(0.05)
+        wait_until(f"{what}: the job begins", lambda: all(self.records(counts).values()))
 
     def await_nothing(self, what: str) -> None:
         deadline = time.monotonic() + ORPHANS_S

@@ -17,9 +17,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.torch]
 @pytest.fixture
 def lab() -> Iterator[Lab]:
     with Lab(2) as made:
-        for host in made:
-            host.run("mkdir -p ~/work", made.user)
-            host.write("~/work/train.py", EXAMPLE.read_text(), user=made.user)
+        made.work_file("train.py", EXAMPLE.read_text())
         yield made
 
 

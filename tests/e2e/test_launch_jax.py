@@ -23,9 +23,7 @@ def lab() -> Iterator[Lab]:
     except NoJax as error:
         pytest.skip(f"no JAX here: {error}")
     with Lab(2, sites=[site]) as made:
-        for host in made:
-            host.run("mkdir -p ~/work", made.user)
-            host.write("~/work/train.py", EXAMPLE.read_text(), user=made.user)
+        made.work_file("train.py", EXAMPLE.read_text())
         yield made
 
 
@@ -76,8 +74,7 @@ def test_a_process_that_never_comes_is_named(lab: Lab) -> None:
     """JAX aborts those who wait, with a line that names nobody."""
     join = "    jax.distributed.initialize("
     late = EXAMPLE.read_text().replace(join, f"    time.sleep(90 if os.environ['RANK'] == '1' else 0)\n{join}")
-    for host in lab:
-        host.write("~/work/train.py", late, user=lab.user)
+    lab.work_file("train.py", late)
     done = launch(lab, playbook(lab, "--patience, '1'", JAX), "-o", "json", node_a=1, node_b=1)
     assert done.json()["causes"][0] == "ranks-missing", done
     guilty = [one for one in done.json()["stages"][-1]["outcomes"] if one["verdict"] == "fail"]
@@ -107,8 +104,7 @@ def test_a_process_that_raises_and_waits_for_the_others_is_ended_after_the_grace
     loop = "    for step in range("
     assert text.count(loop) == 1
     text = text.replace(loop, f"    if os.environ['RANK'] == '1':\n        raise RuntimeError('no more data')\n{loop}")
-    for host in lab:
-        host.write("~/work/train.py", text, user=lab.user)
+    lab.work_file("train.py", text)
     done = launch(lab, playbook(lab, more=JAX), "-o", "json", node_a=1, node_b=1)
     assert done.returncode == 1, done
     guilty = [one for one in done.json()["stages"][-1]["outcomes"] if one["verdict"] == "fail"]

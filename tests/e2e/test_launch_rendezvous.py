@@ -45,9 +45,7 @@ def program(lab: Lab, before_joining: str, *, kind: str = "torch") -> None:
     assert text.count(joins) == 1
     indent = " " * (len(joins) - len(joins.lstrip()))
     text = text.replace(joins, f"{indent}{before_joining}\n{joins}")
-    for host in lab:
-        host.run("mkdir -p ~/work", lab.user)
-        host.write("~/work/train.py", text, user=lab.user)
+    lab.work_file("train.py", text)
 
 
 def guilty(done: CliResult) -> dict[str, list[dict[str, Any]]]:

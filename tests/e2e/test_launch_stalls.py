@@ -52,9 +52,7 @@ def meddled(lab: Lab, kind: str, what: str) -> None:
     text, loop = EXAMPLES[kind].read_text().replace("\ndef main() -> None:", MEDDLED.format(what=what), 1), LOOPS[kind]
     assert text.count(loop) == 1
     text = text.replace(loop, f"{loop}\n        meddle(int(os.environ['RANK']), step)")
-    for host in lab:
-        host.run("mkdir -p ~/work", lab.user)
-        host.write("~/work/train.py", text, user=lab.user)
+    lab.work_file("train.py", text)
 
 
 def launched(lab: Lab, file: Path, ranks: int, timeout: float = 200.0) -> dict[str, Any]:

@@ -28,9 +28,7 @@ if "wait" in sys.argv or "import" in sys.argv:
 @pytest.fixture
 def lab() -> Iterator[Lab]:
     with Lab(2) as made:
-        for host in made:
-            host.run("mkdir -p ~/work", made.user)
-            host.write("~/work/train.py", PROGRAM, user=made.user)
+        made.work_file("train.py", PROGRAM)
         yield made
 
 

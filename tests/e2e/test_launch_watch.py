@@ -57,8 +57,7 @@ def held(lab: Lab, rank: int, how: str) -> None:
     text = EXAMPLE.read_text().replace("\ndef main() -> None:", HOLD.format(rank=rank, how=how), 1)
     assert text.count(HELD) == 1
     text = text.replace(HELD, f"{HELD}\n        hold(rank, step)")
-    for host in lab:
-        host.write("~/work/train.py", text, user=lab.user)
+    lab.work_file("train.py", text)
 
 
 def outcomes(told: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -87,8 +86,7 @@ def test_the_rank_that_holds_the_others_up_is_named(lab: Lab, way: str, rank: in
 @pytest.mark.thorough
 def test_a_stopped_rank_is_named_reported_and_goes_on(lab: Lab) -> None:
     """`on_stall: report`: nobody is ended, and the training passes once the rank goes on."""
-    for host in lab:
-        host.write("~/work/train.py", EXAMPLE.read_text(), user=lab.user)
+    lab.work_file("train.py", EXAMPLE.read_text())
     inventory = lab.inventory(defaults={"processes": 2})
     file = playbook(lab, "--steps, 60, --pause, '0.2'", ", watch: {stall: 5s}")
     run = runbook_start(lab, "run", file, "-i", inventory, "--run-dir", lab.tmp / "run", "-o", "json")
@@ -127,8 +125,7 @@ def test_a_retry_follows_a_stall_that_is_worth_one(lab: Lab) -> None:
 
 def test_a_program_may_write_its_steps_into_a_file(lab: Lab) -> None:
     text = "import os, time\nfor step in range(40):\n    open(os.environ['RUNBOOK_PROGRESS'], 'w').write(str(step))\n    time.sleep(0.3)\n"
-    for host in lab:
-        host.write("~/work/train.py", text, user=lab.user)
+    lab.work_file("train.py", text)
     done = launch(lab, playbook(lab, "x", ", watch: {stall: 6s, on_stall: stop}"), "-o", "jsonl", node_a=1, node_b=1)
     assert done.returncode == 0, done
     paces = [
@@ -185,8 +182,7 @@ else:
 
 
 def test_segments_that_are_sent_again_are_named_with_their_node(lab: Lab) -> None:
-    for host in lab:
-        host.write("~/work/train.py", SENDS, user=lab.user)
+    lab.work_file("train.py", SENDS)
     lab["node-b"].lose(8)
     done = launch(lab, playbook(lab, "x", ", watch: {}"), "-o", "json", node_a=1, node_b=1)
     assert done.returncode == 0, done
@@ -212,8 +208,7 @@ def main() -> None:"""
 def test_a_node_whose_cpu_is_cut_is_named(lab: Lab) -> None:
     text = EXAMPLE.read_text().replace("\ndef main() -> None:", COMPUTES, 1)
     text = text.replace(HELD, f"{HELD}\n        compute(0.03)")
-    for host in lab:
-        host.write("~/work/train.py", text, user=lab.user)
+    lab.work_file("train.py", text)
     inventory = lab.inventory(defaults={"processes": 1, "env": {"OMP_NUM_THREADS": "1"}})
     file = playbook(lab, "--steps, 1000000, --pause, '0.03'", ", watch: {baseline: 40s}")
     run = runbook_start(lab, "run", file, "-i", inventory, "--run-dir", lab.tmp / "run", "-o", "json")
@@ -275,9 +270,7 @@ for step in range(100000):
 def test_a_node_whose_network_is_slow_is_named_by_its_connections_and_its_adapter() -> None:
     """All ranks wait alike in the same call. The look comes early on, in case one was late from the beginning."""
     with Lab(3) as lab:
-        for host in lab:
-            host.run("mkdir -p ~/work", lab.user)
-            host.write("~/work/train.py", SENDS_MUCH, user=lab.user)
+        lab.work_file("train.py", SENDS_MUCH)
         file = playbook(lab, "x", ", watch: {baseline: 40s}")
         inventory = lab.inventory(defaults={"processes": 1, "env": {"OMP_NUM_THREADS": "1"}})
         run = runbook_start(lab, "run", file, "-i", inventory, "--run-dir", lab.tmp / "run", "-o", "json")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from lab import Lab, runbook_cli
 from lab.cli import runbook_start
+from lab.processes import wait_until
 
 from .e2e_types import Ran
 from .test_broken import block
@@ -36,10 +36,7 @@ def test_a_run_killed_in_the_middle_has_a_page_too(two_hosts: Lab) -> None:
     folder = two_hosts.tmp / "run"
     started = runbook_start(two_hosts, "run", playbook, "-i", two_hosts.inventory(), "--run-dir", folder)
     events = folder / "events.jsonl"
-    deadline = time.monotonic() + 60
-    while '"stage": "sleep"' not in (events.read_text() if events.exists() else ""):
-        assert time.monotonic() < deadline, "the stage never began"
-        time.sleep(0.1)
+    wait_until("the stage begins", lambda: '"stage": "sleep"' in (events.read_text() if events.exists() else ""))
     started.kill()
     started.communicate(timeout=20)
     done = runbook_cli(two_hosts, "report", folder)

@@ -416,6 +416,12 @@ class Lab:
     def __iter__(self) -> Iterator[Host]:
         return iter(self.hosts)
 
+    def work_file(self, name: str, text: str) -> None:
+        """A file of the user's own in ~/work, on every host."""
+        for host in self:
+            host.run("mkdir -p ~/work", self.user)
+            host.write(f"~/work/{name}", text, user=self.user)
+
     def data_network(self, *networks: str) -> None:
         """A second network that has no other way in: eth1 on every host, with an address (`.1`, `.2`, …) of each of
         these networks, `10.44.0.0/24` when none is named. The logins stay on eth0; see `over_data_network`.

@@ -9,8 +9,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from .needs import SEARCH_PATH
+
+T = TypeVar("T")
 
 
 class LabError(RuntimeError):
@@ -33,13 +36,15 @@ def call(argv: Sequence[str], *, stdin: str = "", timeout: float = 60.0, check: 
     return done.stdout
 
 
-def wait_until(what: str, ready: Callable[[], bool], *, timeout: float = 60.0, pause: float = 0.005) -> None:
-    """Poll `ready` until it holds; a wait without an end is how a broken lab would look like a broken product."""
+def wait_until(what: str, ready: Callable[[], T | None], *, timeout: float = 60.0, pause: float = 0.005) -> T:
+    """Poll `ready` until it holds, and give what it gave; a wait without an end is how a broken lab would look like a
+    broken product."""
     deadline = time.monotonic() + timeout
-    while not ready():
+    while not (found := ready()):
         if time.monotonic() > deadline:
             raise LabError(f"{what}: not within {timeout:g} s")
         time.sleep(pause)
+    return found
 
 
 def namespace(pid: int | str, kind: str) -> int | None:

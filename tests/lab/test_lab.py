@@ -16,6 +16,7 @@ import yaml
 from lab import CliTimeoutError, Lab, LabError, left_behind, runbook_cli, teardown
 from lab.host import ACCOUNTS, SUDOERS
 from lab.lab import CHECKOUT, _letters
+from lab.processes import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.xdist_group("lab")]
 
@@ -264,10 +265,8 @@ def test_processes_are_found_signalled_and_killed_with_their_helper(two_hosts: L
     assert a.processes() == []
     helper = a.popen(["sleep", "1000"])
     other = a.popen(["sleep", "2000"], "root")
-    deadline = time.monotonic() + 30
     # Only once both are what they shall be do they die with their helper.
-    while sorted(command for _, command in a.processes()) != ["sleep 1000", "sleep 2000"]:
-        assert time.monotonic() < deadline
+    wait_until("both run", lambda: sorted(command for _, command in a.processes()) == ["sleep 1000", "sleep 2000"])
     ((pid, cmdline),) = a.processes(two_hosts.user)
     assert cmdline == "sleep 1000"
     assert b.processes() == []
@@ -328,9 +327,7 @@ def test_nothing_is_left() -> None:
         host.popen("trap '' TERM HUP INT; setsid sleep 1000 & exec sleep 1001")
         subprocess.run(lab.ssh(host, "nohup setsid sleep 1002 >/dev/null 2>&1 &"), check=True, timeout=20)
         lab.fabric()
-        deadline = time.monotonic() + 30
-        while len(host.processes()) < 3:
-            assert time.monotonic() < deadline
+        wait_until("the fabric runs", lambda: len(host.processes()) >= 3)
         pids = [pid for pid, _ in host.processes()]
         tmp, lab_id = lab.tmp, lab.id
     assert not tmp.exists()
@@ -364,10 +361,7 @@ def test_a_killed_owner_takes_its_hosts_along_and_the_next_lab_sweeps_the_rest()
     owner.kill()
     owner.wait(timeout=30)
     owner.stdout.close()
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{pid}/exe").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until("it has ended", lambda: not Path(f"/proc/{pid}/exe").exists())
     assert teardown.namespaces(lab_id)
     with Lab(1):
         assert not teardown.namespaces(lab_id)

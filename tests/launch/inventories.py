@@ -1,4 +1,4 @@
-"""Inventories for the tests of this room."""
+"""Inventories for the tests of this room, and the environments of their ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from textwrap import dedent
 from typing import Any
 
 from runbook.files.inventory import load_inventory
-from runbook.model.inventory import Inventory, Node, Rendezvous
+from runbook.launch.ranks import layout, node_environment, rank_environment
+from runbook.model.inventory import EnvValue, Inventory, Node, Rendezvous
 
 
 def node(name: str, address: str = "10.0.0.1", **options: Any) -> Node:
@@ -22,3 +23,13 @@ def loaded(folder: Path, text: str) -> Inventory:
     file = folder / "inventory.yml"
     file.write_text(dedent(text))
     return load_inventory(file, environ={})
+
+
+def environments(inventory: Inventory) -> list[dict[str, EnvValue]]:
+    """Of every rank, in rank order."""
+    by_node = layout(inventory)
+    return [
+        {**node_environment(by_node, node_ranks), **rank_environment(rank)}
+        for node_ranks in by_node.by_node.values()
+        for rank in node_ranks.ranks
+    ]

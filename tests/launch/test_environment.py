@@ -8,28 +8,15 @@ import pytest
 
 from runbook.launch.ranks import (
     hca_expression,
-    layout,
-    node_environment,
-    rank_environment,
     socket_interface,
     socket_interfaces,
 )
-from runbook.model.inventory import EnvValue, Infiniband, Inventory, Network
+from runbook.model.inventory import EnvValue, Infiniband, Network
 from runbook.model.secrets import Secret
 
-from .inventories import cluster, node
+from .inventories import cluster, environments, node
 
 THREE = cluster(*(node(f"node-{letter}", f"10.0.0.{i}") for i, letter in enumerate("abc", 1)))
-
-
-def environments(inventory: Inventory) -> list[dict[str, EnvValue]]:
-    """Of every rank, in rank order."""
-    by_node = layout(inventory)
-    return [
-        {**node_environment(by_node, node_ranks), **rank_environment(rank)}
-        for node_ranks in by_node.by_node.values()
-        for rank in node_ranks.ranks
-    ]
 
 
 def test_what_torchrun_would_set_and_the_backend() -> None:

@@ -6,12 +6,12 @@ import ast
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from lab.processes import wait_until
 from ports import free_port
 
 from runbook.launch.preconditions import PROBE
@@ -96,10 +96,7 @@ def test_the_closing_connections_of_the_last_job_are_not_in_the_way(stack: ExitS
         accepted.close()
         assert client.recv(1) == b""
         client.close()
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and not waits(port):
-        time.sleep(0.05)
-    assert waits(port)
+    wait_until("the port waits", lambda: waits(port))
     with socket.socket() as plain, pytest.raises(OSError, match="in use"):
         plain.bind(("", port))
     assert asked("127.0.0.1", port) == (0, "")

@@ -11,13 +11,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from lab.processes import wait_until
 from profiles import examples
 
 from runbook.launch.quote import CannotQuote, Word, sh
@@ -189,9 +189,7 @@ def test_a_signal_reaches_every_rank_and_the_script_waits_for_them(
     (tmp_path / "stubborn.py").write_text(STUBBORN)
     path = written(tmp_path, "sh", processes=ranks(count), command=(*PYTHON, "./stubborn.py"))
     with subprocess.Popen([shell, str(path)], cwd=tmp_path) as process:
-        deadline = time.monotonic() + 60
-        while len(list(tmp_path.glob("ready*"))) < count and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until("all are ready", lambda: len(list(tmp_path.glob("ready*"))) == count)
         process.send_signal(number)
         assert process.wait(timeout=60) in range(20, 20 + count)  # whichever was ready first
     assert {file.name for file in tmp_path.glob("ended*")} == {f"ended{rank}" for rank in range(count)}

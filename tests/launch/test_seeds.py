@@ -11,20 +11,10 @@ from runbook.files.playbook import load_playbook
 from runbook.files.shipped_files import shipped
 from runbook.launch.job import make_job
 from runbook.launch.launchers import launch_spec
-from runbook.launch.ranks import layout, node_environment, rank_environment, rank_table
-from runbook.model.inventory import EnvValue, Inventory
+from runbook.launch.ranks import layout, rank_table
+from runbook.model.inventory import Inventory
 
-from .inventories import loaded
-
-
-def environments(inventory: Inventory) -> list[dict[str, EnvValue]]:
-    """Of every rank, in rank order."""
-    by_node = layout(inventory)
-    return [
-        {**node_environment(by_node, node_ranks), **rank_environment(rank)}
-        for node_ranks in by_node.by_node.values()
-        for rank in node_ranks.ranks
-    ]
+from .inventories import environments, loaded
 
 
 def numbers(inventory: Inventory) -> list[tuple[str, int, int, int]]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lab.cpu import limited_cpu
+from lab.processes import wait_until
 
 import runbook.node
 
@@ -46,15 +46,10 @@ def test_a_cpu_quota_shows_in_the_group_of_what_a_shell_started() -> None:
     spin = [sys.executable, "-S", "-c", "while True: pass"]
     shell = subprocess.Popen(["/bin/sh", "-c", '"$@"; exit 0', "sh", *spin])
     try:
-        deadline = time.monotonic() + 20
-        while not (inner := children(shell.pid)) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        inner = wait_until("the shell started it", lambda: children(shell.pid))
         with limited_cpu(inner, 0.05):
             before = read(pid=shell.pid)["machine"]["quota_us"]
-            deadline = time.monotonic() + 30
-            while (now := read(pid=shell.pid)["machine"]["quota_us"]) <= before and time.monotonic() < deadline:
-                time.sleep(0.2)
-            assert now > before
+            wait_until("more is held back", lambda: read(pid=shell.pid)["machine"]["quota_us"] > before)
     finally:
         for pid in children(shell.pid):
             subprocess.run(["kill", "-9", str(pid)], check=False)

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 import unicodedata
 from pathlib import Path
 from typing import Any, TextIO
@@ -15,6 +14,7 @@ from typing import Any, TextIO
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lab.processes import wait_until
 
 from runbook.model.events import Event, OutcomeReached, Progress, StageStarted
 from runbook.report.console import Console, wants
@@ -153,9 +153,7 @@ def test_a_silent_stage_is_named_while_it_runs(monkeypatch: pytest.MonkeyPatch) 
     console = Console(stream, live=False, colour=False)
     for event in Story(PAIR, "connection").begin("connection").reach(0.1, *passed(["node-a"], "joined")).events:
         console(event)
-    deadline = time.monotonic() + 10
-    while "still running" not in stream.getvalue() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until("it tells", lambda: "still running" in stream.getvalue())
     console.close()
     assert " connection   ... " in stream.getvalue()
     assert "still running, 1/2 nodes · waiting for node-b\n" in stream.getvalue()

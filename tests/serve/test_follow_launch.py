@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from lab.processes import wait_until
 from ports import free_port
 
 from serve.running import Running, running
@@ -66,11 +67,7 @@ class Page:
 
 
 def until(what: str, done: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := done()):
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.1)
-    return found
+    return wait_until(what, done, timeout=DEADLINE_S, pause=0.1)
 
 
 def prepared(folder: Path, program: str = COUNTS, more: str = "", nodes: str = "") -> Path:

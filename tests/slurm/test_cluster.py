@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ import pytest
 from lab import CliResult, Lab, gpus, runbook_cli, runbook_finish, runbook_start
 from lab.fault import filter_rule
 from lab.needs import find_library
+from lab.processes import wait_until
 from lab.slurm import SlurmLab
 
-from .needs import slurm  # noqa: F401
-
-pytestmark = [pytest.mark.lab]
+pytestmark = [pytest.mark.lab, pytest.mark.slurm]
 
 CHECKS = "name: checks\nstages:\n  - check: ping\n  - check: port\n  - check: firewall\n"
 FIREWALL = "name: firewall\nstages:\n  - check: firewall\n"
@@ -57,10 +55,7 @@ def told(document: dict[str, Any], verdict: str) -> dict[str, str]:
 
 def started(lab: Lab, words: str) -> None:
     """Wait until a program runs on every host."""
-    deadline = time.monotonic() + 60
-    while not all(any(words in command for _, command in host.processes(lab.user)) for host in lab):
-        assert time.monotonic() < deadline, "it never ran"
-        time.sleep(0.05)
+    wait_until("it runs", lambda: all(any(words in command for _, command in host.processes(lab.user)) for host in lab))
 
 
 def interrupted(lab: SlurmLab, text: str, strike: Callable[[], object]) -> dict[str, Any]:
@@ -185,10 +180,7 @@ def test_a_time_limit_is_told_as_that(lab: SlurmLab) -> None:
 def test_a_requeue_is_told_as_that(lab: SlurmLab) -> None:
     lab.slurm.user("scancel", str(lab.job))
     lab.job = int(lab.slurm.user("sbatch", "-N2", "--requeue", "--wrap", "sleep 600").split()[-1])
-    deadline = time.monotonic() + 30
-    while "RUNNING" not in lab.slurm.user("squeue", "-h", "-o", "%T"):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until("it runs", lambda: "RUNNING" in lab.slurm.user("squeue", "-h", "-o", "%T"))
     document = interrupted(lab, WAIT, lambda: lab.slurm.admin("scontrol", "requeue", str(lab.job)))
     finding = document["stages"][-1]["outcomes"][0]["findings"][0]
     assert finding["cause"] == "slurm-job-ended"

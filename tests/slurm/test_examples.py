@@ -12,9 +12,7 @@ from lab.fault import filter_rule
 from lab.lab import CHECKOUT
 from lab.slurm import SlurmLab
 
-from .needs import slurm  # noqa: F401
-
-pytestmark = [pytest.mark.lab]
+pytestmark = [pytest.mark.lab, pytest.mark.slurm]
 
 EXAMPLES = CHECKOUT / "examples" / "slurm"
 PREFLIGHT = "name: preflight\nstages:\n  - check: ping\n  - check: firewall\n"

@@ -6,9 +6,7 @@ import pytest
 from lab.fault import all_faults, missing, named
 from lab.slurm import SlurmLab
 
-from .needs import slurm  # noqa: F401
-
-pytestmark = [pytest.mark.lab, pytest.mark.torch]
+pytestmark = [pytest.mark.lab, pytest.mark.slurm, pytest.mark.torch]
 
 FAULTS = all_faults()
 QUICK = ("ib_port_disabled", "firewall_rendezvous_reset", "gpu_lost")

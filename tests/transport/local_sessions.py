@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from runbook.transport import Session
-from runbook.transport.stream import LocalStream, Stream
+from runbook.transport.bootstrap import command
+from runbook.transport.stream import LocalStream, ProcessStream, Stream
 
 RUN_ID = f"run-{os.getpid()}"
 """Of this process alone: at its end a supervisor ends whatever bears the name of its run, wherever that is on the
@@ -42,11 +43,11 @@ def session(workdir: Path, **options: object) -> Iterator[Session]:
             one.goodbye()
 
 
-class ShellStream(LocalStream):
+class ShellStream(ProcessStream):
     """As if this were the account's login shell, which sshd calls with `-c`."""
 
     def __init__(self, shell: str, python: str) -> None:
-        super().__init__(python, shell)
+        super().__init__([shell, "-c", command(python)])
 
 
 class Noisy(LocalStream):

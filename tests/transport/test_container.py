@@ -8,11 +8,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.processes import wait_until
 
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Container, Node
@@ -20,13 +20,6 @@ from runbook.transport import Session, Site
 from runbook.transport.container import ON_THE_HOST
 
 from .local_sessions import RUN_ID
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    one = Site(RUN_ID)
-    yield one
-    one.close()
 
 
 def node(workdir: Path, *entry: str) -> Node:
@@ -92,10 +85,7 @@ def test_a_way_in_that_ends_loses_the_node_and_lets_the_host_go(site: Site, tmp_
     assert lost.value.cause == "container-unreachable"
     with contextlib.suppress(ProcessLookupError):
         os.kill(waiting.pid or 0, signal.SIGKILL)
-    deadline = time.monotonic() + 30
-    while Path("/tmp", RUN_ID).exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until("the folder is removed", lambda: not Path("/tmp", RUN_ID).exists())
 
 
 def test_when_the_host_ends_the_supervisor_inside_cleans_up_first(site: Site, tmp_path: Path) -> None:
@@ -106,10 +96,7 @@ def test_when_the_host_ends_the_supervisor_inside_cleans_up_first(site: Site, tm
     assert waiting.started.wait(20)
     time.sleep(0.2)  # until the trap is set
     os.kill(int(outside_of(session).hello["pid"]), signal.SIGTERM)
-    deadline = time.monotonic() + 30
-    while folders(tmp_path):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until("the folders are removed", lambda: not folders(tmp_path))
     assert note.read_text() == "told\n"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,6 @@ from runbook.transport.pause_detector import Awake, Pause
 from .local_sessions import RUN_ID
 
 NODES = [Node(name, "127.0.0.1", connection="local") for name in ("node-a", "node-b", "node-c")]
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    one = Site(RUN_ID)
-    yield one
-    one.close()
 
 
 def test_each_gives_results_errors_and_what_is_late_by_name(site: Site) -> None:

@@ -24,8 +24,9 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node, Ssh
 from runbook.transport.ssh import Logins
 from runbook.transport.ssh_config import LoginTarget, host_port, resolve
-from runbook.transport.ssh_dial import ProxyCommand
-from runbook.transport.ssh_errors import UnknownKey, why
+from runbook.transport.ssh_dial import ProxyCommand, Wire
+from runbook.transport.ssh_errors import unknown_key, why
+from runbook.transport.ssh_keys import Known
 
 TARGET = LoginTarget(
     host="10.0.0.1",
@@ -89,6 +90,11 @@ def classes_of_paramiko() -> set[str]:
     return found
 
 
+def met(error: Exception) -> Unreachable:
+    """What an error means on a connection where nothing was heard."""
+    return why(error, TARGET, "node-a", Wire(None))
+
+
 def test_every_exception_of_paramiko_was_thought_of() -> None:
     assert classes_of_paramiko() - EXPECTED.keys() == set()
 
@@ -97,7 +103,7 @@ def test_every_exception_of_paramiko_was_thought_of() -> None:
 def test_every_exception_of_paramiko_has_a_cause(name: str) -> None:
     error, cause = EXPECTED[name]
     assert isinstance(error, Exception)
-    found = why(error, TARGET, "node-a")
+    found = met(error)
     assert found.cause == cause
     assert "node-a" in found.says
     assert found.remedy
@@ -107,7 +113,6 @@ def test_every_exception_of_paramiko_has_a_cause(name: str) -> None:
 @pytest.mark.parametrize(
     ("error", "cause"),
     [
-        (UnknownKey(KEY), "ssh-host-key-unknown"),
         (paramiko.SSHException("No authentication methods available"), "ssh-auth-failed"),
         (TimeoutError("timed out"), "ssh-timeout"),
         (paramiko.SSHException("Timeout opening channel."), "ssh-timeout"),
@@ -118,16 +123,17 @@ def test_every_exception_of_paramiko_has_a_cause(name: str) -> None:
     ],
 )
 def test_other_errors(error: Exception, cause: str) -> None:
-    assert why(error, TARGET, "node-a").cause == cause
+    assert met(error).cause == cause
     assert cause in known_causes()
 
 
 def test_a_login_that_takes_too_long_is_not_a_key_that_is_refused() -> None:
-    assert why(paramiko.AuthenticationException("Authentication timeout."), TARGET, "node-a").cause == "ssh-timeout"
+    assert met(paramiko.AuthenticationException("Authentication timeout.")).cause == "ssh-timeout"
 
 
 def test_the_remedy_for_an_unknown_key_names_the_file_and_shows_the_fingerprint() -> None:
-    found = why(UnknownKey(KEY), TARGET, "node-a")
+    found = unknown_key(KEY, Known(()), TARGET, "node-a")
+    assert found.cause == "ssh-host-key-unknown"
     assert "/home/ana/.ssh/known_hosts" in found.remedy
     assert any(KEY.fingerprint in line for line in found.evidence)
 

@@ -1,0 +1,54 @@
+"""The programs of this machine that know a cluster (scontrol, srun, kubectl): asked with a deadline, and once for many
+nodes."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from runbook.model.errors import Unreachable
+
+T = TypeVar("T")
+
+
+def printed(
+    argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """How a program ended, and what it printed. Raises FileNotFoundError, TimeoutExpired."""
+    return subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
+        env=env,
+        start_new_session=True,
+    )
+
+
+class LatestAnswers:
+    """When a job or a machine ends, all of its nodes ask at once: one question at a time, and its answer serves all."""
+
+    def __init__(self) -> None:
+        self._asking = threading.Lock()
+        self._known: dict[Hashable, tuple[float, Any]] = {}
+
+    def ask(self, key: Hashable, fresh_s: float, question: Callable[[], T]) -> T:
+        """What this question gave, or the Unreachable that it raised, not longer than `fresh_s` ago."""
+        with self._asking:
+            when, told = self._known.get(key, (0.0, None))
+            if told is None or time.monotonic() - when > fresh_s:
+                try:
+                    told = question()
+                except Unreachable as error:
+                    told = error
+                self._known[key] = time.monotonic(), told
+        if isinstance(told, Unreachable):
+            raise told
+        answer: T = told
+        return answer
