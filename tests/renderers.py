@@ -9,8 +9,10 @@ from pathlib import Path
 
 from runbook.causes.catalogue import causes
 
-RENDERERS = ("finding_for", "unreachable_for", "mend")
+RENDERERS = ("finding_for", "unreachable_for", "mend", "proves", "explains")
 NO_FIELDS = {"way", "evidence", "peers"}
+OF_SUPPORT = {"also", "about", "ports"}
+"""What `explains` takes beside the fields."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,13 @@ def rendered(file: Path) -> Iterator[Rendered]:
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     constants = [node for node in tree.body if isinstance(node, ast.Assign)]
     for call in ast.walk(tree):
-        if not isinstance(call, ast.Call) or getattr(call.func, "id", "") not in RENDERERS:
+        name = called(call) if isinstance(call, ast.Call) else ""
+        if not isinstance(call, ast.Call) or name not in RENDERERS:
             continue
+        no_fields = NO_FIELDS | OF_SUPPORT if name == "explains" else NO_FIELDS
         given = {str(keyword.arg): keyword.value for keyword in call.keywords}
-        first = getattr(call.func, "id", "") == "mend" and len(call.args) > 1
-        asked = call.args[1] if first else given.get("way", ast.Constant(""))
+        otherwise = ast.Constant("live" if name.endswith("_for") else "")
+        asked = call.args[1] if name == "mend" and len(call.args) > 1 else given.get("way", otherwise)
         places = (*constants, *(f for f in functions if f.lineno <= call.lineno <= (f.end_lineno or 0)))
         found = texts_chosen(places, call.args[0]) & causes().keys()
         ways = texts_chosen(places, asked)
@@ -42,9 +46,14 @@ def rendered(file: Path) -> Iterator[Rendered]:
             call.lineno,
             frozenset((cause, way) for cause in found for way in ways & causes()[cause].remedies.keys()),
             isinstance(call.args[0], ast.Constant) and isinstance(asked, ast.Constant),
-            {name: value for name, value in given.items() if name not in NO_FIELDS},
+            {field: value for field, value in given.items() if field not in no_fields},
             places,
         )
+
+
+def called(call: ast.Call) -> str:
+    """The name of what is called, of a module or of an object."""
+    return call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
 
 
 def texts_in(node: ast.AST) -> Iterator[ast.Constant]:
@@ -63,8 +72,17 @@ def texts_chosen(places: tuple[ast.AST, ...], value: ast.AST) -> set[str]:
     """The texts that an expression may have as its value, and those of what is assigned to its names in these
     places."""
     names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
-    constants = [node for one in assigned(places, names) for node in ast.walk(one) if isinstance(node, ast.Constant)]
+    constants = [text for one in assigned(places, names) for text in constants_in(one)]
     return {str(text.value) for text in (*texts_in(value), *constants)}
+
+
+def constants_in(node: ast.AST) -> Iterator[ast.Constant]:
+    """Of an expression, without what its conditions compare."""
+    if isinstance(node, ast.Constant):
+        yield node
+    for part in ast.iter_child_nodes(node):
+        if not (isinstance(node, ast.IfExp) and part is node.test):
+            yield from constants_in(part)
 
 
 def assigned(places: tuple[ast.AST, ...], names: set[str]) -> Iterator[ast.expr]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from renderers import assigned, rendered, texts_in
+from renderers import assigned, called, rendered, texts_in
 
 import runbook
 from runbook.causes.catalogue import KINDS, causes, fields_of
@@ -27,6 +27,7 @@ from runbook.checks.reach.gpu_faults import FAULTS
 from runbook.checks.shell import Shell
 from runbook.cli.explain import explain, stage_page, where_found
 from runbook.diagnose.all_rules import RULES, SIGNS
+from runbook.diagnose.derived_signs import DIFFER, NOT_PLACED
 from runbook.engine.plan import Choice, make_plan
 from runbook.files.compiled_schema import accepts
 from runbook.files.inventory import load_inventory
@@ -37,6 +38,7 @@ from runbook.files.yaml_document import parse_document
 from runbook.jobs.launch import Launch
 from runbook.lint.findings import rule_pages, rules
 from runbook.model.errors import FilesWrong
+from runbook.parsers.nvidia import REFUSALS
 from runbook.transport import node_answers
 
 PACKAGE = Path(runbook.__file__).parent
@@ -157,7 +159,7 @@ def test_what_logs_are_told_to_show_is_in_the_catalogue() -> None:
     signs = {sign.name for sign in SIGNS}
     sources = (PACKAGE / "diagnose").rglob("*.py")
     derived = {name for source in sources for name in re.findall(r'Hit\(\s*"([a-z-]+)"', source.read_text())}
-    derived |= {"versions-differ", "nccl-versions-differ", "mtus-differ"}
+    derived |= {name for *_, name in DIFFER} | {*NOT_PLACED.values()}
     for rule in RULES:
         assert {*rule.names, *rule.needs, *rule.unless} <= signs | derived, rule.cause
 
@@ -179,6 +181,8 @@ MAKERS = {
     "SilentPython": 0,
     "RankFailure": 0,
     "Blocked": 0,
+    "proves": 0,
+    "explains": 0,
 }
 """What is made with a cause, and which argument it is."""
 
@@ -187,7 +191,7 @@ def uses(file: Path) -> Iterator[Use]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         found: list[ast.AST] = []
         if isinstance(node, ast.Call):
-            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            name = called(node)
             if name in MAKERS and len(node.args) > MAKERS[name]:
                 found.append(node.args[MAKERS[name]])
             found += [keyword.value for keyword in node.keywords if keyword.arg == "cause"]
@@ -217,7 +221,7 @@ def test_every_cause_that_is_used_is_in_the_catalogue() -> None:
 
 OF_MANY = {"rank": {"node", "python"}, "limit": {"node"}} | {kind: {"indices"} for kind in FAULTS}
 OF_MANY |= {"signal": {"node", "log"}, "bus-error": {"node", "log"}}
-OF_MANY |= {event: {"node"} for event in STOPPED} | {way: set() for way in REASONS}
+OF_MANY |= {event: {"node"} for event in STOPPED} | {way: set() for way in (*REASONS, *(one.way for one in REFUSALS))}
 """Ways of which a program looks up the cause, and the fields that it gives."""
 
 

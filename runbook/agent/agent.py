@@ -13,7 +13,6 @@ import itertools
 import os
 import random
 import signal
-import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -148,14 +147,7 @@ class Agent:
                 failures, why = 10, ""
             except InvalidStatus as error:
                 failures, why = 10, f"the server refuses this agent (HTTP {error.response.status_code})"
-            except (
-                OSError,
-                WebSocketException,
-                TimeoutError,
-                asyncio.TimeoutError,
-                ProtocolError,
-                ssl.SSLError,
-            ) as error:
+            except (OSError, WebSocketException, asyncio.TimeoutError, ProtocolError) as error:
                 why = f"{type(error).__name__}: {error}".rstrip(": ")
             failures = 1 if time.monotonic() - began > STEADY_S else failures + 1
             pause = back_off(failures)
@@ -313,9 +305,7 @@ async def carry(
         with contextlib.suppress(ConnectionClosed):
             await socket.send(said(Ended(code)))
     finally:
-        for task in (feeding, *pumps):
-            task.cancel()
-        await asyncio.gather(feeding, *pumps, return_exceptions=True)
+        await _cancelled(feeding, *pumps)
 
 
 async def _pump(socket: ClientConnection, kind: bytes, stream: asyncio.StreamReader) -> None:

@@ -16,7 +16,7 @@ from runbook.agent.folder import AgentFolder, Identity
 from runbook.agent.protocol import DIAL_S, NAME, Enrolment, ProtocolError
 from runbook.causes.findings import unreachable_for
 from runbook.model.command_quoting import word
-from runbook.model.errors import FilesWrong, Problem, Unreachable
+from runbook.model.errors import FilesWrong, Unreachable
 
 LONGEST_ANSWER = 64 << 10
 
@@ -31,22 +31,22 @@ def enrol(folder: AgentFolder, text: str, name: str) -> Identity:
     try:
         told = Enrolment.of(text)
     except ProtocolError as error:
-        raise FilesWrong([Problem("agent.enrol", str(error))]) from None
+        raise FilesWrong.of("agent.enrol", str(error)) from None
     if not NAME.match(name):
         fix = "name the node: `runbook agent enrol STRING --name gn01`"
-        raise FilesWrong([Problem("agent.enrol", f"a node cannot be called {name!r}", None, fix)])
+        raise FilesWrong.of("agent.enrol", f"a node cannot be called {name!r}", help=fix)
     certificate = certificate_of(told) if told.certificate else None
     pinned = Identity(name, told.url, "", certificate)
     status, body = _post(pinned, {"secret": told.secret, "name": name})
     if status != 200:
-        raise FilesWrong([Problem("agent.enrol", f"{told.url} says: {_reason(status, body)}")])
+        raise FilesWrong.of("agent.enrol", f"{told.url} says: {_reason(status, body)}")
     try:
         answer = msgspec.json.decode(body, type=EnrolmentAnswer)
     except ValueError as error:
-        raise FilesWrong([Problem("agent.enrol", f"{told.url} is not a runbook server: {error}")]) from None
+        raise FilesWrong.of("agent.enrol", f"{told.url} is not a runbook server: {error}") from None
     identity = Identity(answer.name, told.url, answer.token, certificate)
     if not NAME.match(identity.name) or not identity.token.isascii() or not identity.token:
-        raise FilesWrong([Problem("agent.enrol", f"{told.url} gives an answer that is not a runbook server's")])
+        raise FilesWrong.of("agent.enrol", f"{told.url} gives an answer that is not a runbook server's")
     folder.remember(identity)
     return identity
 
@@ -71,7 +71,7 @@ def certificate_of(told: Enrolment) -> str:
             "take a new string from the server itself; if it differs again, the connection between this host "
             "and the server is intercepted"
         )
-        raise FilesWrong([Problem("agent.certificate", why, None, fix)])
+        raise FilesWrong.of("agent.certificate", why, help=fix)
     return ssl.DER_cert_to_PEM_cert(der)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from runbook.agent.protocol import NAME
-from runbook.model.errors import FilesWrong, Problem
+from runbook.model.errors import FilesWrong
 from runbook.node import own_files
 from runbook.node.proc import this_machine
 
@@ -77,9 +77,9 @@ class AgentFolder:
         except (OSError, ValueError) as error:
             why = f"{self._identity} cannot be used: {getattr(error, 'strerror', None) or error}"
             fix = "`runbook agent uninstall`, and enrol this host again"
-            raise FilesWrong([Problem("agent.identity", why, None, fix)]) from None
+            raise FilesWrong.of("agent.identity", why, help=fix) from None
         if not NAME.match(identity.name):
-            raise FilesWrong([Problem("agent.identity", f"{self._identity} holds no name of a node")])
+            raise FilesWrong.of("agent.identity", f"{self._identity} holds no name of a node")
         return identity
 
     def remember(self, identity: Identity) -> None:
@@ -123,9 +123,7 @@ class AgentFolder:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 why = f"an agent of {self.path} runs already"
-                raise FilesWrong(
-                    [Problem("agent.runs-already", why, None, "`runbook agent status` shows it")]
-                ) from None
+                raise FilesWrong.of("agent.runs-already", why, help="`runbook agent status` shows it") from None
             yield
 
     def _locked(self) -> bool:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runbook.model.errors import FilesWrong, Problem
+from runbook.model.errors import FilesWrong
 
 UNIT = "runbook-agent.service"
 SYSTEM = Path("/etc/systemd/system")
@@ -109,7 +109,7 @@ def owner(named: str | None) -> str | None:
     FilesWrong."""
     if os.geteuid() != 0:
         if named not in (None, pwd.getpwuid(os.getuid()).pw_name):
-            raise FilesWrong([Problem("agent.install", "only root can install a unit for another user")])
+            raise FilesWrong.of("agent.install", "only root can install a unit for another user")
         return None
     user = named or os.environ.get("SUDO_USER", "")
     try:
@@ -118,7 +118,7 @@ def owner(named: str | None) -> str | None:
         entry = None
     if entry is None or entry.pw_uid == 0:
         fix = "name an ordinary user: `sudo runbook agent install --systemd --user ubuntu`"
-        raise FilesWrong([Problem("agent.install", "the agent runs as an ordinary user, never as root", None, fix)])
+        raise FilesWrong.of("agent.install", "the agent runs as an ordinary user, never as root", help=fix)
     return user
 
 

@@ -19,7 +19,7 @@ from runbook.checks.ranks.outcomes import outcomes_of_halt, stragglers
 from runbook.checks.ranks.pool import RankMember, RankPool, dismiss_pool, start_pool
 from runbook.checks.ranks.stuck import TOO_SLOW
 from runbook.model.units import bytes_text, seconds_text, significant
-from runbook.model.verdict import Finding, Outcome
+from runbook.model.verdict import Finding, Outcome, outcomes_of
 
 STALL_S = 4.0
 CONNECTING_S = {"gloo": 0.0, "nccl": 10.0}
@@ -344,21 +344,7 @@ def wrong_data(pool: RankPool, at: Context) -> list[Outcome] | None:
         why = "every rank received wrong sums, and no rank's contribution explains it"
     nodes = {member.rank.node for member in blamed}
     culprits = ", ".join(sorted(nodes))
-    finding = finding_for(
-        "allreduce-wrong-data", f"AllReduce gave wrong results: {why}", details, way="live", culprits=culprits
-    )
-    return [
-        Outcome.failed(node.name, finding)
-        if node.name in nodes
-        else Outcome.unknown(
-            node.name,
-            finding_for(
-                "peer-died",
-                f"not judged: the sums are wrong because of {culprits}",
-                peers=tuple(sorted(nodes)),
-                way="live",
-                node=culprits,
-            ),
-        )
-        for node in at.nodes
-    ]
+    finding = finding_for("allreduce-wrong-data", f"AllReduce gave wrong results: {why}", details, culprits=culprits)
+    says = f"not judged: the sums are wrong because of {culprits}"
+    waited = finding_for("peer-died", says, peers=tuple(sorted(nodes)), node=culprits)
+    return outcomes_of(at.names, {name: [finding] for name in nodes}, waited)

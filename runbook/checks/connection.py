@@ -21,7 +21,7 @@ from runbook.files.address import is_loopback
 from runbook.launch.ranks import dialled_address
 from runbook.model.bounded_regex import bounded
 from runbook.model.command_quoting import word
-from runbook.model.verdict import Finding, Outcome
+from runbook.model.verdict import Finding, Outcome, outcomes_of
 from runbook.node.proc import this_machine
 
 LONGEST_LINE = 4096
@@ -70,22 +70,17 @@ def over_tcp(pool: RankPool, at: Context) -> list[Outcome] | None:
     """Outcomes where the inventory has InfiniBand and NCCL says in a rank's log that it took TCP instead."""
     if at.inventory.infiniband is None or at.inventory.rendezvous.backend != "nccl":
         return None
-    found: dict[str, Finding] = {}
+    found: dict[str, list[Finding]] = {}
     for member in pool.members:
         log = Path(log_name(pool, member))
         if member.rank.node in found or not log.is_file():
             continue
         with log.open(errors="replace") as file:  # which may be long, and of one line
             if finding := socket_fallback(member.rank.node, iter(lambda: file.readline(LONGEST_LINE), "")):
-                found[member.rank.node] = finding
+                found[member.rank.node] = [finding]
     if not found:
         return None
-    return [
-        Outcome.failed(node.name, found[node.name])
-        if node.name in found
-        else Outcome.passed(node.name, "its ranks joined, and do not say that they use TCP")
-        for node in at.nodes
-    ]
+    return outcomes_of(at.names, found, "its ranks joined, and do not say that they use TCP")
 
 
 def join(pool: RankPool, at: Context, stall_s: float = STALL_S) -> list[Outcome] | None:
@@ -161,18 +156,10 @@ def with_bystanders(pool: RankPool, findings: Mapping[str, list[Finding]]) -> li
     """The findings by node, and for every other node that its ranks waited."""
     progress = tuple(f"{member.label}: {member.step}" for member in pool.members[:16])
     others = tuple(findings)
-    waited = finding_for(
-        "ranks-missing",
-        f"not judged: waited for {', '.join(others)}",
-        progress,
-        others,
-        way="others",
-        others=", ".join(others),
-    )
-    return [
-        Outcome.failed(node.name, *findings[node.name]) if node.name in findings else Outcome.unknown(node.name, waited)
-        for node in pool.inventory.nodes
-    ]
+    names = ", ".join(others)
+    says = f"not judged: waited for {names}"
+    waited = finding_for("ranks-missing", says, progress, others, way="others", others=names)
+    return outcomes_of((node.name for node in pool.inventory.nodes), findings, waited)
 
 
 def misnumbered(pool: RankPool) -> list[Outcome] | None:
@@ -189,15 +176,9 @@ def misnumbered(pool: RankPool) -> list[Outcome] | None:
             if started_as["rank"] != member.rank.rank
             else ("WORLD_SIZE", started_as["world_size"], world, "world-size-mismatch")
         )
-        found.setdefault(node, []).append(
-            finding_for(
-                cause,
-                f"{member.label} started with {name}={told} instead of {right}: something on {node} sets {name}",
-                (f"{member.label} started with RANK={started_as['rank']} WORLD_SIZE={started_as['world_size']}",),
-                way="set-there",
-                node=node,
-            )
-        )
+        says = f"{member.label} started with {name}={told} instead of {right}: something on {node} sets {name}"
+        seen = (f"{member.label} started with RANK={started_as['rank']} WORLD_SIZE={started_as['world_size']}",)
+        found.setdefault(node, []).append(finding_for(cause, says, seen, way="set-there", node=node))
     return with_bystanders(pool, found) if found else None
 
 
@@ -217,12 +198,9 @@ def never_came(pool: RankPool) -> dict[str, Finding]:
     found: dict[str, Finding] = {}
     for member in pool.members:
         if "imported" not in member.steps:
+            says = f"{member.label} never came: last step {member.step}"
             found[member.rank.node] = finding_for(
-                "ranks-missing",
-                f"{member.label} never came: last step {member.step}",
-                pool.lines(member) or ("it printed nothing",),
-                way="torch",
-                node=member.rank.node,
+                "ranks-missing", says, pool.lines(member) or ("it printed nothing",), way="torch", node=member.rank.node
             )
     return found
 
@@ -285,7 +263,6 @@ def closed_to_each_other(pool: RankPool, where: str) -> dict[str, Finding]:
                 f"as far as '{member.step}'",
                 tuple(f"{m.label}: {m.step}" for m in pool.members[:8]),
                 peers,
-                way="live",
             )
     return findings
 
@@ -305,47 +282,22 @@ def cannot_dial(member: RankMember, reason: str, where: str, master: str, port: 
     node = member.rank.node
     evidence = (f"{member.label} dialled {where}: {reason}",)
     if reason.startswith("unresolvable"):
-        return finding_for(
-            "name-unresolvable",
-            f"{node} cannot resolve the rendezvous address {where}",
-            evidence,
-            (master,),
-            way="rendezvous",
-            node=node,
-        )
+        says = f"{node} cannot resolve the rendezvous address {where}"
+        return finding_for("name-unresolvable", says, evidence, (master,), way="rendezvous", node=node)
     if reason.startswith("no local port"):
-        return finding_for(
-            "ephemeral-ports-exhausted",
-            f"{node} has no local port left to dial {where} from: its kernel hands out too few, or all are taken",
-            evidence,
-            (master,),
-            way="node",
-            node=node,
-        )
-    if reason == "refused":
-        return finding_for(
-            "firewall-reject",
-            f"{node} is refused at {where}, although rank 0 listens there: a rule rejects it, or the address leads to "
-            "another machine",
-            evidence,
-            (master,),
-            way="joining",
-            master=master,
-            port=port,
-            node=node,
-        )
+        says = f"{node} has no local port left to dial {where} from: its kernel hands out too few, or all are taken"
+        return finding_for("ephemeral-ports-exhausted", says, evidence, (master,), way="node", node=node)
     if reason.startswith("unreachable"):
         return finding_for("no-route", f"{node} has no way to {where}: {reason}", evidence, (master,), way="there")
-    return finding_for(
-        "firewall-drop",
-        f"{node} gets no answer from {where}, although rank 0 listens there: something drops the packets",
-        evidence,
-        (master,),
-        way="joining",
-        master=master,
-        port=port,
-        node=node,
-    )
+    cause = "firewall-drop"
+    says = f"{node} gets no answer from {where}, although rank 0 listens there: something drops the packets"
+    if reason == "refused":
+        cause = "firewall-reject"
+        says = (
+            f"{node} is refused at {where}, although rank 0 listens there: a rule rejects it, or the address leads to "
+        )
+        says += "another machine"
+    return finding_for(cause, says, evidence, (master,), way="joining", master=master, port=port, node=node)
 
 
 def _meant(at: Context) -> bool:
@@ -365,41 +317,25 @@ def wrong_hosts(pool: RankPool, at: Context) -> list[Outcome] | None:
     if world is None:
         return None
     hosts = world["hosts"]
-    found: dict[str, Finding] = {}
+    found: dict[str, list[Finding]] = {}
     for member in pool.members:
         expected = at.machine(member.rank.node)
         got = hosts[member.rank.rank]
         if got["machine"] != expected:
-            found[member.rank.node] = finding_for(
-                "solo-world",
-                f"{member.label} joined from {got['host']}, which is not the machine that {member.rank.node} is",
-                (f"expected {expected}, got {got['machine']}",),
-                way="place-taken",
-            )
+            says = f"{member.label} joined from {got['host']}, which is not the machine that {member.rank.node} is"
+            seen = f"expected {expected}, got {got['machine']}"
+            found[member.rank.node] = [finding_for("solo-world", says, (seen,), way="place-taken")]
     machines: dict[str, str] = {}
     meant = _meant(at)
     for node in at.nodes:
-        first = machines.setdefault(at.machine(node.name), node.name)
-        if first != node.name and not meant:
-            found.setdefault(
-                node.name,
-                finding_for(
-                    "solo-world",
-                    f"{node.name} and {first} are one machine: their ranks never crossed a network",
-                    (f"both report machine {at.machine(node.name)}",),
-                    (first,),
-                    way="one-machine",
-                    node=node.name,
-                ),
-            )
-    if not found:
-        return None
-    return [
-        Outcome.failed(node.name, found[node.name])
-        if node.name in found
-        else Outcome.passed(node.name, "its ranks joined from the right host")
-        for node in at.nodes
-    ]
+        name, machine = node.name, at.machine(node.name)
+        first = machines.setdefault(machine, name)
+        if first != name and not meant:
+            says = f"{name} and {first} are one machine: their ranks never crossed a network"
+            seen = f"both report machine {machine}"
+            one = finding_for("solo-world", says, (seen,), (first,), way="one-machine", node=name)
+            found.setdefault(name, [one])
+    return outcomes_of(at.names, found, "its ranks joined from the right host") if found else None
 
 
 OVER_TCP = bounded(r"NCCL INFO .*(?:\bvia NET/Socket/\d|Using network Socket\b)")
@@ -436,9 +372,6 @@ def socket_fallback(node: str, lines: Iterable[str]) -> Finding | None:
         return None
     way = next((way for way in REASONS if way in said), "untold")
     told = f": {REASONS[way][1]}" if way in said else ", and does not say why"
-    return finding_for(
-        "ib-not-used-socket-fallback",
-        f"NCCL on {node} moves its data over TCP instead of InfiniBand{told}",
-        tuple(dict.fromkeys([*([said[way]] if way in said else []), *over_tcp])),
-        way=way,
-    )
+    says = f"NCCL on {node} moves its data over TCP instead of InfiniBand{told}"
+    seen = tuple(dict.fromkeys([*([said[way]] if way in said else []), *over_tcp]))
+    return finding_for("ib-not-used-socket-fallback", says, seen, way=way)

@@ -91,6 +91,10 @@ class Context:
         return self.inventory.nodes
 
     @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(node.name for node in self.nodes)
+
+    @property
     def stopping(self) -> threading.Event:
         return self.run.stopping
 
@@ -216,52 +220,30 @@ def no_answer(node: str, program: str, got: object) -> Outcome:
         return Outcome.failed(node, finding) if isinstance(got, NoPython) else Outcome.unknown(node, finding)
     if isinstance(got, (ProgramNotStarted, Answer)) and (met := limit_met(node, program, *_refusal(got))):
         return Outcome.failed(node, met)
-    if isinstance(got, ProgramNotStarted) and _about_the_folder(got.error):
-        return Outcome.failed(node, folder_finding(node, got.error))
+    evidence: tuple[str, ...] = ()
+    path = ""
     if isinstance(got, ProgramNotStarted):
-        kind, path, no_memory = got.error.get("type"), got.error.get("path"), got.error.get("type") == "MemoryError"
-        way = "file" if got.error.get("errno") and path else "bug"
-        finding = finding_for(
-            "tool-output-unknown",
-            f"the {program} program failed on {node}: {kind}: {got.error.get('text')}{f' ({path})' if path else ''}",
-            (str(got.error),),
-            way="memory" if no_memory or got.error.get("errno") == "ENOMEM" else way,
-            node=node,
-            path=word(path),
-        )
-        return Outcome.unknown(node, finding)
-    if isinstance(got, TimeoutError) or (isinstance(got, Answer) and got.timed_out):
-        return Outcome.unknown(
-            node,
-            finding_for(
-                "tool-output-unknown", f"the {program} program on {node} did not finish in time", way="late", node=node
-            ),
-        )
-    if isinstance(got, Answer):
+        if _about_the_folder(got.error):
+            return Outcome.failed(node, folder_finding(node, got.error))
+        kind, errno, path = got.error.get("type"), got.error.get("errno"), got.error.get("path") or ""
+        says = f"the {program} program failed on {node}: {kind}: {got.error.get('text')}{f' ({path})' if path else ''}"
+        evidence = (str(got.error),)
+        way = "memory" if kind == "MemoryError" or errno == "ENOMEM" else "file" if errno and path else "bug"
+    elif isinstance(got, TimeoutError) or (isinstance(got, Answer) and got.timed_out):
+        says, way = f"the {program} program on {node} did not finish in time", "late"
+    elif isinstance(got, Answer):
+        says, way = f"the {program} program on {node} ended with code {got.code} and gave no answer", "crashed"
         evidence = tuple((got.stderr or got.stdout).strip().splitlines()[-6:])
-        return Outcome.unknown(
-            node,
-            finding_for(
-                "tool-output-unknown",
-                f"the {program} program on {node} ended with code {got.code} and gave no answer",
-                evidence,
-                way="crashed",
-            ),
-        )
-    if isinstance(got, Exception):
+    elif isinstance(got, Exception):
         # An error about one node must not hide what is known of the others.
+        says = f"what the {program} program said of {node} could not be judged: {type(got).__name__}: {got}"
         where = traceback.extract_tb(got.__traceback__)[-1:]
-        return Outcome.unknown(
-            node,
-            finding_for(
-                "tool-output-unknown",
-                f"what the {program} program said of {node} could not be judged: {type(got).__name__}: {got}",
-                tuple(f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in where),
-                way="stranger",
-                node=node,
-            ),
-        )
-    raise TypeError(f"{program} on {node} gave {got!r}")
+        evidence = tuple(f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in where)
+        way = "stranger"
+    else:
+        raise TypeError(f"{program} on {node} gave {got!r}")
+    finding = finding_for("tool-output-unknown", says, evidence, way=way, node=node, path=word(path))
+    return Outcome.unknown(node, finding)
 
 
 def _refusal(got: ProgramNotStarted | Answer) -> tuple[str, str]:
@@ -286,15 +268,8 @@ def folder_finding(node: str, error: Mapping[str, str]) -> Finding:
     path = error.get("path") or "the workdir"
     said = (f"{path}: {error.get('text')} ({error.get('errno') or error.get('type')})",)
     if error.get("type") == NOT_SAFE:
-        return finding_for(
-            "workdir-not-safe",
-            f"another user of {node} could change what is put into the workdir and run there: {path}: "
-            f"{error.get('text')}",
-            said,
-            way="live",
-            node=node,
-            path=word(path),
-        )
+        says = f"another user of {node} could change what is put into the workdir and run there: {path}: "
+        return finding_for("workdir-not-safe", f"{says}{error.get('text')}", said, node=node, path=word(path))
     if error.get("errno") in ("ENOSPC", "EDQUOT"):
         return finding_for(
             "disk-full", f"there is no room left for {path} on {node}", said, way="run-folder", path=word(path)
@@ -348,13 +323,9 @@ def limit_met(node: str, program: str, errno: str, words: str) -> Finding | None
         said = limit.words.search(words)
         if errno in limit.errnos or (said and not errno):
             shown = next((line.strip() for line in words.splitlines() if limit.words.search(line)), words.strip())
-            return finding_for(
-                limit.cause,
-                limit.says.format(node=node, program=program),
-                (f"{shown[:200]}{f' ({errno})' if errno else ''}",),
-                way="limit",
-                node=node,
-            )
+            says = limit.says.format(node=node, program=program)
+            seen = (f"{shown[:200]}{f' ({errno})' if errno else ''}",)
+            return finding_for(limit.cause, says, seen, way="limit", node=node)
     return None
 
 

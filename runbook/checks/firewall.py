@@ -216,12 +216,7 @@ def occupied(node: Node, errors: Sequence[Facts]) -> list[Finding]:
         return []
     port, errno = errors[0]["port"], errors[0]["errno"]
     others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    finding = finding_for(
-        "port-in-use",
-        f"port {port}{others} of {node.name} was taken, so our program could not listen on it",
-        (f"bind({port}): {errno}",),
-        way="ours",
-        port=port,
-        node=node.name,
-    )
+    says = f"port {port}{others} of {node.name} was taken, so our program could not listen on it"
+    seen = (f"bind({port}): {errno}",)
+    finding = finding_for("port-in-use", says, seen, way="ours", port=port, node=node.name)
     return [finding]

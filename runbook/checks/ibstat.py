@@ -171,13 +171,9 @@ def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], list
 def incomplete(node: Node, tool: Mapping[str, Any], why: str) -> Finding:
     """What ibstat printed shows no fault, and is not all there is."""
     said = f"{tool.get('err') or ''}\n{tool.get('out') or ''}".strip().splitlines()
-    return finding_for(
-        "tool-output-unknown",
-        f"ibstat on {node.name} does not tell of every port (exit {tool.get('code')}): {why}",
-        tuple(line.strip() for line in said[:3] + said[3:][-5:]),
-        way="ibstat",
-        node=node.name,
-    )
+    says = f"ibstat on {node.name} does not tell of every port (exit {tool.get('code')}): {why}"
+    seen = tuple(line.strip() for line in said[:3] + said[3:][-5:])
+    return finding_for("tool-output-unknown", says, seen, way="ibstat", node=node.name)
 
 
 def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
@@ -192,47 +188,23 @@ def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
     silent = tool.get("code") == 0 and not text and not tool.get("missing")
     no_driver = any("/dev/infiniband" in line and "no such file" in line.lower() for line in said)
     if (sysfs == {} or silent or no_driver) and not tool.get("timed_out"):
-        return Outcome.failed(
-            node.name,
-            finding_for(
-                "ib-no-device",
-                f"{node.name} has no InfiniBand device"
-                + (": its card is there, and no driver has taken it" if cards else ""),
-                (*(said or ("ibstat lists no adapter",)), *on_bus),
-                way="driver" if cards else "card",
-            ),
-        )
+        says = f"{node.name} has no InfiniBand device"
+        says += ": its card is there, and no driver has taken it" if cards else ""
+        seen = (*(said or ("ibstat lists no adapter",)), *on_bus)
+        return Outcome.failed(node.name, finding_for("ib-no-device", says, seen, way="driver" if cards else "card"))
+    cause, way = "tool-output-unknown", "ibstat"
     if tool.get("missing"):
-        return Outcome.unknown(
-            node.name,
-            finding_for(
-                "tool-missing",
-                f"{node.name} has no ibstat, and its kernel shows no /sys/class/infiniband to read instead",
-                ("ibstat is neither on PATH nor in /usr/sbin", *on_bus),
-                way="ibstat",
-            ),
-        )
-    if tool.get("timed_out"):
-        return Outcome.unknown(
-            node.name,
-            finding_for(
-                "tool-output-unknown",
-                f"ibstat does not return on {node.name}, and its kernel shows no port in /sys/class/infiniband",
-                ("ibstat: no answer within 8 s", *on_bus),
-                way="ibstat-hangs",
-                node=node.name,
-            ),
-        )
-    return Outcome.unknown(
-        node.name,
-        finding_for(
-            "tool-output-unknown",
-            f"ibstat on {node.name} printed what is not understood (exit {tool.get('code')})",
-            said or ("it printed nothing",),
-            way="ibstat",
-            node=node.name,
-        ),
-    )
+        says = f"{node.name} has no ibstat, and its kernel shows no /sys/class/infiniband to read instead"
+        seen = ("ibstat is neither on PATH nor in /usr/sbin", *on_bus)
+        cause = "tool-missing"
+    elif tool.get("timed_out"):
+        says = f"ibstat does not return on {node.name}, and its kernel shows no port in /sys/class/infiniband"
+        seen = ("ibstat: no answer within 8 s", *on_bus)
+        way = "ibstat-hangs"
+    else:
+        says = f"ibstat on {node.name} printed what is not understood (exit {tool.get('code')})"
+        seen = said or ("it printed nothing",)
+    return Outcome.unknown(node.name, finding_for(cause, says, seen, way=way, node=node.name))
 
 
 def faults(node: Node, chosen: Sequence[Port], min_rate: float | None) -> list[Finding]:
@@ -245,10 +217,7 @@ def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
     seen = (f"{port.name}: State {state}, Physical state {physical}, Rate {port.detail or rate(port)}",)
     if port.cause == "ib-port-initializing":
         return finding_for(
-            "ib-port-initializing",
-            f"{where} is {state}: the link is up, but no subnet manager has set it up",
-            seen,
-            way="live",
+            "ib-port-initializing", f"{where} is {state}: the link is up, but no subnet manager has set it up", seen
         )
     if port.cause == "ib-port-not-active":
         way = {"disabled": "disabled", "linkerrorrecovery": "unsteady"}.get(port.physical, "cable")
@@ -263,12 +232,8 @@ def fault(node: Node, port: Port, min_rate: float | None) -> Finding | None:
         )
     if min_rate and port.rate_gbps is not None and port.rate_gbps < min_rate:
         narrow = " over one lane instead of four" if "(1X" in port.detail else ""
-        return finding_for(
-            "ib-rate-low",
-            f"{where} runs at {port.rate_gbps:g} Gbit/s{narrow}, not at the promised {min_rate:g}",
-            seen,
-            way="slow",
-        )
+        says = f"{where} runs at {port.rate_gbps:g} Gbit/s{narrow}, not at the promised {min_rate:g}"
+        return finding_for("ib-rate-low", says, seen, way="slow")
     if min_rate and port.rate_gbps is None:
         return finding_for("ib-rate-low", f"{where} shows no rate", seen, way="no-rate", hca=word(port.hca))
     return None
@@ -329,41 +294,24 @@ def gid_findings(
             continue
         listed = tuple(f"GID {n}: {e.get('gid')} ({e.get('type')}, {e.get('ndev')})" for n, e in table.items())[:8]
         good = [n for n, entry in table.items() if routable(entry)]
-        if index and index not in ("-1", "") and index not in table:
-            yield finding_for(
-                "roce-wrong-gid-index",
-                f"{port.name} of {node.name} has no GID {index}, which NCCL_IB_GID_INDEX asks for",
-                listed or ("its GID table is empty",),
-                way="index",
-                one_of=one_of(good),
-            )
+        way = "index" if index else "no-address"
+        if index and index != "-1" and index not in table:
+            says = f"{port.name} of {node.name} has no GID {index}, which NCCL_IB_GID_INDEX asks for"
         elif index and index in table and not routable(table[index]):
-            yield finding_for(
-                "roce-wrong-gid-index",
-                f"GID {index} of {port.name} on {node.name}, which NCCL_IB_GID_INDEX asks for, is not a "
-                "routable RoCE v2 "
-                "GID",
-                listed,
-                way="index",
-                one_of=one_of(good),
-            )
+            asked = "which NCCL_IB_GID_INDEX asks for"
+            says = f"GID {index} of {port.name} on {node.name}, {asked}, is not a routable RoCE v2 GID"
         elif not index and not good:
-            yield finding_for(
-                "roce-wrong-gid-index",
-                f"{port.name} of {node.name} has no RoCE v2 GID with an address: its interface has none",
-                listed or ("its GID table is empty",),
-                way="no-address",
-                node=node.name,
-                hca=word(port.hca),
-            )
+            says = f"{port.name} of {node.name} has no RoCE v2 GID with an address: its interface has none"
+        else:
+            continue
+        one_of = f", or set it to {good[-1]} for this node" if good else ""
+        seen = listed or ("its GID table is empty",)
+        hca = word(port.hca)
+        yield finding_for("roce-wrong-gid-index", says, seen, way=way, one_of=one_of, node=node.name, hca=hca)
 
 
 def routable(entry: Mapping[str, str]) -> bool:
     return "v2" in (entry.get("type") or "").lower() and not (entry.get("gid") or "fe80").lower().startswith("fe80")
-
-
-def one_of(good: Sequence[str]) -> str:
-    return f", or set it to {good[-1]} for this node" if good else ""
 
 
 def uneven(chosen: Mapping[str, Sequence[Port]], *, promised: bool) -> dict[str, list[str]]:

@@ -116,14 +116,9 @@ def not_local(at: Context, node: Node, where: Mapping[str, Any], address: str) -
     interfaces = at.facts(node.name).get("interfaces", {})
     own = [a for name, entry in interfaces.items() if name != "lo" for a in entry["addresses"]]
     if where["resolved"] is None:
-        return finding_for(
-            "name-unresolvable",
-            f"{node.name} cannot resolve its own rendezvous address {address}",
-            (str(where.get("error")),),
-            way="master",
-            address=address,
-            what=own[0] if own else "…",
-        )
+        says = f"{node.name} cannot resolve its own rendezvous address {address}"
+        seen = (str(where.get("error")),)
+        return finding_for("name-unresolvable", says, seen, way="master", address=address, what=own[0] if own else "…")
     others = [
         other.name
         for other in at.inventory.nodes
@@ -163,13 +158,9 @@ def taken(
     evidence: tuple[str, ...] = (f"bind({port}): {found['errno']}",)
     if found["errno"] == "EACCES":
         first = unprivileged or 1024
-        return finding_for(
-            "port-privileged-or-reserved",
-            f"the login user may not bind {what} {port} of {node.name}: ports below {first} are root's",
-            (*evidence, f"net.ipv4.ip_unprivileged_port_start = {first}"),
-            way="live",
-            first=first,
-        )
+        says = f"the login user may not bind {what} {port} of {node.name}: ports below {first} are root's"
+        seen = (*evidence, f"net.ipv4.ip_unprivileged_port_start = {first}")
+        return finding_for("port-privileged-or-reserved", says, seen, first=first)
     holder = found.get("holder") or {}
     kill = f"{'' if holder.get('ours', True) else 'sudo '}kill {word(holder.get('pid'))}"
     user = holder.get("user") or (f"uid {holder['uid']}" if holder.get("uid") is not None else "an unknown user")

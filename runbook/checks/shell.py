@@ -56,48 +56,29 @@ class Shell(Check):
             return no_answer(node, "shell", answer)
         said = tuple((answer.stdout[-65536:] + answer.stderr).strip().splitlines()[-8:])
         if answer.flooded:
-            finding = finding_for(
-                "program-error",
-                f"`{self._command(node)}` on {node} was stopped: it printed more than {bytes_text(MOST_OUTPUT)}",
-                said,
-                way="too-much-output",
-            )
+            says = f"`{self._command(node)}` on {node} was stopped: it printed more than {bytes_text(MOST_OUTPUT)}"
+            finding = finding_for("program-error", says, said, way="too-much-output")
             return Outcome.failed(node, finding)
         if answer.code != self.expect.exit:
-            finding = finding_for(
-                "program-error",
-                f"`{self._command(node)}` on {node} exited with {answer.code}, not {self.expect.exit}",
-                said or ("it printed nothing",),
-                way="shell",
-                node=node,
-            )
+            says = f"`{self._command(node)}` on {node} exited with {answer.code}, not {self.expect.exit}"
+            finding = finding_for("program-error", says, said or ("it printed nothing",), way="shell", node=node)
             return Outcome.failed(node, finding)
         found = self.expect.stdout is None or search(answer.stdout)
         if found is None:
-            finding = finding_for(
-                "insufficient-evidence",
+            says = (
                 f"/{self.expect.stdout}/ could not be searched in what `{self._command(node)}` on {node} printed:"
-                f" that takes more than {SECONDS:g} s or too much memory",
-                said,
-                way="pattern",
+                f" that takes more than {SECONDS:g} s or too much memory"
             )
+            finding = finding_for("insufficient-evidence", says, said, way="pattern")
             return Outcome.unknown(node, finding)
         if answer.left_out and (not found or _ABSENCE.search(self.expect.stdout or "")):
-            finding = finding_for(
-                "insufficient-evidence",
-                f"`{self._command(node)}` on {node} printed too much to be searched whole for /{self.expect.stdout}/",
-                (f"{answer.left_out} characters in the middle were not searched",),
-                way="too-much-output",
-            )
+            says = f"`{self._command(node)}` on {node} printed too much to be searched whole for /{self.expect.stdout}/"
+            seen = (f"{answer.left_out} characters in the middle were not searched",)
+            finding = finding_for("insufficient-evidence", says, seen, way="too-much-output")
             return Outcome.unknown(node, finding)
         if not found:
-            finding = finding_for(
-                "program-error",
-                f"`{self._command(node)}` on {node} printed nothing that matches /{self.expect.stdout}/",
-                said or ("it printed nothing",),
-                way="shell",
-                node=node,
-            )
+            says = f"`{self._command(node)}` on {node} printed nothing that matches /{self.expect.stdout}/"
+            finding = finding_for("program-error", says, said or ("it printed nothing",), way="shell", node=node)
             return Outcome.failed(node, finding)
         first = answer.stdout.strip().splitlines()[:1]
         return Outcome.passed(node, f"exit {answer.code}" + (f": {first[0][:100]}" if first else ""))

@@ -23,7 +23,7 @@ def agent(arguments: argparse.Namespace) -> int:
     """0 done (run: ended on request), 1 the server refuses this agent, or none runs (status), 2 not enrolled, wrong
     files."""
     if os.name == "nt":
-        raise FilesWrong([Problem("agent.windows", "an agent runs on Linux and macOS, and this is Windows")])
+        raise FilesWrong.of("agent.windows", "an agent runs on Linux and macOS, and this is Windows")
     from runbook.agent.folder import AgentFolder
 
     folder = AgentFolder(arguments.dir)
@@ -44,7 +44,7 @@ def _enrol(folder: AgentFolder, arguments: argparse.Namespace) -> int:
 
     if (known := folder.identity()) is not None and not arguments.again:
         why = f"this host is enrolled already, as {known.name} at {known.url}"
-        raise FilesWrong([Problem("agent.enrolled", why, None, "`runbook agent enrol STRING --again` forgets that")])
+        raise FilesWrong.of("agent.enrolled", why, help="`runbook agent enrol STRING --again` forgets that")
     identity = enrol(folder, arguments.string, arguments.name or hostname())
     stdout.line(f"enrolled as {one_line(identity.name)} at {identity.url}")
     stdout.line("start it: runbook agent run; with systemd: runbook agent install --systemd")
@@ -54,11 +54,11 @@ def _enrol(folder: AgentFolder, arguments: argparse.Namespace) -> int:
 def _run(folder: AgentFolder, arguments: argparse.Namespace) -> int:
     if os.geteuid() == 0 and not arguments.as_root:
         fix = "start it as the user who trains; `sudo runbook agent install --systemd --user NAME` does so at boot"
-        raise FilesWrong([Problem("agent.root", "an agent runs as an ordinary user, and this is root", None, fix)])
+        raise FilesWrong.of("agent.root", "an agent runs as an ordinary user, and this is root", help=fix)
     identity = folder.identity()
     if identity is None:
         fix = "`runbook serve enrol` on the server prints a string; here: runbook agent enrol STRING"
-        raise FilesWrong([Problem("agent.not-enrolled", "this host is not enrolled", None, fix)])
+        raise FilesWrong.of("agent.not-enrolled", "this host is not enrolled", help=fix)
     try:
         from runbook.agent.agent import Agent
     except ModuleNotFoundError as error:
@@ -107,7 +107,7 @@ def _install(folder: AgentFolder, arguments: argparse.Namespace) -> int:
         stdout.tell(text)
         return DONE
     if user is None and folder.identity() is None:
-        raise FilesWrong([Problem("agent.not-enrolled", "this host is not enrolled: runbook agent enrol STRING")])
+        raise FilesWrong.of("agent.not-enrolled", "this host is not enrolled: runbook agent enrol STRING")
     try:
         for line in install(user, text):
             stdout.line(line)

@@ -21,7 +21,7 @@ from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
 from runbook.engine.run import causes, spares_of
 from runbook.engine.runfolder import ENDING, folder_of_run
 from runbook.jobs.follow_launch import Follower, Launched
-from runbook.model.errors import FilesWrong, Problem
+from runbook.model.errors import FilesWrong
 from runbook.model.events import (
     Emit,
     Event,
@@ -78,9 +78,8 @@ def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
                 outcomes = [_unknown(node, wrong) for node in stage.started.nodes]
             if outcomes is None:
                 return INTERRUPTED
-            finished = _emit_end(
-                emit, events, started, stage, spares.with_replacements(outcomes) if spares else outcomes
-            )
+            outcomes = spares.with_replacements(outcomes) if spares else outcomes
+            finished = _emit_end(emit, events, started, stage, outcomes)
             write_below(run_dir, "result.json", data=result.text())
     stdout.line(f"{started.run_id}: {finished.verdict}; logs in {run_dir / 'logs'}")
     return finished.exit_code
@@ -92,10 +91,10 @@ def _left_running(run_dir: Path, events: Sequence[Event], job: str | None) -> tu
     stage = known.stages[-1] if known.stages else None
     if known.started is None or stage is None or stage.started.check != "launch":
         message = f"{run_dir}: the last stage of this run was not a launch, so it left no job to attach to"
-        raise FilesWrong([Problem("arguments.run-dir", message)])
+        raise FilesWrong.of("arguments.run-dir", message)
     if job is not None and not known.started.run_id.startswith(job):
         message = f"{run_dir} is the folder of {known.started.run_id}, and not of {job}"
-        raise FilesWrong([Problem("arguments.run-dir", message)])
+        raise FilesWrong.of("arguments.run-dir", message)
     return known.started, stage
 
 
@@ -110,9 +109,8 @@ def _planned(
         playbook, inventory, _ = files_of(argparse.Namespace(**{**vars(arguments), "playbook": None}), {})
         everybody = {*stage.started.nodes} == {node.name for node in inventory.nodes}
         first = next(name for name in started.stages if name != "reach")
-        plan = make_plan(
-            detached(playbook), inventory, Choice(None if everybody else ":".join(stage.started.nodes), start_at=first)
-        )
+        choice = Choice(None if everybody else ":".join(stage.started.nodes), start_at=first)
+        plan = make_plan(detached(playbook), inventory, choice)
         (planned,) = [one for one in plan.stages if one.check.user_job and one.name == stage.name]
     except (FilesWrong, ValueError, StopIteration) as error:
         stderr.line(f"note: it is followed, and not launched again if it fails: {error}")
@@ -149,9 +147,8 @@ def _open_again(
     run_dir: Path, events: list[Event], stage: StageRecord, redactor: Redactor
 ) -> Iterator[tuple[Emit, Result]]:
     """Readers that have replayed the run up to the end of its launch, and `emit` for further events."""
-    latest = max(
-        (at for at, event in enumerate(events) if isinstance(event, Progress) and "attempt" in event.data), default=0
-    )
+    attempts = [at for at, event in enumerate(events) if isinstance(event, Progress) and "attempt" in event.data]
+    latest = max(attempts, default=0)
     events[:] = [event for at, event in enumerate(events) if not _is_end(event, stage, of_attempt=at > latest)]
     write_below(run_dir, "events.jsonl", data="".join(f"{to_json(event)}\n" for event in events))
     (run_dir / "result.json").unlink(missing_ok=True)
@@ -159,15 +156,12 @@ def _open_again(
     for event in events:
         result(event)
     with io.TextIOWrapper(append_below(run_dir, "events.jsonl"), encoding="utf-8") as file:
-        keep = Jsonl(file)
+        keep = Jsonl(file, of_ranks=False)
 
         def emit(event: Event) -> None:
             event = redactor.anything(event)
             result(event)
-            if not (
-                isinstance(event, Progress) and "output" in event.data
-            ):  # what ranks write lies in files of its own
-                keep(event)
+            keep(event)
 
         yield emit, result
 
@@ -216,7 +210,4 @@ def _emit_end(
 
 def _unknown(node: str, wrong: FilesWrong) -> Outcome:
     says = f"how the job ended on {node} is not known: {wrong.problems[0].message}"
-    return Outcome.unknown(
-        node,
-        finding_for("insufficient-evidence", says, way="server-gone"),
-    )
+    return Outcome.unknown(node, finding_for("insufficient-evidence", says, way="server-gone"))

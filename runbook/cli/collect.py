@@ -20,20 +20,22 @@ from runbook.collect.archive import archive_files, counts, packed, write_archive
 from runbook.collect.archive_entries import UNFIT, Absent
 from runbook.collect.ask_nodes import WINDOWS, NodeAnswer
 from runbook.collect.gather import CollectRequest, Gathered, gather
-from runbook.collect.local_files import RunFolder, latest_run, load, read_run
-from runbook.files.environment_values import Environment
+from runbook.collect.local_files import RunFolder, latest_run, read_run
+from runbook.files.environment_values import AnyVariable
+from runbook.files.inventory import load_inventory_with_origins
 from runbook.files.node_sets import select
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document
 from runbook.model.command_quoting import word
-from runbook.model.errors import FilesWrong, Problem
+from runbook.model.errors import FilesWrong
 from runbook.model.escaped_text import visible
 from runbook.model.exit_codes import DONE, UNKNOWN
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
 from runbook.model.redact import long_enough
 from runbook.model.secrets import Secret
-from runbook.model.units import bytes_text, seconds_text
+from runbook.model.units import bytes_text, counted, seconds_text
 from runbook.report.safe_text import one_line
 from runbook.report.standard_streams import stderr, stdout
 
@@ -49,7 +51,7 @@ def collect(arguments: argparse.Namespace) -> int:
     if subject.inventory is not None:
         nodes = select(arguments.limit, subject.inventory) if arguments.limit is not None else subject.inventory.nodes
     if stderr.isatty() and nodes:
-        stderr.line(f"asking {len(nodes)} node{'s' * (len(nodes) > 1)} …")
+        stderr.line(f"asking {counted(len(nodes), 'node')} …")
     wanted = CollectRequest(
         inventory=subject.inventory,
         origins=subject.origins,
@@ -95,10 +97,9 @@ def which_run(arguments: argparse.Namespace) -> tuple[RunFolder | None, str]:
         path = Path(arguments.run_dir)
         run = read_run(path)
         if run is None:
-            what = (
-                "holds no run: there is no result.json and no events.jsonl in it" if path.is_dir() else "is no folder"
-            )
-            raise FilesWrong([Problem("arguments.run-dir", f"--run-dir {arguments.run_dir} {what}")])
+            why = "holds no run: there is no result.json and no events.jsonl in it"
+            what = why if path.is_dir() else "is no folder"
+            raise FilesWrong.of("arguments.run-dir", f"--run-dir {arguments.run_dir} {what}")
         return run, f"{run.path}: {verdict_of(run)}"
     latest = latest_run()
     run = read_run(latest) if latest else None
@@ -115,22 +116,20 @@ def verdict_of(run: RunFolder) -> str:
 
 def which_inventory(arguments: argparse.Namespace, run: RunFolder | None) -> Subject:
     """The inventory of -i, else the run's, else the only one here. A run whose inventory is gone can be sent too."""
-    environ = Environment(os.environ)
     if arguments.inventory is not None or run is None:
-        path = inventory_source(arguments.inventory) if arguments.inventory is not None else only_one_here()
-        return loaded(path, environ)
+        return loaded(inventory_source(arguments.inventory) if arguments.inventory is not None else only_one_here())
     if run.inventory is None:
         return Subject(
             trouble=f"the run's inventory, {run.named_inventory or 'of no name'}, does not exist: name one with -i"
         )
     try:
-        return loaded(run.inventory, environ)
+        return loaded(run.inventory)
     except FilesWrong as wrong:
         return Subject(run.inventory, trouble=f"the run's inventory does not load: {wrong}")
 
 
-def loaded(path: Path | Document, environ: Environment) -> Subject:
-    inventory, origins = load(path, environ)
+def loaded(path: Path | Document) -> Subject:
+    inventory, origins = load_inventory_with_origins(path, environ=AnyVariable.here())
     secrets = {
         value.source: value.reveal()
         for env in (inventory.env, *(node.env for node in inventory.nodes))
@@ -167,12 +166,10 @@ def write(data: bytes, out: Path) -> None:
     try:
         write_archive(data, out)
     except FileExistsError:
-        raise FilesWrong(
-            [Problem("arguments.out", f"{out}: the file exists", None, "name another with --out")]
-        ) from None
+        raise FilesWrong.of("arguments.out", f"{out}: the file exists", help="name another with --out") from None
     except OSError as error:
         message = f"{out} cannot be written: {error.strerror or error}"
-        raise FilesWrong([Problem("arguments.out", message, None, "name another place with --out")]) from None
+        raise FilesWrong.of("arguments.out", message, help="name another place with --out") from None
 
 
 # What is printed.
@@ -206,17 +203,11 @@ def warnings(gathered: Gathered, subject: Subject) -> list[str]:
 
 def asked_lines(gathered: Gathered) -> Iterator[str]:
     """Nodes with the same answers share a line, and so do their missing ones."""
-    groups: dict[tuple[str, ...], list[NodeAnswer]] = {}
-    for node in gathered.nodes:
-        if node.asked:
-            groups.setdefault(tuple(without(node)), []).append(node)
-    for lines, nodes in groups.items():
+    for lines, nodes in grouped((tuple(without(node)), node) for node in gathered.nodes if node.asked).items():
         seconds = seconds_text(max(node.seconds or 0.0 for node in nodes))
         fewest = min(len(node.entries) for node in nodes)
-        yield (
-            f" asked      {fold(node.node for node in nodes)}  {fewest} answers{' each' * (len(nodes) > 1)} in "
-            f"{seconds}"
-        )
+        each = " each" * (len(nodes) > 1)
+        yield f" asked      {fold(node.node for node in nodes)}  {fewest} answers{each} in {seconds}"
         yield from lines
 
 
@@ -225,11 +216,11 @@ def without(node: NodeAnswer) -> Iterator[str]:
     missing = [one for one in node.absent if one.kind == "missing"]
     if missing:
         yield f"   not there   {', '.join(dict.fromkeys(what_is_missing(one) for one in missing))}"
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for one in node.absent:
-        if one.kind != "missing":
-            short = one.what.removeprefix(f"nodes/{node.node}/").removesuffix(".txt")
-            reasons.setdefault((one.kind, one_line(one.why)), []).append(short)
+    reasons = grouped(
+        ((one.kind, one_line(one.why)), one.what.removeprefix(f"nodes/{node.node}/").removesuffix(".txt"))
+        for one in node.absent
+        if one.kind != "missing"
+    )
     for (kind, why), names in reasons.items():
         yield f"   {kind:<11} {', '.join(names)}: {why}"
 

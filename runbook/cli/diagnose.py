@@ -12,7 +12,7 @@ from pathlib import Path
 
 from runbook.causes.catalogue import causes as known_causes
 from runbook.diagnose.all_rules import scanner
-from runbook.diagnose.judge import Cause, judge
+from runbook.diagnose.judge import NO_EVIDENCE, Cause, judge
 from runbook.diagnose.progress_lines import Reached
 from runbook.diagnose.rule_types import Tier
 from runbook.diagnose.scan import Scanner
@@ -67,7 +67,7 @@ def diagnose(arguments: argparse.Namespace) -> int:
     causes = reader.causes() if run is None else run.with_logs(reader.causes())
     if run is not None and run.unread:
         coverage.miss(str(run.path / RESULT), run.unread)
-    if coverage.unread and (not causes or (causes[0].cause == "insufficient-evidence" and not causes[0].evidence)):
+    if coverage.unread and (not causes or (causes[0].cause == NO_EVIDENCE and not causes[0].evidence)):
         causes = [_not_looked(coverage)]
     pages = known_causes()
     if arguments.output == "json":
@@ -75,7 +75,7 @@ def diagnose(arguments: argparse.Namespace) -> int:
     else:
         went_on = scan.reached is not Reached.SETUP or run is not None
         stdout.tell(as_text(causes, pages, coverage, went_on=went_on))
-    return DOES_NOT_TELL if causes and causes[0].cause in ("insufficient-evidence", UNREAD) else FOUND_OR_HEALTHY
+    return DOES_NOT_TELL if causes and causes[0].cause in (NO_EVIDENCE, UNREAD) else FOUND_OR_HEALTHY
 
 
 def _with_latest_run(named: Sequence[str]) -> tuple[Sequence[str], OwnRun | None]:
@@ -95,7 +95,7 @@ def _not_looked(coverage: Coverage) -> Cause:
     unread = "; ".join([*few, *([f"and {more} more"] if more else [])])
     says = f"nothing in what could be read says that anything failed, and not all could be read: {unread}"
     remedy = "give it as whole files of text that this user may read (`ls -l`, `file`, `gzip -t`)"
-    return Cause("insufficient-evidence", "high", says, remedy, (), Tier.WRAPPER)
+    return Cause(NO_EVIDENCE, "high", says, remedy, (), Tier.WRAPPER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +173,8 @@ class Reader:
         for chunk in stream:
             packed = log.member is not None or 0 < size < given
             if packed and self._scan.work - begun > max(WORK, WORK_A_BYTE * (size - (1 << 19))):
-                self._coverage.miss(
-                    log.name,
-                    "it unpacks to far more lines than its size explains, and was read up to there; unpack it first",
-                )
+                why = "it unpacks to far more lines than its size explains, and was read up to there; unpack it first"
+                self._coverage.miss(log.name, why)
                 return
             given += len(chunk)
             yield chunk

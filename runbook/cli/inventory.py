@@ -24,11 +24,12 @@ from runbook.files.yaml_document import read_document
 from runbook.importers.convert import draft_of, read_foreign
 from runbook.importers.foreign_inventory import ANSIBLE, Remark
 from runbook.model.command_quoting import word
-from runbook.model.errors import FilesWrong, Problem, Unreachable
+from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.escaped_text import visible
 from runbook.model.exit_codes import DONE, UNKNOWN, WRONG
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor, secrets_of
+from runbook.model.units import counted
 from runbook.report.standard_streams import complain, stderr, stdout
 
 if TYPE_CHECKING:
@@ -94,10 +95,10 @@ def _read(file: str) -> tuple[str, str]:
             f"or let Ansible put it together: ansible-inventory -i {word(file)} --list --yaml | runbook "
             "inventory import -"
         )
-        raise FilesWrong([Problem("import.folder", message, None, help)])
+        raise FilesWrong.of("import.folder", message, help=help)
     if not file:
         help = "outside a job $SLURM_JOB_NODELIST is not set; name a file, or a host list such as gn[01-04]"
-        raise FilesWrong([Problem("import.empty", "the name of the file is empty", None, help)])
+        raise FilesWrong.of("import.empty", "the name of the file is empty", help=help)
     document = read_document(file)  # as YAML it may be anything: only errors of reading matter here
     unread = [problem for problem in document.problems if problem.id.startswith("file.") or "control" in problem.id]
     if unread:
@@ -116,7 +117,7 @@ def _stdin() -> str:
     try:
         return sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise FilesWrong([Problem("file.not-utf8", "what came over stdin is not UTF-8 text")]) from None
+        raise FilesWrong.of("file.not-utf8", "what came over stdin is not UTF-8 text") from None
 
 
 HERE = {
@@ -140,7 +141,7 @@ def init_inventory(arguments: argparse.Namespace) -> int:
     login = Login(arguments.user, arguments.key, arguments.port, arguments.jump, arguments.accept_new)
     hosts = parse_hosts(arguments.hosts, login)
     if stderr.isatty():
-        stderr.line(f"asking {len(hosts)} host{'s' * (len(hosts) > 1)} …")
+        stderr.line(f"asking {counted(len(hosts), 'host')} …")
     with terminated_like_interrupted():
         heard = survey(hosts)
     for name, failure in heard.failures.items():
@@ -171,7 +172,7 @@ def _why(name: str, failure: Unreachable) -> str:
 
 def _next(out: str | None, heard: SurveyResult) -> None:
     if out is not None:
-        count = f"{len(heard.answers)} node{'s' * (len(heard.answers) > 1)}"
+        count = counted(len(heard.answers), "node")
         stderr.line(f"wrote {out}: {count}. Look it over, then: runbook run two_node_allreduce -i {word(out)}")
 
 
@@ -180,21 +181,12 @@ def refuse_to_replace(out: str | None, *, force: bool) -> None:
     if out is None:
         return
     if Path(out).is_dir():
-        raise FilesWrong(
-            [Problem("arguments.out", f"--out {out} is a folder", None, f"name a file: --out {out}/inventory.yml")]
-        )
+        raise FilesWrong.of("arguments.out", f"--out {out} is a folder", help=f"name a file: --out {out}/inventory.yml")
     if os.path.lexists(out) and not force:
-        raise FilesWrong([Problem("arguments.out", f"--out {out}: the file exists", None, "--force replaces it")])
+        raise FilesWrong.of("arguments.out", f"--out {out}: the file exists", help="--force replaces it")
     if not Path(out).resolve().parent.is_dir():
-        raise FilesWrong(
-            [
-                Problem(
-                    "arguments.out",
-                    f"--out {out}: there is no folder {Path(out).parent}",
-                    None,
-                    "make it, or name another",
-                )
-            ]
+        raise FilesWrong.of(
+            "arguments.out", f"--out {out}: there is no folder {Path(out).parent}", help="make it, or name another"
         )
 
 
@@ -216,7 +208,7 @@ def write_product(text: str, out: str | None) -> None:
             Path(file.name).unlink()
             raise
     except OSError as error:
-        raise FilesWrong([Problem("arguments.out", f"--out {out}: {error.strerror or error}")]) from None
+        raise FilesWrong.of("arguments.out", f"--out {out}: {error.strerror or error}") from None
     stderr.line(f"wrote {out}; next: runbook lint {word(out)}")
 
 

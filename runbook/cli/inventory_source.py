@@ -4,19 +4,18 @@ selects."""
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
 
-from runbook.files.environment_values import Environment
+from runbook.files.environment_values import AnyVariable
 from runbook.files.extra_vars import parse_extra
 from runbook.files.inventory import load_inventory_with_origins
 from runbook.files.inventory_draft import Draft, written
 from runbook.files.shipped_files import find_inventory
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document, parse_document
-from runbook.model.errors import FilesWrong, Problem, Unreachable
+from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory
 from runbook.report.standard_streams import stderr
 
@@ -26,9 +25,7 @@ SUFFIXES = (".yml", ".yaml")
 def load(arguments: argparse.Namespace) -> tuple[Inventory, Origins]:
     """The inventory that is meant. Variables of `{env: NAME}` need not be set: what they hold is not shown."""
     path = inventory_source(arguments.inventory) if arguments.inventory is not None else only_one_here()
-    return load_inventory_with_origins(
-        path, extra_vars=parse_extra(arguments.extra_vars), environ=Environment(os.environ)
-    )
+    return load_inventory_with_origins(path, extra_vars=parse_extra(arguments.extra_vars), environ=AnyVariable.here())
 
 
 def only_one_here() -> Path:
@@ -44,13 +41,13 @@ def only_one_here() -> Path:
         return candidates[0]
     if candidates:
         message = f"which inventory? There are {len(candidates)}: {', '.join(map(str, candidates[:6]))}"
-        raise FilesWrong([Problem("arguments.which-inventory", message, None, f"name one: -i {candidates[0]}")])
+        raise FilesWrong.of("arguments.which-inventory", message, help=f"name one: -i {candidates[0]}")
     for file, real in outside.items():
         message = f"{file} is a link that leads out of this folder, to {real}: it is not taken without being named"
-        raise FilesWrong([Problem("arguments.no-inventory", message, None, f"name it: -i {file}")])
+        raise FilesWrong.of("arguments.no-inventory", message, help=f"name it: -i {file}")
     message = "there is no inventory.yml here, and no inventories/ with one in it"
     help = "name one: -i FILE; or make one: runbook inventory init HOST…, runbook inventory import FILE"
-    raise FilesWrong([Problem("arguments.no-inventory", message, None, help)])
+    raise FilesWrong.of("arguments.no-inventory", message, help=help)
 
 
 ALLOCATION = re.compile(r"slurm(?::(?P<job>.*))?", re.DOTALL)
@@ -86,7 +83,7 @@ def asked(named: str, name: str | None = None) -> str:
     except Unreachable as error:
         if error.cause not in MISNAMED:
             raise
-        raise FilesWrong([Problem(error.cause, error.says, None, error.remedy)]) from error
+        raise FilesWrong.of(error.cause, error.says, help=error.remedy) from error
     for note in notes:
         stderr.line(f"note: {note}")
     return written(replace(draft, name=name) if name else draft)
@@ -99,7 +96,7 @@ def _allocated(named: str) -> tuple[Draft, list[str]]:
     number = match["job"] if match else None
     if number is not None and not _JOB.fullmatch(number):
         message = f"`{named}` names no Slurm job: its id is a number"
-        raise FilesWrong([Problem("slurm-job-unknown", message, None, "`squeue --me` lists your jobs: -i slurm:JOBID")])
+        raise FilesWrong.of("slurm-job-unknown", message, help="`squeue --me` lists your jobs: -i slurm:JOBID")
     return allocation(number)
 
 
@@ -115,4 +112,4 @@ def _pods(named: str) -> tuple[Draft, list[str]]:
     else:
         return pods_of(selector.strip(), namespace)
     help = "`kubectl get pods --show-labels` lists them: -i kubernetes:app=llama, or -i kubernetes:NAMESPACE:app=llama"
-    raise FilesWrong([Problem("kubernetes-pod-unknown", message, None, help)])
+    raise FilesWrong.of("kubernetes-pod-unknown", message, help=help)

@@ -31,10 +31,10 @@ from runbook.model.exit_codes import DONE, FAILED, INTERRUPTED, UNKNOWN
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor, secrets_of
-from runbook.model.units import bytes_text, seconds_text
+from runbook.model.units import bytes_text, seconds_text, span_of
 from runbook.model.verdict import Outcome, Verdict
-from runbook.report.safe_text import cells, one_line, pad
 from runbook.report.safe_text import lines as safe_lines
+from runbook.report.safe_text import one_line, table
 from runbook.report.standard_streams import stderr, stdout
 
 
@@ -259,8 +259,8 @@ def _printer(arguments: argparse.Namespace) -> Tell:
     def tell(place: ProcessSpec, stream: str, lines: list[str]) -> None:
         if only and not only & set(place.ranks):
             return
-        numbers = str(place.ranks[0]) if len(place.ranks) == 1 else f"{place.ranks[0]}-{place.ranks[-1]}"
-        text = "".join(f"[{numbers} {place.node}] {' '.join(safe_lines(line))}\n" for line in lines)
+        lead = f"[{span_of(place.ranks[0], place.ranks[-1])} {place.node}] "
+        text = "".join(f"{lead}{' '.join(safe_lines(line))}\n" for line in lines)
         with lock:
             (stdout if stream == "out" else stderr).tell(text)
 
@@ -285,14 +285,9 @@ Row = Sequence[str]
 def jobs_text(jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, str], *, ranks: bool) -> str:
     """`jobs` as `facts` gives them."""
     rows: list[Row] = [("JOB", "STAGE", "STATE", "ALIVE", "NODES", "STARTED", "CPU", "MEMORY", "GPU MEMORY", "STEP")]
-    rows += [_row(job) for job in jobs]
-    lines = _table(rows) if jobs else ["no job on these nodes"]
+    lines = table([*rows, *map(_row, jobs)]) if jobs else ["no job on these nodes"]
     for job in jobs if ranks else ():
-        lines += [
-            "",
-            visible(f"{job['job']}, {job['attempt']}:"),
-            *_table([RANK_HEAD, *(_rank(one) for one in job["ranks"])]),
-        ]
+        lines += ["", visible(f"{job['job']}, {job['attempt']}:"), *table([RANK_HEAD, *map(_rank, job["ranks"])])]
     for job in jobs:
         if job["absent"]:
             lines.append(visible(f"{job['job']}: {fold(job['absent'])} of it gives no answer"))
@@ -342,13 +337,11 @@ def _step(ranks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _rank(one: Mapping[str, Any]) -> Row:
-    numbers = str(one["ranks"][0]) if len(one["ranks"]) == 1 else f"{one['ranks'][0]}-{one['ranks'][-1]}"
-    code = "-" if one["code"] is None else str(one["code"])
     return (
-        f"  {numbers}",
+        f"  {span_of(one['ranks'][0], one['ranks'][-1])}",
         one["node"],
         one["state"],
-        code,
+        "-" if one["code"] is None else str(one["code"]),
         str(one["pid"] or "-"),
         seconds_text(one["seconds"]) if one["seconds"] is not None else "-",
         f"{one['cpu']:.1f}" if one["alive"] else "-",
@@ -356,9 +349,3 @@ def _rank(one: Mapping[str, Any]) -> Row:
         bytes_text(one["gpu_bytes"]) if one["gpu_bytes"] is not None else "-",
         _step([one]),
     )
-
-
-def _table(rows: Sequence[Row]) -> list[str]:
-    rows = [[visible(text) for text in row] for row in rows]
-    widths = [max(cells(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(pad(text, width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -6,9 +6,8 @@ import argparse
 import difflib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from runbook.cli.run import files_of, note_unknown_names
 from runbook.engine.plan import Choice, Plan, make_plan
@@ -16,12 +15,12 @@ from runbook.engine.scripts import ENDINGS, FileChange, NodeFiles, Writer, aband
 from runbook.files.extra_vars import parse_extra
 from runbook.files.inventory import with_shell
 from runbook.model.command_quoting import word
-from runbook.model.errors import FilesWrong, Problem
+from runbook.model.errors import FilesWrong
+from runbook.model.grouping import grouped
 from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor
+from runbook.model.units import counted
 from runbook.report.standard_streams import stderr, stdout
-
-K = TypeVar("K")
 
 STARTS = {
     "sh": "sh {path}",
@@ -42,7 +41,7 @@ def render(arguments: argparse.Namespace) -> int:
     if arguments.limit and len(plan.inventory.nodes) < len(inventory.nodes):
         master, ranks = plan.inventory.rendezvous.master, plan.inventory.world_size
         stderr.line(
-            f"note: -l makes a job of its own, {ranks:,} rank{'s' * (ranks != 1)} with {master} as rank 0: "
+            f"note: -l makes a job of its own, {counted(ranks, 'rank')} with {master} as rank 0: "
             "these scripts do not go with those of a rendering without it"
         )
     # With --shell, scripts for other shells may stay beside these; otherwise they are out of date.
@@ -59,7 +58,7 @@ def render(arguments: argparse.Namespace) -> int:
             write(out, made, found)
     except OSError as error:
         where = error.filename2 or error.filename or out
-        raise FilesWrong([Problem("arguments.out", f"--out {out}: {where}: {error.strerror}")]) from None
+        raise FilesWrong.of("arguments.out", f"--out {out}: {where}: {error.strerror}") from None
     return 0
 
 
@@ -68,7 +67,7 @@ def folder(given: str) -> Path:
     out = Path(given).expanduser() if given.startswith("~/") else Path(given)
     problem = "is empty: which folder?" if not given else f"{out} is a file" if out.is_file() else None
     if problem:
-        raise FilesWrong([Problem("arguments.out", f"--out {problem}", help="the scripts go to DIR/NODE/launch.EXT")])
+        raise FilesWrong.of("arguments.out", f"--out {problem}", help="the scripts go to DIR/NODE/launch.EXT")
     return out
 
 
@@ -89,7 +88,7 @@ def show(found: Iterable[FileChange], redactor: Redactor) -> None:
         if change.kind != "as before":
             after = change.after.data if change.after else None
             stdout.tell("".join(map(redactor.text, unified(change.path, change.before, after, change.secret))))
-    stderr.line(f"{counted(kinds)}; nothing is written")
+    stderr.line(f"{files_by_kind(kinds)}; nothing is written")
 
 
 def write(out: Path, made: Sequence[NodeFiles], found: Iterable[FileChange]) -> None:
@@ -101,26 +100,17 @@ def write(out: Path, made: Sequence[NodeFiles], found: Iterable[FileChange]) -> 
         kinds[change.kind] += 1
         if change.after is None:
             removed[change.path.name] = None
-    for names, nodes in grouped(
-        made, lambda one: tuple(filter(None, (one.launch, *sorted(one.files.keys() - {one.launch}))))
-    ).items():
+    names_of = ((tuple(filter(None, (one.launch, *sorted(one.files.keys() - {one.launch})))), one) for one in made)
+    for names, nodes in grouped((names, one.node.name) for names, one in names_of).items():
         stdout.line(f"{out / fold(nodes)}: {', '.join(names)}")
-    stdout.line(f"{counted(kinds)}")
+    stdout.line(files_by_kind(kinds))
     if removed:
         stdout.line(f"removed, left by an earlier rendering: {', '.join(removed)}")
     for line in how_to_start(out, made):
         stdout.line(line)
 
 
-def grouped(made: Iterable[NodeFiles], key: Callable[[NodeFiles], K]) -> dict[K, list[str]]:
-    """The names of the nodes for which `key` is the same."""
-    groups: dict[K, list[str]] = {}
-    for one in made:
-        groups.setdefault(key(one), []).append(one.node.name)
-    return groups
-
-
-def counted(kinds: Counter[str]) -> str:
+def files_by_kind(kinds: Counter[str]) -> str:
     """Such as `2 files new, 1 changed, 3 as before`."""
     parts = [f"{kinds[kind]:,} {kind}" for kind in ("new", "changed", "as before", "removed") if kinds[kind]]
     return f"files: {', '.join(parts)}"
@@ -130,7 +120,7 @@ def how_to_start(out: Path, made: Sequence[NodeFiles]) -> list[str]:
     made = [one for one in made if one.launch]
     if len(made) == 1:
         return [f"start it on {made[0].node.name}: {command(made[0], out / made[0].node.name / made[0].launch)}"]
-    commands = grouped(made, lambda one: command(one, Path(one.launch)))
+    commands = grouped((command(one, Path(one.launch)), one.node.name) for one in made)
     if len(commands) == 1:
         return [f"copy each folder to its node, and on every node, in that folder: {next(iter(commands))}"]
     lines = [f"  {fold(nodes)}: {line}" for line, nodes in commands.items()]

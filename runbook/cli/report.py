@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runbook.diagnose.sources.own_runs import latest_run
 from runbook.engine.runfolder import homes
-from runbook.model.errors import FilesWrong, Problem
+from runbook.model.errors import FilesWrong
 from runbook.model.own_limits import lack_behind
 from runbook.model.safe_files import BadName, file_name, write_below
 from runbook.report.standard_streams import stdout
@@ -34,8 +34,7 @@ def write_report(run_dir: Path) -> Path:
     """The report of a run that has just ended, in its folder. Raises OSError, FilesWrong."""
     from runbook.report.html.render import render
 
-    document = render(run_dir)
-    write_below(run_dir, REPORT, data=document)
+    write_below(run_dir, REPORT, data=render(run_dir))
     return run_dir / REPORT
 
 
@@ -71,4 +70,4 @@ def write(document: str, path: Path) -> Path:
 
 
 def _wrong(message: str, help: str) -> FilesWrong:
-    return FilesWrong([Problem("arguments.report", message, help=help)])
+    return FilesWrong.of("arguments.report", message, help=help)

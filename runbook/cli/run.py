@@ -29,15 +29,16 @@ from runbook.files.shipped_files import find_playbook
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document, read_document
 from runbook.launch.ranks import dialled_address, rank_table
-from runbook.model.errors import FilesWrong, Problem, Unreachable
+from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.escaped_text import visible
-from runbook.model.events import Emit, Event, Progress
+from runbook.model.events import Emit, Event
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.own_limits import lack_behind
 from runbook.model.playbook import Playbook
 from runbook.model.redact import Redactor, long_enough
 from runbook.model.safe_files import append_below, write_below
+from runbook.model.units import counted
 from runbook.report.console import Console
 from runbook.report.junit import Junit
 from runbook.report.run_json import Jsonl, Result
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     plan = make_plan(playbook, inventory, choice)  # explains a misspelt template: checked first
     if arguments.min_nodes is not None and not any(stage.drop_bad for stage in plan.stages):
         message = "--min-nodes does nothing here: no stage goes on without bad nodes"
-        raise FilesWrong([Problem("arguments.min-nodes", message, help="add --without-bad, or write `when_bad: drop`")])
+        raise FilesWrong.of("arguments.min-nodes", message, help="add --without-bad, or write `when_bad: drop`")
     note_unknown_names(arguments.extra_vars, playbook, origins)
     note_reach(playbook)
     note_short_secrets(plan)
@@ -94,7 +95,7 @@ def files_of(arguments: argparse.Namespace, extra: Mapping[str, object]) -> tupl
     if arguments.inventory is None:
         message = "neither a playbook nor an inventory is named"
         help = f"runbook {arguments.command} PLAYBOOK, or -i with an inventory that has a `launch:`"
-        raise FilesWrong([Problem("arguments.no-playbook", message, help=help)])
+        raise FilesWrong.of("arguments.no-playbook", message, help=help)
     source = inventory_source(arguments.inventory)
     document = source if isinstance(source, Document) else read_document(source)
     inventory, origins = load_inventory_with_origins(document, extra_vars=extra)
@@ -166,9 +167,7 @@ def inventory_path(named: str | None, playbook: Playbook) -> Path | Document:
     if named is not None:
         return inventory_source(named)
     if playbook.inventory is None:
-        raise FilesWrong(
-            [Problem("arguments.no-inventory", f"{playbook.source} names no inventory", help="give one with -i")]
-        )
+        raise FilesWrong.of("arguments.no-inventory", f"{playbook.source} names no inventory", help="give one with -i")
     return Path(os.path.normpath(Path(playbook.source).parent / playbook.inventory))
 
 
@@ -206,23 +205,17 @@ def reports(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -> Iter
         except OSError as error:
             if lack_behind(error):
                 raise
-            raise FilesWrong([Problem("arguments.run-dir", f"{run_dir}: {error.strerror}")]) from None
+            raise FilesWrong.of("arguments.run-dir", f"{run_dir}: {error.strerror}") from None
         stack.callback(closed, events)
-        keep = Jsonl(events)
-        # What ranks write lies in files of its own.
-        readers.append(lambda event: None if isinstance(event, Progress) and "output" in event.data else keep(event))
+        readers.append(Jsonl(events, of_ranks=False))
         if arguments.output == "junit":
             readers.append(junit)
         if arguments.output == "jsonl":
             readers.append(Jsonl(stdout.verbatim))
-        if arguments.output == "text":
-            readers.append(
-                stack.enter_context(Console(stdout.verbatim, verbose=arguments.verbose, only_ranks=arguments.only_rank))
-            )
-        elif arguments.verbose or stderr.isatty():
-            readers.append(
-                stack.enter_context(Console(stderr.verbatim, verbose=arguments.verbose, only_ranks=arguments.only_rank))
-            )
+        if arguments.output == "text" or arguments.verbose or stderr.isatty():
+            stream = stdout if arguments.output == "text" else stderr
+            console = Console(stream.verbatim, verbose=arguments.verbose, only_ranks=arguments.only_rank)
+            readers.append(stack.enter_context(console))
 
         def emit(event: Event) -> None:
             for reader in list(readers):
@@ -281,8 +274,8 @@ def plan_as_text(plan: Plan) -> str:
         spares = f", spares: {fold(stage.check.spares)}" if stage.check.spares else ""
         drops = f", goes on without bad nodes if {stage.min_nodes} are left" if stage.drop_bad else ""
         lines.append(
-            f"{number:>3}. {stage.name}  [{stage.check.id}] on {len(stage.inventory.nodes)} "
-            f"node{'s' * (len(stage.inventory.nodes) != 1)}{spares}{limit}{drops}{skipped}"
+            f"{number:>3}. {stage.name}  [{stage.check.id}] on {counted(len(stage.inventory.nodes), 'node')}"
+            f"{spares}{limit}{drops}{skipped}"
         )
         if summary := stage.check.summary:
             lines.append(f"     {summary}")
@@ -290,28 +283,19 @@ def plan_as_text(plan: Plan) -> str:
 
 
 def plan_as_json(plan: Plan) -> str:
-    return (
-        json.dumps(
-            {
-                "version": 1,
-                **summary(plan.ranked),
-                "stages": [
-                    {
-                        "name": stage.name,
-                        "check": stage.check.id,
-                        "nodes": stage.nodes,
-                        "timeout_s": stage.timeout_s if math.isfinite(stage.timeout_s) else None,
-                        "skip": stage.skip,
-                        "when_bad": "drop" if stage.drop_bad else "stop",
-                        "min_nodes": stage.min_nodes,
-                    }
-                    for stage in plan.stages
-                ],
-            },
-            indent=2,
-        )
-        + "\n"
-    )
+    stages = [
+        {
+            "name": stage.name,
+            "check": stage.check.id,
+            "nodes": stage.nodes,
+            "timeout_s": stage.timeout_s if math.isfinite(stage.timeout_s) else None,
+            "skip": stage.skip,
+            "when_bad": "drop" if stage.drop_bad else "stop",
+            "min_nodes": stage.min_nodes,
+        }
+        for stage in plan.stages
+    ]
+    return json.dumps({"version": 1, **summary(plan.ranked), "stages": stages}, indent=2) + "\n"
 
 
 def summary(inventory: Inventory) -> dict[str, object]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runbook.model.errors import FilesWrong, Problem
+from runbook.model.errors import FilesWrong
 from runbook.model.escaped_text import visible
 from runbook.report.standard_streams import complain, stderr, stdout
 
@@ -32,12 +32,8 @@ def serve(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in EXTRA:
             raise
-        raise FilesWrong(
-            [
-                Problem(
-                    "serve.not-installed", f"`runbook serve` needs {error.name}", None, "pip install 'runbook[serve]'"
-                )
-            ]
+        raise FilesWrong.of(
+            "serve.not-installed", f"`runbook serve` needs {error.name}", help="pip install 'runbook[serve]'"
         ) from None
     asked = read_options(arguments.listen, arguments.data, arguments.config, insecure_http=arguments.insecure_http)
     data = make_data_folder(asked.data)
@@ -68,7 +64,7 @@ def run(asked: ServeOptions) -> int:
         listener = listening(asked.host, asked.port)
     except OSError as error:
         message = f"cannot listen on {asked.host}, port {asked.port}: {error.strerror}"
-        raise FilesWrong([Problem("serve.listen", message, None, "name another --listen ADDR:PORT")]) from None
+        raise FilesWrong.of("serve.listen", message, help="name another --listen ADDR:PORT") from None
     with contextlib.closing(listener):
         with people_of(asked.data) as (_, people):
             settings = settings_from(asked, listener.getsockname()[1], people=bool(people.all()))
@@ -136,7 +132,7 @@ def new_password() -> str:
         return sys.stdin.readline(2000).rstrip("\r\n")
     first = getpass.getpass("password: ")
     if getpass.getpass("again: ") != first:
-        raise FilesWrong([Problem("serve.password", "the two passwords differ")])
+        raise FilesWrong.of("serve.password", "the two passwords differ")
     return first
 
 
@@ -153,7 +149,7 @@ def only_one(data: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             message = f"a server of {data} runs already"
-            raise FilesWrong([Problem("serve.runs-already", message, None, "end it, or name another --data")]) from None
+            raise FilesWrong.of("serve.runs-already", message, help="end it, or name another --data") from None
         yield
 
 

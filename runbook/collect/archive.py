@@ -15,54 +15,29 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import jinja2
+
 import runbook
 from runbook.collect.archive_entries import UNFIT, UsedPaths
 from runbook.collect.ask_nodes import NodeAnswer
 from runbook.collect.gather import Gathered
 
-LAYOUT = """\
-What is in here
-  manifest.json    every file with size, SHA-256, node, command, exit code and seconds; and what is missing, with why
-  controller/      the machine that runs were started from: versions of runbook, Python, the system, packages
-  inventory.yml    the nodes as the user described them
-  playbook.yml     the stages that were run
-  run/             the run: result.json (the verdict), events.jsonl (what happened when), logs/ (one a rank)
-  scripts/NODE/    the scripts that start the ranks, as `runbook render` writes them
-  nodes/NODE/      what the node's own tools print: system/, network/, firewall/, gpu/, infiniband/, nccl/, pci/,
-                   python.txt, processes.txt. Each begins with the command that was run.
-"""
-TAKEN_OUT = """\
-What was taken out
-  REDACTED         secrets: values that the inventory takes from the environment, tokens, passwords, private keys, \
-cookies
-  user1, user2 …   user names, in home folders too; one person has one number everywhere. One that is also a word \
-(gpu, data)
-                   is taken out where a login stands: paths, owners, user=, name@host
-  mail1@…          e-mail addresses
-  Accounts that come with a system (root, ubuntu, nobody …) are left as they are.
-"""
-HIDDEN = """\
-  host1, host2 …   names of hosts; a node's number is its place in the inventory. One that is also a word (node, \
-gpu0) stays
-  10.0.0.1 …       addresses: equal ones stay equal, and two share as long a prefix as they shared before. The last \
-number
-                   of an IPv4 address is its own. MAC addresses, GUIDs and IPv6 addresses are numbered.
-"""
-NOT_HIDDEN = """\
-  Names of hosts and addresses are real: `runbook collect --hide-addresses` replaces them as well.
-"""
-
 
 def readme(gathered: Gathered, name: str) -> str:
-    hidden = gathered.scrubber.machines is not None
-    parts = [
-        f"{gathered.scrubber.text(name)}\nmade by `runbook collect`, runbook {runbook.__version__}\n",
-        LAYOUT,
-        TAKEN_OUT + (HIDDEN if hidden else NOT_HIDDEN) + f"  Here: {counts(gathered)}.\n",
-        "How to read it\n  runbook diagnose ARCHIVE.tar.gz    names the root cause in the logs, without unpacking\n",
-        "\n".join(["Nodes", *_nodes(gathered)]) + "\n",
-    ]
-    return "\n".join(parts)
+    """What whoever unpacks it reads first."""
+    templates = jinja2.Environment(
+        loader=jinja2.PackageLoader("runbook.collect", ""),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return templates.get_template("README.txt.j2").render(
+        name=gathered.scrubber.text(name),
+        version=runbook.__version__,
+        hidden=gathered.scrubber.machines is not None,
+        counts=counts(gathered),
+        nodes=list(_nodes(gathered)),
+    )
 
 
 def counts(gathered: Gathered) -> str:

@@ -30,12 +30,9 @@ TOOL_NAME = re.compile(r"(?:[a-z][a-z0-9-]{0,31}/)?[A-Za-z0-9](?:[A-Za-z0-9_.+@-
 
 # Names of variables that say how a job finds its network, GPUs and libraries, by their beginnings.
 VARIABLES = tuple(
-    re.findall(
-        r"\S+",
-        """NCCL_ GLOO_ TORCH_ TORCHELASTIC_ PYTORCH_ CUDA_ NVIDIA_ UCX_ OMPI_MCA_ UCC_ RCCL_ HSA_ ROCM_ HIP_ ROCR_ GPU_
+    """NCCL_ GLOO_ TORCH_ TORCHELASTIC_ PYTORCH_ CUDA_ NVIDIA_ UCX_ OMPI_MCA_ UCC_ RCCL_ HSA_ ROCM_ HIP_ ROCR_ GPU_
     XLA_ JAX_ OMP_ MKL_ KMP_ FI_ RDMA IBV_ MLX SHARP_ SLURM_ MASTER_ WORLD_SIZE RANK LOCAL_ NODE_RANK GROUP_RANK
-    LD_LIBRARY_PATH LD_PRELOAD PATH PYTHON CONDA_DEFAULT_ENV CONDA_PREFIX VIRTUAL_ENV LANG LC_ALL TZ TMPDIR""",
-    )
+    LD_LIBRARY_PATH LD_PRELOAD PATH PYTHON CONDA_DEFAULT_ENV CONDA_PREFIX VIRTUAL_ENV LANG LC_ALL TZ TMPDIR""".split()
 )
 
 
@@ -126,19 +123,14 @@ def _arguments(inventory: Inventory, node: Node) -> dict[str, object]:
 def fail(found: NodeAnswer, failure: BaseException) -> None:
     """Record why a node gave nothing."""
     if isinstance(failure, Unreachable):
-        found.cause, found.says, found.remedy, found.evidence = (
-            failure.cause,
-            failure.says,
-            failure.remedy,
-            failure.evidence,
-        )
+        found.cause, found.says = failure.cause, failure.says
+        found.remedy, found.evidence = failure.remedy, failure.evidence
     elif isinstance(failure, (ProgramNotStarted, TimeoutError)):
         found.cause = "tool-output-unknown"
         why = "gave no answer in time" if isinstance(failure, TimeoutError) else f"could not look: {failure}"
         found.says = f"{found.node} {on_one_line(why, LONGEST_REASON)}"
-        found.remedy = (
-            f"look at the load of {found.node}, and for processes in state D (`ps axo stat,pid,cmd | grep '^D'`)"
-        )
+        stuck = "`ps axo stat,pid,cmd | grep '^D'`"
+        found.remedy = f"look at the load of {found.node}, and for processes in state D ({stuck})"
     elif isinstance(failure, Exception):  # whatever the error, the other nodes' answers are worth sending
         found.cause = "tool-output-unknown"
         why = on_one_line(f"{type(failure).__name__}: {failure}", LONGEST_REASON)

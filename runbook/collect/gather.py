@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from runbook.collect.local_files import (
     source_entries,
 )
 from runbook.collect.scrub import GONE, Scrubber
-from runbook.files.environment_values import Environment
+from runbook.files.environment_values import AnyVariable
 from runbook.files.value_origins import Origins
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory, Node
@@ -77,7 +76,7 @@ def gather(wanted: CollectRequest) -> Gathered:
     if wanted.inventory and wanted.origins:
         names = frozenset(node.name for node in wanted.nodes)
         try:
-            plan = plan_of(wanted.inventory, wanted.run.playbook if wanted.run else None, Environment(os.environ))
+            plan = plan_of(wanted.inventory, wanted.run.playbook if wanted.run else None, AnyVariable.here())
         except FilesWrong as wrong:
             found.append(Absent("scripts", f"they cannot be rendered: {wrong}", "failed"))
         else:
@@ -99,7 +98,8 @@ def learn_names(scrubber: Scrubber, wanted: CollectRequest, answers: Sequence[No
     """All known names of people, in an order that is the same for every archive."""
     login, home, full = controller_person()
     scrubber.people.add(login, *_full_name(full), home=home)
-    for node in wanted.inventory.nodes if wanted.inventory else ():
+    nodes = wanted.inventory.nodes if wanted.inventory else ()
+    for node in nodes:
         scrubber.people.add(*([node.ssh.user] if node.ssh.user else []))
         if node.ssh.jump and "@" in node.ssh.jump:
             scrubber.people.add(node.ssh.jump.partition("@")[0])
@@ -109,12 +109,10 @@ def learn_names(scrubber: Scrubber, wanted: CollectRequest, answers: Sequence[No
             scrubber.people.add(person[0], *_full_name(person[2]), home=person[1])
     if scrubber.machines is None:
         return
-    names = (
-        [node.name for node in wanted.inventory.nodes]
-        if wanted.inventory
-        else list(wanted.run.nodes if wanted.run else ())
-    )
-    for node in wanted.inventory.nodes if wanted.inventory else ():
+    names = [node.name for node in nodes]
+    if not wanted.inventory and wanted.run:
+        names += wanted.run.nodes
+    for node in nodes:
         jump = (node.ssh.jump or "").rpartition("@")[2]
         names += [node.address, node.ssh.host or "", *(part.partition(":")[0] for part in jump.split(","))]
     if wanted.inventory:

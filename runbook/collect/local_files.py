@@ -20,33 +20,20 @@ import runbook
 from runbook.checks import CHECKS
 from runbook.collect.archive_entries import Absent, ArchiveFile, Form, open_regular, read_entry
 from runbook.collect.scrub import GONE
-from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
+from runbook.engine.plan import Choice, Plan, make_plan
 from runbook.engine.runfolder import homes
 from runbook.engine.scripts import node_files
-from runbook.files.inventory import load_inventory_with_origins
 from runbook.files.playbook import has_launch, load_launch, load_playbook
 from runbook.files.value_origins import Origins
-from runbook.files.yaml_document import Document, parse_document, read_document
+from runbook.files.yaml_document import parse_document, read_document
 from runbook.model.errors import FilesWrong
-from runbook.model.inventory import EnvValue, Inventory, Node
+from runbook.model.inventory import EnvValue, Inventory
 from runbook.model.playbook import Playbook
 from runbook.model.secrets import Secret
 
 # --- this machine, from which runs are started -----------------------------------------------------------------------
 
-PACKAGES = (
-    "runbook",
-    "fabric",
-    "paramiko",
-    "invoke",
-    "cryptography",
-    "PyYAML",
-    "jsonschema",
-    "Jinja2",
-    "rich",
-    "torch",
-    "numpy",
-)
+PACKAGES = "runbook fabric paramiko invoke cryptography PyYAML jsonschema Jinja2 rich torch numpy".split()
 
 
 def controller_entries(command: Sequence[str]) -> list[ArchiveFile | Absent]:
@@ -210,9 +197,9 @@ def _texts(value: object) -> tuple[str, ...]:
 
 def _time(value: object) -> float | None:
     """A plausible time."""
-    return (
-        float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e11 else None
-    )
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if 0 < value < 1e11 else None
 
 
 def _again(run: Path, named: str) -> Path | None:
@@ -239,11 +226,6 @@ KEYS = {"inventory": "nodes", "playbook": "stages"}
 NO_PLAYBOOK = Playbook("none", (), source="none")
 
 
-def load(path: Path | Document, environ: Mapping[str, str]) -> tuple[Inventory, Origins]:
-    """Raises FilesWrong for anything but a variable that is not set."""
-    return load_inventory_with_origins(path, environ=environ)
-
-
 def source_entries(inventory: Path | None, run: RunFolder | None) -> Iterator[ArchiveFile | Absent]:
     for path, kind, named in (
         (inventory, "inventory", run.named_inventory if run else ""),
@@ -261,19 +243,14 @@ def source_entries(inventory: Path | None, run: RunFolder | None) -> Iterator[Ar
         if isinstance(entry, ArchiveFile) and not _is_of_kind(entry.text, kind):
             # A run's folder may come from elsewhere, and name any file of ours.
             entry = Absent(place, f"{path} is no {kind}", "left out")
-        if (
-            isinstance(entry, ArchiveFile)
-            and run is not None
-            and run.started is not None
-            and _changed_since(path, run.started)
-        ):
+        began = run.started if run else None
+        if isinstance(entry, ArchiveFile) and began is not None and _changed_since(path, began):
             entry = replace(entry, trouble="changed since the run")
         yield entry
 
 
 def _is_of_kind(text: str, kind: str) -> bool:
-    document = parse_document(text, kind)
-    data = document.data
+    data = parse_document(text, kind).data
     return isinstance(data, dict) and KEYS[kind] in data
 
 
@@ -309,32 +286,20 @@ def script_entries(plan: Plan, origins: Origins, nodes: frozenset[str]) -> Itera
             continue
         for name, file in one.files.items():
             if name != RANK_PROGRAM:  # a part of this version of runbook, the same for all
-                yield ArchiveFile(
-                    f"scripts/{one.node.name}/{name}", file.data.decode("utf-8", "replace"), node=one.node.name
-                )
+                text = file.data.decode("utf-8", "replace")
+                yield ArchiveFile(f"scripts/{one.node.name}/{name}", text, node=one.node.name)
 
 
 def _without_secrets(plan: Plan) -> Plan:
-    return replace(
-        plan, inventory=_inventory_without(plan.inventory), stages=tuple(_stage_without(stage) for stage in plan.stages)
+    def inventory(whole: Inventory) -> Inventory:
+        nodes = tuple(replace(node, env=_without(node.env)) for node in whole.nodes)
+        return replace(whole, env=_without(whole.env), nodes=nodes)
+
+    stages = tuple(
+        replace(stage, check=stage.check.with_environments(_without), inventory=inventory(stage.inventory))
+        for stage in plan.stages
     )
-
-
-def _stage_without(stage: PlannedStage) -> PlannedStage:
-    check = stage.check.with_environments(_without)
-    return replace(stage, check=check, inventory=_inventory_without(stage.inventory))
-
-
-def _inventory_without(inventory: Inventory) -> Inventory:
-    return replace(
-        inventory,
-        env=_without(inventory.env),
-        nodes=tuple(_node_without(node) for node in inventory.nodes),
-    )
-
-
-def _node_without(node: Node) -> Node:
-    return replace(node, env=_without(node.env))
+    return replace(plan, inventory=inventory(plan.inventory), stages=stages)
 
 
 def _without(env: Mapping[str, EnvValue]) -> dict[str, EnvValue]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from runbook.collect.people_pseudonyms import Place, is_common
-from runbook.files.address import is_loopback
+from runbook.files.address import is_ip, is_loopback
 from runbook.files.node_sets import expand
 
 _V4 = re.compile(
@@ -40,9 +40,7 @@ _KEPT_V4 = [
     (ipaddress.ip_network("169.254.0.0/16"), 16),
 ]
 _WORDS_OF_ALL = frozenset(
-    re.findall(
-        r"[^\s,]+", "localhost localdomain local master node nodes host hosts all any default gateway router broadcast"
-    )
+    "localhost localdomain local master node nodes host hosts all any default gateway router broadcast".split()
 )
 
 
@@ -67,7 +65,7 @@ class Machines:
         """A host's name, with or without a domain. Addresses, localhost and words that every text holds are none."""
         name = name.lower().strip(".")
         labels = name.split(".")
-        if not name or is_loopback(name) or name.startswith(("ip6-", "ff02")) or _is_address(name):
+        if not name or is_loopback(name) or name.startswith(("ip6-", "ff02")) or is_ip(name):
             return
         if labels[0] in _WORDS_OF_ALL or is_common(labels[0]):
             self._common.add(labels[0])
@@ -231,11 +229,3 @@ def _goes_on(text: str, at: int) -> bool:
 def _is_version(text: str, at: int) -> bool:
     """Whether four numbers with dots are a version: `nvidia-cublas-cu12==12.1.3.1`."""
     return _VERSION_BEFORE.search(text, max(0, at - 24), at) is not None
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

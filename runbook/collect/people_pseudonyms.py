@@ -24,13 +24,10 @@ Place = tuple[int, int]
 _WORDS = (re.compile(r"[a-z][a-z0-9]+"), re.compile(r"[a-z]{2,}"))
 _ENDINGS = (".md", ".py", ".j2", ".txt")
 ORDINARY = frozenset(
-    re.findall(
-        r"\S+",
-        """data dataset datasets model models home homes scratch tmp temp common team lib src app apps opt build builds
-    trainer checkpoint checkpoints project projects share public guest work workspace software libs torch node
-    nodes test tests admin user users gpu gpus local shared default logs jobs batch web mail ftp store media
-    video audio photo game games""",
-    )
+    """data dataset datasets model models home homes scratch tmp temp common team lib src app apps opt build builds
+    trainer checkpoint checkpoints project projects share public guest work workspace software libs torch node nodes
+    test tests admin user users gpu gpus local shared default logs jobs batch web mail ftp store media video audio
+    photo game games""".split()
 )
 
 _DEVICE = re.compile(r"(?:gpu|cpu|cuda|rank|mlx|ib|eth|eno|ens|bond|nvme|tty|pts)[0-9]+")
@@ -70,14 +67,11 @@ def _texts(folder: Traversable) -> Iterator[str]:
 # --- people ---------------------------------------------------------------------------------------------------------
 
 GENERIC = frozenset(
-    re.findall(
-        r"\S+",
-        """root ubuntu debian centos fedora rocky almalinux alma rhel suse arch alpine ec2-user azureuser opc vagrant
+    """root ubuntu debian centos fedora rocky almalinux alma rhel suse arch alpine ec2-user azureuser opc vagrant
     cloud-user nobody daemon bin sys sync games man lp mail news uucp proxy www-data backup list irc gnats
     systemd-network systemd-resolve systemd-timesync systemd-journal messagebus syslog sshd postfix chrony ntp
-    polkitd rpc rpcuser statd nfsnobody dbus tss uuidd tcpdump landscape lxd docker containerd
-    nvidia-persistenced munge slurm conda runner builder jenkins linuxbrew circleci travis vsts""",
-    )
+    polkitd rpc rpcuser statd nfsnobody dbus tss uuidd tcpdump landscape lxd docker containerd nvidia-persistenced
+    munge slurm conda runner builder jenkins linuxbrew circleci travis vsts""".split()
 )
 """Accounts that come with a system: they are not replaced, since a pseudonym would hide useful facts."""
 
@@ -86,9 +80,7 @@ _MAIL = re.compile(
     r"(?<![\w.+-])[A-Za-z0-9][\w.+-]{0,64}@(?P<host>(?:[A-Za-z0-9-]{1,63}\.){1,10}(?P<top>[A-Za-z]{2,}))(?![\w-])"
 )
 _NO_MAIL_TOPS = frozenset(
-    re.findall(
-        r"[^\s,]+", "service socket target slice scope timer mount device path swap conf py json yml yaml so log"
-    )
+    "service socket target slice scope timer mount device path swap conf py json yml yaml so log".split()
 )
 _NO_MAIL_HOSTS = ("openssh.com", "libssh.org", "lysator.liu.se", "example.org", "example.com")
 _LONG_ENOUGH = 5  # for a name to be one inside `name_of_a_run`: `max` is a word of `rmem_max` first
@@ -138,12 +130,7 @@ _HEADER = re.compile(
     re.MULTILINE,
 )
 _GROUP = re.compile(r"^[\w.-]+:[x*!]?:\d+:(?P<members>[\w.,-]+)$", re.MULTILINE)
-_FIELDS = frozenset(
-    re.findall(
-        r"\S+",
-        """user username user_name login logname owner account acct USER LOGNAME USERNAME""",
-    )
-)
+_FIELDS = frozenset("user username user_name login logname owner account acct USER LOGNAME USERNAME".split())
 
 
 class PeopleNames:

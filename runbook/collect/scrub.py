@@ -17,7 +17,7 @@ import yaml
 from runbook.collect.machine_pseudonyms import Machines
 from runbook.collect.people_pseudonyms import PeopleNames, Place
 from runbook.files.schema import schema
-from runbook.files.yaml_document import Document, parse_document
+from runbook.files.yaml_document import Document, line_starts, parse_document
 from runbook.model.decoded_text import views
 from runbook.model.redact import Forms, joined
 from runbook.model.secrets import (
@@ -75,9 +75,8 @@ def is_secret(name: str, value: str) -> bool:
     if kind is None or not value or stands_for_one(value):
         return False
     if kind == "token" and name.lower().endswith("auth"):
-        return (
-            re.fullmatch(r"(?=\S*\d)\S{12,}|[A-Za-z0-9+/]{16,}={0,2}", value) is not None
-        )  # `auth: none`, `auth=publickey`
+        # Not `auth: none`, nor `auth=publickey`.
+        return re.fullmatch(r"(?=\S*\d)\S{12,}|[A-Za-z0-9+/]{16,}={0,2}", value) is not None
     return kind == "password" or _HARMLESS.fullmatch(value) is None
 
 
@@ -203,15 +202,12 @@ GONE = "REDACTED"
 """One plain word: unlike `***`, it is a valid value in JSON, YAML, a shell and a URL."""
 
 _OF_RUNS = frozenset(
-    re.findall(
-        r"[^\s,]+",
-        """version run_id playbook inventory verdict exit_code stopped_at seconds causes stages not_run nodes run_dir
+    """version run_id playbook inventory verdict exit_code stopped_at seconds causes stages not_run nodes run_dir
     cleaned name check outcomes silent node proof metrics findings warnings cause says remedy evidence peers event
-    time stage text rank data outcome hostname path size sha256 command code missing truncated files status all
-    pass fail unknown skip plan world_size first_rank devices remedy_commands bad dropped not_dropped links gbps
-    us round attempt number launcher logs ends processes started ended state why skew_s pace step epoch per_s age_s
-    stall failed silent attempts job""",
-    )
+    time stage text rank data outcome hostname path size sha256 command code missing truncated files status all pass
+    fail unknown skip plan world_size first_rank devices remedy_commands bad dropped not_dropped links gbps us round
+    attempt number launcher logs ends processes started ended state why skew_s pace step epoch per_s age_s stall
+    failed silent attempts job""".split()
 )
 
 
@@ -328,10 +324,7 @@ def _words_of_schemas() -> frozenset[str]:
 
 def _secret_values(document: Document) -> Iterator[Place]:
     """The values under names that say they are secret, whatever their style: plain, quoted, or a block of lines."""
-    starts = [0]
-    for line in document.lines[:-1]:
-        end = starts[-1] + len(line)
-        starts.append(end + (2 if document.text.startswith("\r\n", end) else 1))
+    starts = line_starts(document.text)
     for keys in document.spans:
         name = next((key for key in reversed(keys) if isinstance(key, str)), "")
         value: object = document.data

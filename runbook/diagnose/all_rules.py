@@ -10,21 +10,14 @@ kernel with one of these Xid numbers: those given, and those that prove these ca
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from importlib import resources
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runbook.diagnose import progress_lines
 from runbook.diagnose.rule_types import Rule, Sign, Tier
 from runbook.diagnose.scan import Catalogue, Scanner
 from runbook.diagnose.scan_limits import LIMITS, ScanLimits
+from runbook.files.toml import own_table
 from runbook.parsers.nvidia import CAUSE_OF
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 FAMILIES = (
     *("reaching", "addresses", "sockets", "interfaces", "rendezvous", "ranks", "program", "builds", "accelerators"),
@@ -35,11 +28,7 @@ _NAMED = re.compile(r"\{\{(\w+)((?: [\w-]+)*)\}\}")
 Table = Mapping[str, Any]
 
 
-def _read(family: str) -> Table:
-    return tomllib.loads(resources.files("runbook.diagnose").joinpath("rules", f"{family}.toml").read_text("utf-8"))
-
-
-TABLES = [_read(family) for family in FAMILIES]
+TABLES: list[Table] = [own_table("runbook.diagnose", "rules", f"{family}.toml") for family in FAMILIES]
 _TEXTS: Table = {name: text for table in TABLES for name, text in table.get("texts", {}).items()}
 
 
@@ -66,14 +55,11 @@ def _sign(told: Table) -> Sign:
 
 
 def _rule(told: Table) -> Rule:
-    signs = tuple(_sign(one) if "keys" in one else one["name"] for one in _listed(told["signs"]))
+    signs = tuple(
+        one if isinstance(one, str) else _sign(one) if "keys" in one else one["name"] for one in told["signs"]
+    )
     others = {name: tuple(told.get(name, ())) for name in ("needs", "unless")}
     return Rule(**{**told, **others, "signs": signs, "tier": Tier[told.get("tier", "FAULT")]})
-
-
-def _listed(signs: Iterable[str | Table]) -> Iterator[Table]:
-    for sign in signs:
-        yield {"name": sign} if isinstance(sign, str) else sign
 
 
 RULES: tuple[Rule, ...] = tuple(_rule(rule) for table in TABLES for rule in table["rules"])
@@ -82,9 +68,7 @@ SIGNS: tuple[Sign, ...] = (
     *(sign for rule in RULES for sign in rule.signs if isinstance(sign, Sign)),
 )
 
-CATALOGUE = Catalogue(
-    SIGNS, progress_lines.NOISE, progress_lines.PROGRESS_KEYS, progress_lines.GOES_ON, progress_lines.reached
-)
+CATALOGUE = Catalogue(SIGNS)
 
 
 def scanner(limits: ScanLimits = LIMITS) -> Scanner:

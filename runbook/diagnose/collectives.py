@@ -8,10 +8,12 @@ answer.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from runbook.diagnose.rule_types import Hit
-from runbook.model.units import number, small_number
+from runbook.model.grouping import grouped
+from runbook.model.units import number, small_number, spans_of
 
 # --- watchdog lines -------------------------------------------------------------------------------------------------
 
@@ -63,9 +65,7 @@ def rank_of(hit: Hit) -> int | None:
 
 
 def _judge(first: Mapping[int, Hit], enqueued: Mapping[int, Hit]) -> Iterator[Hit]:
-    by_number: dict[str, list[Hit]] = defaultdict(list)
-    for hit in first.values():
-        by_number[hit.groups.get("seq", "")].append(hit)
+    by_number = grouped((hit.groups.get("seq", ""), hit) for hit in first.values())
     for sequence, hits in by_number.items():
         if how := _difference(hits, sequence):
             yield from (Hit("watchdog-differs", hit.line, {"how": how}) for hit in hits)
@@ -103,17 +103,17 @@ def _judge(first: Mapping[int, Hit], enqueued: Mapping[int, Hit]) -> Iterator[Hi
 
 def _difference(hits: Sequence[Hit], sequence: str) -> str:
     """What differs between ranks in the call of one number, in words; empty when they agree."""
-    calls: dict[str, list[Hit]] = defaultdict(list)
     told = [hit for hit in hits if "op" in hit.groups]  # a line that was cut off does not contradict the others
     sized = all("nin" in hit.groups for hit in told)
-    for hit in told:
-        operation = hit.groups["op"]
-        uneven = operation.upper().lstrip("_").startswith(UNEVEN)
-        calls[_call(hit) if sized and not uneven else operation].append(hit)
+    calls = grouped((_call(hit) if sized and not _uneven(hit) else hit.groups["op"], hit) for hit in told)
     if len(calls) < 2:
         return ""
     who = "; ".join(f"{_ranks(them)}: {call}" for call, them in list(calls.items())[:4])
     return f"call {sequence} is {who}" if sequence else who
+
+
+def _uneven(hit: Hit) -> bool:
+    return hit.groups["op"].upper().lstrip("_").startswith(UNEVEN)
 
 
 def _call(hit: Hit) -> str:
@@ -130,15 +130,9 @@ def _ranks(hits: Sequence[Hit]) -> str:
     return f"rank {spans(numbers)}" if numbers else "a rank"
 
 
-def spans(numbers: Sequence[int]) -> str:
+def spans(numbers: Iterable[int]) -> str:
     """Sorted numbers, runs of them folded: `0-3, 7`."""
-    told: list[list[int]] = []
-    for one in numbers:
-        if told and one == told[-1][-1] + 1:
-            told[-1][1:] = [one]
-        else:
-            told.append([one])
-    return ", ".join("-".join(map(str, run)) for run in told)
+    return ", ".join(spans_of(numbers))
 
 
 # --- NCCL's own report ----------------------------------------------------------------------------------------------
@@ -147,9 +141,7 @@ def spans(numbers: Sequence[int]) -> str:
 def read_report(hits: Mapping[str, Sequence[Hit]]) -> Iterator[Hit]:
     """The derived signs `ras-behind` and `ras-silent`: the report's lines have a meaning only below their headings."""
     names = ("ras-differs", "ras-count", "ras-rank", "ras-missing")
-    lines = sorted(
-        (hit for name in names for hit in hits.get(name, ())), key=lambda hit: (hit.line.source, hit.line.number)
-    )
+    lines = sorted((hit for name in names for hit in hits.get(name, ())), key=lambda hit: hit.line.place)
     counts: dict[int, _Count] = {}
     at: _Count | None = None
     heading: Hit | None = None
@@ -174,13 +166,13 @@ def read_report(hits: Mapping[str, Sequence[Hit]]) -> Iterator[Hit]:
             silent.append(number(hit.groups["rank"]))
 
 
+@dataclass(slots=True)
 class _Count:
     """The ranks that launched one number of operations, as far as the report names them."""
 
-    def __init__(self) -> None:
-        self.size = 0
-        self.named: list[int] = []
-        self.lines: list[Hit] = []
+    size: int = 0
+    named: list[int] = field(default_factory=list)
+    lines: list[Hit] = field(default_factory=list)
 
     def add(self, hit: Hit) -> None:
         self.lines.append(hit)

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from runbook.diagnose.collectives import compare, read_report
 from runbook.diagnose.rule_types import Hit
+from runbook.model.grouping import grouped
 from runbook.model.units import number, small_number
 
 NEAR = 80  # lines of one traceback
@@ -32,6 +33,19 @@ MET = ("p-to-p-channels", "joined")
 WRAPPERS = ("launcher-failed", "nccl-failed", "traceback")
 """Signs of lines that only say that something failed."""
 
+DIFFER = (
+    ("torch-version", "version", "versions-differ"),
+    ("nccl-version", "version", "nccl-versions-differ"),
+    ("active-mtu", "mtu", "mtus-differ"),
+)
+"""Signs of lines that name a value, its group, and the sign of its being another one elsewhere."""
+
+NOT_PLACED = {
+    "waits-for-machine": "pod-without-machine",
+    "waits-for-image": "container-without-image",
+    "waits-for-container": "container-not-started",
+}
+
 Hits = Mapping[str, Sequence[Hit]]
 Place = tuple[str, str, int]
 """Source, speaker, and number of a line."""
@@ -51,17 +65,15 @@ def derive(hits: Hits) -> Iterator[Hit]:
     yield from _resets(hits)
     yield from _hung_in_storage(hits.get("hung-task", ()), hits.get("storage-frame", ()))
     yield from _unfamiliar(hits)
-    yield from _differ("torch-version", "version", "versions-differ", "versions", hits)
-    yield from _differ("nccl-version", "version", "nccl-versions-differ", "versions", hits)
-    yield from _differ("active-mtu", "mtu", "mtus-differ", "mtus", hits)
+    for sign, group, name in DIFFER:
+        yield from _differ(sign, group, name, hits)
     if hits.get("step-cancelled") and not hits.get("task-exited"):
         yield Hit("cancelled-plainly", hits["step-cancelled"][0].line)
     yield from _inner_interfaces(hits)
     yield from _master_wants_more(hits)
     yield from _large_pings(hits.get("ping-size", ()), hits.get("ping-loss", ()))
-    yield from (Hit("pod-without-machine", hit.line) for hit in _not_placed("waits-for-machine", hits))
-    yield from (Hit("container-without-image", hit.line) for hit in _not_placed("waits-for-image", hits))
-    yield from (Hit("container-not-started", hit.line) for hit in _not_placed("waits-for-container", hits))
+    for sign, name in NOT_PLACED.items():
+        yield from _not_placed(sign, name, hits)
     for hit in hits.get("nccl-gave-up", ())[:1]:  # the innermost call prints first
         if hit.groups["where"].startswith("graph/"):
             yield Hit("gave-up-in-topology", hit.line, hit.groups)
@@ -95,12 +107,8 @@ def _finalizer(start: Place, told: Mapping[str, set[Place]]) -> Iterator[Place]:
 
 def with_summaries(hits: Sequence[Hit]) -> Iterator[Hit]:
     """torchrun's summary names rank and host some lines above the exit code that they belong to."""
-    ranks = {
-        (hit.line.source, hit.line.number): small_number(hit.groups["rank"])
-        for hit in hits
-        if hit.sign == "summary-rank"
-    }
-    hosts = {(hit.line.source, hit.line.number): hit.groups["host"] for hit in hits if hit.sign == "summary-host"}
+    ranks = {hit.line.place: small_number(hit.groups["rank"]) for hit in hits if hit.sign == "summary-rank"}
+    hosts = {hit.line.place: hit.groups["host"] for hit in hits if hit.sign == "summary-host"}
     for hit in hits:
         line = hit.line
         if "exitcode" not in line.text and "Signal " not in line.text:
@@ -127,11 +135,8 @@ def _barriers(barriers: Sequence[Hit], completed: Sequence[Hit]) -> Iterator[Hit
 
 def _unanswered(refusals: Sequence[Hit]) -> Iterator[Hit]:
     """`No route to host` that takes seconds each time comes from unanswered ARP, not from a firewall."""
-    by_source: dict[str, list[Hit]] = defaultdict(list)
-    for hit in refusals:
-        if hit.line.when is not None and "113" in hit.line.text:
-            by_source[hit.line.who].append(hit)
-    for hits in by_source.values():
+    timed = grouped((hit.line.who, hit) for hit in refusals if hit.line.when is not None and "113" in hit.line.text)
+    for hits in timed.values():
         times = sorted({hit.line.when for hit in hits if hit.line.when is not None})
         # Lines about one attempt have one time; what counts is whether any two attempts followed each other at once.
         gaps = [after - before for before, after in pairwise(times) if after - before > 0.01]
@@ -170,9 +175,8 @@ def _world_sizes(told: Sequence[Hit]) -> Iterator[Hit]:
     for name, values in by_name.items():
         who = {hit.line.who for hit in values.values()}
         if len(values) > 1 and len(who) > 1:
-            yield from (
-                Hit("told-different-sizes", hit.line, {"task": "", name: value}) for value, hit in values.items()
-            )
+            for value, hit in values.items():
+                yield Hit("told-different-sizes", hit.line, {"task": "", name: value})
 
 
 def _rank_twice(told: Sequence[Hit], waits: Sequence[Hit]) -> Iterator[Hit]:
@@ -280,9 +284,7 @@ def _large_pings(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator[Hit]:
     """Small pings are answered, and those near the MTU are not."""
     answered: dict[bool, set[bool]] = {True: set(), False: set()}
     told: list[Hit] = []
-    by_source: dict[str, list[Hit]] = defaultdict(list)
-    for hit in sizes:
-        by_source[hit.line.source].append(hit)
+    by_source = grouped((hit.line.source, hit) for hit in sizes)
     for loss in losses:
         before = [hit for hit in by_source.get(loss.line.source, ()) if hit.line.number < loss.line.number]
         if before:
@@ -303,17 +305,19 @@ def _unfamiliar(hits: Hits) -> Iterator[Hit]:
     yield from (Hit("unfamiliar-error", line) for line in told if line not in known)
 
 
-def _not_placed(sign: str, hits: Hits) -> Iterator[Hit]:
+def _not_placed(sign: str, name: str, hits: Hits) -> Iterator[Hit]:
     """What kept a pod from running, unless a later event of the same log shows that a pod got past it."""
     past = {hit.line.source: hit.line.number for hit in hits.get("pod-placed", ())}
-    yield from (hit for hit in hits.get(sign, ()) if hit.line.number > past.get(hit.line.source, 0))
+    for hit in hits.get(sign, ()):
+        if hit.line.number > past.get(hit.line.source, 0):
+            yield Hit(name, hit.line)
 
 
-def _differ(sign: str, group: str, name: str, told: str, hits: Hits) -> Iterator[Hit]:
+def _differ(sign: str, group: str, name: str, hits: Hits) -> Iterator[Hit]:
     """A value that differs between speakers."""
     values: dict[str, Hit] = {}
     for hit in hits.get(sign, ()):
         values.setdefault(hit.groups[group], hit)
     if len(values) > 1 and len({hit.line.who for hit in values.values()}) > 1:
-        groups = {told: ", ".join(sorted(values))}
+        groups = {f"{group}s": ", ".join(sorted(values))}
         yield from (Hit(name, hit.line, groups) for hit in values.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,47 +13,26 @@ from runbook.diagnose.progress_lines import Reached
 from runbook.diagnose.rule_types import Hit, Line, Rule, Tier
 from runbook.diagnose.scan import Scanner
 
+NO_EVIDENCE = "insufficient-evidence"
 EVIDENCE = 6  # lines that are quoted for a cause
-ENDINGS = (
-    "traceback",
-    "launcher-failed",
-    "glog-error",
-    "nccl-failed",
-    "aborted",
-    "killed",
-    "crashed",
-    "exception",
-    "hangs",
-    "watchdog",
-    "client-timed-out",
-    "told-to-end",
-    "cancelled",
-    "step-cancelled",
-    "hung-up",
+ENDINGS = frozenset(
+    """traceback launcher-failed glog-error nccl-failed aborted killed crashed exception hangs watchdog client-timed-out
+    told-to-end cancelled step-cancelled hung-up""".split()
 )
 """Signs after which a run does not go on by itself."""
 SO_FAR = "nothing failed so far, and no line shows that it finished or went on: no step, no connection, no end"
 MISTAKES = frozenset(
-    {
-        "KeyError",
-        "IndexError",
-        "TypeError",
-        "AttributeError",
-        "NameError",
-        "UnboundLocalError",
-        "SyntaxError",
-        "IndentationError",
-        "TabError",
-        "ImportError",
-        "ModuleNotFoundError",
-        "ZeroDivisionError",
-        "NotImplementedError",
-        "RecursionError",
-    }
+    """KeyError IndexError TypeError AttributeError NameError UnboundLocalError SyntaxError IndentationError TabError
+    ImportError ModuleNotFoundError ZeroDivisionError NotImplementedError RecursionError""".split()
 )
 """Errors that a program makes by itself, whatever other processes do."""
 ORDER: Mapping[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
 WORDS = {
+    **dict.fromkeys("symbol arch gid value".split(), "see the line"),
+    **dict.fromkeys("how versions".split(), "see the lines"),
+    **dict.fromkeys("what message".split(), "see its lines"),
+    **dict.fromkeys("line xid".split(), ""),
+    **{name: f"a {name}" for name in "command tool task module".split()},
     "host": "the master",
     "wrong": "some",
     "port": "there",
@@ -64,26 +43,13 @@ WORDS = {
     "came": "not all",
     "wanted": "them",
     "late": "a rank",
-    "what": "see its lines",
     "type": "an error",
-    "message": "see its lines",
-    "how": "see the lines",
     "given": "one spelling",
     "variable": "RANK or MASTER_ADDR",
-    "command": "a command",
-    "tool": "a tool",
-    "symbol": "see the line",
-    "versions": "see the lines",
-    "arch": "see the line",
-    "gid": "see the line",
     "where": "two NICs",
     "python": "of the launch line",
-    "task": "a task",
-    "module": "a module",
-    "value": "see the line",
-    "line": "",
-    "xid": "",
 }
+"""What a text says for what no line of it names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +77,7 @@ def judge(scanner: Scanner) -> list[Cause]:
     for hit in derive(dict(hits)):
         hits[hit.sign].append(hit)
     seen = {name: few for name, few in hits.items() if few}
-    found = _merge([_cause(rule, seen) for rule in _rules() if _holds(rule, seen)])
+    found = _merge(_cause(rule, seen) for rule in _rules() if _holds(rule, seen))
     found = [cause for cause in found if not _recovered(cause, seen, scanner)]
     order = _order(scanner)
     found.sort(key=lambda cause: (cause.tier, order(cause)))
@@ -119,12 +85,14 @@ def judge(scanner: Scanner) -> list[Cause]:
     if len(found) > 1:
         found = [cause for cause in found if cause.tier is not Tier.WRAPPER]
     if not found and not scanner.told:
-        remedy = mend("insufficient-evidence", "empty")
-        return [Cause("insufficient-evidence", "high", "these logs are empty", remedy, (), Tier.WRAPPER)]
+        return [_nothing("high", "these logs are empty", mend("insufficient-evidence", "empty"))]
     if not found and scanner.reached is Reached.NOTHING:
-        remedy = mend("insufficient-evidence", "so-far")
-        return [Cause("insufficient-evidence", "low", SO_FAR, remedy, (), Tier.WRAPPER)]
+        return [_nothing("low", SO_FAR, mend("insufficient-evidence", "so-far"))]
     return [*found[:1], *(_folded(cause, found[0]) for cause in found[1:] if _beside(cause, found[0]))]
+
+
+def _nothing(confidence: Confidence, says: str, remedy: str) -> Cause:
+    return Cause(NO_EVIDENCE, confidence, says, remedy, (), Tier.WRAPPER)
 
 
 def _rules() -> Sequence[Rule]:
@@ -141,7 +109,7 @@ def _holds(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> bool:
     )
 
 
-def _cause(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> tuple[Rule, Cause]:
+def _cause(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> Cause:
     proof = _by_clock([hit for name in rule.names for hit in seen.get(name, ())])
     first = proof[0]
     groups = {**WORDS, "who": _speaker(first.line), "line": first.line.shown[:120]}
@@ -149,7 +117,7 @@ def _cause(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> tuple[Rule, Cause]:
         groups.update(hit.groups)
     groups.update(first.groups)
     lines = [*proof, *(seen[name][0] for name in rule.needs)]
-    return rule, Cause(
+    return Cause(
         rule.cause,
         rule.confidence,
         rule.says.format_map(groups).strip(),
@@ -198,18 +166,17 @@ def _distinct(hits: Sequence[Hit]) -> list[Hit]:
     for hit in hits:
         if (hit.sign, hit.line.who) not in speakers and len(chosen) < EVIDENCE:
             speakers.add((hit.sign, hit.line.who))
-            chosen.setdefault((hit.line.source, hit.line.number), hit)
+            chosen.setdefault(hit.line.place, hit)
     return list(chosen.values())
 
 
-def _merge(found: Sequence[tuple[Rule, Cause]]) -> list[Cause]:
+def _merge(found: Iterable[Cause]) -> list[Cause]:
     """One entry for each cause: the sentence of the surest rule, and the lines of all."""
     merged: dict[str, Cause] = {}
-    for _, cause in sorted(found, key=lambda pair: (pair[1].tier, ORDER[pair[1].confidence])):
+    for cause in sorted(found, key=lambda cause: (cause.tier, ORDER[cause.confidence])):
         if before := merged.get(cause.cause):
-            merged[cause.cause] = replace(before, evidence=tuple(_distinct([*before.evidence, *cause.evidence])))
-        else:
-            merged[cause.cause] = cause
+            cause = replace(before, evidence=tuple(_distinct([*before.evidence, *cause.evidence])))
+        merged[cause.cause] = cause
     return list(merged.values())
 
 
@@ -221,7 +188,7 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
     retried = cause.tier in (Tier.NETWORK, Tier.WRAPPER)
     went_on = scanner.last_progress if retried else scanner.steady_progress
     sources = {proof.line.source for proof in cause.evidence}
-    signs = {hit.sign for hit in cause.evidence} | set(ENDINGS)
+    signs = {hit.sign for hit in cause.evidence} | ENDINGS
     hits = [hit for sign in signs for hit in seen.get(sign, ()) if hit.line.source in sources]
     if all(
         hit.line.number < max(went_on.get(hit.line.source, 0), scanner.passed.get(hit.line.source, 0)) for hit in hits
@@ -276,8 +243,8 @@ def _folded(cause: Cause, root: Cause) -> Cause:
 
 def _beside(cause: Cause, root: Cause) -> tuple[Hit, ...]:
     """The cause's lines that do not prove the root already."""
-    proven = {(hit.line.source, hit.line.number) for hit in root.evidence}
-    return tuple(hit for hit in cause.evidence if (hit.line.source, hit.line.number) not in proven)
+    proven = {hit.line.place for hit in root.evidence}
+    return tuple(hit for hit in cause.evidence if hit.line.place not in proven)
 
 
 def _own_mistake(cause: Cause, root: Cause) -> bool:

@@ -87,10 +87,9 @@ SETUP = re.compile(
 REACHED_KEYS = tuple(
     "done|finish|succe|exit|complete|code: |save|goodbye|destroy|failed=|passed|reduce ok|bandwidth"
     "|packets transmitted|acc|perplexity|ppl|throughput|error|err |_err|loss|b/s|flop|examples/s"
-    "|images/s|img/s|ms/step|float|half|double|int|%|:|forward pass|batch|step|iter|epoch|joined|barrier"
+    "|images/s|img/s|ms/step|float|half|double|int|%|forward pass|batch|step|iter|epoch|joined|barrier"
     "|registered|connect|i am |rank|process|worker|task|node|hostname|accepted|using|via|ring|channel|tree"
-    "|nvls"
-    "|peer access|x2c|mnnvl|collective|ready|listen|running|started|kernel|systemd|nvrm".replace("|:|", "|").split("|")
+    "|nvls|peer access|x2c|mnnvl|collective|ready|listen|running|started|kernel|systemd|nvrm".split("|")
 )
 """Literals of these: a line without any of them shows no progress."""
 
@@ -133,8 +132,9 @@ NOISE = re.compile(
 )
 
 PROGRESS_KEYS = (
-    "loss|epoch|it/s]|s/it]|iter|tokens/s|samples/s|step|it/s,|s/it,|bus bandwidth|finished|completed|succeeded"
-    "|has connected to|startup complete|ready to roll|images/s|img/s|examples/s|[batch="
+    *("loss", "epoch", "it/s]", "s/it]", "iter", "tokens/s", "samples/s", "step", "it/s,", "s/it,", "bus bandwidth"),
+    *("finished", "completed", "succeeded", "has connected to", "startup complete", "ready to roll"),
+    *("images/s", "img/s", "examples/s", "[batch="),
 )
 """Literals of lines that show that a training goes on, or has ended."""
 

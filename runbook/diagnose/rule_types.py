@@ -76,6 +76,10 @@ class Line:
         """The process, as well as the line tells: ranks before nodes before files."""
         return f"rank {self.rank}" if self.rank is not None else self.node or self.source
 
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.source, self.number
+
 
 @dataclass(frozen=True, slots=True)
 class Hit:

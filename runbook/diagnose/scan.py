@@ -7,7 +7,6 @@ and the last.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +28,16 @@ from runbook.diagnose.log_lines import (
     section_of_path,
     unpacked,
 )
-from runbook.diagnose.progress_lines import ENDED, REACHED_KEYS, TESTS_PASSED, Reached
+from runbook.diagnose.progress_lines import (
+    ENDED,
+    GOES_ON,
+    NOISE,
+    PROGRESS_KEYS,
+    REACHED_KEYS,
+    TESTS_PASSED,
+    Reached,
+    reached,
+)
 from runbook.diagnose.rule_types import Hit, Line, Sign
 from runbook.diagnose.scan_limits import LIMITS, KeptHits, Raw, ScanLimits, SourceLines, Speaker, searched
 
@@ -38,11 +46,8 @@ ENDING = 20  # lines in which a run may say that it has ended
 FAR = 200  # characters before what a line says, from which on it is quoted from there
 AROUND = 60
 OVERLAP = 200  # bytes that pieces of a long line share
-NEW_SHAPE, IN_FULL, A_BYTE = (
-    100,
-    400,
-    10,
-)  # the work of such a line, and of each byte in full; one of a known shape is 1
+# The work of such a line, and of each byte in full; one of a known shape is 1.
+NEW_SHAPE, IN_FULL, A_BYTE = 100, 400, 10
 ESCAPED = b"\\u"  # a letter of another script in JSON, its number partly of digits
 HEADINGS = ("###", "==>", "---", "===", ">>>")
 HEADING_BYTES = tuple(heading.encode() for heading in HEADINGS)
@@ -60,29 +65,12 @@ class _Kind(NamedTuple):
 
 
 class Catalogue:
-    """Signs with their patterns and literals, compiled once; what is noise, and what says that a run goes on."""
+    """Signs with their patterns and literals, compiled once."""
 
-    def __init__(
-        self,
-        signs: Sequence[Sign],
-        noise: re.Pattern[str],
-        progress: str,
-        goes_on: re.Pattern[bytes],
-        reached: Callable[[bytes, bool], Reached],
-    ) -> None:
+    def __init__(self, signs: Sequence[Sign]) -> None:
         self.signs = [(sign, sign.compiled()) for sign in signs]
-        self.noise = noise
-        self.goes_on = goes_on
-        self.reached = reached
-        literals = [
-            *(sign.literals for sign in signs),
-            tuple(progress.split("|")),
-            HEADINGS,
-            OPENERS,
-            REACHED_KEYS,
-            ABROAD,
-        ]
-        self.index = Index(literals)
+        others = (PROGRESS_KEYS, HEADINGS, OPENERS, REACHED_KEYS, ABROAD)
+        self.index = Index([*(sign.literals for sign in signs), *others])
 
 
 class Scanner:
@@ -91,9 +79,6 @@ class Scanner:
     def __init__(self, catalogue: Catalogue, limits: ScanLimits = LIMITS) -> None:
         self._limits = limits
         self._signs = catalogue.signs
-        self._noise = catalogue.noise
-        self._goes_on = catalogue.goes_on
-        self._reached = catalogue.reached
         self._index = catalogue.index
         first = len(self._signs)
         self._progress, self._heading, self._opener, self._telling, self._abroad = range(first, first + 5)
@@ -140,7 +125,7 @@ class Scanner:
                 if kind.goes_on:
                     went_on.append(number)
                 if kind.heads:
-                    section = _section(raw) or section
+                    section = section_of(raw[:LONGEST].decode("utf-8", "replace")) or section
                 if kind.opens and not open_line:
                     open_line, open_kind = BrokenLine(number, raw), kind
                 elif kind.signs and self._wants(here, shape, (number, raw, kind.signs, section), kind.most):
@@ -163,7 +148,7 @@ class Scanner:
         """The kind of a line whose shape was not met. When many new shapes follow each other, a line is read for
         progress only."""
         if here.full and len(self._shapes) >= self._limits.unlike:
-            goes_on = bool(self._goes_on.match(searched(raw)))
+            goes_on = bool(GOES_ON.match(searched(raw)))
             return _Kind(goes_on=goes_on, heads=raw.startswith(HEADING_BYTES), late=True)
         self.told = self.told or bool(raw.strip())
         kind = self._kind(raw)
@@ -244,7 +229,7 @@ class Scanner:
             found = self._index.find(english.lower())
         signs = found[: bisect_left(found, self._progress)]
         most = max((self._keeps[at] for at in self._keeps.keys() & signs), default=self._limits.of_a_shape)
-        goes_on = self._progress in found and bool(self._goes_on.match(searched(raw)))
+        goes_on = self._progress in found and bool(GOES_ON.match(searched(raw)))
         opens = self._opener in found and may_go_on(raw)
         if goes_on or (self._telling in found and self._asked < self._limits.read):
             self._note(raw, goes_on=goes_on)
@@ -255,7 +240,7 @@ class Scanner:
         """How far the run is by this line."""
         if self.reached is not Reached.PROGRESS:
             self._asked += 1
-            self.reached = max(self.reached, self._reached(searched(raw), goes_on))
+            self.reached = max(self.reached, reached(searched(raw), goes_on))
 
     def _read(self, here: SourceLines, number: int, raw: bytes, found: tuple[int, ...], section: Speaker) -> None:
         inside = raw.rstrip().split(b"\r") if b"\r" in raw.rstrip() else unpacked(raw)
@@ -272,7 +257,7 @@ class Scanner:
         self.work += IN_FULL + A_BYTE * len(raw)
         foreign = found[-1] == self._abroad
         line = read_line(here.name, number, raw, section, foreign=foreign)
-        if self._noise.search(line.text):
+        if NOISE.search(line.text):
             return
         for at in found[:-1] if foreign else found:
             sign, pattern = self._signs[at]
@@ -297,10 +282,6 @@ def _quoted_there(line: Line, sign: Sign) -> Line:
     lowered = line.text.lower()
     at = min((place for key in sign.literals if (place := lowered.find(key)) >= 0), default=0)
     return replace(line, shown=f"… {line.text[at - AROUND : at - AROUND + SHOWN]}") if at > FAR else line
-
-
-def _section(raw: bytes) -> Speaker | None:
-    return section_of(raw[:LONGEST].decode("utf-8", "replace"))
 
 
 def _lines(chunks: Iterable[bytes], cut: Callable[[], None], most: int) -> Iterator[list[bytes]]:

@@ -8,38 +8,26 @@ from __future__ import annotations
 
 import bisect
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib import import_module, resources
 from pathlib import PurePath
 
-from runbook.diagnose.judge import ORDER, Cause
+from runbook.diagnose.judge import NO_EVIDENCE, ORDER, Cause
 from runbook.diagnose.log_lines import ESCAPES
 from runbook.diagnose.rule_types import Hit, Line, Tier
-from runbook.parsers import (
-    clock,
-    host_resources,
-    ibstat,
-    network,
-    nvidia_details,
-    nvidia_lists,
-    nvidia_logs,
-    nvidia_table,
-    packet_filters,
-    ping,
-    rdma,
-    windows,
-)
-from runbook.parsers.tool_reading import Fault, Reading, Support, Tool
+from runbook.model.grouping import grouped
+from runbook.parsers import ibstat
+from runbook.parsers.tool_reading import Fault, Reading, Support
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 # --- found in a text ------------------------------------------------------------------------------------------------
-
-TABLE: tuple[Tool, ...] = (
-    *(*clock.TOOLS, rdma.PORT_INFO, ibstat.TOOL, rdma.COUNTERS, rdma.LINKS, *ping.TOOLS),
-    *(*nvidia_lists.TOOLS, nvidia_table.TOOL, nvidia_details.TOOL, *nvidia_logs.TOOLS),
-    *(*packet_filters.TOOLS, *windows.TOOLS, *host_resources.TOOLS, *network.TOOLS),
-)
-"""Every form of output that is known. Of two that begin alike the more particular one comes first."""
 
 BEFORE = (
     r"(?:\([\w.-]+\) )?(?:(?:\[?(?:[\w.-]+@(?P<node>[\w.-]+)(?![\w.-]))[^\]$#>\n]*\]?)?[$#%❯] ?"
@@ -77,28 +65,61 @@ class Paste:
     meant: bool = False
 
 
-Entry = tuple[Tool, re.Pattern[str], re.Pattern[str], re.Pattern[str]]
-"""A tool with its patterns: the command, the line that an output begins with, any line of it."""
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool of `tools.toml`, with its patterns: the command, the line that an output begins with, any line of it."""
+
+    name: str
+    reader: str
+    keys: tuple[str, ...]
+    log: bool
+    command: re.Pattern[str]
+    start: re.Pattern[str]
+    line: re.Pattern[str]
+
+    def read(self, text: str) -> Reading | None:
+        """None where it is no output of this tool."""
+        module, _, name = self.reader.partition(".")
+        try:
+            reading: Reading | None = getattr(import_module(f"runbook.parsers.{module}"), name)(text)
+        except (ValueError, LookupError, ArithmeticError, RecursionError) as error:
+            # A text on which a reader fails counts as unknown.
+            reading = Reading(f"it cannot be read: {type(error).__name__}")
+        return reading and replace(reading, tool=self.name)
+
+    @property
+    def unread(self) -> Reading:
+        """Of what is meant as its output, and is none."""
+        return Reading(f"{self.name} printed what is not known here", self.name)
 
 
 @cache
-def _compiled() -> tuple[Entry, ...]:
+def tools() -> tuple[Tool, ...]:
+    """Every form of output that is known."""
+    table = tomllib.loads(resources.files("runbook.diagnose").joinpath("tools.toml").read_text("utf-8"))["tools"]
     return tuple(
-        (
-            tool,
-            re.compile(rf"(?:sudo (?:-n )?)?(?:{tool.command})"),
-            re.compile(f"^(?:{tool.start})".replace(r"\Z", "$"), re.MULTILINE),
-            re.compile(tool.line),
+        Tool(
+            tool["name"],
+            tool["reader"],
+            tuple(tool["keys"]),
+            tool.get("log", False),
+            re.compile(rf"(?:sudo (?:-n )?)?(?:{tool['command']})"),
+            re.compile(f"^(?:{_joined(tool['start'])})".replace(r"\Z", "$"), re.MULTILINE),
+            re.compile(_joined(tool["line"]) if "line" in tool else ibstat.LINE),
         )
-        for tool in TABLE
+        for tool in table
     )
+
+
+def _joined(told: str | list[str]) -> str:
+    return told if isinstance(told, str) else "|".join(told)
 
 
 @cache
 def _typed() -> re.Pattern[str]:
     """A prompt and any of the commands."""
-    commands = "|".join(f"(?:{tool.command})" for tool in TABLE)
-    return re.compile(rf"^{BEFORE}(?:sudo (?:-n )?)?(?:{commands})".replace(r"\Z", "$"), re.MULTILINE)
+    commands = "|".join(tool.command.pattern for tool in tools())
+    return re.compile(rf"^{BEFORE}(?:{commands})".replace(r"\Z", "$"), re.MULTILINE)
 
 
 def read_paste(text: str, name: str = "") -> Paste:
@@ -109,17 +130,16 @@ def read_paste(text: str, name: str = "") -> Paste:
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     # Without empty lines, of which patterns would look through a long run again and again.
     searched = "\n".join(line[:LONGEST] for line in text.split("\n") if line[:LONGEST].strip())
-    likely = [entry for entry in _compiled() if any(key in text for key in entry[0].keys) and entry[2].search(searched)]
+    likely = [tool for tool in tools() if any(key in text for key in tool.keys) and tool.start.search(searched)]
     if likely or _typed().search(searched):
         paste = _PasteReader(text, likely).paste()
         if paste.found:
             return paste
     stem = re.sub(r"[_.]", " ", PurePath(name).stem) if name.endswith(".txt") else ""
-    called = next((entry[0] for entry in _compiled() if stem and entry[1].fullmatch(stem)), None)
+    called = next((tool for tool in tools() if stem and tool.command.fullmatch(stem)), None)
     if called is None or not text.strip():
         return Paste()
-    reading = Reading(called.name, unknown=f"{called.name} printed what is not known here")
-    return Paste((ToolOutput(reading, 0, tuple(text.split("\n"))),), meant=True)
+    return Paste((ToolOutput(called.unread, 0, tuple(text.split("\n"))),), meant=True)
 
 
 def _begins_another(line: str) -> bool:
@@ -132,7 +152,7 @@ def _begins_another(line: str) -> bool:
 
 
 class _PasteReader:
-    def __init__(self, text: str, likely: Sequence[Entry]) -> None:
+    def __init__(self, text: str, likely: Sequence[Tool]) -> None:
         self._whole = [ESCAPES.sub("", line) for line in text.split("\n")]
         self._lines = [line[:LONGEST] for line in self._whole]
         self._likely = likely
@@ -158,31 +178,30 @@ class _PasteReader:
             if AROUND.match(self._lines[at]):
                 self._taken[at] = True
             return None
-        known = next((entry for entry in _compiled() if entry[1].match(prompt["words"])), None)
-        if known is None:
+        tool = next((tool for tool in tools() if tool.command.match(prompt["words"])), None)
+        if tool is None:
             return None
         self._taken[at] = True
-        tool, _, _, line = known
         end = self._end(at + 1)
-        if not self._mostly(line, at + 1, end):
+        if not self._mostly(tool.line, at + 1, end):
             # What comes after it without a prompt is something else.
-            after = self._while(line, at + 1, end)
+            after = self._while(tool.line, at + 1, end)
             end = after if any(text.strip() for text in self._lines[at + 1 : after]) else self._blank(at + 1, end)
-        return self._take(tool, line, at + 1, end, prompt["node"], typed=True)
+        return self._take(tool, at + 1, end, prompt["node"], typed=True)
 
     def _output(self, at: int) -> int | None:
         """An output without its command; where it ends."""
         if not self._lines[at].strip():
             return None
         rest = None
-        for tool, _, start, line in self._likely:
+        for tool in self._likely:
             rest = rest if rest is not None else "\n".join(self._lines[at : at + 4])
-            if not start.match(rest):
+            if not tool.start.match(rest):
                 continue
             end = self._end(at + 1)
-            if not self._nothing_else_before(at) or not self._mostly(line, at, end):
-                end = self._while(line, at + 1, end)
-            if ended := self._take(tool, line, at, end, None, typed=False):
+            if not self._nothing_else_before(at) or not self._mostly(tool.line, at, end):
+                end = self._while(tool.line, at + 1, end)
+            if ended := self._take(tool, at, end, None, typed=False):
                 return ended
         return None
 
@@ -209,9 +228,8 @@ class _PasteReader:
     def _blank(self, at: int, end: int) -> int:
         return next((n for n in range(at, end) if not self._lines[n].strip() and n > at), end)
 
-    def _take(
-        self, tool: Tool, line: re.Pattern[str], at: int, end: int, node: str | None, *, typed: bool
-    ) -> int | None:
+    def _take(self, tool: Tool, at: int, end: int, node: str | None, *, typed: bool) -> int | None:
+        line = tool.line
         as_json = tool.name == "nft" and any('"nftables"' in self._lines[n] for n in range(at, end))
         lines = self._whole if as_json else self._lines
         told = [lines[n] if line.match(lines[n]) or not AROUND.match(lines[n]) else "" for n in range(at, end)]
@@ -219,35 +237,26 @@ class _PasteReader:
             told.pop()
         cut = any(CUT_HERE.search(self._lines[n]) for n in range(at, end))
         short = {n - at + 1 for n in range(at, end) if not as_json and len(self._whole[n]) > LONGEST}
-        reading = self._read(tool, "\n".join(told))
+        reading = tool.read("\n".join(told))
         if reading is None:
             if not typed or not any(text.strip() for text in told):
                 return None
-            reading = Reading(tool.name, unknown=f"{tool.name} printed what is not known here")
-        if (cut or short) and not reading.unknown:
-            why = (
-                "part of it was left out" if cut else f"of a line of it only the first {LONGEST:,} characters were read"
-            )
-            reading = replace(reading, unknown=why)
+            reading = tool.unread
+        if cut and not reading.unknown:
+            reading = replace(reading, unknown="part of it was left out")
         if short:  # half a line proves nothing
+            why = f"of a line of it only the first {LONGEST:,} characters were read"
             reading = replace(
                 reading,
-                faults=tuple(fault for fault in reading.faults if short.isdisjoint(fault.lines)),
-                supports=tuple(support for support in reading.supports if short.isdisjoint(support.lines)),
+                unknown=reading.unknown or why,
+                faults=[fault for fault in reading.faults if short.isdisjoint(fault.lines)],
+                supports=[support for support in reading.supports if short.isdisjoint(support.lines)],
             )
         self._found.append(ToolOutput(reading, at, tuple(self._lines[at:end]), node))
         self._is_log = self._is_log or tool.log
         for n in range(at, end):
             self._taken[n] = self._taken[n] or bool(line.match(self._lines[n]) or AROUND.match(self._lines[n]))
         return end
-
-    @staticmethod
-    def _read(tool: Tool, text: str) -> Reading | None:
-        try:
-            return tool.read(text)
-        except (ValueError, LookupError, ArithmeticError, RecursionError) as error:
-            # A text on which a reader fails counts as unknown.
-            return Reading(tool.name, unknown=f"it cannot be read: {type(error).__name__}")
 
 
 # --- beside the causes of logs --------------------------------------------------------------------------------------
@@ -268,18 +277,17 @@ class Source:
     named: bool = True
 
     def hits(self, lines: Iterable[int]) -> tuple[Hit, ...]:
-        node = self.node or self.found.node
-        told = []
-        for at in lines:
-            if 0 < at <= len(self.found.lines):
-                text = self.found.lines[at - 1].strip()
-                told.append(
-                    Hit(
-                        self.found.reading.tool,
-                        Line(self.name, self.found.above + at, text, text[:SHOWN_OF_OUTPUT], None, node),
-                    )
-                )
-        return tuple(told)
+        return tuple(self._hit(at) for at in lines if 0 < at <= len(self.found.lines))
+
+    def _hit(self, at: int) -> Hit:
+        text = self.found.lines[at - 1].strip()
+        line = Line(self.name, self.found.above + at, text, text[:SHOWN_OF_OUTPUT], node=self.speaker)
+        return Hit(self.found.reading.tool, line)
+
+    @property
+    def speaker(self) -> str | None:
+        """The node that the output is of."""
+        return self.node or self.found.node
 
 
 def with_tools(causes: Sequence[Cause], sources: Sequence[Source], *, logs: bool, rdma: bool = True) -> list[Cause]:
@@ -292,7 +300,7 @@ def with_tools(causes: Sequence[Cause], sources: Sequence[Source], *, logs: bool
     if not sources:
         return list(causes)
     # Outputs of tools have no end to wait for: text between them is not an unfinished job.
-    told = [cause for cause in causes if cause.cause != "insufficient-evidence" or (logs and cause.evidence)]
+    told = [cause for cause in causes if cause.cause != NO_EVIDENCE or (logs and cause.evidence)]
     told = [_explained(cause, sources) for cause in told]
     own = _faults(sources, rdma=rdma)
     if not told and logs:
@@ -317,11 +325,12 @@ def _folded(cause: Cause, root: Cause) -> Cause:
 
 
 def _faults(sources: Sequence[Source], *, rdma: bool) -> list[Cause]:
-    found: dict[str, list[tuple[Source, Fault]]] = {}
-    for source in sources:
-        for fault in source.found.reading.faults:
-            if fault.cause not in FOR_RDMA or rdma or source.named:
-                found.setdefault(fault.cause, []).append((source, fault))
+    found = grouped(
+        (fault.cause, (source, fault))
+        for source in sources
+        for fault in source.found.reading.faults
+        if fault.cause not in FOR_RDMA or rdma or source.named
+    )
     return [_cause(cause, pairs) for cause, pairs in found.items()]
 
 
@@ -329,7 +338,7 @@ def _cause(cause: str, pairs: Sequence[tuple[Source, Fault]]) -> Cause:
     """All outputs that show it, the surest first."""
     pairs = sorted(pairs, key=lambda pair: ORDER[pair[1].confidence])
     fault = pairs[0][1]
-    nodes = list(dict.fromkeys(node for one, _ in pairs if (node := one.node or one.found.node)))
+    nodes = list(dict.fromkeys(node for one, _ in pairs if (node := one.speaker)))
     also = f" (the same on {', '.join(nodes[1:5])})" if len(nodes) > 1 else ""
     tier = {"high": Tier.FAULT, "medium": Tier.NETWORK, "low": Tier.NOTE}[fault.confidence]
     return Cause(
@@ -361,7 +370,7 @@ def _both(told: Cause, seen: Cause) -> Cause:
 
 def _each_once(hits: Iterable[Hit]) -> tuple[Hit, ...]:
     """A line that is a log's and a tool's is one line."""
-    return tuple({(hit.line.source, hit.line.number): hit for hit in hits}.values())
+    return tuple({hit.line.place: hit for hit in hits}.values())
 
 
 def _explained(cause: Cause, sources: Sequence[Source]) -> Cause:
@@ -377,7 +386,7 @@ def _explained(cause: Cause, sources: Sequence[Source]) -> Cause:
     exact = [pair for pair in fitting if pair[1].about]
     ports = _ports(cause)
     for at, (source, support) in enumerate((exact or fitting)[:2]):
-        node = source.node or source.found.node
+        node = source.speaker
         remedy = re.sub(r"\bPORT\b", ports[0], support.remedy) if len(ports) == 1 else support.remedy
         cause = replace(
             cause,

@@ -299,12 +299,8 @@ def complete(stage: PlannedStage, outcomes: list[Outcome]) -> list[Outcome]:
 
 
 def late(stage: PlannedStage, node: str) -> Finding:
-    return finding_for(
-        "insufficient-evidence",
-        f"{stage.name} did not end within {stage.timeout_s:g} s",
-        way="late",
-        node=node,
-    )
+    says = f"{stage.name} did not end within {stage.timeout_s:g} s"
+    return finding_for("insufficient-evidence", says, way="late", node=node)
 
 
 def silent(stage: PlannedStage, node: str) -> Finding:
@@ -312,13 +308,9 @@ def silent(stage: PlannedStage, node: str) -> Finding:
 
 
 def crashed(stage: PlannedStage, error: BaseException, run_dir: Path) -> Finding:
-    return finding_for(
-        "insufficient-evidence",
-        f"the check {stage.check.id} itself failed: {type(error).__name__}: {error}",
-        tuple("".join(traceback.format_exception(error)).strip().splitlines()[-6:]),
-        way="bug",
-        run_dir=run_dir / "crash.txt",
-    )
+    says = f"the check {stage.check.id} itself failed: {type(error).__name__}: {error}"
+    seen = tuple("".join(traceback.format_exception(error)).strip().splitlines()[-6:])
+    return finding_for("insufficient-evidence", says, seen, way="bug", run_dir=run_dir / "crash.txt")
 
 
 def _clean(run: Run, interrupted: bool, reached: Sequence[PlannedStage]) -> str | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from runbook.files.problems import PlacedProblems
 from runbook.files.yaml_document import Keys
@@ -44,8 +45,9 @@ class EnvReader:
         if "env" not in value:
             return None
         name = str(value["env"])
-        found = self._environ.get(name)
-        if found is None:
+        try:
+            found = self._environ[name]
+        except KeyError:
             message = f"the environment variable `{name}` is not set here"
             help = f"export {name}=… before you start runbook"
             self._placed.about_value((*keys, "env"), "missing-variable", message, help)
@@ -56,25 +58,18 @@ class EnvReader:
         return Secret(found, f"the environment variable {name}")
 
 
-class Environment(Mapping[str, str]):
-    """This process's variables, for commands that look at what is there.
+class AnyVariable(dict[str, str]):
+    """An environment in which every variable is set, those that nobody knows to one text: for commands that look at
+    files and show no values."""
 
-    One that is not set is not an error: it is noted, and has no value.
-    """
+    def __init__(self, otherwise: str, known: Mapping[str, str] | None = None) -> None:
+        super().__init__(known or {})
+        self._otherwise = otherwise
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
-        self.unset: dict[str, None] = {}
+    def __missing__(self, _name: str) -> str:
+        return self._otherwise
 
-    def __getitem__(self, name: str) -> str:
-        found = self._environ.get(name)
-        if found is None or UNCARRIABLE.search(found):  # with such a value nothing was ever started
-            self.unset[name] = None
-            return ""
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._environ)
-
-    def __len__(self) -> int:
-        return len(self._environ)
+    @classmethod
+    def here(cls) -> AnyVariable:
+        """This process's variables, empty where there is none, or one with which nothing was ever started."""
+        return cls("", {name: text for name, text in os.environ.items() if not UNCARRIABLE.search(text)})

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from runbook.files.problems import NumberedLines
 from runbook.files.schema import schema
 from runbook.files.suggestions import nearest
-from runbook.files.yaml_document import Document, parse_document
+from runbook.files.yaml_document import Document, mapping_problem, parse_document
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem, Span
 
@@ -82,6 +82,16 @@ def wrong_kind(document: Document, wanted: Kind | None) -> Problem | None:
         message = f"this is {what}, and neither an inventory nor a playbook of runbook"
     id = "yaml.not-a-mapping" if wanted is not None and isinstance(document.data, list) else "file.kind"
     return Problem(id, message, _first_line(document), _cure(what, document.path))
+
+
+def unusable(document: Document, wanted: Kind) -> tuple[Problem, ...] | None:
+    """All that is told of a file of another kind, or of one that holds no mapping; None for one to look at."""
+    if (other := wrong_kind(document, wanted)) is not None:
+        return (other,)
+    if document.data is None:
+        return document.problems
+    not_mapping = mapping_problem(document, INVENTORY if wanted == "inventory" else PLAYBOOK)
+    return None if not_mapping is None else (*document.problems, not_mapping)
 
 
 def _shape(document: Document, wanted: Kind | None) -> str | None:
@@ -254,7 +264,7 @@ def refuse_unreadable(text: str, file: str) -> None:
         help = f"ansible-vault view {file} | runbook inventory import -"
         raise NumberedLines(text, file).wrong(1, "", "vault", "this file is encrypted with Ansible Vault", help)
     if not _content(text):
-        raise FilesWrong([Problem("import.empty", f"{file} holds no host")])
+        raise FilesWrong.of("import.empty", f"{file} holds no host")
 
 
 def _content(text: str) -> list[tuple[int, str]]:
@@ -290,15 +300,15 @@ def _yaml_kind(text: str, file: str) -> str:
     shape = shape_of(document.data)
     if shape == PLAYBOOK:
         message, help = "this is a playbook of runbook, and no inventory", f"run it: runbook run {file} -i INVENTORY"
-        raise FilesWrong([Problem("import.ours", message, document.key_span("stages"), help)])
+        raise FilesWrong.of("import.ours", message, span=document.key_span("stages"), help=help)
     if shape in (ANSIBLE_PLAYBOOK, ANSIBLE_TASKS):
         message = f"this is {shape}, and no inventory: it does not say where the hosts are"
         help = "name the inventory that ansible-playbook -i is given"
-        raise FilesWrong([Problem("import.playbook", message, document.span(), help)])
+        raise FilesWrong.of("import.playbook", message, span=document.span(), help=help)
     if isinstance(document.data, Mapping) and "nodes" in document.data:
         message = "this is an inventory of runbook already"
-        raise FilesWrong(
-            [Problem("import.ours", message, document.key_span("nodes"), f"use it: runbook run … -i {file}")]
+        raise FilesWrong.of(
+            "import.ours", message, span=document.key_span("nodes"), help=f"use it: runbook run … -i {file}"
         )
     return "ansible"
 

@@ -12,15 +12,16 @@ from typing import Any
 
 from runbook.files.address import is_loopback, one_spelling, strip_brackets
 from runbook.files.environment_values import EnvReader
-from runbook.files.file_kinds import wrong_kind
+from runbook.files.file_kinds import unusable
 from runbook.files.nodes import Folding, NodeKey, group_members, node_entries
 from runbook.files.problems import PlacedProblems, in_file_order
 from runbook.files.quantities import port_ranges
 from runbook.files.schema import judge
 from runbook.files.suggestions import did_you_mean
 from runbook.files.value_origins import Layer, Origins
-from runbook.files.yaml_document import Document, Keys, collector_paused, mapping_problem, read_document
+from runbook.files.yaml_document import Document, Keys, collector_paused, read_document
 from runbook.model.errors import FilesWrong, Problem
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Infiniband, Inventory, Network, Node, Rendezvous
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
@@ -72,14 +73,8 @@ def examine_inventory(
     document: Document, *, extra_vars: Mapping[str, object] = _NOTHING, environ: Mapping[str, str] | None = None
 ) -> Examined:
     """Everything about a document in one go, for lint and for loading alike; never raises for what is in a file."""
-    other = wrong_kind(document, "inventory")
-    if other is not None:
-        return Examined(None, None, (other,))
-    if document.data is None:
-        return Examined(None, None, document.problems)
-    not_mapping = mapping_problem(document, "an inventory")
-    if not_mapping is not None:
-        return Examined(None, None, (*document.problems, not_mapping))
+    if (told := unusable(document, "inventory")) is not None:
+        return Examined(None, None, told)
     judged = judge(document, "inventory")
     placed = PlacedProblems(document, "inventory")
     env = EnvReader(placed, os.environ if environ is None else environ)
@@ -135,10 +130,7 @@ class _Assembly:
         if not entries:
             return None
         groups = group_members(self._data.get("groups") or {}, entries, self._placed)
-        groups_of: dict[str, list[str]] = {}
-        for group, members in groups.items():
-            for member in members:
-                groups_of.setdefault(member, []).append(group)
+        groups_of = grouped((member, group) for group, members in groups.items() for member in members)
         nodes = [self._folding.node(name, entry, tuple(groups_of.get(name, ()))) for name, entry in entries.items()]
         self._duplicate_addresses(nodes, entries)
         ordered = self._ranked(nodes)

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 
 from runbook.files.node_sets import folded, folded_rows
 from runbook.files.scalars import flow, scalar
@@ -17,23 +18,8 @@ Settings = Mapping[Setting, object]
 
 WIDTH = 110  # columns; a node that does not fit is written over several lines
 KEYS = (
-    "address",
-    "connection",
-    "ssh",
-    "slurm",
-    "kubernetes",
-    "container",
-    "inside",
-    "python",
-    "shell",
-    "activate",
-    "workdir",
-    "gpus",
-    "processes",
-    "rack",
-    "leaf",
-    "env",
-    "vars",
+    *("address", "connection", "ssh", "slurm", "kubernetes", "container", "inside", "python", "shell", "activate"),
+    *("workdir", "gpus", "processes", "rack", "leaf", "env", "vars"),
 )
 RANGED: tuple[Setting, ...] = (("address",), ("ssh", "host"))  # the keys that may hold a range beside their node's
 
@@ -199,12 +185,10 @@ def _entry(name: str, body: Mapping[str, object], indent: str) -> Iterator[str]:
 
 def _nested(settings: Settings) -> dict[str, object]:
     """{("ssh", "user"): "x"} as {"ssh": {"user": "x"}}."""
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     for key, value in settings.items():
         if key[0] in DEEP:
-            inner = found.setdefault(key[0], {})
-            assert isinstance(inner, dict)
-            inner[key[1]] = value
+            found.setdefault(key[0], {})[key[1]] = value
         else:
             found[key[0]] = value
     return found

@@ -1,12 +1,16 @@
-"""Keys of Ansible, ssh and torchrun, and keys at the wrong level: what to write in their place."""
+"""Keys of Ansible, ssh and torchrun, and keys at the wrong level: what to write in their place.
+
+The words of others stand in `misplaced_keys.toml`, which is read once a key is unknown."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from runbook.files.suggestions import did_you_mean, nearest, spaced
+from runbook.files.toml import own_table
 from runbook.files.yaml_document import Keys
 
 Path = tuple[str, ...]
@@ -19,152 +23,42 @@ class Advice(NamedTuple):
     key: str | None
 
 
-_NO_ROOT = "runbook never becomes another user: log in as the one that owns the job, `ssh: {user: …}`"
-_NO_PASSWORD = "passwords are never used: log in by key, `ssh: {key: ~/.ssh/id_ed25519}`, or by an agent"
-_NO_LOOPS = "there are no loops: write one stage for each"
-_REMOVE = "remove it: nothing here does that"
-_GO_ON = "`when_bad: drop` goes on without nodes that failed, as long as `min_nodes: N` are left"
-
-_SSH: Mapping[str, Path] = {
-    **dict.fromkeys(("ansibleuser", "ansiblesshuser", "remoteuser", "username", "login", "loginname"), ("user",)),
-    **dict.fromkeys(("ansibleport", "ansiblesshport", "sshport"), ("port",)),
-    **dict.fromkeys(
-        (
-            *("ansiblesshprivatekeyfile", "ansibleprivatekeyfile", "privatekeyfile", "privatekey", "identityfile"),
-            *("keyfile", "identity", "sshkey", "keypath", "sshkeyfile"),
-        ),
-        ("key",),
-    ),
-    **dict.fromkeys(("proxyjump", "jumphost", "bastion", "proxy", "gateway"), ("jump",)),
-    **dict.fromkeys(("stricthostkeychecking", "hostkeychecking", "ansiblehostkeychecking"), ("host_keys",)),
-    **dict.fromkeys(("ansibletimeout", "ansiblesshtimeout", "connecttimeout", "timeout"), ("connect_timeout",)),
-}
-"""Every word without its case, `_` and `-`."""
-
-_NODE: Mapping[str, Path | str] = {
-    **{word: ("ssh", *path) for word, path in _SSH.items()},
-    **dict.fromkeys(
-        (
-            "ansiblehost",
-            "ansiblesshhost",
-            "host",
-            "hostname",
-            "ip",
-            "ipaddress",
-            "ipaddr",
-            "ipv4",
-            "addr",
-            "dns",
-            "fqdn",
-        ),
-        ("address",),
-    ),
-    **dict.fromkeys(("ansibleconnection", "transport"), ("connection",)),
-    **dict.fromkeys(("ansiblepythoninterpreter", "pythoninterpreter", "interpreter", "pythonpath"), ("python",)),
-    **dict.fromkeys(("ansibleshelltype", "ansibleshellexecutable", "shelltype"), ("shell",)),
-    **dict.fromkeys(("ansibleremotetmp", "remotetmp", "chdir", "cwd", "dir", "directory"), ("workdir",)),
-    **dict.fromkeys(("environment", "envvars"), ("env",)),
-    **dict.fromkeys(("slots", "numgpus", "gpucount", "ngpus", "nprocpernode", "gpuspernode", "devices"), ("gpus",)),
-    **dict.fromkeys(("nproc", "ranks", "workers", "numprocesses"), ("processes",)),
-    **dict.fromkeys(("venv", "conda", "condaenv", "virtualenv", "setup"), ("activate",)),
-    **dict.fromkeys(("variables", "hostvars"), ("vars",)),
-    **dict.fromkeys(("group", "groups"), "groups belong at the left margin: `groups: {NAME: {nodes: [NODE, …]}}`"),
-    **dict.fromkeys(("interface", "ifname", "nic", "iface"), "for one node: `env: {NCCL_SOCKET_IFNAME: …}`"),
-    **dict.fromkeys(("become", "becomeuser", "becomemethod", "sudo", "sudouser"), _NO_ROOT),
-    **dict.fromkeys(("password", "pass", "ansiblepassword", "ansiblesshpass", "sshpass"), _NO_PASSWORD),
-}
-_GROUP: Mapping[str, Path | str] = {
-    **dict.fromkeys(("hosts", "host", "members", "node"), ("nodes",)),
-    **dict.fromkeys(("vars", "groupvars", "variables"), ("defaults", "vars")),
-    "children": "a group holds nodes, no groups: list the nodes of all of them under `nodes:`",
-    **{
-        word: ("defaults", *path) if isinstance(path, tuple) else path for word, path in _NODE.items() if word != "host"
-    },
-}
-_INVENTORY: Mapping[str, Path | str] = {
-    **{word: ("defaults", *path) for word, path in _NODE.items() if isinstance(path, tuple) and path != ("address",)},
-    **dict.fromkeys(("become", "becomeuser", "becomemethod", "sudo", "sudouser"), _NO_ROOT),
-    **dict.fromkeys(("password", "ansiblepassword", "ansiblesshpass", "sshpass"), _NO_PASSWORD),
-    **dict.fromkeys(("hosts", "host", "node", "machines", "servers", "workers", "all", "hostlist"), ("nodes",)),
-    **dict.fromkeys(("children", "group", "hostgroups"), ("groups",)),
-    "groupvars": "a group's values belong into it: `groups: {NAME: {nodes: …, defaults: {vars: …}}}`",
-    "hostvars": "a node's values belong into it: `nodes: {NAME: {vars: …}}`",
-    "vars": ("defaults", "vars"),
-    "variables": ("defaults", "vars"),
-    "globals": ("defaults",),
-    **dict.fromkeys(("masteraddr", "masteraddress", "masterip", "mainaddr"), ("rendezvous", "address")),
-    **dict.fromkeys(("masterport", "rdzvport", "mainport"), ("rendezvous", "port")),
-    "rdzvendpoint": "`rendezvous: {address: …, port: …}`",
-    **dict.fromkeys(("rdzv", "masternode"), ("rendezvous", "master")),
-    **dict.fromkeys(("ifname", "nic", "iface", "ncclsocketifname"), ("network", "interface")),
-    **dict.fromkeys(("ib", "rdma"), ("infiniband",)),
-    "stages": "stages belong into a playbook: a file of its own",
-    "tasks": "tasks belong into a playbook, as `stages:`: a file of its own",
-}
-_PLAYBOOK: Mapping[str, Path | str] = {
-    **dict.fromkeys(("hosts", "host", "targets", "node", "limit"), ("nodes",)),
-    **dict.fromkeys(("tasks", "steps", "stage", "checks", "plays", "jobs", "pretasks", "posttasks"), ("stages",)),
-    **dict.fromkeys(("variables", "extravars"), ("vars",)),
-    **dict.fromkeys(("varsfiles", "varsfile"), "name the file on the command line: -e @FILE"),
-    **dict.fromkeys(("environment", "env"), "`env:` belongs into the inventory, or into a stage's `launch: {env: …}`"),
-    **dict.fromkeys(("become", "becomeuser", "becomemethod", "remoteuser"), _NO_ROOT),
-    **dict.fromkeys(
-        ("roles", "handlers", "collections", "importplaybook"), "there are none here: write out the stages"
-    ),
-    **dict.fromkeys(("gatherfacts", "strategy", "serial", "forks"), _REMOVE + "; `-f` says how many nodes at once"),
-    **dict.fromkeys(("maxfailpercentage", "anyerrorsfatal"), _GO_ON),
-    "inventories": ("inventory",),
-    "connection": "how a node is reached belongs into the inventory: `nodes: {NAME: {connection: local}}`",
-}
-_STAGE: Mapping[str, Path | str] = {
-    **dict.fromkeys(("cmd", "run", "bash", "sh", "exec", "script", "raw", "ansiblebuiltinshell"), ("shell",)),
-    **dict.fromkeys(("command", "ansiblebuiltincommand"), ("shell",)),
-    **dict.fromkeys(("task", "step", "test", "type", "module", "action"), ("check",)),
-    **dict.fromkeys(("hosts", "host", "delegateto", "limit", "node"), ("nodes",)),
-    **dict.fromkeys(("args", "arguments", "params", "parameters", "options", "vars"), ("with",)),
-    **{name.replace("_", ""): ("with", name) for name in ("min_bytes", "min_gbps")},  # near to min_nodes
-    **dict.fromkeys(("tag",), ("tags",)),
-    **dict.fromkeys(("if", "condition"), ("when",)),
-    **dict.fromkeys(("ignoreerrors", "continueonerror", "ignoreunreachable"), "write `on_failure: continue`"),
-    **dict.fromkeys(("maxfailpercentage", "anyerrorsfatal"), _GO_ON),
-    **dict.fromkeys(
-        ("failedwhen", "changedwhen", "until"), "what must come out of a command: `expect: {stdout: regex}`"
-    ),
-    **dict.fromkeys(("rc", "returncode", "exitcode"), ("expect", "exit")),
-    **dict.fromkeys(("output", "regex"), ("expect", "stdout")),
-    **dict.fromkeys(("environment", "envvars"), ("launch", "env")),
-    **dict.fromkeys(("become", "becomeuser", "sudo"), _NO_ROOT + " in the inventory"),
-    **dict.fromkeys(("loop", "withitems", "loopcontrol", "withsequence", "withdict"), _NO_LOOPS),
-    **dict.fromkeys(
-        ("register", "notify", "listen"), "a stage hands nothing on: put what depends on it in its `shell:`"
-    ),
-    **dict.fromkeys(("runonce", "delegatefacts", "nolog", "checkmode", "async", "poll", "throttle"), _REMOVE),
-}
-_LAUNCH: Mapping[str, Path | str] = {
-    **dict.fromkeys(("cmd", "script", "program", "args", "run", "entrypoint"), ("command",)),
-    **dict.fromkeys(("environment", "envvars"), ("env",)),
-    **dict.fromkeys(("chdir", "cwd", "dir", "directory"), ("workdir",)),
-    **dict.fromkeys(("maxrestarts", "restarts", "retry"), ("retries",)),
-    **dict.fromkeys(
-        ("nprocpernode", "nnodes", "gpus", "processes"), "how many ranks a node has belongs into the inventory"
-    ),
-}
+@cache
+def _elsewhere() -> Mapping[str, Mapping[str, Path | str]]:
+    """What is known from elsewhere, by the mapping that it stands in: of each word, without its case, `_` and `-`, the
+    way to what it is here, or a sentence."""
+    table = own_table("runbook.files", "misplaced_keys.toml")
+    told: dict[str, dict[str, Path | str]] = {
+        mapping: {
+            word: tuple(one["write"].split(".")) if "write" in one else one["says"]
+            for one in entries
+            for word in one["for"].split()
+        }
+        for mapping, entries in table.items()
+    }
+    told["node"] |= {word: ("ssh", *path) for word, path in told["ssh"].items() if word not in told["node"]}
+    told["ssh"] |= dict.fromkeys(("hostname", "address", "ansiblehost", "ip"), ("host",))
+    deeper = {word: ("defaults", *path) for word, path in told["node"].items() if isinstance(path, tuple)}
+    sentences = {word: says for word, says in told["node"].items() if isinstance(says, str)}
+    told["group"] = {**told["group"], **{word: deeper[word] for word in deeper if word != "host"}, **sentences}
+    of_one = {word for word, path in deeper.items() if path[1:] == ("address",)}
+    told["inventory"] = {**{word: deeper[word] for word in deeper if word not in of_one}, **told["inventory"]}
+    return told
 
 
 def _words(kind: str, keys: Keys) -> Mapping[str, Path | str]:
     """What is known from elsewhere, for the mapping at `keys`."""
     if kind == "playbook":
-        if keys[:1] != ("stages",):
-            return _PLAYBOOK if not keys else {}
-        return _STAGE if len(keys) == 2 else _LAUNCH if keys[2:] == ("launch",) else {}
+        mapping = "launch" if keys[2:] == ("launch",) else {0: "playbook", 2: "stage"}.get(len(keys), "")
+        return _elsewhere().get(mapping, {}) if keys[:1] in ((), ("stages",)) else {}
     if not keys:
-        return _INVENTORY
+        return _elsewhere()["inventory"]
     if keys[-1] == "ssh":
-        return {**_SSH, **dict.fromkeys(("hostname", "address", "ansiblehost", "ip"), ("host",))}
+        return _elsewhere()["ssh"]
     if keys[0] == "groups" and len(keys) == 2:
-        return _GROUP
+        return _elsewhere()["group"]
     if keys == ("defaults",) or (keys[0] == "nodes" and len(keys) == 2) or (keys[0] == "groups" and len(keys) == 3):
-        return _NODE
+        return _elsewhere()["node"]
     return {}
 
 

@@ -49,21 +49,21 @@ def expand(text: str) -> list[str]:
 def size(text: str) -> int:
     """How many names `expand` gives, without making them; 0 where it raises."""
     try:
-        bounds = _all_bounds(_BRACKETS.split(text), text)
+        return _names_of(_all_bounds(_BRACKETS.split(text), text))
     except ValueError:
         return 0
-    return math.prod(sum(last - first + 1 for first, last, _ in parts) for parts in bounds)
 
 
 def _all_bounds(pieces: list[str], text: str) -> list[list[tuple[int, int, int]]]:
     """Of each pair of brackets. Raises ValueError for a range that is none, or that is too large."""
     bounds = [_bounds(inside, text) for inside in pieces[1::2]]
-    total = 1
-    for parts in bounds:
-        total *= sum(last - first + 1 for first, last, _ in parts)
-        if total > LARGEST:
-            raise ValueError(f"`{text}` stands for more than {LARGEST:,} names")
+    if _names_of(bounds) > LARGEST:
+        raise ValueError(f"`{text}` stands for more than {LARGEST:,} names")
     return bounds
+
+
+def _names_of(bounds: list[list[tuple[int, int, int]]]) -> int:
+    return math.prod(sum(last - first + 1 for first, last, _ in parts) for parts in bounds)
 
 
 def _bounds(inside: str, text: str) -> list[tuple[int, int, int]]:
@@ -264,7 +264,7 @@ def matching(
     chosen = (set(names) if starts_from_all else joined).intersection(*kept) - taken
     if not chosen:
         help = "an empty selection would be an empty success; widen the pattern"
-        raise FilesWrong([Problem("pattern.empty", f"no node is left of the pattern `{pattern}`", span, help)])
+        raise FilesWrong.of("pattern.empty", f"no node is left of the pattern `{pattern}`", span=span, help=help)
     return chosen
 
 

@@ -7,18 +7,19 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from runbook.files.environment_values import EnvReader
-from runbook.files.file_kinds import wrong_kind
+from runbook.files.file_kinds import unusable
 from runbook.files.problems import PlacedProblems, in_file_order
 from runbook.files.quantities import seconds
 from runbook.files.schema import judge
 from runbook.files.suggestions import did_you_mean
-from runbook.files.yaml_document import Document, Keys, mapping_problem, read_document
+from runbook.files.yaml_document import Document, Keys, read_document
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.playbook import Expect, Place, Playbook, Stage
 
+T = TypeVar("T")
 GRACE_S = 30.0
 RENDEZVOUS_S = 120.0
 """From TERM to KILL, unless a launch gives another grace."""
@@ -59,14 +60,8 @@ def examine_playbook(
     document: Document, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> ExaminedPlaybook:
     """Everything about a document in one go, for lint and for loading alike; never raises for what is in a file."""
-    other = wrong_kind(document, "playbook")
-    if other is not None:
-        return ExaminedPlaybook(None, (other,))
-    if document.data is None:
-        return ExaminedPlaybook(None, document.problems)
-    not_mapping = mapping_problem(document, "a playbook")
-    if not_mapping is not None:
-        return ExaminedPlaybook(None, (*document.problems, not_mapping))
+    if (told := unusable(document, "playbook")) is not None:
+        return ExaminedPlaybook(None, told)
     stages = document.data.get("stages") if isinstance(document.data, dict) else None
     if isinstance(stages, list) and len(stages) > MAX_STAGES:
         message = f"there are more than {MAX_STAGES:,} stages"
@@ -131,10 +126,8 @@ class _PlaybookReader:
         names = {argument: self._document.key_span(*keys, "with", argument) for argument in arguments}
         if "pairs" in stage:  # an argument that several checks have, and a key of its own
             arguments = {**arguments, "pairs": stage["pairs"]}
-            spans["pairs"], names["pairs"] = (
-                self._document.span(*keys, "pairs"),
-                self._document.key_span(*keys, "pairs"),
-            )
+            spans["pairs"] = self._document.span(*keys, "pairs")
+            names["pairs"] = self._document.key_span(*keys, "pairs")
         return Stage(
             name=name,
             kind=kind,
@@ -151,8 +144,8 @@ class _PlaybookReader:
             when_bad=stage.get("when_bad"),
             min_nodes=stage.get("min_nodes"),
             span=self._document.span(*keys),
-            argument_spans={argument: span for argument, span in spans.items() if span is not None},
-            argument_names={argument: span for argument, span in names.items() if span is not None},
+            argument_spans=_there(spans),
+            argument_names=_there(names),
             launch_spans=self._launch_spans(stage.get("launch") or {}, (*keys, "launch")),
         )
 
@@ -201,16 +194,14 @@ class _PlaybookReader:
             "workdir": given.get("workdir"),
             "retries": int(given.get("retries", 0)),
             "start_timeout_s": self._seconds(given.get("start_timeout"), (*keys, "start_timeout")),
-            "rendezvous_timeout_s": RENDEZVOUS_S
-            if given.get("rendezvous_timeout") is None
-            else self._seconds(given["rendezvous_timeout"], (*keys, "rendezvous_timeout")) or 0.0,
+            "rendezvous_timeout_s": self._seconds(
+                given.get("rendezvous_timeout"), (*keys, "rendezvous_timeout"), RENDEZVOUS_S
+            ),
             "spares": tuple(given.get("spares") or ()),
             "detach": bool(given.get("detach", False)),
             "barrier": given.get("barrier", "controller"),
             "barrier_folder": given.get("barrier_folder"),
-            "grace_s": GRACE_S
-            if given.get("grace") is None
-            else self._seconds(given["grace"], (*keys, "grace")) or 0.0,
+            "grace_s": self._seconds(given.get("grace"), (*keys, "grace"), GRACE_S),
             "watch": self._watch(given.get("watch"), (*keys, "watch")),
         }
 
@@ -244,17 +235,21 @@ class _PlaybookReader:
         places: dict[Place, Keys] = {("command", number): ("command", index) for number, index in enumerate(words)}
         places |= {("env", name): ("env", name) for name in given.get("env") or {}}
         places |= {(key,): (key,) for key in ("launcher", "workdir", "spares") if key in given}
-        spans = {place: self._document.span(*keys, *inner) for place, inner in places.items()}
-        return {place: span for place, span in spans.items() if span is not None}
+        return _there({place: self._document.span(*keys, *inner) for place, inner in places.items()})
 
-    def _seconds(self, value: object, keys: Keys) -> float | None:
+    def _seconds(self, value: object, keys: Keys, default: float | None = None) -> float | None:
+        """The default where nothing is said; where what is said is wrong, which is told, 0 or (no default) None."""
         if value is None:
-            return None
+            return default
         try:
             return seconds(value)
         except ValueError as error:
             self._placed.about_value(keys, "duration", str(error))
-            return None
+            return None if default is None else 0.0
+
+
+def _there(spans: Mapping[T, Span | None]) -> dict[T, Span]:
+    return {place: span for place, span in spans.items() if span is not None}
 
 
 def _unused(stage: Mapping[str, Any], taken: dict[str, int]) -> str:
@@ -323,15 +318,13 @@ def launch_document(document: Document) -> Document:
         top = {"name": data["name"], **top}
     here: Keys = ("stages", len(CHECKS_FIRST), "launch")
 
-    def moved(places: Mapping[Keys, Span]) -> dict[Keys, Span]:
-        return {(*here, *keys[1:]): places[keys] for keys in places if keys[:1] == ("launch",)}
-
-    def texts() -> dict[Keys, str]:
-        return {(*here, *keys[1:]): text for keys, text in document.texts.items() if keys[:1] == ("launch",)}
+    def moved(at: Mapping[Keys, T]) -> dict[Keys, T]:
+        return {(*here, *keys[1:]): at[keys] for keys in at if keys[:1] == ("launch",)}
 
     launch = document.key_span("launch")
     spans = moved(document.spans)
     if launch is not None:  # the checks and the list have no place in the file: problems with them are put at `launch:`
         spans |= {(): launch, ("stages",): launch, here[:-1]: launch}
         spans |= {("stages", index): launch for index in range(len(CHECKS_FIRST))}
-    return Document(document.path, document.text, top, spans=spans, key_spans=moved(document.key_spans), texts=texts())
+    key_spans, texts = moved(document.key_spans), moved(document.texts)
+    return Document(document.path, document.text, top, spans=spans, key_spans=key_spans, texts=texts)

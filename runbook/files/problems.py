@@ -35,12 +35,8 @@ class PlacedProblems:
         if len(self.problems) > MOST:
             return
         if len(self.problems) == MOST:
-            id, message, span, help = (
-                "more-problems",
-                "more is wrong as well; mend these first",
-                self.document.span(),
-                None,
-            )
+            id, message = "more-problems", "more is wrong as well; mend these first"
+            span, help = self.document.span(), None
         problem = Problem(f"{self._kind}.{id}", message, span, help)
         if problem not in self.problems[-20:]:  # a value that many nodes share is looked at again and again
             self.problems.append(problem)
@@ -62,7 +58,7 @@ class NumberedLines:
         return Span(self.file, number, column + 1, max(1, len(part)))
 
     def wrong(self, number: int, part: str, id: str, message: str, help: str | None = None) -> FilesWrong:
-        return FilesWrong([Problem(f"import.{id}", message, self.span(number, part), help)])
+        return FilesWrong.of(f"import.{id}", message, span=self.span(number, part), help=help)
 
 
 def in_file_order(problems: list[Problem]) -> tuple[Problem, ...]:

@@ -20,6 +20,7 @@ from runbook.files.shipped_files import shipped
 from runbook.files.suggestions import did_you_mean, spaced
 from runbook.files.yaml_document import Document, Keys, Point
 from runbook.model.errors import Problem, Span
+from runbook.model.grouping import grouped
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
 
 _LIST = re.compile(r"\A\s*(?:\[\s*)?[0-9]{1,5}(\s*,\s*[0-9]{1,5})+\s*(?:\]\s*)?")
 _WITH_UNIT = re.compile(r"\A([0-9]+(?:\.[0-9]+)?)\s*[A-Za-z/][A-Za-z/ ]*")
-MOST_NODES_EXPLAINED = (
-    500  # when more nodes, or groups, than this are wrong, it is the same mistake; the rest are counted
-)
+MOST_NODES_EXPLAINED = 500  # when more nodes, or groups, are wrong, it is the same mistake; the rest are counted
 MOST_EXPLAINED = 1000  # values; the rest are left out of the data as well, and not reported
 
 
@@ -137,13 +136,16 @@ class _Repetitions:
         return True
 
 
+def _parts(error: ValidationError) -> tuple[Keys, Any, Any, Any]:
+    """Where it is, the value there, the part of the schema that it breaks, and what that part wants."""
+    return tuple(error.absolute_path), error.instance, error.schema, error.validator_value
+
+
 def _places(error: ValidationError) -> Iterator[Keys]:
     """The keys of what to leave out of the data, as in `_explain`, at once and without an explanation."""
-    keys: Keys = tuple(error.absolute_path)
+    keys, instance, rule, _ = _parts(error)
     if error.validator == "additionalProperties":
-        known: Any = error.schema
-        instance: Any = error.instance
-        yield from ((*keys, name) for name in instance if name not in known.get("properties", {}))
+        yield from ((*keys, name) for name in instance if name not in rule.get("properties", {}))
     elif "propertyNames" in error.absolute_schema_path:
         yield (*keys, str(error.instance))
     else:
@@ -164,10 +166,7 @@ def _lost(document: Document, keys: Keys, templates: set[Point]) -> bool:
 
 def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem | None, Keys]]:
     """Problems, each with the keys of what to leave out of the data; None where a misspelt key tells it already."""
-    keys: Keys = tuple(error.absolute_path)
-    instance: Any = error.instance
-    rule: Any = error.schema
-    wanted: Any = error.validator_value
+    keys, instance, rule, wanted = _parts(error)
     here = document.span(*keys)
     match error.validator:
         case "additionalProperties":
@@ -210,9 +209,7 @@ def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[
 
 
 def _unknown_keys(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem, Keys]]:
-    keys: Keys = tuple(error.absolute_path)
-    instance: Any = error.instance
-    rule: Any = error.schema
+    keys, instance, rule, _ = _parts(error)
     place = f" in {_label(keys)}" if keys else ""
     for name in instance:
         if name not in rule.get("properties", {}):
@@ -222,10 +219,7 @@ def _unknown_keys(error: ValidationError, document: Document, kind: str) -> Iter
 
 
 def _missing_keys(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem | None, Keys]]:
-    keys: Keys = tuple(error.absolute_path)
-    instance: Any = error.instance
-    rule: Any = error.schema
-    wanted: Any = error.validator_value
+    keys, instance, rule, wanted = _parts(error)
     for name in wanted:
         if name not in instance and name in _meant(instance, keys, rule, kind):
             yield None, keys
@@ -238,12 +232,9 @@ def _missing_keys(error: ValidationError, document: Document, kind: str) -> Iter
 
 def _stage_kind(error: ValidationError, document: Document, kind: str) -> Problem | None:
     """A stage that is not exactly one of its kinds; None where a misspelt key tells it already."""
-    keys: Keys = tuple(error.absolute_path)
-    instance: Any = error.instance
-    wanted: Any = error.validator_value
+    keys, instance, rule, wanted = _parts(error)
     choices = [branch["required"][0] for branch in wanted]
     given = [name for name in choices if name in instance]
-    rule: Any = error.schema
     if not given and not _meant(instance, keys, rule, kind).isdisjoint(choices):
         return None
     span = document.key_span(*keys, given[1]) if given else document.span(*keys)
@@ -254,8 +245,7 @@ def _stage_kind(error: ValidationError, document: Document, kind: str) -> Proble
 
 
 def _wrong(error: ValidationError, document: Document, kind: str, id: str = "wrong-type") -> Problem:
-    keys: Keys = tuple(error.absolute_path)
-    rule: Any = error.schema
+    keys, _, rule, _ = _parts(error)
     parent: Any = error.parent.schema if error.parent is not None else {}
     title = rule.get("title") or parent.get("title") or "something else"
     message = f"{_label(keys)} should be {title}, not {_shown(error.instance)}"
@@ -263,8 +253,7 @@ def _wrong(error: ValidationError, document: Document, kind: str, id: str = "wro
 
 
 def _cure(error: ValidationError, document: Document, kind: str) -> str | None:
-    keys: Keys = tuple(error.absolute_path)
-    rule: Any = error.schema
+    keys, _, rule, _ = _parts(error)
     if error.validator == "type" and "string" in rule["type"] and isinstance(error.instance, bool | int | float):
         return f'put it in quotes: "{document.texts.get(keys, error.instance)}"'
     joined = spaced(keys[-1]) if keys and isinstance(keys[-1], str) else None
@@ -311,14 +300,8 @@ def _meant(instance: Mapping[str, Any], keys: Keys, rule: Mapping[str, Any], kin
 
 def _branch(error: ValidationError) -> list[ValidationError]:
     """What the one branch of an anyOf says that is of the value's type; nothing when no branch is."""
-    by_branch: dict[int, list[ValidationError]] = {}
-    for inner in error.context or []:
-        by_branch.setdefault(int(inner.schema_path[0]), []).append(inner)
-    fitting = [
-        inners
-        for inners in by_branch.values()
-        if not any(inner.validator == "type" and not inner.path for inner in inners)
-    ]
+    branches = grouped((int(inner.schema_path[0]), inner) for inner in error.context or []).values()
+    fitting = [of for of in branches if not any(inner.validator == "type" and not inner.path for inner in of)]
     return fitting[0] if len(fitting) == 1 else []
 
 

@@ -42,7 +42,7 @@ def find_inventory(name: str) -> Path:
 
 def _find(name: str, kind: str, word: str) -> Path:
     if not name or "\0" in name:
-        raise FilesWrong([Problem(f"{word}.not-found", f"the name of the {word} is empty or not a file name")])
+        raise FilesWrong.of(f"{word}.not-found", f"the name of the {word} is empty or not a file name")
     for folder in (Path(), Path(kind), shipped(kind)):
         for suffix in ("",) if name.endswith(SUFFIXES) else ("", *SUFFIXES):
             path = folder / f"{name}{suffix}"

@@ -205,15 +205,12 @@ class _Counting(NodeTransformer):
         node.body.insert(0, _weighed(node))
         return node
 
-    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:  # noqa: N802
+    def visit_Macro(self, node: nodes.Macro | nodes.CallBlock) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         node.body.insert(0, _weighed(node))
         return node
 
-    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        node.body.insert(0, _weighed(node))
-        return node
+    visit_CallBlock = visit_Macro  # noqa: N815
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
@@ -267,11 +264,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         spend(right)
         if operator == "*":
             for one, other in ((left, right), (right, left)):
-                if (
-                    isinstance(one, str | bytes | list | tuple)
-                    and isinstance(other, int)
-                    and size_of(one) * other > LARGEST
-                ):
+                many = isinstance(one, str | bytes | list | tuple) and isinstance(other, int)
+                if many and size_of(one) * other > LARGEST:
                     raise TooMuch(f"the result would have more than {LARGEST:,} characters or items")
         elif operator == "%" and isinstance(left, str | bytes):
             _refuse_format(left if isinstance(left, str) else left.decode("latin-1"), [right])

@@ -65,7 +65,7 @@ def truth(expression: str, variables: Mapping[str, object], span: Span | None = 
         return value
     message = f"`when: {expression}` gives {_plain_type(value)}, not true or false"
     help = "compare it, for example `x > 0`, `x == 'yes'` or `x is defined`"
-    raise FilesWrong([Problem("template.not-a-condition", message, span, help)])
+    raise FilesWrong.of("template.not-a-condition", message, span=span, help=help)
 
 
 def names_used(value: object) -> set[str]:
@@ -118,7 +118,7 @@ def _fill_text(text: str, variables: Mapping[str, object], span: Span | None) ->
     if len(text) > LONGEST_TEMPLATE:
         message = f"a text with templates in it has more than {LONGEST_TEMPLATE:,} characters"
         help = "put what has no templates into a file of its own"
-        raise FilesWrong([Problem("template.syntax", message, span, help)])
+        raise FilesWrong.of("template.syntax", message, span=span, help=help)
     inner = _single_expression(text)
     if inner is not None:
         return _evaluate(inner, variables, span)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,6 +60,16 @@ class Spans(Mapping[Keys, Span]):
         """Where it begins, and the first place after it."""
         number, column, last, end_column = _unpacked(self._marks[keys])
         return (number + 1, column + 1), (last + 1, end_column + 1)
+
+
+@lru_cache(maxsize=1)
+def line_starts(text: str) -> list[int]:
+    """Where each of its lines begins."""
+    starts = [0]
+    for line in split_lines(text)[:-1]:
+        end = starts[-1] + len(line)
+        starts.append(end + (2 if text.startswith("\r\n", end) else 1))
+    return starts
 
 
 class Anchor(NamedTuple):
@@ -152,9 +163,8 @@ def read_document(path: str | Path) -> Document:
     if len(raw) > MAX_BYTES:
         return _unread(file, "file.too-large", f"{file} is larger than {MAX_BYTES // 1024 // 1024} MiB")
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return _unread(
-            file, "file.not-utf8", f"{file} is UTF-16", help="save it as UTF-8: in Notepad, Save as, Encoding: UTF-8"
-        )
+        help = "save it as UTF-8: in Notepad, Save as, Encoding: UTF-8"
+        return _unread(file, "file.not-utf8", f"{file} is UTF-16", help=help)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

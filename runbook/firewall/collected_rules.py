@@ -19,7 +19,6 @@ from runbook.firewall import iptables, nft
 from runbook.firewall.evaluate import EPHEMERAL, Base, Engine, Truth, Walk
 from runbook.firewall.front_ends import UFW_CHAINS, FirewalldStatus, UfwStatus, firewalld_runs, parse_ufw, parse_zones
 from runbook.model.command_quoting import word
-from runbook.node.message import MARK
 
 Version = Literal[4, 6]
 
@@ -59,6 +58,7 @@ class Interface:
     flags: tuple[str, ...]
     prefixes: tuple[str, ...]  # addresses with their lengths
     mtu: int | None
+    xdp: bool = False  # a program there may drop what arrives
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -79,29 +79,18 @@ class Evidence:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Evidence:
-        """From the JSON object that the node program printed. Raises ValueError when it is something else."""
-        tools = answer.get("tools")
-        if not isinstance(tools, Mapping):
-            raise ValueError("no answer of the node program `rules`: it has no `tools`")
+        """From what the node program answered (`FirewallRules`)."""
         readings = {
-            str(name): CommandResult(
-                str(record.get("status", "failed")),
+            name: CommandResult(
+                record["status"],
                 record.get("rc"),
-                str(record.get("stdout", "")),
-                str(record.get("stderr", "")),
-                str(record.get("flavour", "")),
+                record.get("stdout", ""),
+                record.get("stderr", ""),
+                record.get("flavour", ""),
             )
-            for name, record in tools.items()
+            for name, record in answer["tools"].items()
         }
-        return cls(readings, answer.get("facts") or {})
-
-    @classmethod
-    def from_stdout(cls, stdout: str) -> Evidence:
-        """From all that the node program wrote: the last line that carries the marker."""
-        for line in reversed(stdout.split("\n")):
-            if line.startswith(MARK):
-                return cls.of(json.loads(line[len(MARK) :]))
-        raise ValueError("the node program `rules` printed no answer")
+        return cls(readings, answer.get("facts", {}))
 
     def tool(self, name: str) -> CommandResult:
         return self.tools.get(name, NOT_RUN)
@@ -167,32 +156,27 @@ class Evidence:
             return None
         if not reading.read:
             return "nft is not installed here" if reading.status == "missing" else reading.why_not
-        return self._nft_trouble
+        return self._nft[1]
 
     @cached_property
     def tangled(self) -> dict[int, Walk]:
         """By the id of a base chain that takes too long to follow: what is known of it, whatever the packet."""
         return {}
 
-    @cached_property
-    def _nft_trouble(self) -> str | None:
-        return self._nft_parsed if isinstance(self._nft_parsed, str) else None
-
-    @cached_property
+    @property
     def _nft_bases(self) -> list[Base]:
-        return [] if isinstance(self._nft_parsed, str) else self._nft_parsed
+        return self._nft[0]
 
     @cached_property
-    def _nft_parsed(self) -> list[Base] | str:
+    def _nft(self) -> tuple[list[Base], str | None]:
+        """What it lists, and why that could not be read."""
         reading = self.tool("nft-json")
-        if not reading.read:
-            return []
-        if not reading.stdout.strip():
-            return []  # nft < 0.9.1 prints nothing for no rules
+        if not reading.read or not reading.stdout.strip():
+            return [], None  # nft < 0.9.1 prints nothing for no rules
         try:
-            return nft.parse(reading.stdout, self.tool("nft-text").stdout)
+            return nft.parse(reading.stdout, self.tool("nft-text").stdout), None
         except nft.UnreadableRulesetError as error:
-            return f"its JSON could not be read ({error})"
+            return [], f"its JSON could not be read ({error})"
 
     def _saves(self, version: Version) -> list[tuple[str, CommandResult]]:
         prefix = _prefix(version)
@@ -296,16 +280,9 @@ class Evidence:
     def has_route_to(self, peer: str) -> Truth:
         return True if self.interface_to(peer) is not None else None
 
-    @cached_property
+    @property
     def addresses(self) -> frozenset[str]:
-        found = set()
-        try:
-            for interface in _listed(self.tool("addresses")):
-                for address in interface.get("addr_info", []):
-                    found.add(str(ipaddress.ip_address(address["local"])))
-        except (ValueError, AttributeError, KeyError, TypeError):
-            return frozenset()
-        return frozenset(found)
+        return frozenset(address for one in self.interfaces.values() for address in one.addresses)
 
     @cached_property
     def interfaces(self) -> Mapping[str, Interface]:
@@ -321,6 +298,7 @@ class Evidence:
                         if "local" in a
                     ),
                     mtu if isinstance(mtu := one.get("mtu"), int) else None,
+                    "xdp" in one,
                 )
                 for one in _listed(self.tool("addresses"))
                 if "ifname" in one
@@ -334,50 +312,34 @@ class Evidence:
         found = re.fullmatch(r"\s*(\d{1,5})\s+(\d{1,5})\s*", str(self.facts.get("local_ports")))
         return (int(found[1]), int(found[2])) if found else EPHEMERAL
 
-    def beside(self, peer: str, *, arriving: bool) -> tuple[tuple[str, str], ...]:
-        """Other things that may drop packets of this peer here, outside of all rules: (what it is, how to look and
-        mend)."""
+    def beside(self, peer: str, *, arriving: bool) -> tuple[str, str] | None:
+        """What else may drop packets of this peer here, outside of all rules: what it is, how to look and mend."""
         device = self.interface_to(peer)
-        found = []
         way = "ingress" if arriving else "egress"
-        for place, text in (self.facts.get("traffic_filters") or {}).items():
-            action = re.search(r"action drop|police .*drop|action .*\bdrop\b|bpf|action.* steal", str(text), re.DOTALL)
-            if action and place == f"{device} {way}":
-                number = re.search(r"pref (\d+)", str(text))
-                show = f"sudo tc -s filter show dev {word(device)} {way}"
-                delete = (
-                    f"; if it is that one: `sudo tc filter del dev {word(device)} {way} pref {number[1]}`"
-                    if number
-                    else ""
-                )
-                found.append((f"a tc filter on {device} ({way}): {_in_one_line(str(text))}", f"`{show}`{delete}"))
-        if arriving and device in self._xdp:
-            found.append(
-                (f"an XDP program on {device}", f"`ip -d link show dev {word(device)}`, `sudo bpftool net show`")
-            )
-        return tuple(found)
-
-    @cached_property
-    def _xdp(self) -> frozenset[str]:
-        return frozenset(str(one.get("ifname")) for one in _listed(self.tool("addresses")) if "xdp" in one)
+        text = (self.facts.get("traffic_filters") or {}).get(f"{device} {way}", "")
+        if re.search(r"action drop|police .*drop|action .*\bdrop\b|bpf|action.* steal", text, re.DOTALL):
+            where = f"dev {word(device)} {way}"
+            how = f"`sudo tc -s filter show {where}`"
+            if number := re.search(r"pref (\d+)", text):
+                how += f"; if it is that one: `sudo tc filter del {where} pref {number[1]}`"
+            return f"a tc filter on {device} ({way}): {_in_one_line(text)}", how
+        if arriving and device and device in self.interfaces and self.interfaces[device].xdp:
+            return f"an XDP program on {device}", f"`ip -d link show dev {word(device)}`, `sudo bpftool net show`"
+        return None
 
     @property
     def owner(self) -> tuple[int | None, int | None]:
         """User and group of the login, which are those of the job."""
-        uid, gid = self.facts.get("uid"), self.facts.get("gid")
-        return (uid if isinstance(uid, int) else None, gid if isinstance(gid, int) else None)
+        return self.facts.get("uid"), self.facts.get("gid")
 
     @cached_property
     def asides(self) -> tuple[str, ...]:
         """Facts beside the rules that make packets vanish, or that were not looked into."""
         found = []
-        try:
-            count, limit = int(self.facts.get("conntrack_count") or 0), int(self.facts.get("conntrack_max") or 0)
-        except ValueError:
-            count = limit = 0
+        count, limit = int(self.facts.get("conntrack_count") or 0), int(self.facts.get("conntrack_max") or 0)
         if limit and count >= limit * 0.95:
             found.append(f"the connection tracking table is full ({count} of {limit}): new connections are dropped")
-        if '"xdp"' in self.tool("addresses").stdout:
+        if any(one.xdp for one in self.interfaces.values()):
             found.append("an XDP program is attached to an interface; what it drops is not seen here")
         return tuple(found)
 

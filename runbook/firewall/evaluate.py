@@ -13,7 +13,7 @@ understood is None, and None is never turned into a claim.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -34,6 +34,15 @@ def either(a: Truth, b: Truth) -> Truth:
     return None if a is None or b is None else False
 
 
+def any_of(truths: Iterable[Truth]) -> Truth:
+    found: Truth = False
+    for truth in truths:
+        if truth:
+            return True
+        found = either(found, truth)
+    return found
+
+
 def flip(a: Truth, inverted: bool = True) -> Truth:
     return a if a is None or not inverted else not a
 
@@ -48,6 +57,15 @@ class NumberRange:
     @classmethod
     def exactly(cls, number: int) -> NumberRange:
         return cls(number, number)
+
+    @classmethod
+    def of_network(cls, text: str) -> NumberRange | None:
+        """The addresses of `10.0.0.0/8`, or one address; None for what is neither."""
+        try:
+            network = ipaddress.ip_network(text, strict=False)
+        except ValueError:
+            return None
+        return cls(int(network.network_address), int(network.broadcast_address))
 
     @property
     def exact(self) -> int | None:

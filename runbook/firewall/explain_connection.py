@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from runbook.causes.catalogue import mend
 from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import EPHEMERAL, Flow, Leg
 from runbook.firewall.explain_node import Explanation, explain, merge
@@ -230,7 +231,7 @@ class _Case:
         return self._blocked(
             node,
             says + self._translated(node),
-            remedy=f"look on {node} with `sudo nft monitor trace`",
+            remedy=mend("firewall-drop", "trace", node=node),
             remedies=tuple(dict.fromkeys((name, e.allow) for name, e in possible if e.allow)),
             evidence=[*(c for _, e in possible for c in e.caveats), *self._allowing()],
             rule=rules[0] if len(rules) == 1 else "",
@@ -247,19 +248,19 @@ class _Case:
 
     def not_seen(self, blind: dict[str, str]) -> Blocked:
         node = self.ends.destination_name if self.ends.destination_name in blind else next(iter(blind))
+        nodes = " and ".join(blind)
+        reasons = "; ".join(f"on {name}: {why}" for name, why in blind.items())
         if len(set(blind.values())) == 1:
-            reasons = f"on {' and '.join(blind)}: {blind[node]}"
-        else:
-            reasons = "; ".join(f"on {name}: {why}" for name, why in blind.items())
+            reasons = f"on {nodes}: {blind[node]}"
         permitted = ", ".join(f"/usr/sbin/{line}" for line in READERS)
         file = "/etc/sudoers.d/zz-runbook"
         grant = f'echo "$USER ALL=(root) NOPASSWD: {permitted}" | sudo tee {file} && sudo chmod 440 {file}'
         return self._blocked(
             node,
             f"{_flow(self.flow)} was {self.seen}, and the rules may not be read to find the one that does it {reasons}",
-            remedy=f"on {' and '.join(blind)}, let this user read the rules and run again: `{grant}`; or look there by "
-            f"hand: `sudo nft -a list ruleset; sudo iptables-save`, for what stops {self.flow.protocol} port "
-            f"{self.flow.port}",
+            remedy=mend(
+                "firewall-drop", "unread", nodes=nodes, grant=grant, protocol=self.flow.protocol, port=self.flow.port
+            ),
             evidence=self._allowing(),
         )
 
@@ -291,11 +292,11 @@ class _Case:
         ]
         for node, evidence, peer, arriving in ways:
             if evidence is not None and (found := evidence.beside(peer, arriving=arriving)):
-                what, how = found[0]
+                what, how = found
                 return self._blocked(
                     node,
                     f"{_flow(self.flow)} was {self.seen}, and no rule of either node does it; {node} has {what}",
-                    remedy=f"see on {node} whether its counters grow: {how}",
+                    remedy=mend("firewall-drop", "counters", node=node, how=how),
                     evidence=self._allowing(),
                 )
         return None
@@ -311,10 +312,16 @@ class _Case:
             f"{_flow(flow)} was {self.seen}, though the rules of {self.ends.source_name} and of {node} allow it: "
             "something between the nodes blocks it (security group, switch ACL, "
             "the firewall of a hypervisor or router)",
-            remedy=f"allow {flow.protocol.upper()} {wanted} from {flow.source} to {flow.destination} in what "
-            "lies between; "
-            f"`sudo tcpdump -ni any {word(f'{flow.protocol} port {flow.port} and host {flow.source}')}` "
-            f"on {node} shows whether it arrives",
+            remedy=mend(
+                "firewall-drop",
+                "in-between",
+                protocol=flow.protocol.upper(),
+                ports=wanted,
+                source=flow.source,
+                destination=flow.destination,
+                packets=word(f"{flow.protocol} port {flow.port} and host {flow.source}"),
+                node=node,
+            ),
             evidence=[*self._allowing(), *(c for _, e in self.legs for c in e.caveats)],
             decided=True,
         )

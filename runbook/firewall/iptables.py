@@ -16,7 +16,7 @@ import shlex
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 from runbook.firewall.evaluate import (
     ACK,
@@ -33,8 +33,8 @@ from runbook.firewall.evaluate import (
     Step,
     Test,
     Truth,
+    any_of,
     both,
-    either,
     flip,
     one_address,
 )
@@ -73,20 +73,12 @@ def parse_sets(text: str) -> dict[str, IpSet]:
         if len(words) >= 3 and words[0] == "create":
             sets[words[1]] = IpSet(words[2] in PLAIN)
         elif len(words) >= 3 and words[0] == "add" and words[1] in sets:
-            entry = _span(words[2])
+            entry = NumberRange.of_network(words[2])
             if entry is None or "nomatch" in words:
                 sets[words[1]].plain = False
             else:
                 sets[words[1]].spans.append((entry.low, entry.high))
     return sets
-
-
-def _span(text: str) -> NumberRange | None:
-    try:
-        network = ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        return None
-    return NumberRange(int(network.network_address), int(network.broadcast_address))
 
 
 def set_test(words: list[str], sets: Mapping[str, IpSet]) -> Test:
@@ -114,39 +106,20 @@ def unknown(_: Packet) -> Truth:
     return None
 
 
-def address(end: str) -> Maker:
-    def make(words: list[str]) -> Test:
-        networks = [_network(word) for word in words[0].split(",")]
+def address(end: str, words: list[str]) -> Test:
+    networks = [NumberRange.of_network(word) for word in words[0].split(",")]  # None: a mask with holes
 
-        def test(packet: Packet) -> Truth:
-            here = NumberRange.exactly(packet.source if end == "source" else packet.destination)
-            answer: Truth = False
-            for network in networks:
-                answer = either(answer, None if network is None else here.within(network))
-            return answer
+    def test(packet: Packet) -> Truth:
+        here = NumberRange.exactly(packet.source if end == "source" else packet.destination)
+        return any_of(None if network is None else here.within(network) for network in networks)
 
-        return test
-
-    return make
+    return test
 
 
-def _network(word: str) -> NumberRange | None:
-    try:
-        network = ipaddress.ip_network(word, strict=False)
-    except ValueError:
-        return None  # a mask with holes
-    return NumberRange(int(network.network_address), int(network.broadcast_address))
-
-
-def address_range(end: str) -> Maker:
-    def make(words: list[str]) -> Test:
-        low, _, high = words[0].partition("-")
-        wanted = NumberRange(int(ipaddress.ip_address(low)), int(ipaddress.ip_address(high or low)))
-        return lambda packet: NumberRange.exactly(packet.source if end == "source" else packet.destination).within(
-            wanted
-        )
-
-    return make
+def address_range(end: str, words: list[str]) -> Test:
+    low, _, high = words[0].partition("-")
+    wanted = NumberRange(int(ipaddress.ip_address(low)), int(ipaddress.ip_address(high or low)))
+    return lambda packet: NumberRange.exactly(packet.source if end == "source" else packet.destination).within(wanted)
 
 
 def protocol(words: list[str]) -> Test:
@@ -154,40 +127,28 @@ def protocol(words: list[str]) -> Test:
     return lambda packet: wanted in ("all", packet.protocol)
 
 
-def interface(side: str) -> Maker:
+def interface(side: str, words: list[str]) -> Test:
     """A trailing `+` is iptables' wildcard."""
+    pattern = words[0]
 
-    def make(words: list[str]) -> Test:
-        pattern = words[0]
+    def test(packet: Packet) -> Truth:
+        name = packet.in_interface if side == "in" else packet.out_interface
+        if name is None:
+            return True if pattern == "+" else None
+        return name.startswith(pattern[:-1]) if pattern.endswith("+") else name == pattern
 
-        def test(packet: Packet) -> Truth:
-            name = packet.in_interface if side == "in" else packet.out_interface
-            if name is None:
-                return True if pattern == "+" else None
-            return name.startswith(pattern[:-1]) if pattern.endswith("+") else name == pattern
-
-        return test
-
-    return make
+    return test
 
 
-def ports(*sides: str) -> Maker:
-    """`80`, `1:5`, and multiport's `80,1:5`."""
+def ports(sides: str, words: list[str]) -> Test:
+    """`80`, `1:5`, and multiport's `80,1:5`. `sides`: source, destination, or both."""
+    spans = [_port_span(part) for part in words[0].split(",")]
 
-    def make(words: list[str]) -> Test:
-        spans = [_port_span(part) for part in words[0].split(",")]
+    def test(packet: Packet) -> Truth:
+        here = [packet.source_port] * (sides != "destination") + [packet.destination_port] * (sides != "source")
+        return any_of(None if wanted is None else port.within(wanted) for port in here for wanted in spans)
 
-        def test(packet: Packet) -> Truth:
-            answer: Truth = False
-            for side in sides:
-                port = packet.source_port if side == "source" else packet.destination_port
-                for wanted in spans:
-                    answer = either(answer, None if wanted is None else port.within(wanted))
-            return answer
-
-        return test
-
-    return make
+    return test
 
 
 def _port_span(text: str) -> NumberRange | None:
@@ -248,83 +209,58 @@ def length(words: list[str]) -> Test:
     return lambda packet: None if wanted is None else packet.length.within(wanted)
 
 
-def mark(which: str) -> Maker:
-    def make(words: list[str]) -> Test:
-        value, _, mask = words[0].partition("/")
-        wanted, bits = int(value, 0), int(mask, 0) if mask else 0xFFFFFFFF
+def mark(which: str, words: list[str]) -> Test:
+    value, _, mask = words[0].partition("/")
+    wanted, bits = int(value, 0), int(mask, 0) if mask else 0xFFFFFFFF
 
-        def test(packet: Packet) -> Truth:
-            here = packet.mark if which == "mark" else packet.ct_mark
-            return None if here is None else here & bits == wanted
+    def test(packet: Packet) -> Truth:
+        here = packet.mark if which == "mark" else packet.ct_mark
+        return None if here is None else here & bits == wanted
 
-        return test
-
-    return make
+    return test
 
 
-def owner(which: str) -> Maker:
+def owner(which: str, words: list[str]) -> Test:
     """`1000` or `1000-1999`; only a packet that a process sends has one."""
+    wanted = _port_span(words[0].replace("-", ":"))
 
-    def make(words: list[str]) -> Test:
-        wanted = _port_span(words[0].replace("-", ":"))
+    def test(packet: Packet) -> Truth:
+        number = packet.uid if which == "user" else packet.gid
+        return None if number is None or wanted is None else NumberRange.exactly(number).within(wanted)
 
-        def test(packet: Packet) -> Truth:
-            number = packet.uid if which == "user" else packet.gid
-            return None if number is None or wanted is None else NumberRange.exactly(number).within(wanted)
-
-        return test
-
-    return make
+    return test
 
 
-def address_type(end: str) -> Maker:
+def address_type(end: str, words: list[str]) -> Test:
     """Known: a packet that arrives is addressed to this node, and one that leaves comes from it, both unicast."""
+    types = words[0].split(",")
 
-    def make(words: list[str]) -> Test:
-        types = words[0].split(",")
+    def test(packet: Packet) -> Truth:
+        if packet.arriving == (end == "destination"):
+            return "LOCAL" in types
+        return None if "UNICAST" in types or "LOCAL" in types else False
 
-        def test(packet: Packet) -> Truth:
-            if packet.arriving == (end == "destination"):
-                return "LOCAL" in types
-            return None if "UNICAST" in types or "LOCAL" in types else False
-
-        return test
-
-    return make
+    return test
 
 
-def fragment(_: list[str]) -> Test:
-    return lambda _: False
-
-
-def reverse_path(words: list[str]) -> Test:
-    del words
-    return lambda packet: packet.has_route_back
-
-
-def packet_type(words: list[str]) -> Test:
-    return lambda packet: words[0] in ("unicast", "host") if packet.arriving else None
-
-
-def nothing(_: list[str]) -> Test:
-    """A comment."""
-    return lambda _: True
+def reverse_path(packet: Packet) -> Truth:
+    return packet.has_route_back
 
 
 OPTIONS: Mapping[str, tuple[int, Maker]] = {
-    "-s": (1, address("source")),
-    "-d": (1, address("destination")),
-    "--src-range": (1, address_range("source")),
-    "--dst-range": (1, address_range("destination")),
+    "-s": (1, partial(address, "source")),
+    "-d": (1, partial(address, "destination")),
+    "--src-range": (1, partial(address_range, "source")),
+    "--dst-range": (1, partial(address_range, "destination")),
     "-p": (1, protocol),
-    "-i": (1, interface("in")),
-    "-o": (1, interface("out")),
-    "-f": (0, fragment),
-    "--dport": (1, ports("destination")),
-    "--sport": (1, ports("source")),
-    "--dports": (1, ports("destination")),
-    "--sports": (1, ports("source")),
-    "--ports": (1, ports("source", "destination")),
+    "-i": (1, partial(interface, "in")),
+    "-o": (1, partial(interface, "out")),
+    "-f": (0, lambda _: lambda _: False),
+    "--dport": (1, partial(ports, "destination")),
+    "--sport": (1, partial(ports, "source")),
+    "--dports": (1, partial(ports, "destination")),
+    "--sports": (1, partial(ports, "source")),
+    "--ports": (1, partial(ports, "both")),
     "--tcp-flags": (2, tcp_flags),
     "--syn": (0, lambda _: tcp_flags(["FIN,SYN,RST,ACK", "SYN"])),
     "--ctstate": (1, state),
@@ -332,15 +268,15 @@ OPTIONS: Mapping[str, tuple[int, Maker]] = {
     "--ctdir": (1, direction),
     "--ctproto": (1, protocol),
     "--length": (1, length),
-    "--mark": (1, mark("mark")),
-    "--src-type": (1, address_type("source")),
-    "--dst-type": (1, address_type("destination")),
-    "--pkt-type": (1, packet_type),
-    "--uid-owner": (1, owner("user")),
-    "--gid-owner": (1, owner("group")),
-    "--comment": (1, nothing),
-    "--validmark": (0, nothing),
-    "--loose": (0, nothing),
+    "--mark": (1, partial(mark, "mark")),
+    "--src-type": (1, partial(address_type, "source")),
+    "--dst-type": (1, partial(address_type, "destination")),
+    "--pkt-type": (1, lambda words: lambda packet: words[0] in ("unicast", "host") if packet.arriving else None),
+    "--uid-owner": (1, partial(owner, "user")),
+    "--gid-owner": (1, partial(owner, "group")),
+    "--comment": (1, lambda _: lambda _: True),
+    "--validmark": (0, lambda _: lambda _: True),
+    "--loose": (0, lambda _: lambda _: True),
 }
 """option -> how many words it takes, and how to make a test of them."""
 
@@ -352,17 +288,17 @@ def match_test(
     tests: list[tuple[Test, bool]] = []
     for name, inverted, words in options:
         if name == "--mark" and "connmark" in modules:
-            tests.append((mark("ct_mark")(words) if "mark" not in modules else unknown, inverted))
+            tests.append((mark("ct_mark", words) if "mark" not in modules else unknown, inverted))
         elif name in OPTIONS and len(words) == OPTIONS[name][0]:
             tests.append((OPTIONS[name][1](words), inverted))
         elif name == "--match-set" and len(words) == 2:
             tests.append((set_test(words, sets), inverted))
         elif name == "--invert" and "rpfilter" in modules:
-            tests.append((reverse_path([]), True))
+            tests.append((reverse_path, True))
         else:
             tests.append((unknown, False))
     if "rpfilter" in modules and not any(name == "--invert" for name, _, _ in options):
-        tests.append((reverse_path([]), False))
+        tests.append((reverse_path, False))
     if any(module in ALWAYS_UNKNOWN for module in modules):
         tests.append((unknown, False))
 

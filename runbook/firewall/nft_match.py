@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from runbook.firewall.evaluate import ACK, PSH, NumberRange, Packet, Test, Truth, both, either, flip
+from runbook.firewall.evaluate import ACK, PSH, NumberRange, Packet, Test, Truth, any_of, both, flip
 
 Json = Any  # libnftables' own JSON: checked where it is read, unknown where it is not understood
 Sets = Mapping[str, Json]
@@ -94,9 +94,7 @@ def match_cost(match: Json, sets: Sets) -> int:
 def compare(op: str, left: list[Operand], values: list[Value], right: Json, sets: Sets) -> Truth:
     elements = set_elements(right, sets)
     if elements is not None:
-        found: Truth = False
-        for element in elements:
-            found = either(found, element_holds(left, values, element))
+        found = any_of(element_holds(left, values, element) for element in elements)
         return flip(found, op == "!=") if op in ("==", "!=", "in") else None
     if right_is_unreadable(right):
         return None
@@ -238,8 +236,7 @@ def span(operand: Operand, constant: Json) -> NumberRange | None:
             mask = bits(operand, constant)
             return None if mask is None else NumberRange.exactly(mask)
         if isinstance(constant, dict) and "prefix" in constant:
-            network = ipaddress.ip_network(f"{constant['prefix']['addr']}/{constant['prefix']['len']}", strict=False)
-            return NumberRange(int(network.network_address), int(network.broadcast_address))
+            return NumberRange.of_network(f"{constant['prefix']['addr']}/{constant['prefix']['len']}")
         if isinstance(constant, dict) and "range" in constant:
             low, high = (span(operand, end) for end in constant["range"])
             return None if low is None or high is None else NumberRange(low.low, high.high)

@@ -16,6 +16,7 @@ from runbook.files.problems import NumberedLines
 from runbook.files.scalars import flow
 from runbook.importers.ansible_files import TOP, GivenVariable, Tree, read_ini, read_yaml
 from runbook.importers.foreign_inventory import ANSIBLE, LOGIN, ForeignHost, ForeignInventory, Remark, may_hold_secret
+from runbook.model.grouping import grouped
 
 
 def read_ansible(text: str, file: str, *, yaml: bool) -> ForeignInventory:
@@ -24,14 +25,11 @@ def read_ansible(text: str, file: str, *, yaml: bool) -> ForeignInventory:
     if not tree.hosts:
         raise tree.lines.wrong(1, "", "empty", "there is no host in this inventory")
     order = tree.weakest_first()
-    groups_of: dict[str, list[str]] = {name: [] for name in tree.hosts}
     members = {name: tree.members(name) for name in order if name not in TOP}
-    for name in order:
-        for host in members.get(name, ()):
-            groups_of[host].append(name)
+    groups_of = grouped((host, name) for name in order for host in members.get(name, ()))
     meaning = VariableMeanings(tree.lines)
     hosts = tuple(
-        _host(tree, name, meaning.settings([*_of_groups(tree, groups_of[name]), *entry.given]))
+        _host(tree, name, meaning.settings([*_of_groups(tree, groups_of.get(name)), *entry.given]))
         for name, entry in tree.hosts.items()
     )
     group_settings: dict[str, Settings] = {name: meaning.settings(tree.groups[name].given) for name in members}
@@ -39,24 +37,14 @@ def read_ansible(text: str, file: str, *, yaml: bool) -> ForeignInventory:
     for name in members:
         if not members[name]:
             held = ", ".join(dict.fromkeys(given.key for given in tree.groups[name].given))
-            remarks.append(
-                Remark(f"the group {name} has no hosts" + (f"; it set {held}" if held else ""), tree.groups[name].line)
-            )
-    return ForeignInventory(
-        ANSIBLE,
-        file,
-        hosts,
-        {
-            name: tuple(host for host in tree.hosts if host in members[name])
-            for name in tree.groups
-            if members.get(name)
-        },
-        group_settings,
-        tuple(remarks),
-    )
+            says = f"the group {name} has no hosts" + (f"; it set {held}" if held else "")
+            remarks.append(Remark(says, tree.groups[name].line))
+    filled = {name: members[name] for name in tree.groups if members.get(name)}
+    groups = {name: tuple(host for host in tree.hosts if host in of) for name, of in filled.items()}
+    return ForeignInventory(ANSIBLE, file, hosts, groups, group_settings, tuple(remarks))
 
 
-def _of_groups(tree: Tree, groups: list[str]) -> list[GivenVariable]:
+def _of_groups(tree: Tree, groups: list[str] | None) -> list[GivenVariable]:
     """What `all` and then a host's own groups give; a host in no group has those of `ungrouped`."""
     return [given for name in ("all", *(groups or ["ungrouped"])) for given in tree.groups[name].given]
 
@@ -80,21 +68,17 @@ def _host(tree: Tree, name: str, settings: Settings) -> ForeignHost:
 
 GPUS = ("gpus", "num_gpus", "gpu_count")
 SSH = (
-    "ssh",
-    "smart",
-    "paramiko",
-    "paramiko_ssh",
-    "ansible.builtin.ssh",
-    "ansible.builtin.paramiko_ssh",
-    "ansible.netcommon.libssh",
+    *("ssh", "smart", "paramiko", "paramiko_ssh"),
+    *("ansible.builtin.ssh", "ansible.builtin.paramiko_ssh", "ansible.netcommon.libssh"),
 )
 WINDOWS = ("winrm", "psrp", "ansible.builtin.winrm", "ansible.builtin.psrp")
 SHELLS = {"cmd": "bat", "powershell": "ps1", "sh": None, "bash": None, "csh": None, "fish": None, "dash": None}
+ARGUMENTS = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
 _ONE_LINE = re.compile(r".+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LATER = {
     "ansible_connection": 0,
-    **dict.fromkeys(("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args"), 1),
+    **dict.fromkeys(ARGUMENTS, 1),
     # ansible-core takes the last of a key's names that is set, whatever level set it: the old ones win.
     **dict.fromkeys(("ansible_ssh_host", "ansible_ssh_port", "ansible_ssh_user", "ansible_ssh_private_key_file"), 3),
 }
@@ -235,9 +219,7 @@ _MEANINGS: Mapping[str, Callable[[VariableMeanings, GivenVariable], FoundSetting
     **dict.fromkeys(("ansible_user", "ansible_ssh_user"), VariableMeanings.user),
     **dict.fromkeys(("ansible_port", "ansible_ssh_port"), VariableMeanings.port),
     **dict.fromkeys(("ansible_private_key_file", "ansible_ssh_private_key_file"), VariableMeanings.key),
-    **dict.fromkeys(
-        ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args"), VariableMeanings.arguments
-    ),
+    **dict.fromkeys(ARGUMENTS, VariableMeanings.arguments),
     **dict.fromkeys(("ansible_timeout", "ansible_ssh_timeout"), VariableMeanings.timeout),
     **dict.fromkeys(("ansible_host_key_checking", "ansible_ssh_host_key_checking"), VariableMeanings.host_keys),
     "ansible_connection": VariableMeanings.connection,

@@ -230,14 +230,9 @@ def read_ini(text: str, file: str) -> Tree:
             used.setdefault(child[1], (number, f"[{group}:children]"))
     for name, (number, where) in used.items():
         if name not in declared:
+            message = f"{where} names the group `{name}`, which no [{name}] declares"
             help = did_you_mean(name, declared - {"all", "ungrouped"})
-            raise lines.wrong(
-                number,
-                name,
-                "ansible-unknown-group",
-                f"{where} names the group `{name}`, which no [{name}] declares",
-                help,
-            )
+            raise lines.wrong(number, name, "ansible-unknown-group", message, help)
     return tree
 
 
@@ -247,9 +242,8 @@ def _hosts(tree: Tree, group: str, raw: str, line: str, number: int) -> None:
     try:
         pattern, *words = shlex.split(line, comments=True)
     except ValueError as error:
-        raise lines.wrong(
-            number, raw.strip(), "ansible-syntax", f"the quotes of this line do not match: {error}"
-        ) from None
+        message = f"the quotes of this line do not match: {error}"
+        raise lines.wrong(number, raw.strip(), "ansible-syntax", message) from None
     given = []
     for word in words:
         key, equals, value = word.partition("=")
@@ -414,10 +408,8 @@ class _AnsibleReader:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            raise self._wrong(
-                keys,
-                f"{what} must be a mapping, and this is {'a list' if isinstance(value, list) else 'a single value'}",
-            )
+            this = "a list" if isinstance(value, list) else "a single value"
+            raise self._wrong(keys, f"{what} must be a mapping, and this is {this}")
         return value
 
     def _line(self, keys: Keys) -> int:
@@ -425,4 +417,4 @@ class _AnsibleReader:
         return span.line if span else 1
 
     def _wrong(self, keys: Keys, message: str, help: str | None = None) -> FilesWrong:
-        return FilesWrong([Problem("import.ansible-syntax", message, self._document.key_span(*keys), help)])
+        return FilesWrong.of("import.ansible-syntax", message, span=self._document.key_span(*keys), help=help)

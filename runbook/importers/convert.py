@@ -12,7 +12,8 @@ from runbook.files.nodes import NAME
 from runbook.importers.ansible import read_ansible
 from runbook.importers.foreign_inventory import HOSTFILE, ForeignHost, ForeignInventory
 from runbook.importers.host_lists import read_host_list, read_hostfile
-from runbook.model.errors import FilesWrong, Problem
+from runbook.model.errors import FilesWrong
+from runbook.model.grouping import grouped
 
 _SHOWN = 3  # lines that a repeated remark names
 
@@ -49,7 +50,7 @@ def draft_of(found: ForeignInventory, name: str) -> Draft:
     if not kept:
         message = "none of these hosts can be a node: every one of them is the machine that dials it"
         help = "give each the address where the others reach it"
-        raise FilesWrong([Problem("import.only-loopback", message, found.hosts[0].span, help)])
+        raise FilesWrong.of("import.only-loopback", message, span=found.hosts[0].span, help=help)
     groups, group_names = _groups(found, renamed, kept)
     footer = [*_changed(renamed, "host"), *_changed(group_names, "group"), *_remarks(found)]
     if footer:
@@ -107,9 +108,8 @@ def _node(host: ForeignHost, name: str, *, many: bool) -> NodeDraft:
         if is_loopback(name):
             says = f"{address} is every node's own: write the address where the others reach this one"
             return NodeDraft(name, settings, (says,), left_out=True)
-        return NodeDraft(
-            name, settings, (f"logged in to over {address}; `address:` must be where the other nodes reach it",)
-        )
+        says = f"logged in to over {address}; `address:` must be where the other nodes reach it"
+        return NodeDraft(name, settings, (says,))
     if settings.get(("address",)) == name:
         del settings["address",]
     return NodeDraft(name, settings)
@@ -157,9 +157,7 @@ def _changed(names: Mapping[str, str], what: str) -> list[str]:
 
 def _remarks(found: ForeignInventory) -> list[str]:
     """Each remark once, with the lines where it holds."""
-    lines: dict[str, list[int]] = {}
-    for remark in found.remarks:
-        lines.setdefault(remark.says, []).append(remark.line)
+    lines = grouped((remark.says, remark.line) for remark in found.remarks)
     return [
         f"{_place(found.source, sorted(set(at)))}: {says}"
         for says, at in sorted(lines.items(), key=lambda item: min(item[1]))

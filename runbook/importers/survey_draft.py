@@ -25,6 +25,7 @@ from runbook.importers.survey_facts import (
     ports_of,
     pythons_of,
 )
+from runbook.model.grouping import grouped
 from runbook.parsers.ibstat import Port
 
 
@@ -101,10 +102,7 @@ def _no_python(one: SurveyedHost) -> str:
 
 def together(doubts: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Texts that are the same for several hosts, once: the text, and their names."""
-    same: dict[str, list[str]] = {}
-    for doubt, name in doubts:
-        same.setdefault(doubt, []).append(name)
-    return [(doubt, _few(folded(names))) for doubt, names in same.items()]
+    return [(doubt, _few(folded(names))) for doubt, names in grouped(doubts).items()]
 
 
 def _few(names: Sequence[str]) -> str:

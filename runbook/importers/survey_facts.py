@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runbook.files.address import is_loopback
+from runbook.model.grouping import grouped
 from runbook.parsers.ibstat import Port, from_sysfs, parse
 
 REACHED = ("open", "refused")
@@ -69,11 +70,12 @@ def _address(
     """The first candidate that all who tried could reach; else the one that most could."""
     if not candidates:
         return None, "no address on any interface but loopback"
-    tried: dict[str, list[tuple[str, str]]] = {}
-    for other, targets in routes.items():
-        for target in targets:
-            if target["peer"] == name:
-                tried.setdefault(target["address"], []).append((other, str(target["answer"])))
+    tried = grouped(
+        (str(target["address"]), (other, str(target["answer"])))
+        for other, targets in routes.items()
+        for target in targets
+        if target["peer"] == name
+    )
     for address in candidates:
         if address in tried and all(answer in REACHED for _, answer in tried[address]):
             return address, None
@@ -201,24 +203,20 @@ def choose(found: Mapping[str, Sequence[PythonFound]], *, gpus: bool) -> dict[st
     def merit(python: PythonFound) -> tuple[bool, tuple[int, ...]]:
         return gpus and bool(python.cuda or python.hip), _numbers(python.torch or "")
 
-    hosts = list(with_torch.values())
-    paths = [one for one in hosts[0] if all(any(_alike(one, other, path=True) for other in rest) for rest in hosts[1:])]
-    versions = [
-        one for one in hosts[0] if all(any(_alike(one, other, path=False) for other in rest) for rest in hosts[1:])
-    ]
-    best_path = max(paths, key=merit, default=None)
-    best_version = max(versions, key=merit, default=None)
-    if best_path is not None and best_version is not None and merit(best_path)[0] >= merit(best_version)[0]:
-        return {
-            name: next(one for one in listed if _alike(best_path, one, path=True))
-            for name, listed in with_torch.items()
-        }
-    if best_version is not None:
-        return {
-            name: next(one for one in listed if _alike(best_version, one, path=False))
-            for name, listed in with_torch.items()
-        }
-    return {name: max(listed, key=merit) for name, listed in with_torch.items()}
+    def best(*, path: bool) -> PythonFound | None:
+        """Of those that every host has."""
+        first, *others = with_torch.values()
+        everywhere = [
+            one for one in first if all(any(_alike(one, other, path=path) for other in rest) for rest in others)
+        ]
+        return max(everywhere, key=merit, default=None)
+
+    of_one_path, of_one_version = best(path=True), best(path=False)
+    if of_one_version is None:
+        return {name: max(listed, key=merit) for name, listed in with_torch.items()}
+    path = of_one_path is not None and merit(of_one_path)[0] >= merit(of_one_version)[0]
+    chosen = of_one_path if path and of_one_path else of_one_version
+    return {name: next(one for one in listed if _alike(chosen, one, path=path)) for name, listed in with_torch.items()}
 
 
 def _alike(one: PythonFound, other: PythonFound, *, path: bool) -> bool:

@@ -20,12 +20,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from runbook.causes.findings import finding_for
 from runbook.checks.bandwidth.adapters import interfaces_of
 from runbook.checks.context import no_answer
 from runbook.jobs.processes import KeptProcesses
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
-from runbook.model.remedy import Remedy
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
 from runbook.parsers.nvidia import Gpu, events, parse_gpus, throttled
@@ -72,29 +72,23 @@ OF_PORT = (
 LASTS_S = 25.0
 """A GPU that is slowed down for less than this is only warm."""
 
-CABLE = "look at the cable and the port at both ends, and at the switch's counters"
-
 
 def rises(node: str, then: node_answers.Counters, now: node_answers.Counters) -> Iterator[tuple[str, Finding]]:
     """Counters that rose too much between two readings, each with its own name: the place and the counter."""
     seconds = max(0.001, now["clock"] - then["clock"])
     for name, counts in now["interfaces"].items():
-        fix = f"{CABLE}; on {node}: `ip -s -s link show dev {word(name)}`, `ethtool -S {word(name)}`"
         before = then["interfaces"].get(name, {})
-        yield from _risen(f"{name} of {node}", OF_INTERFACE, before, counts, seconds, fix)
+        for counter, says, proof in _risen(f"{name} of {node}", OF_INTERFACE, before, counts, seconds):
+            told = finding_for("counters-rising", says, (proof,), way="interface", node=node, name=word(name))
+            yield f"{name} of {node} {counter}", told
     if then["tcp"] and now["tcp"]:
-        fix = (
-            f"see which peer: on {node} `ss -ti | grep -B1 retrans`; then its link, its interface's errors, a shaper "
-            "on the way (`tc qdisc show`)"
-        )
-        yield from _risen(node, (OF_TCP,), _counts(then["tcp"]), _counts(now["tcp"]), seconds, fix)
+        for counter, says, proof in _risen(node, (OF_TCP,), _counts(then["tcp"]), _counts(now["tcp"]), seconds):
+            yield f"{node} {counter}", finding_for("counters-rising", says, (proof,), way="tcp", node=node)
     for name, counts in now["ports"].items():
         hca, _, port = name.partition(":")
-        fix = (
-            f"{CABLE}; on {node}: `sudo perfquery -x -C {word(hca)} -P {word(port)}`, `sudo mlxlink -d {word(hca)} -m "
-            "-c`"
-        )
-        yield from _risen(f"{name} of {node}", OF_PORT, then["ports"].get(name, {}), counts, seconds, fix)
+        for counter, says, proof in _risen(f"{name} of {node}", OF_PORT, then["ports"].get(name, {}), counts, seconds):
+            told = finding_for("counters-rising", says, (proof,), way="port", node=node, hca=word(hca), port=word(port))
+            yield f"{name} of {node} {counter}", told
     yield from _of_gpus(node, then, now)
 
 
@@ -103,8 +97,9 @@ def _counts(tcp: node_answers.Segments) -> Counts:
 
 
 def _risen(
-    place: str, limits: tuple[Limit, ...], then: Counts, now: Counts, seconds: float, remedy: str
-) -> Iterator[tuple[str, Finding]]:
+    place: str, limits: tuple[Limit, ...], then: Counts, now: Counts, seconds: float
+) -> Iterator[tuple[str, str, str]]:
+    """Counters above their limit, each with a sentence and what proves it."""
     for limit in limits:
         count = rise(then.get(limit.counter), now.get(limit.counter))
         if count is None or count < limit.least or count <= limit.per_s * seconds:
@@ -116,8 +111,7 @@ def _risen(
             continue  # the same frames
         share = f" ({count / whole:.1%} of {whole:,})" if whole else ""
         says = f"{place}: {count:,} {limit.what} in {seconds_text(seconds)}{share}"
-        proof = f"{limit.counter}: {then[limit.counter]:,} before, {now[limit.counter]:,} after"
-        yield f"{place} {limit.counter}", Finding("counters-rising", says, remedy, (proof,))
+        yield limit.counter, says, f"{limit.counter}: {then[limit.counter]:,} before, {now[limit.counter]:,} after"
 
 
 def rise(then: int | None, now: int | None) -> int | None:
@@ -130,9 +124,6 @@ def rise(then: int | None, now: int | None) -> int | None:
 def _of_gpus(node: str, then: node_answers.Counters, now: node_answers.Counters) -> Iterator[tuple[str, Finding]]:
     before = {gpu.index: gpu for gpu in gpus_of(then)}
     lasts = now["clock"] - then["clock"] >= LASTS_S
-    fix = Remedy.note(
-        "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER,ECC`; cooling and power of that machine", node=node
-    )
     for gpu in gpus_of(now):
         earlier, place = before.get(gpu.index), f"GPU {gpu.index} of {node}"
         if earlier is None:
@@ -140,22 +131,20 @@ def _of_gpus(node: str, then: node_answers.Counters, now: node_answers.Counters)
         lasting = [reason for reason in held_back(gpu) if reason in held_back(earlier)] if lasts else []
         if lasting:
             says = f"{place} is slowed down: {', '.join(lasting)}{clocks(gpu)}"
-            yield f"{place} slowed", Finding("counters-rising", says, fix, (f"in two readings: {', '.join(lasting)}",))
+            proof = f"in two readings: {', '.join(lasting)}"
+            yield f"{place} slowed", finding_for("counters-rising", says, (proof,), way="gpu", node=node)
         field = "ecc.errors.uncorrected.volatile.total"
         was, has = earlier.number(field), gpu.number(field)
         if was is not None and has is not None and has > was:
             says = f"{place}: {has - was:.0f} memory errors that could not be corrected"
-            yield (
-                f"{place} ecc",
-                Finding("counters-rising", says, fix, (f"{field}: {was:.0f} before, {has:.0f} after",)),
-            )
-    if then["xids"] is None or now["xids"] is None:
-        return
-    known = set(then["xids"])
-    for event in events([line for line in now["xids"] if line not in known], 0.0):
+            proof = f"{field}: {was:.0f} before, {has:.0f} after"
+            yield f"{place} ecc", finding_for("counters-rising", says, (proof,), way="gpu", node=node)
+    known = set(then["xids"] or ())
+    fresh = [line for line in now["xids"] or () if line not in known] if then["xids"] is not None else []
+    for event in events(fresh, 0.0):
         says = f"the kernel of {node} logged Xid {event.number} of the GPU at {event.bus}"
-        fix = Remedy.note("`sudo dmesg -T | grep -i xid`; `runbook diagnose` says what its number means", node=node)
-        yield f"{node} {event.bus} xid {event.number}", Finding("counters-rising", says, fix, (event.text,))
+        told = finding_for("counters-rising", says, (event.text,), way="xid", node=node)
+        yield f"{node} {event.bus} xid {event.number}", told
 
 
 def gpus_of(facts: node_answers.Counters) -> tuple[Gpu, ...]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from runbook.causes.catalogue import of_kind
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
-from runbook.checks.ranks.own_failure import STOPPED, script_stopped
+from runbook.checks.ranks.own_failure import STOPPED, of_signal, script_stopped, surely
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import end_of
 from runbook.jobs.missing_ranks import failed_to_meet, never_met, why_not_met
@@ -21,9 +21,8 @@ from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses
 from runbook.jobs.watch import WatchEnd
 from runbook.model.command_quoting import word
 from runbook.model.process_end import ProcessEnd
-from runbook.model.remedy import Remedy
 from runbook.model.units import seconds_text
-from runbook.model.verdict import Finding, Outcome
+from runbook.model.verdict import Finding, Outcome, outcomes_of
 
 if TYPE_CHECKING:
     from runbook.diagnose.judge import Cause
@@ -76,18 +75,10 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
     elif told and told.cause in of_kind("consequence"):  # it saw another's end
         node, finding = _left_the_others(kept, first) or (node, finding)
     finding = replace(finding, evidence=(*finding.evidence, *_collateral(kept, first), f"logs: {kept.logs.folder}"))
-    waited = finding_for("peer-died", f"its ranks were ended because of {node}", (), (node,), way="live", node=node)
-    outcomes = []
-    for name in kept.nodes:
-        if name == node:
-            outcomes.append(
-                Outcome.unknown(name, finding)
-                if first.lost and (finding.cause.startswith("ssh") or finding.cause == first.lost.cause)
-                else Outcome.failed(name, finding)
-            )
-        else:
-            outcomes.append(Outcome.unknown(name, waited))
-    return outcomes
+    waited = finding_for("peer-died", f"its ranks were ended because of {node}", (), (node,), node=node)
+    if first.lost and (finding.cause.startswith("ssh") or finding.cause == first.lost.cause):
+        return [Outcome.unknown(name, finding if name == node else waited) for name in kept.nodes]
+    return outcomes_of(kept.nodes, {node: [finding]}, waited)
 
 
 def _killed_beside(kept: KeptProcesses, first: KeptProcess) -> KeptProcess | None:
@@ -109,23 +100,16 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
         lost = member.lost
         return Finding(lost.cause, f"{node} was lost while {member.label} ran: {lost.says}", lost.remedy, lost.evidence)
     if member.gave_up is not None:
-        return finding_for(
-            "program-error",
-            f"{member.label} raised and did not end, as JAX waits for the other processes at its exit: "
-            f"{member.gave_up}",
-            _tail(kept, member.place),
-            way="lingers",
-            log=word(_log(kept, member.place)),
+        says = (
+            f"{member.label} raised and did not end, as JAX waits for the other processes at its exit: {member.gave_up}"
         )
+        seen = _tail(kept, member.place)
+        return finding_for("program-error", says, seen, way="lingers", log=word(_log(kept, member.place)))
     if member.stop is not None:
         return _stopped(kept, member, member.stop)
     if member.keeper_gone:
-        return finding_for(
-            "terminated-from-outside",
-            f"runbook's own process that kept {member.label} was killed; the rank was ended with it",
-            way="keeper",
-            node=node,
-        )
+        says = f"runbook's own process that kept {member.label} was killed; the rank was ended with it"
+        return finding_for("terminated-from-outside", says, way="keeper", node=node)
     place, code = member.place, member.code
     if place.each and code is not None and code > 0:
         place, code = failed_worker(kept, member) or (place, code)
@@ -136,50 +120,13 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
         return finding_for("terminated-from-outside", says, tail, way="unknown", node=node)
     end = ProcessEnd(code)
     if end.signal is None:
-        said = next((line for line in reversed(tail)), "it printed nothing")
-        return finding_for(
-            "program-error",
-            f"{place.label} exited with code {code} after {_ran(member)}: {said}",
-            tail,
-            way="live",
-            log=word(_log(kept, place)),
+        says = (
+            f"{place.label} exited with code {code} after {_ran(member)}: {tail[-1] if tail else 'it printed nothing'}"
         )
-    return _by_signal(kept, place, end, _ran(member), tail, frozen)
-
-
-def _by_signal(
-    kept: KeptProcesses,
-    place: ProcessSpec,
-    end: ProcessEnd,
-    ran: str,
-    tail: tuple[str, ...],
-    frozen: Mapping[str, Facts],
-) -> Finding:
-    node, cause = place.node, end.cause
-    says = f"{place.label} {{}} ({end.signal_text}) after {ran}"
-    if end.signal == signal.SIGKILL:
-        memory = tuple(str(line) for line in (frozen.get(node) or {}).get("kernel_says", ()))[-2:]
-        return finding_for("rank-killed", says.format("was killed"), (*memory, *tail), way="live", node=node)
-    if cause == "terminated-from-outside":
-        return Finding(
-            cause,
-            says.format("was ended from outside"),
-            f"on {node} see who ends processes: a scheduler's limit, a cleaning job, a person; `sudo journalctl "
-            "--since '-5 min'`",
-            tail,
-        )
-    if cause == "terminal-closed":
-        return Finding(cause, says.format("got a hangup"), f"on {node} see what closes sessions: `loginctl`", tail)
-    return Finding(
-        cause,
-        says.format("crashed" if cause == "rank-crashed" else "was ended by a signal"),
-        Remedy.note(
-            "`sudo dmesg -T | tail`, `coredumpctl info`, where that is installed; its log: `less "
-            f"{word(_log(kept, place))}`",
-            node=node,
-        ),
-        tail,
-    )
+        return finding_for("program-error", says, tail, log=word(_log(kept, place)))
+    memory = (frozen.get(node) or {}).get("kernel_says", ()) if end.signal == signal.SIGKILL else ()
+    evidence = (*map(str, memory[-2:]), *tail)
+    return of_signal(end, place.label, f"after {_ran(member)}", evidence, node, _log(kept, place))
 
 
 def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object]) -> Finding:
@@ -187,21 +134,11 @@ def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object
     node = kept.at.inventory.node(member.place.node)
     event, tail = str(said["event"]), _tail(kept, member.place)
     if event == "activation-failed":
-        return finding_for(
-            "activation-failed",
-            f"on {node.name} the inventory's activate line fails with code {said.get('code')}: {node.activate}",
-            tail,
-            way="job",
-            node=node.name,
-            activate=node.activate,
-        )
+        says = f"on {node.name} the inventory's activate line fails with code {said.get('code')}: {node.activate}"
+        return finding_for("activation-failed", says, tail, way="job", node=node.name, activate=node.activate)
     if event == "program-missing":
-        return finding_for(
-            "program-error",
-            tail[-1] if tail else f"{node.name} does not have the program that the launch script starts",
-            tail,
-            way="not-found",
-        )
+        says = tail[-1] if tail else f"{node.name} does not have the program that the launch script starts"
+        return finding_for("program-error", says, tail, way="not-found")
     if event not in STOPPED:
         return finding_for(
             "program-error", f"{member.label} did not start: the launch script stopped: {event}", tail, way="unread"
@@ -211,9 +148,7 @@ def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object
 
 def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
     """The cause that the logs of all processes together show, when it says more than that something failed."""
-    # Both imports take time: only for a job that failed.
-    from runbook.diagnose.all_rules import scanner
-    from runbook.diagnose.judge import judge
+    from runbook.diagnose.all_rules import scanner  # takes time: only for a job that failed
 
     scan = scanner()
     for member in sorted(kept.members, key=lambda member: member is not first):
@@ -223,8 +158,7 @@ def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
                 if path.is_file() and path.stat().st_size:
                     with path.open("rb") as file:
                         scan.feed(str(path), iter(functools.partial(file.read, 1 << 20), b""), (place.rank, place.node))
-    found = judge(scan)
-    return None if not found or found[0].confidence == "low" or found[0].cause in of_kind("vague") else found[0]
+    return surely(scan)
 
 
 def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
@@ -241,11 +175,7 @@ def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Find
         f"{names} ended with code 0, the first after {_ran(earliest)}, and {first.label} was still in a call with it, "
         f"and lost it after {_ran(first)}"
     )
-    remedy = (
-        "every rank has to make the same number of steps: see how its data is divided, and what ends its loop; at its "
-        "end `torch.distributed.barrier()` before `destroy_process_group()`"
-    )
-    return earliest.place.node, Finding("mismatched-collectives", says, remedy, _tail(kept, first.place))
+    return earliest.place.node, finding_for("mismatched-collectives", says, _tail(kept, first.place), way="left")
 
 
 def _says_more(told: Cause, finding: Finding, first: KeptProcess) -> bool:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Run
 from runbook.checks.ranks.pool import dismiss_pool
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
@@ -34,7 +35,7 @@ from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor
 from runbook.model.units import seconds_text
-from runbook.model.verdict import Finding, Outcome, Verdict
+from runbook.model.verdict import Outcome, Verdict
 from runbook.node.journal import attempt_folder
 from runbook.transport import Site
 from runbook.transport.agent import SERVER_GONE
@@ -370,12 +371,5 @@ def _stopped(kept: KeptProcesses) -> bool:
 
 
 def _silent_node(node: str, silent_s: float) -> Outcome:
-    says = (
-        f"{node} has not answered for {seconds_text(silent_s)}, and how its ranks ended is not known; they may "
-        "still run"
-    )
-    fix = (
-        f"see that {node} is up and reached: then `runbook ps` shows what lives there, `runbook stop` ends it, "
-        "`runbook logs` has the rest of what was written"
-    )
-    return Outcome(node, Verdict.UNKNOWN, findings=(Finding("insufficient-evidence", says, fix),))
+    says = f"{node} has not answered for {seconds_text(silent_s)}; how its ranks ended is not known: they may still run"
+    return Outcome.unknown(node, finding_for("insufficient-evidence", says, way="job-silent", node=node))

@@ -195,12 +195,8 @@ _ASIDE = (Unreachable, ProgramNotStarted, TimeoutError, Odd)
 def why_not(node: str, error: BaseException) -> Unreachable:
     """Why a node says nothing about its jobs."""
     if isinstance(error, Odd):
-        return unreachable_for(
-            "tool-output-unknown",
-            f"{node} gives an invalid answer about its jobs: {error}",
-            way="another-answers",
-            node=node,
-        )
+        says = f"{node} gives an invalid answer about its jobs: {error}"
+        return unreachable_for("tool-output-unknown", says, way="another-answers", node=node)
     if isinstance(error, Unreachable):
         return error
     finding = no_answer(node, "job_control", error).findings[0]
@@ -330,14 +326,10 @@ def clean(cluster: Cluster, job: KnownJob) -> Cleaned:
     for name, answer in cluster.ask({"do": "clean", "whole": True}, job.folders).items():
         if isinstance(answer, BaseException):
             unsure[name] = why_not(name, answer).says
-        elif answer.get("removed") is True:
+        elif answer["removed"]:
             removed.append(name)
-        elif names := _names(answer.get("alive")):
-            still[name] = names
+        elif answer["alive"]:
+            still[name] = answer["alive"]
         else:
-            unsure[name] = "it did not say what became of it"
+            unsure[name] = "its folder could not be removed"
     return Cleaned(removed, still, unsure)
-
-
-def _names(said: object) -> list[str]:
-    return [str(name) for name in said] if isinstance(said, list) else []

@@ -410,13 +410,11 @@ class RunningAttempt:
         if end.kind == "stopped":
             return Outcome.unknown(name, stopped_by_user(self._kept))
         lived = len([member for member in self._kept.members if member.journal.get("why")])
-        finding = finding_for(
-            "insufficient-evidence",
+        says = (
             f"the job did not end within the stage's `timeout:`; {lived} of {len(self._kept.members)} processes lived, "
-            "and were ended",
-            (f"logs: {self._kept.logs.folder}",),
-            way="job-late",
+            "and were ended"
         )
+        finding = finding_for("insufficient-evidence", says, (f"logs: {self._kept.logs.folder}",), way="job-late")
         return Outcome.failed(name, finding)
 
     def heard(self, place: ProcessSpec, stream: str, lines: list[str]) -> None:
@@ -454,4 +452,4 @@ def _why(end: WatchEnd) -> str:
 def _not_started(node: str, problems: Mapping[str, Outcome]) -> Outcome:
     names = tuple(sorted(problems))
     says = f"{node} was ready, and nothing was started because of {', '.join(names[:4])}"
-    return Outcome.unknown(node, finding_for("peer-died", says, (), names, way="live", node=names[0]))
+    return Outcome.unknown(node, finding_for("peer-died", says, (), names, node=names[0]))

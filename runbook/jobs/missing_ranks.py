@@ -33,26 +33,18 @@ def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
         member = waiting[name]
         folder, why = str(member.journal.get("barrier")), str(member.journal.get("why") or "").removeprefix(BARRIER)
         if why.startswith("the shared folder"):
+            says = f"{name} could not meet the others: {why}"
             return name, finding_for(
-                "ranks-missing",
-                f"{name} could not meet the others: {why}",
-                _seen(waiting),
-                way="barrier-folder",
-                name=name,
-                folder=word(_parent(folder)),
+                "ranks-missing", says, _seen(waiting), way="barrier-folder", name=name, folder=word(_parent(folder))
             )
         if name in _met(member):
             there = owner.place.node
+            says = (
+                f"{_parent(folder)} on {name} is not the folder of that name on {there}: the two nodes wait in it and "
+                "do not see each other's files, so it is not shared"
+            )
             return name, finding_for(
-                "ranks-missing",
-                (
-                    f"{_parent(folder)} on {name} is not the folder of that name on {there}: the two nodes wait in "
-                    "it and do not see each other's files, so it is not shared"
-                ),
-                _seen(waiting),
-                (there,),
-                way="barrier-not-shared",
-                folder=word(_parent(folder)),
+                "ranks-missing", says, _seen(waiting), (there,), way="barrier-not-shared", folder=word(_parent(folder))
             )
     missing = ", ".join(absent) or owner.place.node
     return (absent or [owner.place.node])[0], finding_for(
@@ -105,14 +97,13 @@ def never_met(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Fact
             f"all came to JAX's coordinator on {master} or tried to, and {first.label} gave up {wait}: not all "
             "reached it"
         )
-        remedy = "put `- check: port` and `- check: firewall` before the launch: they name what blocks it"
-        return first.place.node, Finding("ranks-missing", says, remedy)
+        return first.place.node, finding_for("ranks-missing", says, way="not-reached")
     who = next(member for member in kept.members if member.label in absent)
     told = "; ".join(f"{label} {how}" for label, how in list(absent.items())[:4])
     more = f" and {len(absent) - 4} more" if len(absent) > 4 else ""
     says = f"{told}{more}: {waited} of {len(kept.members)} processes waited at JAX's coordinator, and gave up {wait}"
-    remedy = f"see what it did instead: `less {word(kept.logs.folder / who.place.name)}.err`, and `.out`"
-    return who.place.node, Finding("ranks-missing", says, remedy, _doing(who, frozen))
+    log = word(kept.logs.folder / who.place.name)
+    return who.place.node, finding_for("ranks-missing", says, _doing(who, frozen), way="instead", log=log)
 
 
 def _waited(kept: KeptProcesses, member: KeptProcess) -> bool:

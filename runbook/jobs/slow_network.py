@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from runbook.causes.catalogue import mend
 from runbook.checks.bandwidth.adapters import SlowReason
-from runbook.model.remedy import Remedy
 from runbook.model.units import bytes_text
 
 BUSY = 0.3
@@ -127,12 +127,13 @@ def judge_network(looks: Sequence[Sequence[Way]], reasons: Mapping[str, Sequence
     if len(chosen) != 1:
         between = " or ".join(VERBS[one.how].format(one.node) for one in alike)
         says = f"{between} is {_how_slow(alike[0], looks[-1])}, and it is not known which: their adapters look alike"
-        return SlowNetwork(None, says, _anyone([one.node for one in alike]), evidence)
+        nodes = " and ".join(one.node for one in alike)
+        return SlowNetwork(None, says, mend("training-slowed", "network", nodes=nodes), evidence)
     (one,) = chosen
     why = because[one.node]
     says = f"{VERBS[one.how].format(one.node)} is {_how_slow(one, looks[-1])}"
     says += "".join(f"; {reason.says}" for reason in why)
-    remedy = why[0].command if why else _anyone([one.node])
+    remedy = why[0].command if why else mend("training-slowed", "network", nodes=one.node)
     return SlowNetwork(one.node, says, remedy, (*evidence, *(reason.evidence for reason in why)))
 
 
@@ -142,10 +143,3 @@ def _how_slow(one: Suspect, ways: Sequence[Way]) -> str:
     others = min((way.rate for way in _without(ways, one.ways) if way.bytes >= LEAST), default=0.0)
     measure = f"; every other way carries at least {bytes_text(round(others))}/s" if 0 < others < float("inf") else ""
     return f"on its way for {busy:.0%} of the time, at {bytes_text(round(rate))}/s{measure}"
-
-
-def _anyone(nodes: Sequence[str]) -> str:
-    return Remedy.note(
-        f"on {' and '.join(nodes)}: `ethtool` of the interface, `tc -s qdisc show`, its cable and the port of the "
-        "switch; the stage `links` measures every way by itself"
-    )

@@ -11,9 +11,10 @@ node (slow_network.py).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from runbook.causes.findings import finding_for
 from runbook.checks.bandwidth import adapters
 from runbook.checks.context import Context
 from runbook.checks.network.live_traffic import names_by_address
@@ -23,7 +24,6 @@ from runbook.jobs.progress import Slowdown, StepTimes
 from runbook.jobs.slow_network import SlowNetwork, Way, judge_network, suspects
 from runbook.jobs.stall import TOGETHER, frames_of
 from runbook.model.inventory import Node
-from runbook.model.remedy import Remedy
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport import node_answers
@@ -187,27 +187,25 @@ def judge(
         known = own(why, found.node)
         says = "; ".join([*([how_slow] if how_slow else []), found.says, *list(known.values())[:2]])
         evidence = (*found.evidence, *known.values(), *seen)
-        return {found.node: Finding("training-slowed", says, found.remedy or _remedy(found.node, known), evidence)}
+        told = _finding(found.node, says, evidence, known)
+        return {found.node: replace(told, remedy=found.remedy or told.remedy)}
     if slower is None:
         return {}
+    first = list(why)[:1]
     if network is not None:
         says = f"{how_slow}; {network.says}"
-        return {node: Finding("training-slowed", says, network.remedy, network.evidence) for node in list(why)[:1]}
+        return {node: Finding("training-slowed", says, network.remedy, network.evidence) for node in first}
     suspects = [node for node in why if own(why, node)]
     if len(suspects) == 1:
         node, known = suspects[0], own(why, suspects[0])
         evidence = (*known.values(), *seen)
         says = f"{how_slow}; no node is measurably late; only {node} shows a possible reason: {evidence[0]}"
-        return {node: Finding("training-slowed", says, _remedy(node, known), evidence)}
+        return {node: _finding(node, says, evidence, known)}
     lines = [line for each in why.values() for line in each.values()]
     if not lines and not slower.at_once:
         return {}  # the steps themselves may have grown
     says = f"{how_slow}; no node stands out from the others" + (f": {'; '.join(lines[:2])}" if lines else "")
-    remedy = (
-        "see what changed then: more work a step (longer sequences, a larger batch), data that comes more slowly, the "
-        "network that all share; the stage `links`, run beside it, measures the network"
-    )
-    return {node: Finding("training-slowed", says, remedy, (*lines, *seen)) for node in list(why)[:1]}
+    return {node: finding_for("training-slowed", says, (*lines, *seen), way="alike") for node in first}
 
 
 def slowdown_text(slower: Slowdown) -> str:
@@ -216,23 +214,11 @@ def slowdown_text(slower: Slowdown) -> str:
     return f"the training is {slower.lost:.0%} slower than in its first minutes, {how}: {now} a step, {was} before"
 
 
-def _remedy(node: str, known: Why) -> str:
+def _finding(node: str, says: str, evidence: Iterable[str], known: Why) -> Finding:
+    """`known`: the first of these reasons is what is to be mended."""
     first = next(iter(known), "")
-    if first == "quota":
-        return Remedy.note(
-            "raise that quota (`cpu.max`, a pod's `limits: cpu`), or start fewer processes there", node=node
-        )
-    if first.startswith("gpu "):
-        return Remedy.note(
-            "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`; its cooling and power; drain it if it stays so",
-            node=node,
-        )
-    if first == "memory":
-        return Remedy.note("`free -m`, `vmstat 1`; less work a rank, or more memory", node=node)
-    return (
-        f"see what {node} is doing: `top`, `vmstat 1`, `nvidia-smi`, the interface's counters; leave it "
-        "out if it stays so"
-    )
+    way = "gpu" if first.startswith("gpu ") else {"quota": "quota", "memory": "memory"}.get(first, "node")
+    return finding_for("training-slowed", says, tuple(evidence), way=way, node=node)
 
 
 EARLY = 0.2

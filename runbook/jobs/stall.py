@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
 from runbook.checks.ranks.evidence import rank_stopped
@@ -27,7 +26,7 @@ from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.progress import StepProgress
 from runbook.model.command_quoting import word
 from runbook.model.units import bytes_text, seconds_text
-from runbook.model.verdict import Finding, Outcome
+from runbook.model.verdict import Finding, Outcome, outcomes_of
 
 COMPUTES = 0.2
 """This share of one CPU, which other programs may use as well, means computing, or waiting actively."""
@@ -198,18 +197,13 @@ def judge_stall(
     asked = [one for one in ranks if one.frames]
     alike = len(asked) == sum(len(member.place.ranks) for member in kept.members if not member.over) > 0 and not blind
     if alike and all(one.together for one in asked):
-        finding = finding_for(
-            "collective-stall-uniform",
-            f"{since}: all ranks wait {asked[0].place}, and none is behind",
-            tuple(evidence),
-            way="job",
-        )
+        says = f"{since}: all ranks wait {asked[0].place}, and none is behind"
+        finding = finding_for("collective-stall-uniform", says, tuple(evidence), way="job")
     else:
         finding = finding_for(
             "training-stalled",
             f"{since}, and no rank stands out from the others{_still_talk(kept, frozen)}",
             (*_states(ranks), *evidence),
-            way="live",
         )
     return {name: [finding] for name in kept.nodes}
 
@@ -243,22 +237,14 @@ def _still_talk(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> str:
 
 
 def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]], stalled_s: float) -> list[Outcome]:
-    """One a node: the nodes at fault fail, about the others nothing was proven. `stalled_s`: how long there was no
-    step."""
-    names = ", ".join(sorted(found))
-    waited = finding_for(
-        "peer-died", f"its ranks were ended because of {names}", (), tuple(sorted(found)), way="live", node=names
-    )
-    logs = f"logs: {kept.logs.folder}"
+    """One a node: the nodes at fault fail, about the others nothing was proven. `stalled_s`: seconds without a step."""
+    guilty = tuple(sorted(found))
+    names = ", ".join(guilty)
+    waited = finding_for("peer-died", f"its ranks were ended because of {names}", (), guilty, node=names)
+    logs, metrics = f"logs: {kept.logs.folder}", {"stalled_s": round(stalled_s, 1)}
+    proven = {name: [replace(one, evidence=(*one.evidence, logs)) for one in told] for name, told in found.items()}
     return [
-        Outcome.failed(
-            name,
-            *(replace(one, evidence=(*one.evidence, logs)) for one in found[name]),
-            metrics={"stalled_s": round(stalled_s, 1)},
-        )
-        if name in found
-        else Outcome.unknown(name, waited)
-        for name in kept.nodes
+        replace(one, metrics=metrics) if one.node in found else one for one in outcomes_of(kept.nodes, proven, waited)
     ]
 
 
@@ -356,14 +342,11 @@ def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Findi
                 f"{one.label} stands {one.place}, where {one.does}, while {_count(waiting)} for it "
                 f"{waiting[0].place}; {since}"
             )
-            remedy = (
-                mend("rank-behind", "cpu", node=one.node)
-                if one.starved
-                else f"see why it does not go on: {one.own.file}, line {one.own.line}; on {one.node}: `py-spy dump "
-                f"--pid {word(one.pid)}`"
-            )
-            evidence = tuple(line for shown in (one, waiting[0]) for line in shown.shown())
-            found.setdefault(one.node, []).append(Finding("rank-behind", says, remedy, evidence))
+            seen = (*one.shown(), *waiting[0].shown())
+            file, line, pid = one.own.file, one.own.line, word(one.pid)
+            way = "cpu" if one.starved else "stands"
+            told = finding_for("rank-behind", says, seen, way=way, file=file, line=line, node=one.node, pid=pid)
+            found.setdefault(one.node, []).append(told)
         return found
     waiting = [one for one in asked if one.together]
     places = Counter((one.own.file, one.own.line) for one in waiting)
@@ -374,11 +357,8 @@ def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Findi
     for one in odd:
         other = next(each for each in waiting if (each.own.file, each.own.line) != (one.own.file, one.own.line))
         says = f"{one.label} waits {one.place}, {other.label} {other.place}: they do not make the same call; {since}"
-        remedy = (
-            "every rank has to make the same calls in the same order: see on what the way to these two lines depends"
-        )
-        evidence = tuple(line for shown in (one, other) for line in shown.shown())
-        found.setdefault(one.node, []).append(Finding("mismatched-collectives", says, remedy, evidence))
+        told = finding_for("mismatched-collectives", says, (*one.shown(), *other.shown()), way="lines")
+        found.setdefault(one.node, []).append(told)
     return found
 
 
@@ -410,8 +390,7 @@ def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> dict
             f"{member.label} has ended with code 0, and {_count(waiting)} for it {waiting[0].place}: it makes fewer "
             f"calls; {since}"
         )
-        remedy = "every rank has to make the same number of steps: see how its data is divided, and what ends its loop"
-        told = Finding("mismatched-collectives", says, remedy, tuple(waiting[0].shown()))
+        told = finding_for("mismatched-collectives", says, tuple(waiting[0].shown()), way="uneven")
         found.setdefault(member.place.node, []).append(told)
     return found
 

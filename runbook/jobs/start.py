@@ -110,13 +110,9 @@ def _in_the_way(node: str, answer: Facts) -> Finding | None:
     """A process of an earlier try that lives, or another job on our GPUs."""
     if old := answer["alive"]:
         names = ", ".join(f"{one['name']} of attempt {one['attempt']}" for one in old)
-        return finding_for(
-            "gpu-busy",
-            f"on {node} {names} of this job still lives, which would meet the new ranks",
-            tuple(f"process {one.get('pid')}, started by its keeper {one['keeper']}" for one in old[:6]),
-            way="our-job",
-            job=word(old[0]["job"]),
-        )
+        says = f"on {node} {names} of this job still lives, which would meet the new ranks"
+        seen = tuple(f"process {one.get('pid')}, started by its keeper {one['keeper']}" for one in old[:6])
+        return finding_for("gpu-busy", says, seen, way="our-job", job=word(old[0]["job"]))
     if others := answer["gpus"]:
         one = others[0]
         return finding_for(
@@ -150,7 +146,6 @@ def _programs(told: dict[str, Facts]) -> dict[str, Outcome]:
                     "different programs",
                     tuple(f"{other}: sha256 {(its or '')[:16]}…" for other, its in hashes.items())[:8],
                     tuple(same),
-                    way="live",
                     path=path,
                 )
                 problems.setdefault(name, Outcome.failed(name, finding))
@@ -268,16 +263,8 @@ def _barrier(kept: KeptProcesses, attempt: Attempt, node: Node, place: ProcessSp
 def _absent(kept: KeptProcesses, node: str, ready_s: float) -> Outcome:
     members = [m for m in kept.on(node) if m.state == "none"]
     said = [m.remote.error["text"] for m in members if m.remote and m.remote.error]
-    return Outcome.failed(
-        node,
-        finding_for(
-            "ranks-missing",
-            f"{node} did not say that it is ready within {ready_s:g} s: {', '.join(m.label for m in members)}",
-            tuple(said[:4]),
-            way="late",
-            node=node,
-        ),
-    )
+    says = f"{node} did not say that it is ready within {ready_s:g} s: {', '.join(m.label for m in members)}"
+    return Outcome.failed(node, finding_for("ranks-missing", says, tuple(said[:4]), way="late", node=node))
 
 
 LEAD_S = 0.3

@@ -89,12 +89,8 @@ class Fetching:
 
 
 def _silent(name: str, seconds: float) -> Unreachable:
-    return unreachable_for(
-        "tool-output-unknown",
-        f"{name} is reached, and has said nothing about the job for {seconds:.0f} s",
-        way="job-late",
-        name=name,
-    )
+    says = f"{name} is reached, and has said nothing about the job for {seconds:.0f} s"
+    return unreachable_for("tool-output-unknown", says, way="job-late", name=name)
 
 
 def fetch(kept: KeptProcesses, session: Session, name: str, *, wait_s: float = 0.0, look: bool = False) -> bool:

@@ -46,7 +46,7 @@ def find_files(paths: Sequence[str]) -> list[FoundFile]:
             files.setdefault(os.path.realpath(one.path), one)
     if not files:
         message = f"there is no .yml or .yaml in {', '.join(paths)}"
-        raise FilesWrong([Problem("arguments.nothing-to-lint", message, None, "name the files, or their folder")])
+        raise FilesWrong.of("arguments.nothing-to-lint", message, help="name the files, or their folder")
     return list(files.values())
 
 
@@ -80,7 +80,7 @@ def _walk(folder: Path, seen: set[str], roots: Sequence[str]) -> Iterator[Path]:
         inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
         message = f"the folder {folder} cannot be read: {error.strerror}"
-        raise FilesWrong([Problem("arguments.unreadable-folder", message)]) from None
+        raise FilesWrong.of("arguments.unreadable-folder", message) from None
     for path in inside:
         # A broken link is reported as a mistake; reading a pipe or a device could block.
         if path.suffix in SUFFIXES and (path.is_file() or (path.is_symlink() and not path.exists())):

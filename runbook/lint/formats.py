@@ -14,6 +14,7 @@ from urllib.parse import quote
 import runbook
 from runbook.files.problems import render
 from runbook.lint.findings import LintFinding, LintRule, Report, rules
+from runbook.model.units import counted
 
 
 def text(report: Report) -> str:
@@ -24,16 +25,12 @@ def text(report: Report) -> str:
 
 def summary(report: Report) -> str:
     """`2 errors, 1 warning in 3 of 5 files`, or `clean: 5 files`."""
-    files = _count(len(report.files), "file")
+    files = counted(len(report.files), "file")
     if not report.findings:
         return f"clean: {files}"
-    counts = [_count(number, word) for word in ("error", "warning") if (number := report.count(word))]
+    counts = [counted(number, word) for word in ("error", "warning") if (number := report.count(word))]
     touched = len({finding.span.file for finding in report.findings})
     return f"{', '.join(counts)} in {touched} of {files}" if len(report.files) > 1 else ", ".join(counts)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 # Findings as one JSON document: `{"version": 1, "findings": […]}`.
@@ -74,8 +71,11 @@ def _command(finding: LintFinding) -> str:
         "title": finding.rule.id,
     }
     told = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
-    message = finding.message if finding.help is None else f"{finding.message}\n{finding.help}"
-    return f"::{finding.rule.severity} {told}::{_data(message)}"
+    return f"::{finding.rule.severity} {told}::{_data(_whole(finding))}"
+
+
+def _whole(finding: LintFinding) -> str:
+    return finding.message if finding.help is None else f"{finding.message}\n{finding.help}"
 
 
 def _data(text: str) -> str:
@@ -95,14 +95,9 @@ def sarif(report: Report) -> str:
     used = [rule for rule in rules().values() if any(finding.rule is rule for finding in report.findings)]
     index = {rule.id: number for number, rule in enumerate(used)}
     prints = _Fingerprints(report)
+    driver = {"name": "runbook", "semanticVersion": runbook.__version__, "rules": list(map(_descriptor, used))}
     run = {
-        "tool": {
-            "driver": {
-                "name": "runbook",
-                "semanticVersion": runbook.__version__,
-                "rules": [_descriptor(rule) for rule in used],
-            }
-        },
+        "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
         "results": [_result(finding, index[finding.rule.id], prints(finding)) for finding in report.findings],
     }
@@ -122,18 +117,13 @@ def _descriptor(rule: LintRule) -> dict[str, Any]:
 
 def _result(finding: LintFinding, rule_index: int, fingerprint: str) -> dict[str, Any]:
     span = finding.span
-    region = {
-        "startLine": span.line,
-        "startColumn": span.column,
-        "endLine": span.line,
-        "endColumn": span.column + span.length,
-    }
-    message = finding.message if finding.help is None else f"{finding.message}\n{finding.help}"
+    end = {"endLine": span.line, "endColumn": span.column + span.length}
+    region = {"startLine": span.line, "startColumn": span.column, **end}
     return {
         "ruleId": finding.rule.id,
         "ruleIndex": rule_index,
         "level": finding.rule.severity,
-        "message": {"text": message},
+        "message": {"text": _whole(finding)},
         "locations": [{"physicalLocation": {"artifactLocation": artifact(span.file), "region": region}}],
         "partialFingerprints": {"runbookLine/v1": fingerprint},
     }
@@ -161,9 +151,8 @@ class _Fingerprints:
         span = finding.span
         lines = self._lines[span.file]
         text = lines[span.line - 1].strip() if span.line <= len(lines) else ""
-        digest = hashlib.sha256("\0".join((finding.rule.id, span.file, text)).encode("utf-8", "replace")).hexdigest()[
-            :16
-        ]
+        whole = "\0".join((finding.rule.id, span.file, text)).encode("utf-8", "replace")
+        digest = hashlib.sha256(whole).hexdigest()[:16]
         self._seen[digest] += 1
         return f"{digest}:{self._seen[digest]}"
 

@@ -12,6 +12,7 @@ from runbook.files.yaml_document import Keys
 from runbook.launch.ranks import narrow
 from runbook.lint.rule_inputs import PlaybookFile
 from runbook.model.errors import FilesWrong, Problem, Span
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory, Node, Rendezvous
 from runbook.model.playbook import Expect, Playbook, Stage
 
@@ -46,6 +47,9 @@ class Staged:
     def span(self, *keys: str | int) -> Span | None:
         return self.file.document.span(*self.keys, *keys)
 
+    def key_span(self, *keys: str) -> Span | None:
+        return self.file.document.key_span(*self.keys, *keys)
+
     def sound(self, *keys: str) -> bool:
         """Whether nothing was wrong at this place of the stage, nor inside it."""
         place = (*self.keys, *keys)
@@ -59,9 +63,8 @@ def stage_by_stage(file: PlaybookFile) -> tuple[list[Staged], list[Problem]]:
     known = cluster is not None
     if cluster is not None:
         problems += too_few_nodes(file.playbook, cluster, Choice())
-    places: dict[Span | None, list[Keys]] = {}  # in an inventory with a launch all stages stand at one place
-    for keys in _stage_keys(file):
-        places.setdefault(file.document.span(*keys), []).append(keys)
+    # In an inventory with a launch all stages stand at one place.
+    places = grouped((file.document.span(*keys), keys) for keys in _stage_keys(file))
     staged: list[Staged] = []
     for stage in file.playbook.stages:
         there = places.get(stage.span)

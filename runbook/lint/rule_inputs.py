@@ -10,6 +10,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TypeVar
 
+from runbook.files.environment_values import AnyVariable
 from runbook.files.file_kinds import Kind, kind_of, wrong_kind
 from runbook.files.inventory import examine_inventory
 from runbook.files.playbook import examine_launch, examine_playbook, has_launch, launch_document
@@ -18,6 +19,7 @@ from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document, Keys, read_document
 from runbook.lint.find_files import leads_out
 from runbook.model.errors import Problem, Span
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory, Node
 from runbook.model.playbook import Playbook
 
@@ -155,11 +157,7 @@ def places(file: InventoryFile, nodes: Iterable[Node], *key: str) -> Iterator[tu
 
     Without a value, the place is the node's own key.
     """
-    found: dict[Span | None, list[Node]] = {}
-    for node in nodes:
-        span = file.origins.span(node.name, *key) or node_span(file, node)
-        found.setdefault(span, []).append(node)
-    yield from found.items()
+    yield from grouped((file.origins.span(node.name, *key) or node_span(file, node), node) for node in nodes).items()
 
 
 def faulty(
@@ -169,22 +167,13 @@ def faulty(
 
     `fault` judges a text for a shell; it is asked once for each pair, however many nodes share them.
     """
-    known: dict[tuple[str, str], Fault | None] = {}
-    wrong: dict[tuple[str, str], list[Node]] = {}
+    judge = cache(fault)
     read = _TEXTS[key]
-    for node in trusted(file, key[0], "shell"):
-        text = read(node)
-        if text is None:
-            continue
-        pair = (text, node.shell)
-        if pair not in known:
-            known[pair] = fault(text, node.shell) or None
-        if known[pair] is not None:
-            wrong.setdefault(pair, []).append(node)
-    for pair, nodes in wrong.items():
-        found = known[pair]
-        if found is not None:
-            yield from ((span, some, pair[0], found) for span, some in places(file, nodes, *key))
+    told = ((text, node) for node in trusted(file, key[0], "shell") if (text := read(node)) is not None)
+    wrong = grouped(((text, node.shell), node) for text, node in told if judge(text, node.shell))
+    for (text, shell), nodes in wrong.items():
+        if found := judge(text, shell):
+            yield from ((span, some, text, found) for span, some in places(file, nodes, *key))
 
 
 def node_span(file: InventoryFile, node: Node) -> Span | None:
@@ -214,6 +203,14 @@ _TEXTS: Mapping[tuple[str, ...], Callable[[Node], str | None]] = {
     ("ssh", "host"): lambda node: node.ssh.host,
     ("address",): lambda node: node.address,
 }
+
+
+def have(nodes: Sequence[Node]) -> str:
+    return "has" if len(nodes) == 1 else "have"
+
+
+def are(nodes: Sequence[Node]) -> str:
+    return "is" if len(nodes) == 1 else "are"
 
 
 def each(nodes: Sequence[Node]) -> str:
@@ -277,20 +274,8 @@ def _without(file: InventoryFile, names: frozenset[str]) -> Sequence[Node]:
 # An inventory that several playbooks name is read once.
 
 
-class _AnyVariable(Mapping[str, str]):
-    """Where lint runs, secrets are not set: `{env: NAME}` stands for some text, whatever NAME is."""
-
-    def __getitem__(self, name: str) -> str:
-        return "secret"
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
-
-ENVIRON = _AnyVariable()
+ENVIRON = AnyVariable("secret")
+"""Where lint runs, secrets are not set: `{env: NAME}` stands for some text, whatever NAME is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

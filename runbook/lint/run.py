@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from runbook.files.yaml_document import Document, collector_paused
+from runbook.files.yaml_document import collector_paused
 from runbook.lint.find_files import FoundFile, find_files, roots_of
 from runbook.lint.findings import LintFinding, Report, finding_of, in_order
 from runbook.lint.redaction import RedactedReport
@@ -17,12 +17,14 @@ from runbook.lint.rules.security import known_formats
 from runbook.lint.settings import LintSettings, SettingsOf
 from runbook.lint.silences import apply, silences_in, unused_silence
 from runbook.model.errors import FilesWrong, Problem, Span
+from runbook.model.grouping import grouped
 
 
 class RuleFailed(Exception):
     """A rule raised: a bug of ours, reported with the rule and the file."""
 
 
+WHAT_IS_WHAT = "an inventory has `nodes:`, a playbook has `stages:`"
 _MOST = 500  # findings of one rule in one file that are shown; more are one mistake, made by what wrote the file
 _MOST_LOOKED_FOR = 10_000  # of one kind in one file: a rule that has found so many is not asked further
 
@@ -100,7 +102,7 @@ def _nothing_to_lint(foreign: int, chosen: _Chosen) -> Problem:
     looked = [f"{foreign} are neither inventories nor playbooks"] * bool(foreign)
     if chosen.excluded:
         looked.append(f"{len(chosen.excluded)} are excluded by {', '.join(one.source for one in chosen.settings)}")
-    help = "an inventory has `nodes:`, a playbook has `stages:`"
+    help = WHAT_IS_WHAT
     if chosen.outside:
         looked.append(
             f"{len(chosen.outside)} lead out of it ({chosen.outside[0].path} to {chosen.outside[0].leads_to})"
@@ -166,27 +168,22 @@ def _bounded(problems: Iterable[Problem], file: str, ignored: Collection[str]) -
 
 def _of_loading(read: ReadFile) -> tuple[Problem, ...]:
     """What keeps the file from being used: no silence reaches it."""
-    return read.problems if read.problems or read.kind else (_no_kind(read.document),)
-
-
-def _no_kind(document: Document) -> Problem:
+    if read.problems or read.kind:
+        return read.problems
     message = "this is neither an inventory nor a playbook"
-    help = "an inventory has `nodes:`, a playbook has `stages:`"
-    return Problem("file.kind", message, document.span(), help)
+    return (Problem("file.kind", message, read.document.span(), WHAT_IS_WHAT),)
 
 
 def _without_silenced(
     findings: Iterable[LintFinding], reads: Sequence[ReadFile], settings_of: SettingsOf
 ) -> list[LintFinding]:
     """The findings that no silence and no setting takes away, and what is wrong with the silences."""
-    by_file: dict[str, list[LintFinding]] = {read.document.path: [] for read in reads}
-    for finding in findings:
-        by_file.setdefault(finding.span.file, []).append(finding)
+    by_file = grouped((finding.span.file, finding) for finding in findings)
     left: list[LintFinding] = []
     for read in reads:
         file = read.document.path
         silences, problems = silences_in(read.document)
-        kept, unused = apply(silences, by_file.pop(file))
+        kept, unused = apply(silences, by_file.pop(file, []))
         ignored = settings_of(file).ignored(file)
         left += [finding for finding in kept if finding.rule.always or finding.rule.id not in ignored]
         left += [finding_of(problem, file) for problem in problems]
@@ -205,9 +202,7 @@ def without_echoes(findings: list[LintFinding], of_loading: Collection[Problem])
     misread = [problem.span for problem in of_loading if problem.span and problem.id.startswith("yaml.")]
     refused = {_start(problem.span) for problem in of_loading if problem.span}
     errors = refused | {_start(finding.span) for finding in findings if finding.rule.severity == "error"}
-    lines: dict[int, list[Span]] = {}
-    for span in misread:
-        lines.setdefault(span.line, []).append(span)
+    lines = grouped((span.line, span) for span in misread)
     return [
         finding
         for finding in findings

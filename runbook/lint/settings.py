@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -18,16 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from runbook.files.suggestions import did_you_mean
+from runbook.files.toml import tomllib
 from runbook.files.yaml_document import Keys, mapping_problem, read_document
 from runbook.lint.find_files import leads_out, roots_of
 from runbook.lint.findings import rules
 from runbook.lint.rule_inputs import scalars
 from runbook.model.errors import Problem, Span
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 YAML_FILE = ".runbook-lint.yml"
 TOML_FILE = "pyproject.toml"
@@ -60,9 +55,7 @@ class LintSettings:
         parts = relative.split("/")
         wholes = ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
         wanted = glob.removeprefix("./").rstrip("/")
-        return any(fnmatchcase(whole, wanted) for whole in wholes) or (
-            "/" not in wanted and fnmatchcase(parts[-1], wanted)
-        )
+        return any(fnmatchcase(one, wanted) for one in (*wholes, *(parts[-1:] if "/" not in wanted else [])))
 
 
 class SettingsOf:
@@ -103,17 +96,16 @@ def _from_yaml(path: Path, folder: str) -> LintSettings:
     outside = leads_out(path, roots_of([str(path)]))
     if outside:
         message = f"this is a link that leads out of its repository, to {outside}, and is not read"
-        return LintSettings(
-            shown, folder, problems=(Problem("settings.syntax", message, first, "put the file itself here"),)
-        )
+        problem = Problem("settings.syntax", message, first, "put the file itself here")
+        return LintSettings(shown, folder, problems=(problem,))
     document = read_document(shown)
     if document.data is None:
         if document.text and not re.sub(r"(?m)#.*$", "", document.text).strip():
             return LintSettings(shown, folder)  # all of it commented out
         return LintSettings(shown, folder, problems=document.problems)
     if not isinstance(document.data, dict):
-        problem = mapping_problem(document, "a file of settings")
-        return LintSettings(shown, folder, problems=(problem,) if problem else ())
+        not_mapping = mapping_problem(document, "a file of settings")
+        return LintSettings(shown, folder, problems=(not_mapping,) if not_mapping else ())
 
     def place(keys: Keys, word: str) -> Span:
         for item, value in scalars(document):

@@ -41,6 +41,11 @@ class FilesWrong(RunbookError):
         self.problems = tuple(problems)
         super().__init__("; ".join(f"{p.span}: {p.message}" if p.span else p.message for p in problems))
 
+    @classmethod
+    def of(cls, id: str, message: str, *, span: Span | None = None, help: str | None = None) -> FilesWrong:
+        """The error of one problem, as most are."""
+        return cls([Problem(id, message, span, help)])
+
 
 class Unreachable(RunbookError):
     """A node could not be reached or stopped answering; `cause` is an id of the catalogue."""

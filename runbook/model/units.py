@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 LINK_RATES = ((1.0, "Gbit/s"), (1e-3, "Mbit/s"), (1e-6, "kbit/s"))
@@ -59,6 +60,27 @@ def bandwidth_text(gigabytes: float) -> str:
         if abs(gigabytes) >= unit:
             return f"{significant(gigabytes / unit)} {name}"
     return f"{significant(gigabytes / 1e-9)} B/s"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `1,024 nodes`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def span_of(first: int, last: int) -> str:
+    """Numbers from one to another: `8-15`, or `8` alone."""
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def spans_of(numbers: Iterable[int]) -> list[str]:
+    """Numbers in their order, each run of them as one: `0-3`, `7`."""
+    runs: list[tuple[int, int]] = []
+    for one in numbers:
+        if runs and one == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], one)
+        else:
+            runs.append((one, one))
+    return [span_of(*run) for run in runs]
 
 
 # Numbers in foreign texts: whatever the digits, a usable number and no error.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -94,6 +94,16 @@ class Outcome:
     @classmethod
     def skipped(cls, node: str, reason: str) -> Outcome:
         return cls(node, Verdict.SKIP, reason)
+
+
+def outcomes_of(nodes: Iterable[str], found: Mapping[str, Sequence[Finding]], rest: Finding | str) -> list[Outcome]:
+    """One a node: those with findings fail; the others are unknown for a finding, or pass with a sentence."""
+    return [
+        Outcome.failed(node, *found[node])
+        if node in found
+        else (Outcome.passed(node, rest) if isinstance(rest, str) else Outcome.unknown(node, rest))
+        for node in nodes
+    ]
 
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:

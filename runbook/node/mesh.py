@@ -3,7 +3,7 @@
 Argument, JSON: {"run_id": str, "address": what to listen on, "listen": [[port, 0 for an ephemeral one; whether on all
 addresses]]}.
 Says {"event": "listening", "ports": [...], "errors": [...]}, then takes orders on stdin, one a line:
-{"dial": [{"peer", "address", "port", "mode"}], "open_s", "reply_s", "within_s", "at_once", "hold"}, and says for each
+{"dial": [{"address", "port", "mode"}], "open_s", "reply_s", "within_s", "at_once", "hold"}, and says for each
 {"event": "dialled", "results": [...], "awake": ...}: a result is null where the dial opened at the first try and
 nothing had to be sent again. The connections of an order stay open until all are dialled, as those of ranks do: a rule
 may count them. Listeners stay up until stdin ends, for the peers that are still dialling. `awake` says how late we ran

@@ -7,7 +7,7 @@ import re
 
 from runbook.causes.catalogue import Confidence
 from runbook.model.command_quoting import word
-from runbook.parsers.tool_reading import CUT, Fault, Reading, Support, Tool, numbered, some
+from runbook.parsers.tool_reading import CUT, Reading, numbered, some
 
 # --- df and free ----------------------------------------------------------------------------------------------------
 
@@ -28,70 +28,34 @@ def disks(text: str) -> Reading | None:
     if not head:
         return None
     inodes = head["kind"] == "Inodes"
-    faults, mounts, bad = [], 0, 0
+    found, mounts = Reading(), 0
     for at, line in numbered(text):
         if line.startswith(("Filesystem", "total ", "df: ")) or not line.strip():
             continue
         row = ROW.match(line)
         if row is None:
-            bad += 1
+            found.unknown = CUT
             continue
         mounts += 1
-        if (
-            READ_ONLY.search(row["mount"])
-            or row["device"].startswith("/dev/loop")
-            or row["type"] in ("squashfs", "iso9660")
-        ):
+        mount, used = row["mount"], f"({row['used']} of {row['size']}"
+        if READ_ONLY.search(mount) or row["device"].startswith("/dev/loop") or row["type"] in ("squashfs", "iso9660"):
             continue
         full = row["share"] == "100%" and (_bytes(row["free"]) or 0) <= 1 << 20
-        if row["mount"] == "/dev/shm" and not inodes:
-            faults += _shared(row, full, at)
+        if mount == "/dev/shm" and not inodes:
+            if full:
+                found.proves("shm-too-small", f"/dev/shm is full {used})", (at,), way="full")
+            elif 0 < (_bytes(row["size"]) or 0) <= SMALLEST_SHM:
+                says = f"/dev/shm has {row['size']}: NCCL between many GPUs of one node wants 1 GiB or more"
+                found.proves("shm-too-small", says, (at,), "medium", way="small")
         elif full:
             what = "inodes (small files)" if inodes else "space"
-            remedy = (
-                f"sudo du -xsh {word(row['mount'].rstrip('/'))}/* | sort -h | tail   # what takes it"
-                if not inodes
-                else (
-                    f"sudo du --inodes -xs {word(row['mount'].rstrip('/'))}/* | sort -n | tail   # where the many "
-                    "files are"
-                )
-            )
-            sure: Confidence = "high" if WORKED_IN.match(row["mount"]) else "medium"
-            faults.append(
-                Fault(
-                    "disk-full",
-                    f"{row['mount']} has no {what} left ({row['used']} of {row['size']} used)",
-                    remedy,
-                    (at,),
-                    sure,
-                )
-            )
-    return Reading("df", tuple(faults), (), CUT if bad or not mounts else "")
-
-
-def _shared(row: re.Match[str], full: bool, at: int) -> list[Fault]:
-    size = _bytes(row["size"])
-    remedy = "sudo mount -o remount,size=8G /dev/shm   # in Docker: --shm-size=8g or --ipc=host"
-    if full:
-        return [
-            Fault(
-                "shm-too-small",
-                f"/dev/shm is full ({row['used']} of {row['size']})",
-                f"ls -lS /dev/shm | head   # rm /dev/shm/nccl-* of ended jobs; {remedy}",
-                (at,),
-            )
-        ]
-    if size is not None and 0 < size <= SMALLEST_SHM:
-        return [
-            Fault(
-                "shm-too-small",
-                f"/dev/shm has {row['size']}: NCCL between many GPUs of one node wants 1 GiB or more",
-                remedy,
-                (at,),
-                "medium",
-            )
-        ]
-    return []
+            way = "many-files" if inodes else "what-takes-it"
+            sure: Confidence = "high" if WORKED_IN.match(mount) else "medium"
+            says = f"{mount} has no {what} left {used} used)"
+            found.proves("disk-full", says, (at,), sure, way=way, mount=word(mount.rstrip("/")))
+    if not mounts:
+        found.unknown = CUT
+    return found
 
 
 FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50, "E": 1 << 60}
@@ -110,44 +74,16 @@ def memory(text: str) -> Reading | None:
     if not head:
         return None
     names = head[0].split()
-    row = next(((at, line) for at, line in numbered(text) if line.startswith("Mem:")), None)
-    values = row[1].split()[1:] if row else []
+    at, row = next(((at, line) for at, line in numbered(text) if line.startswith("Mem:")), (0, ""))
+    values = row.split()[1:]
     told = dict(zip(names, values, strict=False))
     available = told.get("available", told.get("free", ""))
     total, left = _bytes(told.get("total", "")), _bytes(available)
-    whole = row is not None and len(values) == len(names) and total is not None and left is not None
-    supports: tuple[Support, ...] = ()
-    if row and total and left is not None and left < 0.05 * total:
+    found = Reading.of(bool(row) and len(values) == len(names) and total is not None and left is not None)
+    if total and left is not None and left < 0.05 * total:
         says = f"{available} of {told['total']} memory are left: the kernel ends processes then"
-        supports = (
-            Support(
-                ("rank-killed",),
-                says,
-                (row[0],),
-                "sudo dmesg -T | grep -i 'out of memory'   # fewer workers or a smaller batch",
-            ),
-        )
-    return Reading("free", (), supports, "" if whole else CUT)
-
-
-_ROOM = (
-    Tool(
-        "df",
-        r"df\b",
-        r"Filesystem\s+(?:Type\s+)?(?:Size|1K-blocks|1M-blocks|1024-blocks|512-blocks|Inodes)\b",
-        r"Filesystem|\S.*\s\S+%?\s+/|\s*$|df: ",
-        ("Filesystem",),
-        disks,
-    ),
-    Tool(
-        "free",
-        r"free\b",
-        r"\s+total\s+used\s+free\s+shared",
-        r"\s+total|Mem:|Swap:|-/\+ buffers|Total:",
-        ("buff/cache", "buffers"),
-        memory,
-    ),
-)
+        found.explains("rank-killed", says, (at,), way="no-memory")
+    return found
 
 
 # --- ulimit -a and /proc/PID/limits ---------------------------------------------------------------------------------
@@ -169,11 +105,9 @@ MEMLOCK = (
     re.compile(rf"-l: locked[- ](?:in-memory size|memory size|memory) \((?P<unit>kbytes)\)\s+(?P<value>{LIMIT})\s*\Z"),
     re.compile(rf"Max locked memory\s+(?P<value>{LIMIT})\s+(?:{LIMIT})\s+(?P<unit>bytes)\s*\Z"),
 )
-OPEN = (
-    re.compile(
-        r"(?:open files\s+\(-n\)|nofiles|-n: file descriptors"
-        rf"|Max open files)\s+(?P<value>{LIMIT})(?:\s+(?:{LIMIT})\s+files)?\s*\Z"
-    ),
+OPEN = re.compile(
+    r"(?:open files\s+\(-n\)|nofiles|-n: file descriptors"
+    rf"|Max open files)\s+(?P<value>{LIMIT})(?:\s+(?:{LIMIT})\s+files)?\s*\Z"
 )
 
 
@@ -183,29 +117,19 @@ def limits(text: str) -> Reading | None:
     for at, line in numbered(text):
         if found := next((match for pattern in MEMLOCK if (match := pattern.match(line.strip()))), None):
             memlock = (_amount(found["value"]) / (1 if found["unit"] == "kbytes" else 1024), at)
-        elif found := OPEN[0].match(line.strip()):
+        elif found := OPEN.match(line.strip()):
             files = (_amount(found["value"]), at)
     if memlock is None and files is None:
         return None
-    faults = []
+    reading = Reading.of(memlock is not None and files is not None)
     if memlock and memlock[0] < MEMLOCK_KIB:
-        faults.append(
-            Fault(
-                "memlock-limit",
-                f"only {memlock[0]:.0f} KiB of memory may be locked: RDMA cannot register its buffers in that",
-                "printf '* - memlock unlimited\\n' | sudo tee /etc/security/limits.d/99-rdma.conf   # then "
-                "log in again; "
-                "in a container `--ulimit memlock=-1`, under Slurm `LimitMEMLOCK=infinity` for slurmd",
-                (memlock[1],),
-                "medium" if memlock[0] <= USUAL_KIB else "low",
-            )
-        )
+        says = f"only {memlock[0]:.0f} KiB of memory may be locked: RDMA cannot register its buffers in that"
+        sure: Confidence = "medium" if memlock[0] <= USUAL_KIB else "low"
+        reading.proves("memlock-limit", says, (memlock[1],), sure, way="here")
     if files and files[0] < FILES:
-        remedy = "ulimit -n 65536   # for good: `* - nofile 65536` in /etc/security/limits.d/"
-        faults.append(
-            Fault("open-files-limit", f"only {files[0]:.0f} files may be open at once", remedy, (files[1],), "medium")
-        )
-    return Reading("ulimit", tuple(faults), (), "" if memlock and files else CUT)
+        says = f"only {files[0]:.0f} files may be open at once"
+        reading.proves("open-files-limit", says, (files[1],), "medium", way="here")
+    return reading
 
 
 def _amount(text: str) -> float:
@@ -218,21 +142,7 @@ def locked(text: str) -> Reading | None:
     if len(words) != 1 or not re.fullmatch(LIMIT, words[0]):
         return None
     told = limits(f"max locked memory (kbytes, -l) {words[0]}")
-    return told and Reading("ulimit", told.faults)
-
-
-_LIMITS = (
-    Tool("ulimit", r"(?:.*\bulimit (?:-[SH] ?)*-[SH]*l\b)", r"(?!)", rf"(?:{LIMIT})\s*\Z", (), locked),
-    Tool(
-        "ulimit",
-        r"(?:.*\bulimit (?:-[SH] )?-[SH]?a\b|cat /proc/\S+/limits|prlimit)",
-        r"(?:core file size|real-time non-blocking|max locked memory|data seg size|time\(seconds\)"
-        r"|Limit\s+Soft Limit|-t: cpu time|cpu time \(seconds)",
-        r"[A-Za-z-][\w :-]*?(?:\([^)]*\))?\s+(?:unlimited|-?\d+)|Limit\s+Soft",
-        ("locked memory", "locked-in-memory"),
-        limits,
-    ),
-)
+    return told and Reading(faults=told.faults)
 
 
 # --- lspci -vvv (ACS and link states) and lsmod ---------------------------------------------------------------------
@@ -261,26 +171,20 @@ def lspci(text: str) -> Reading | None:
             narrow.append((at, f"{device} runs over {state[1]} lanes"))
     if not bridges and not narrow and "LnkSta:" not in text and not bad:
         return None
-    faults = []
+    reading = Reading.of(not bad)
     if on:
         where = some([name for _, name in on if name], 4)
         says = (
             f"ACS is on in {len(on)} of {bridges} PCIe bridges{f' ({where})' if where else ''}: GPUs and NICs "
             "reach each other through the CPU only"
         )
-        remedy = (
-            "turn ACS off in the BIOS, or per bridge: sudo setpci -s BRIDGE ECAP_ACS+0x6.w=0000   # virtual "
-            "machines need it on"
-        )
-        faults.append(Fault("acs-breaks-gdr", says, remedy, tuple(at for at, _ in on[:6]), "low"))
-    supports = []
-    if on:
-        causes = ("p2p-hang-acs-iommu", "acs-breaks-gdr", "gdr-disabled")
-        supports.append(Support(causes, f"ACS is on in {len(on)} PCIe bridges", tuple(at for at, _ in on[:4])))
+        reading.proves("acs-breaks-gdr", says, [at for at, _ in on[:6]], "low", way="bridges")
+        says, also = f"ACS is on in {len(on)} PCIe bridges", ("acs-breaks-gdr", "gdr-disabled")
+        reading.explains("p2p-hang-acs-iommu", says, [at for at, _ in on[:4]], also=also)
     if narrow:
         says = f"a PCIe link is narrower than it could be: {some([what for _, what in narrow], 3)}"
-        supports.append(Support(("allreduce-slow", "rank-behind"), says, tuple(at for at, _ in narrow[:4])))
-    return Reading("lspci", tuple(faults), tuple(supports), CUT if bad else "")
+        reading.explains("allreduce-slow", says, [at for at, _ in narrow[:4]], also=("rank-behind",))
+    return reading
 
 
 MODULE = re.compile(
@@ -294,7 +198,7 @@ def lsmod(text: str) -> Reading | None:
     modules = [found["name"] for _, line in rows if (found := MODULE.match(line))]
     if not modules:
         return None
-    supports: tuple[Support, ...] = ()
+    reading = Reading.of(len(rows) == len(modules))
     missing = not {"nvidia_peermem", "nv_peer_mem"} & set(modules)
     if "Module " in text and missing and {"nvidia", "ib_core"} <= set(modules):
         head = next(at for at, line in numbered(text) if line.startswith("Module "))
@@ -302,27 +206,5 @@ def lsmod(text: str) -> Reading | None:
             "nvidia_peermem is not loaded: without it (or dma-buf, from Linux 5.12 and CUDA 11.7 on) there is no "
             "GPUDirect RDMA"
         )
-        supports = (Support(("gdr-disabled",), says, (head,), "sudo modprobe nvidia-peermem"),)
-    return Reading("lsmod", (), supports, "" if len(rows) == len(modules) else CUT)
-
-
-_PCI = (
-    Tool(
-        "lspci",
-        r"(?:sudo )?lspci\b.*-v",
-        r"\s*ACSCtl:|[0-9a-f:]{5,12}\.[0-7] .*(?:PCI bridge|NVIDIA|Mellanox|Non-Volatile)",
-        r"\s+|[0-9a-f:]{5,12}\.[0-7] |--",
-        ("ACSCtl:", "LnkSta:"),
-        lspci,
-    ),
-    Tool(
-        "lsmod",
-        r"(?:lsmod|cat /proc/modules)\b",
-        r"Module\s+Size\s+Used by|(?:nvidia\w*|nv_peer_mem|ib_core|mlx5_\w+)\s+\d+\s+\d+(?:\s|\Z)",
-        r"Module |[\w-]+\s+\d+\s+-?\d+",
-        ("nvidia_", "ib_core", "mlx5_core", "mlx5_ib", "Used by", "nv_peer_mem"),
-        lsmod,
-    ),
-)
-
-TOOLS = (*_PCI, *_LIMITS, *_ROOM)
+        reading.explains("gdr-disabled", says, (head,), way="module")
+    return reading

@@ -4,13 +4,14 @@ outputs."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from runbook.causes.catalogue import Confidence
 from runbook.model.command_quoting import word
 from runbook.model.units import number
-from runbook.parsers.tool_reading import CUT, Fault, Reading, Tool, some
+from runbook.parsers.tool_reading import CUT, Reading, some
 
 # --- facts ----------------------------------------------------------------------------------------------------------
 
@@ -18,8 +19,6 @@ PortCause = Literal["ib-port-initializing", "ib-port-not-active"]
 WAITING = ("initializing", "armed")
 STATES = ("active", "down", *WAITING)
 """The states that a port can be in; another word is cut off."""
-
-START_SUBNET_MANAGER = "start a subnet manager: `sudo systemctl start opensm` on one node, or the one in the switch"
 
 
 @dataclass(frozen=True)
@@ -88,28 +87,23 @@ KERNEL_STATES = {"init": "initializing", "arm": "armed"}
 """What the kernel calls a state, where ibstat has another word."""
 
 
-def blocks(text: str) -> Iterator[PortBlock]:
+def blocks(text: str) -> list[PortBlock]:
     """The ports in the text of ibstat (its format is that of OFED 1), or of ibstatus."""
     hca = ""
-    block: PortBlock | None = None
+    found: list[PortBlock] = []
+    open_ = False
     for at, line in enumerate(text.splitlines(), 1):
-        started: PortBlock | None = None
         if match := re.match(r"\s*CA '(.+)'", line):
-            hca = match[1]
+            hca, open_ = match[1], False
         elif match := re.match(r"\s*Infiniband device '(.+)' port (\d+) status:", line):
-            hca = match[1]
-            started = PortBlock(hca, number(match[2]))
+            hca, open_ = match[1], True
+            found.append(PortBlock(hca, number(match[2])))
         elif match := re.match(r"\s*Port (\d+):\s*$", line):
-            started = PortBlock(hca, number(match[1]))
-        else:
-            if block is not None and ":" in line:
-                block.add(line, at)
-            continue
-        if block is not None:
-            yield block
-        block = started
-    if block is not None:
-        yield block
+            open_ = True
+            found.append(PortBlock(hca, number(match[1])))
+        elif open_ and ":" in line:
+            found[-1].add(line, at)
+    return found
 
 
 def parse(text: str) -> list[Port]:
@@ -156,23 +150,19 @@ PHYSICAL = {
 
 
 def read(text: str) -> Reading | None:
-    seen = list(blocks(text))
+    seen = blocks(text)
     panic = re.search(r"^ibpanic: .*?(?:\[\d+\] )?(?:main: )?(stat of .*|.*)$", text, re.MULTILINE)
     if not seen and not panic:
-        return (
-            Reading("ibstat", unknown=f"it shows no port: {CUT}")
-            if re.search(r"^[ \t]*CA '", text, re.MULTILINE)
-            else None
-        )
+        return Reading(f"it shows no port: {CUT}") if re.search(r"^[ \t]*CA '", text, re.MULTILINE) else None
     known = [block for block in seen if _whole(block) or _plainly_down(block)]
-    up = [block for block in known if block.port.sound]
-    unknown = ""
+    found = Reading()
     odd = any(line.strip() and not re.match(LINE, line) for line in text.splitlines())
     if odd or len(known) < len(seen) or not _all_listed(text, seen):
-        unknown = f"the list of ports is not whole: {CUT}"
+        found.unknown = f"the list of ports is not whole: {CUT}"
     elif panic:
-        unknown = f"ibstat stopped: {panic[1]}"
-    return Reading("ibstat", _faults(known, up), (), unknown)
+        found.unknown = f"ibstat stopped: {panic[1]}"
+    _judge(known, found)
+    return found
 
 
 def _whole(block: PortBlock) -> bool:
@@ -208,40 +198,27 @@ def _all_listed(text: str, seen: Sequence[PortBlock]) -> bool:
     return all(layers) or not any(layers)
 
 
-def _faults(known: Sequence[PortBlock], up: Sequence[PortBlock]) -> tuple[Fault, ...]:
+def _judge(known: Sequence[PortBlock], found: Reading) -> None:
     waiting = [block for block in known if block.port.cause == "ib-port-initializing"]
     down = [block for block in known if block.port.cause == "ib-port-not-active"]
-    found = []
+    up = sum(block.port.sound for block in known)
+    sure: Confidence = "medium" if up else "high"
     if down:
-        spare = f"; {len(up)} other port{'s are' if len(up) > 1 else ' is'} active" if up else ""
-        found.append(
-            Fault(
-                "ib-port-not-active",
-                some(
-                    [
-                        f"{b.port.name} is {b.port.state.capitalize()} "
-                        f"({PHYSICAL.get(b.port.physical, b.port.physical)})"
-                        for b in down
-                    ]
-                )
-                + spare,
-                _raise(down[0])
-                + ("; a port that the job does not use may stay down: leave it out of NCCL_IB_HCA" if up else ""),
-                _lines(down),
-                "medium" if up else "high",
-            )
-        )
+        states = [f"{port.name} is {port.state.capitalize()} ({_physical(port)})" for port in (b.port for b in down)]
+        says = some(states)
+        if up:
+            others = f"{up} other port{'s are' if up > 1 else ' is'} active"
+            says += f"; {others}, and one that the job does not use may stay down"
+        first = down[0].port
+        way = "ethernet-here" if first.ethernet else "disabled-here" if first.physical == "disabled" else "cable"
+        found.proves("ib-port-not-active", says, _lines(down), sure, way=way, hca=word(first.hca), number=first.number)
     if waiting:
-        found.append(
-            Fault(
-                "ib-port-initializing",
-                f"{some([b.port.name for b in waiting])}: the link is up, and no subnet manager has set it up",
-                f"{START_SUBNET_MANAGER}; `sudo sminfo` shows who it is",
-                _lines(waiting),
-                "high" if not up else "medium",
-            )
-        )
-    return tuple(found)
+        says = f"{some([b.port.name for b in waiting])}: the link is up, and no subnet manager has set it up"
+        found.proves("ib-port-initializing", says, _lines(waiting), sure, way="live")
+
+
+def _physical(port: Port) -> str:
+    return PHYSICAL.get(port.physical, port.physical)
 
 
 def _lines(down: Sequence[PortBlock]) -> tuple[int, ...]:
@@ -250,31 +227,8 @@ def _lines(down: Sequence[PortBlock]) -> tuple[int, ...]:
     return tuple(at for block in down for name, at in block.lines.items() if name in names)
 
 
-def _raise(block: PortBlock) -> str:
-    port = block.port
-    if port.ethernet:
-        return (
-            f"`rdma link show {word(port.hca)}/{port.number}` names its interface: `sudo ip link set INTERFACE "
-            "up`, then the cable and the switch port"
-        )
-    if port.physical == "disabled":
-        return f"sudo ibportstate -C {word(port.hca)} -P {port.number} -D 0 {port.number} enable"
-    return (
-        f"look at the cable and the switch port of {port.name} (`sudo iblinkinfo`); reseat or replace the cable "
-        "if it stays so"
-    )
-
-
 LINE = (
     r"\s*(?:CA '|CA type:|Number of ports:|Firmware version:|Hardware version:|Node GUID:|System image GUID:|Port \d+:"
     r"|State:|Physical state:|Rate:|Base lid:|LMC:|SM lid:|Capability mask:|Port GUID:|Link layer:|Infiniband device '"
     r"|default gid:|base lid:|sm lid:|state:|phys state:|rate:|link_layer:|ibpanic:)"
-)
-TOOL = Tool(
-    "ibstat",
-    r"ibstat(?:us)?\b",
-    r"\s*CA '.+'|Infiniband device '.+' port \d+ status:|ibpanic:",
-    LINE,
-    ("CA '", "Infiniband device '", "ibpanic:"),
-    read,
 )

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from runbook.parsers.tool_reading import CUT, Fault, Reading, Support, Tool, numbered
+from runbook.model.command_quoting import word
+from runbook.parsers.tool_reading import CUT, Reading, Support, numbered
 
 ON_INTERFACE = (
-    "interface-missing",
     "interface-wrong",
     "gloo-loopback-advertised",
     "master-address-not-local",
@@ -55,8 +55,10 @@ def interfaces(text: str) -> Reading | None:
     if not first:
         return None
     listed = "; ".join(f"{name} {', '.join(addresses.get(name, []))}".strip() for name in list(first)[:8])
-    support = Support(ON_INTERFACE, f"the node's interfaces are: {listed}", tuple(first.values())[:6])
-    return Reading("interfaces", (), (support,), CUT if unread else "")
+    reading = Reading.of(not unread)
+    says = f"the node's interfaces are: {listed}"
+    reading.explains("interface-missing", says, list(first.values())[:6], also=ON_INTERFACE)
+    return reading
 
 
 def _with_prefix(address: re.Match[str]) -> str:
@@ -85,14 +87,10 @@ def routes(text: str) -> Reading | None:
         text,
         re.MULTILINE,
     ):
+        reading = Reading()
         at = text.count("\n", 0, refused.start()) + 1
-        fault = Fault(
-            "no-route",
-            f"the kernel has no route: {refused[1]}",
-            "ip route; ip rule   # add one: sudo ip route add NETWORK via GATEWAY dev INTERFACE",
-            (at,),
-        )
-        return Reading("ip route", (fault,))
+        reading.proves("no-route", f"the kernel has no route: {refused[1]}", (at,), way="by-hand")
+        return reading
     for _, line in lines:
         route = ROUTE.match(line.rstrip())
         if route is None or not (route["dev"] or route["via"] or route["kind"] or "nexthop" in route["rest"]):
@@ -102,28 +100,17 @@ def routes(text: str) -> Reading | None:
         default = default or (route["to"] == "default" and route["kind"] in (None, "unicast"))
     if not found:
         return None
-    supports: tuple[Support, ...] = ()
+    reading = Reading.of(not unread)
     if not default and not lines[0][1].startswith(("local", "broadcast")) and found > 1:
-        supports = (
-            Support(
-                ("no-route", "no-route-or-reject"),
-                "the node has no default route, only those listed",
-                tuple(at for at, _ in lines[:4]),
-            ),
-        )
-    return Reading("ip route", (), supports, CUT if unread else "")
+        says = "the node has no default route, only those listed"
+        reading.explains("no-route", says, [at for at, _ in lines[:4]], also=("no-route-or-reject",))
+    return reading
 
 
 ANSWER = re.compile(
     r"\A(?P<address>(?=[0-9a-fA-F:]*[.:])[0-9a-fA-F.:%\w]+)\s+(?P<kind>STREAM|DGRAM|RAW)?\s*(?P<names>\S.*)?\Z"
 )
-ON_NAMES = (
-    "gloo-loopback-advertised",
-    "name-resolves-to-loopback",
-    "master-addr-loopback",
-    "rdzv-host-not-matched",
-    "name-wrong-address",
-)
+ON_NAMES = ("gloo-loopback-advertised", "master-addr-loopback", "rdzv-host-not-matched", "name-wrong-address")
 
 
 def lookup(text: str) -> Reading | None:
@@ -132,29 +119,24 @@ def lookup(text: str) -> Reading | None:
     if not answers:
         return None
     names: dict[str, list[str]] = {}
-    faults, supports = [], []
+    reading = Reading()
     name = ""
     for at, answer in answers:
-        words = (answer["names"] or "").split()
+        words, address = (answer["names"] or "").split(), answer["address"]
         name = words[0] if words else name
         told = names.setdefault(name, [])
-        if answer["address"] in told:
+        if address in told:
             continue
-        told.append(answer["address"])
-        if (
-            name
-            and not name.startswith(("localhost", "ip6-"))
-            and _loopback(answer["address"])
-            and not any(map(_is_address, words[:1]))
-        ):
-            says = f"{name} means {answer['address']} here, which no other machine can reach"
-            remedy = f"in /etc/hosts give {name} its real address instead (Debian writes 127.0.1.1 there)"
-            faults.append(Fault("name-resolves-to-loopback", says, remedy, (at,), "medium"))
-            supports.append(Support(ON_NAMES, says, (at,), remedy))
-    whole = (
-        len(answers) == len(lines) and "" not in names and all(_is_address(answer["address"]) for _, answer in answers)
-    )
-    return Reading("getent", tuple(faults), tuple(supports), "" if whole else CUT)
+        told.append(address)
+        ours = name.startswith(("localhost", "ip6-")) or any(map(_is_address, words[:1]))
+        if name and not ours and _loopback(address):
+            says = f"{name} means {address} here, which no other machine can reach"
+            reading.proves("name-resolves-to-loopback", says, (at,), "medium", way="hosts", name=name)
+            reading.supports.append(Support(ON_NAMES, says, (at,), reading.faults[-1].remedy))
+    read = len(answers) == len(lines) and "" not in names
+    if not read or not all(_is_address(answer["address"]) for _, answer in answers):
+        reading.unknown = CUT
+    return reading
 
 
 def _is_address(text: str) -> bool:
@@ -177,58 +159,14 @@ def sysctl(text: str) -> Reading | None:
     found = {match["key"]: (match["value"].strip(), at) for at, line in lines if (match := SYSCTL.match(line.strip()))}
     if not found:
         return None
-    supports: tuple[Support, ...] = ()
     span, at = found.get("net.ipv4.ip_local_port_range", ("", 0))
     ends = [int(word) for word in span.split() if word.isdecimal()]
-    bad = span != "" and len(ends) != 2
+    reading = Reading.of(len(found) == len(lines) and (not span or len(ends) == 2))
     if len(ends) == 2:
-        says = (
-            f"the port lies in {ends[0]}-{ends[1]}, where the kernel takes ports for outgoing connections: any of "
-            "them may have it"
-        )
-        remedy = (
-            "take a rendezvous port below that range, or keep it free: sudo sysctl -w "
-            "net.ipv4.ip_local_reserved_ports=PORT"
-        )
-        supports = (Support(("port-in-use",), says, (at,), remedy, ports=(ends[0], ends[1])),)
-    return Reading("sysctl", (), supports, "" if len(found) == len(lines) and not bad else CUT)
-
-
-_ADDRESSES = (
-    Tool(
-        "interfaces",
-        r"(?:ip (?:-\S+ )*(?:a|addr|address|l|link)\b|ifconfig)",
-        r"\d+: [^\s:]+: <[A-Z]|\S+\s+(?:UP|UNKNOWN)\s+(?:\d+\.\d+\.\d+\.\d+|[0-9a-f:]*::[0-9a-f:]*)/\d+"
-        r"|\S+: flags=\d+<|\S+\s+Link encap:",
-        r"\d+: |\s+|\S+\s+(?:UP|DOWN|UNKNOWN)\b|\S+: flags=",
-        (" qdisc ", "UNKNOWN  ", " UP  ", "Link encap", ": flags="),
-        interfaces,
-    ),
-    Tool(
-        "ip route",
-        r"ip (?:-\S+ )*(?:r|ro|route)\b",
-        r"default via \S+ dev \S+|[\d.]+/\d+ dev \S+ proto",
-        r"(?:default|[\da-f.:]+(?:/\d+)?|local|broadcast|unreachable|blackhole|prohibit|multicast|anycast) |\s+",
-        ("default via", " proto kernel", " scope link"),
-        routes,
-    ),
-    Tool(
-        "getent",
-        r"getent (?:-\S+ )*(?:a?hosts|ahostsv[46])\b",
-        r"[0-9a-f.:]+\s+STREAM\b",
-        r"[0-9a-f.:]+\s+",
-        ("STREAM",),
-        lookup,
-    ),
-    Tool(
-        "sysctl",
-        r"sysctl\b",
-        r"(?:net|vm|kernel)\.[\w.-]+ = ",
-        r"[a-z]\w*\.[\w.-]+ ?= ?",
-        ("net.ipv4.", "net.core.", "vm.overcommit", "kernel.numa", "net.ipv6."),
-        sysctl,
-    ),
-)
+        low, high = ends
+        says = f"the port lies in {low}-{high}, where the kernel takes ports for outgoing connections: any may have it"
+        reading.explains("port-in-use", says, (at,), ports=(low, high), way="handed-out")
+    return reading
 
 
 SS = re.compile(
@@ -254,24 +192,8 @@ HEADS = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
-    address: str
-    port: str
-    at: int
-    program: str | None = None
-    pid: int | None = None
-    user: str | None = None
-
-    @property
-    def who(self) -> str:
-        if self.pid is None:
-            return "a process that was not shown (it takes root to see others')"
-        return f"{self.program or 'a process'} (pid {self.pid}{f' of {self.user}' if self.user else ''})"
-
-
 def sockets(text: str) -> Reading | None:
-    found: list[Listener] = []
+    reading = Reading()
     rows = other = 0
     for at, line in numbered(text):
         if HEADS.match(line):
@@ -282,7 +204,12 @@ def sockets(text: str) -> Reading | None:
             # `ss -i` and `-e` continue a row on an indented line.
             other += not line.startswith(("\t", " "))
         elif (row["state"] or "").startswith("LISTEN"):
-            found.append(_listener(row, at))
+            port, (who, pid) = row["port"], _holder(row.groupdict())
+            says = f"port {port} on {row['address'].strip('[]')} is held by {who}"
+            way = "held" if pid else "shown-to-root"
+            reading.explains(
+                "port-in-use", says, (at,), also=("stale-store",), about=port, way=way, port=word(port), pid=word(pid)
+            )
     head = re.search(
         r"^(?:Netid\s+)?State\s+Recv-Q|^Proto\s+(?:Recv-Q|Local)|^[ \t]+Proto\s+Local|^COMMAND\s+PID",
         text,
@@ -290,42 +217,17 @@ def sockets(text: str) -> Reading | None:
     )
     if not head and (not rows or other):
         return None
-    return Reading("listening sockets", (), tuple(map(_support, found)), CUT if other else "")
+    reading.unknown = CUT if other else ""
+    return reading
 
 
-def _listener(row: re.Match[str], at: int) -> Listener:
-    told = row.groupdict()
-    address = told["address"].strip("[]")
+def _holder(told: Mapping[str, str | None]) -> tuple[str, str]:
+    """Who listens, in words, and the pid; that is empty where it was not shown."""
+    program, pid, user = told.get("program"), told.get("pid"), told.get("user")
     if process := SS_PROCESS.search(told.get("rest") or ""):
-        return Listener(address, told["port"], at, process["program"], int(process["pid"]))
-    if (who := told.get("who")) and who != "-":
+        program, pid = process["program"], process["pid"]
+    elif (who := told.get("who")) and who != "-":
         pid, _, program = who.partition("/")
-        return Listener(address, told["port"], at, program.strip(), int(pid))
-    pid = told.get("pid")
-    return Listener(address, told["port"], at, told.get("program"), int(pid) if pid else None, told.get("user"))
-
-
-def _support(one: Listener) -> Support:
-    if one.pid is None:
-        remedy = f"sudo ss -ltnp 'sport = :{one.port}'   # as root it names the process; or give the job another port"
-    else:
-        remedy = (
-            f"`ps -o user,lstart,cmd -p {one.pid}` shows what it is; a leftover ends with `kill {one.pid}`; "
-            "otherwise give the job another port"
-        )
-    says = f"port {one.port} on {one.address} is held by {one.who}"
-    return Support(("port-in-use", "stale-store"), says, (one.at,), remedy, about=one.port)
-
-
-_SOCKETS = Tool(
-    "listening sockets",
-    r"(?:ss|netstat|lsof)\b",
-    r"(?:Netid\s+)?State\s+Recv-Q\s+Send-Q|LISTEN\s+\d+\s+\d+\s+\S+:\S+\s+\S+:|Active Internet connections"
-    r"|Proto\s+Recv-Q|Active Connections|\s+Proto\s+Local Address|COMMAND\s+PID\s+(?:TID\s+)?USER",
-    r"(?:Netid|State|Proto|Active|COMMAND|\s+Proto|\s*$|\t|\()|(?:tcp|udp|\s+TCP|\s+UDP)"
-    r"|(?:LISTEN|ESTAB|TIME-WAIT|CLOSE-WAIT|SYN-|FIN-|LAST-|UNCONN)|\S+\s+\d+\s+.*\bIPv[46]\b",
-    ("Recv-Q", "LISTEN", "Local Address", "COMMAND"),
-    sockets,
-)
-
-TOOLS = (_SOCKETS, *_ADDRESSES)
+    if not pid:
+        return "a process that was not shown (it takes root to see others')", ""
+    return f"{(program or '').strip() or 'a process'} (pid {pid}{f' of {user}' if user else ''})", pid

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runbook.model.remedy import Remedy
 from runbook.model.units import number
 
 NOT_TOLD = re.compile(
@@ -214,84 +213,57 @@ def throttled(mask: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What nvidia-smi says instead of an answer. `remedy` is for a pasted output, `remedy_of_node` for a node whose
-    GPUs the inventory promises; None: it is judged there by other means. `cause_of_node`: its cause there, where it
-    differs."""
+    """What nvidia-smi says instead of an answer, and the way of its remedy. `of_paste`, `of_node`: whether it is judged
+    by that in a pasted output, and on a node whose GPUs the inventory promises; `cause_of_node`: its cause there, where
+    it differs."""
 
     phrase: str
     cause: str
     says: str
-    remedy: str | None
-    remedy_of_node: str | None
+    way: str
+    of_paste: bool = True
+    of_node: bool = True
     cause_of_node: str = ""
 
 
-_NO_GPU = (
-    "no-gpu-visible",
-    "the driver finds no GPU at all",
-    "lspci -d 10de: && sudo dmesg -T | grep -i nvrm",
-    "`lspci -d 10de:` and `sudo dmesg -T | grep -i nvrm`; correct `gpus:` if the node has none",
-    "gpu-count-mismatch",
-)
+_NO_GPU = ("no-gpu-visible", "the driver finds no GPU at all", "no-device")
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "driver/library version mismatch",
         "driver-library-mismatch",
         "the NVIDIA kernel module and its libraries are of different versions: the driver was updated while it ran",
-        "sudo reboot",
-        Remedy.run("sudo reboot"),
+        "reboot",
     ),
     Refusal(
         "couldn't communicate with the nvidia driver",
         "no-gpu-visible",
         "nvidia-smi cannot talk to the driver: its kernel module is not loaded",
-        "sudo modprobe nvidia   # `sudo dmesg -T | grep -i nvrm` says why it is not",
-        Remedy.run("sudo modprobe nvidia"),
+        "module",
     ),
+    Refusal("driver not loaded", "no-gpu-visible", "the NVIDIA kernel module is not loaded", "module"),
     Refusal(
-        "driver not loaded",
-        "no-gpu-visible",
-        "the NVIDIA kernel module is not loaded",
-        "sudo modprobe nvidia",
-        Remedy.run("sudo modprobe nvidia"),
+        "couldn't find libnvidia-ml", "no-gpu-visible", "the driver's library libnvidia-ml.so is not found", "library"
     ),
-    Refusal(
-        "couldn't find libnvidia-ml",
-        "no-gpu-visible",
-        "the driver's library libnvidia-ml.so is not found",
-        "install the driver's libraries again (libnvidia-compute-*), or give the container the GPUs: --gpus all",
-        "install the driver's libraries again (libnvidia-compute-*), or give the container the GPUs: `--gpus all`",
-    ),
-    Refusal(
-        "gpu access blocked",
-        "no-gpu-visible",
-        "the operating system keeps programs from the GPU",
-        "wsl --update   # after an update of Windows' driver, then wsl --shutdown",
-        "on Windows' side of WSL: update the driver, `wsl --update`, then `wsl --shutdown`",
-    ),
-    Refusal("no devices were found", *_NO_GPU),
-    Refusal("no devices found", *_NO_GPU),
-    Refusal("gpu requires reset", "gpu-reset-required", "a GPU waits for a reset", "sudo nvidia-smi --gpu-reset", None),
+    Refusal("gpu access blocked", "no-gpu-visible", "the operating system keeps programs from the GPU", "wsl"),
+    Refusal("no devices were found", *_NO_GPU, cause_of_node="gpu-count-mismatch"),
+    Refusal("no devices found", *_NO_GPU, cause_of_node="gpu-count-mismatch"),
+    Refusal("gpu requires reset", "gpu-reset-required", "a GPU waits for a reset", "all", of_node=False),
     Refusal(
         "failed to initialize nvml: unknown error",
         "no-gpu-visible",
         "the driver does not open the GPUs; in a container most often because the host took them away again "
-        "(a `systemctl "
-        "daemon-reload` there does)",
-        None,
-        "`ls -l /dev/nvidia*` shows whether they are there; in a container: restart it; else `sudo reboot`",
+        "(a `systemctl daemon-reload` there does)",
+        "nvml",
+        of_paste=False,
     ),
     Refusal(
         "insufficient permissions",
         "no-gpu-visible",
         "the login user may not open the GPUs",
-        None,
-        "`ls -l /dev/nvidia*` shows who may; `sudo usermod -aG video $USER` where it is the group video, then "
-        "log in again",
+        "permissions",
+        of_paste=False,
     ),
-    Refusal(
-        "gpu is lost", "gpu-fell-off-bus", "a GPU is lost: it has fallen off the bus", None, Remedy.run("sudo reboot")
-    ),
+    Refusal("gpu is lost", "gpu-fell-off-bus", "a GPU is lost: it has fallen off the bus", "reboot", of_paste=False),
 )
 
 NO_SPARE_ROWS = "has no spare memory rows left to repair itself with"
@@ -336,6 +308,14 @@ CAUSE_OF: Mapping[int, str] = {
     **dict.fromkeys((74, *range(144, 151)), "nvlink-error"),
     **dict.fromkeys((61, 62, 64, 119, 120, 136, 143, 154), "gpu-reset-required"),
 }
+MENDED_BY: Mapping[str, str] = {
+    "gpu-fell-off-bus": "reboot",
+    "gpu-ecc-uncorrectable": "ecc",
+    "nvlink-error": "reset",
+    "gpu-reset-required": "reset",
+}
+"""The way to mend what an Xid tells, of a GPU that is still listed."""
+
 APPLICATION = {13: "a bad memory access", 31: "a page fault", 43: "a stopped channel", 45: "a removed channel"}
 """Xids that a program causes itself. They say nothing about the machine, unless they follow one GPU."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from runbook.model.command_quoting import word
 from runbook.parsers.nvidia import (
@@ -17,7 +17,7 @@ from runbook.parsers.nvidia import (
     yes_or_no,
 )
 from runbook.parsers.nvidia_table import failures
-from runbook.parsers.tool_reading import CUT, Fault, Reading, Support, Tool, number, numbered
+from runbook.parsers.tool_reading import CUT, Reading, number, numbered
 
 Entries = Mapping[str, str]
 SLOW = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown")
@@ -28,10 +28,11 @@ def read(text: str) -> Reading | None:
     gpus = dict(details.gpus) or {"": details.head}
     if not any("/" in name for entries in gpus.values() for name in entries) and "Attached GPUs" not in details.head:
         return None
-    faults = [*failures(text), *(fault for name, entries in gpus.items() for fault in _faults(text, name, entries))]
-    attached = number(details.head.get("Attached GPUs", ""))
-    supports = tuple(_supports(text, gpus))
-    return Reading("nvidia-smi -q", tuple(faults), supports, _unknown(text, attached, details.gpus))
+    found = Reading(_unknown(text, number(details.head.get("Attached GPUs", "")), details.gpus))
+    failures(text, found)
+    for name, entries in gpus.items():
+        _judge(text, name, entries, found)
+    return found
 
 
 def _unknown(text: str, attached: float | None, gpus: Mapping[str, Entries]) -> str:
@@ -91,71 +92,40 @@ def downgraded(entries: Entries) -> bool | None:
     return width < most or (generation < newest and busy(entries))
 
 
-def _faults(text: str, name: str, entries: Entries) -> Iterator[Fault]:
-    where = f"GPU {name}" if name else "the GPU"
-    reset = f"sudo nvidia-smi --gpu-reset -i {word(name)}" if name else "sudo nvidia-smi --gpu-reset -i GPU"
-    errors = {
-        key: int(value)
-        for key, value in entries.items()
-        if "Volatile/" in key and _counts(key) and value.isdecimal() and int(value)
-    }
+def _judge(text: str, name: str, entries: Entries, found: Reading) -> None:
+    where, index = f"GPU {name}" if name else "the GPU", name or "GPU"
+    errors = sum(
+        int(value) for key, value in entries.items() if "Volatile/" in key and _counts(key) and value.isdecimal()
+    )
     if without_spare_rows(entries):
-        says = f"{where} {NO_SPARE_ROWS}"
-        yield Fault(
-            "gpu-reset-required",
-            says,
-            "leave it out of the job and have it replaced: a reset does not mend it",
-            _lines(text, name, r"Remapping Failure Occurred\s*: Yes"),
-        )
+        lines = _lines(text, name, r"Remapping Failure Occurred\s*: Yes")
+        found.proves("gpu-reset-required", f"{where} {NO_SPARE_ROWS}", lines, way="replace")
     if errors:
-        says = f"{where} has had {sum(errors.values())} uncorrectable memory errors since the driver was loaded"
-        yield Fault(
-            "gpu-ecc-uncorrectable", says, reset, _lines(text, name, r"\w+ Uncorrectable\S*\s*: [1-9]|Total\s*: [1-9]")
-        )
+        says = f"{where} has had {errors} uncorrectable memory errors since the driver was loaded"
+        lines = _lines(text, name, r"\w+ Uncorrectable\S*\s*: [1-9]|Total\s*: [1-9]")
+        found.proves("gpu-ecc-uncorrectable", says, lines, way="ecc", indices=word(index))
     if waits_to_remap(entries) or yes_or_no(entries, "Retired Pages/Pending Page Blacklist"):
-        says = f"{where} {BAD_ROWS}"
-        yield Fault(
-            "gpu-reset-required",
-            says,
-            f"{reset}   # when nothing runs on it",
-            _lines(text, name, r"Pending(?: Page Blacklist)?\s*: Yes"),
-        )
+        lines = _lines(text, name, r"Pending(?: Page Blacklist)?\s*: Yes")
+        found.proves("gpu-reset-required", f"{where} {BAD_ROWS}", lines, way="pending", indices=word(index))
     action = entry(entries, "GPU Recovery Action") or "None"
     if action not in ("None", "N/A"):
-        says = f"{where} asks for: {action}"
-        remedy = "sudo reboot" if "reboot" in action.lower() else reset
-        yield Fault("gpu-reset-required", says, remedy, _lines(text, name, r"GPU Recovery Action\s*:"))
+        way = "reboot" if "reboot" in action.lower() else "reset"
+        lines = _lines(text, name, r"GPU Recovery Action\s*:")
+        found.proves("gpu-reset-required", f"{where} asks for: {action}", lines, way=way, indices=word(index))
     if outside := outside_the_fabric(entries):
         says = f"{where} is not connected to the NVSwitch fabric ({', '.join(outside)}): CUDA will not start"
-        yield Fault(
-            "fabricmanager-down",
-            says,
-            "sudo systemctl restart nvidia-fabricmanager",
-            _lines(text, name, r"State\s*: (?:In Progress|Not Started)|Status\s*: "),
-        )
-
-
-def _supports(text: str, gpus: Mapping[str, Entries]) -> Iterator[Support]:
-    slower = ("allreduce-slow", "rank-behind")
-    for name, entries in gpus.items():
-        where = f"GPU {name}" if name else "the GPU"
-        if downgraded(entries):
-            says = (
-                f"{where} runs over PCIe generation {_whole(entries, 'PCIe Generation/Current')} of "
-                f"{_whole(entries, 'PCIe Generation/Max')}, "
-                f"{_whole(entries, 'Link Width/Current')} of {_whole(entries, 'Link Width/Max')} lanes"
-            )
-            yield Support(
-                slower, says, _lines(text, name, r"Current\s*: "), "reseat the card, or look at its riser and slot"
-            )
-        held = [reason for reason in SLOW if entry(entries, reason) == "Active"]
-        if held:
-            yield Support(
-                slower,
-                f"{where} is slowed down: {', '.join(held)}",
-                _lines(text, name, rf"{held[0]}\s*: Active"),
-                "look at its cooling and power",
-            )
+        lines = _lines(text, name, r"State\s*: (?:In Progress|Not Started)|Status\s*: ")
+        found.proves("fabricmanager-down", says, lines, way="fabric")
+    if downgraded(entries):
+        generation, newest = (_whole(entries, f"PCIe Generation/{which}") for which in ("Current", "Max"))
+        width, most = (_whole(entries, f"Link Width/{which}") for which in ("Current", "Max"))
+        says = f"{where} runs over PCIe generation {generation} of {newest}, {width} of {most} lanes"
+        lines = _lines(text, name, r"Current\s*: ")
+        found.explains("allreduce-slow", says, lines, also=("rank-behind",), way="slot")
+    if held := [reason for reason in SLOW if entry(entries, reason) == "Active"]:
+        lines = _lines(text, name, rf"{held[0]}\s*: Active")
+        says = f"{where} is slowed down: {', '.join(held)}"
+        found.explains("allreduce-slow", says, lines, also=("rank-behind",), way="cooling")
 
 
 def _lines(text: str, gpu: str, pattern: str) -> tuple[int, ...]:
@@ -168,14 +138,3 @@ def _lines(text: str, gpu: str, pattern: str) -> tuple[int, ...]:
         if here and re.search(pattern, line):
             found.append(at)
     return tuple(found[:4]) or (1,)
-
-
-TOOL = Tool(
-    "nvidia-smi -q",
-    r"(?:sudo )?nvidia-smi .*(?:-q|--query)(?:\s|\Z)",
-    r"=+NVSMI LOG=+|Timestamp\s+: |Driver Version\s+: |GPU [0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:"
-    r"|\s+(?:GPU Link Info|ECC Errors|Remapped Rows|Clocks (?:Event|Throttle) Reasons|FB Memory Usage)\s*\Z",
-    r"=+NVSMI|\s+\S|\S[\w .()]*\s+: |GPU [0-9A-Fa-f:.]+\s*\Z|\s*$",
-    ("NVSMI LOG", "Driver Version", "Link Info", "ECC Errors", "Remapped Rows", "Reasons"),
-    read,
-)

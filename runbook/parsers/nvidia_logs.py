@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from runbook.model.bounded_regex import bounded
-from runbook.parsers.nvidia import APPLICATION, SXID, XID, events
-from runbook.parsers.tool_reading import Fault, Reading, Support, Tool, numbered
+from runbook.parsers.nvidia import APPLICATION, MENDED_BY, SXID, XID, events
+from runbook.parsers.tool_reading import Reading, numbered
 
 UP = bounded(r"Started .*(?:fabric ?manager|Fabric Manager)", re.IGNORECASE)
 CONFIGURED = re.compile(r"Successfully configured all the available (?:GPUs and )?NVSwitches", re.IGNORECASE)
@@ -37,35 +37,28 @@ def fabric_manager(text: str) -> Reading | None:
             running = True
         if CONFIGURED.search(line):
             configured = True
-    faults: tuple[Fault, ...] = ()
+    reading = Reading()
     if running is False and failed and not NOT_NEEDED.search(text):
         says = "the NVSwitch fabric manager does not run: CUDA will not start on GPUs that are connected by NVSwitch"
-        remedy = (
-            "sudo systemctl restart nvidia-fabricmanager   # its version must be the driver's: nv-fabricmanager "
-            "--version"
-        )
-        faults = (Fault("fabricmanager-down", says, remedy, tuple(failed[:4])),)
-    unknown = "" if running and configured else "it does not show that the fabric manager runs"
-    return Reading("fabric manager", faults, (), "" if faults else unknown)
+        reading.proves("fabricmanager-down", says, failed[:4], way="version")
+    elif not (running and configured):
+        reading.unknown = "it does not show that the fabric manager runs"
+    return reading
 
 
 def _one_word(word: str) -> Reading:
-    if word == "active":
-        return Reading("fabric manager")
-    says = f"the NVSwitch fabric manager is {word}"
-    support = Support(("fabricmanager-down",), says, (1,), "sudo systemctl restart nvidia-fabricmanager")
-    unknown = f"it is {word}, which is right where there is no NVSwitch"
-    return Reading("fabric manager", (), (support,), unknown)
+    reading = Reading()
+    if word != "active":
+        reading.unknown = f"it is {word}, which is right where there is no NVSwitch"
+        reading.explains("fabricmanager-down", f"the NVSwitch fabric manager is {word}", (1,), way="fabric")
+    return reading
 
 
 SAYS = {
-    "gpu-fell-off-bus": ("GPU {bus} has fallen off the bus", "sudo reboot"),
-    "gpu-ecc-uncorrectable": (
-        "GPU {bus} has had memory errors that could not be corrected",
-        "sudo nvidia-smi --gpu-reset -i {bus}",
-    ),
-    "nvlink-error": ("NVLink of GPU {bus} fails", "sudo nvidia-smi --gpu-reset   # all GPUs together"),
-    "gpu-reset-required": ("GPU {bus} waits for a reset", "sudo nvidia-smi --gpu-reset -i {bus}"),
+    "gpu-fell-off-bus": "GPU {bus} has fallen off the bus",
+    "gpu-ecc-uncorrectable": "GPU {bus} has had memory errors that could not be corrected",
+    "nvlink-error": "NVLink of GPU {bus} fails",
+    "gpu-reset-required": "GPU {bus} waits for a reset",
 }
 
 
@@ -74,27 +67,20 @@ def kernel_log(text: str) -> Reading | None:
         return None
     lines = text.splitlines()
     found = events(lines, 0.0)
-    first = _first_lines(lines)
-    faults = []
+    reading, first = Reading(), _first_lines(lines)
     told: set[tuple[str, str]] = set()
     for event in found:
         if event.cause is None or (event.cause, event.bus) in told:
             continue
         told.add((event.cause, event.bus))
-        says, remedy = (part.format(bus=event.bus) for part in SAYS[event.cause])
-        faults.append(Fault(event.cause, f"{says} (Xid {event.number})", remedy, (first[event.text],)))
-    of_programs = [event for event in found if event.number in APPLICATION]
-    supports = tuple(
-        Support(
-            ("gpu-illegal-access",),
-            f"Xid {event.number} on GPU {event.bus}: {APPLICATION[event.number]}",
-            (first[event.text],),
-        )
-        for event in of_programs[:2]
-    )
+        says = f"{SAYS[event.cause].format(bus=event.bus)} (Xid {event.number})"
+        reading.proves(event.cause, says, (first[event.text],), way=MENDED_BY[event.cause], indices=event.bus)
+    for event in [event for event in found if event.number in APPLICATION][:2]:
+        says = f"Xid {event.number} on GPU {event.bus}: {APPLICATION[event.number]}"
+        reading.explains("gpu-illegal-access", says, (first[event.text],))
     unread = [event for event in found if event.cause is None and event.number not in APPLICATION]
-    unknown = f"Xid {unread[0].number} is not known here" if unread else ""
-    return Reading("kernel log", tuple(faults), supports, unknown)
+    reading.unknown = f"Xid {unread[0].number} is not known here" if unread else ""
+    return reading
 
 
 def _first_lines(lines: list[str]) -> dict[str, int]:
@@ -104,25 +90,3 @@ def _first_lines(lines: list[str]) -> dict[str, int]:
         if match := XID.search(line) or SXID.search(line):
             found.setdefault(match[0], at)
     return found
-
-
-TOOLS = (
-    Tool(
-        "fabric manager",
-        r"(?:sudo )?(?:journalctl|systemctl) .*fabric-?manager",
-        r".*\b(?:nv-fabricmanager|nvidia-fabricmanager\S*)\[\d+\]: |.*nvidia-fabricmanager\.service - ",
-        r".*",
-        ("fabricmanager",),
-        fabric_manager,
-        log=True,
-    ),
-    Tool(
-        "kernel log",
-        r"(?:sudo )?(?:dmesg|journalctl .*-k)\b",
-        r".*NVRM: Xid \(",
-        r"\[|.*kernel: ",
-        ("Xid (",),
-        kernel_log,
-        log=True,
-    ),
-)

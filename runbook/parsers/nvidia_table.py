@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from runbook.model.command_quoting import word
 from runbook.parsers.nvidia import LOST, REFUSALS, flat
-from runbook.parsers.tool_reading import CUT, Fault, Reading, Support, Tool, numbered
+from runbook.parsers.tool_reading import CUT, Reading, numbered
 
 HEAD = re.compile(
     r"NVIDIA-SMI (?P<smi>[\d.]+)\s+(?:Driver|KMD) Version: (?P<driver>[\d.]+"
@@ -29,24 +29,18 @@ PROCESS = re.compile(
 )
 
 
-def failures(text: str) -> Iterator[Fault]:
+def failures(text: str, found: Reading) -> None:
     """What stands there instead of an answer; consoles wrap it wherever they end."""
     low = flat(text).lower()
     if lost := LOST.search(flat(text)):
-        at = _line_of(text, "determine the device handle")
-        which = lost["gpu"].strip()
-        says = f"the driver cannot reach GPU {which or '?'} any more: {lost['why']}"
-        yield Fault("gpu-fell-off-bus", says, "sudo reboot   # and if it comes again: reseat or replace the card", at)
+        says = f"the driver cannot reach GPU {lost['gpu'].strip() or '?'} any more: {lost['why']}"
+        found.proves("gpu-fell-off-bus", says, _line_of(text, "determine the device handle"), way="reboot")
     elif "gpu is lost" in low:
-        yield Fault(
-            "gpu-fell-off-bus",
-            "the driver cannot reach a GPU any more: GPU is lost",
-            "sudo reboot",
-            _line_of(text, "gpu is lost"),
-        )
+        says = "the driver cannot reach a GPU any more: GPU is lost"
+        found.proves("gpu-fell-off-bus", says, _line_of(text, "gpu is lost"), way="reboot")
     for one in REFUSALS:
-        if one.remedy is not None and one.phrase in low:
-            yield Fault(one.cause, one.says, one.remedy, _line_of(text, one.phrase))
+        if one.of_paste and one.phrase in low:
+            found.proves(one.cause, one.says, _line_of(text, one.phrase), way=one.way)
             return
 
 
@@ -61,23 +55,22 @@ def _line_of(text: str, phrase: str) -> tuple[int, ...]:
 
 
 def read(text: str) -> Reading | None:
-    wrong = list(failures(text))
-    head = HEAD.search(text)
-    if head is None:
-        return Reading("nvidia-smi", tuple(wrong)) if wrong else None
-    gpus: list[dict[str, str]] = []
-    lines: list[int] = []
+    found = Reading()
+    failures(text, found)
+    if HEAD.search(text) is None:
+        return found if found.faults else None
+    gpus: list[TableRow] = []
     processes: list[tuple[int, re.Match[str]]] = []
     for at, line in numbered(text):
         if first := FIRST.match(line.strip()):
-            gpus.append(first.groupdict())
-            lines.append(at)
+            gpus.append((at, first.groupdict()))
         elif gpus and (second := SECOND.match(line.strip())):
-            gpus[-1] |= second.groupdict()
+            gpus[-1][1].update(second.groupdict())
         elif process := PROCESS.match(line.strip()):
             processes.append((at, process))
-    faults = [*wrong, *_faults(gpus, lines)]
-    return Reading("nvidia-smi", tuple(faults), tuple(_supports(gpus, lines, processes)), _unknown(text, gpus))
+    found.unknown = _unknown(text, [gpu for _, gpu in gpus])
+    _judge(gpus, processes, found)
+    return found
 
 
 def _unknown(text: str, gpus: list[dict[str, str]]) -> str:
@@ -97,65 +90,31 @@ def _unknown(text: str, gpus: list[dict[str, str]]) -> str:
     return "" if re.search(r"^[ \t]*\+[-=+]+\+", after, re.MULTILINE) else f"the table has no end: {CUT}"
 
 
-def _faults(gpus: list[dict[str, str]], lines: list[int]) -> Iterator[Fault]:
-    bad = [
-        (gpu["index"], gpu["ecc"], at)
-        for gpu, at in zip(gpus, lines, strict=True)
-        if gpu["ecc"].isdecimal() and int(gpu["ecc"])
-    ]
+TableRow = tuple[int, dict[str, str]]
+"""The line that a GPU begins on, and the words of both of its lines."""
+
+
+def _judge(gpus: Sequence[TableRow], processes: Sequence[tuple[int, re.Match[str]]], found: Reading) -> None:
+    bad = [(at, gpu) for at, gpu in gpus if gpu["ecc"].isdecimal() and int(gpu["ecc"])]
     if bad:
-        numbers = ",".join(index for index, _, _ in bad)
-        says = (
-            f"GPU {numbers} has had uncorrectable memory errors since the driver was loaded "
-            f"({', '.join(count for _, count, _ in bad)})"
-        )
-        yield Fault(
-            "gpu-ecc-uncorrectable",
-            says,
-            f"sudo nvidia-smi --gpu-reset -i {word(numbers)}   # when nothing runs on it",
-            tuple(at for _, _, at in bad),
-        )
-    closed = [
-        (gpu["index"], at)
-        for gpu, at in zip(gpus, lines, strict=True)
-        if gpu.get("compute") in ("Prohibited", "Prohib.")
-    ]
-    if closed:
-        numbers = ",".join(index for index, _ in closed)
+        numbers, lines = _numbers(bad)
+        counts = ", ".join(gpu["ecc"] for _, gpu in bad)
+        says = f"GPU {numbers} has had uncorrectable memory errors since the driver was loaded ({counts})"
+        found.proves("gpu-ecc-uncorrectable", says, lines, way="ecc", indices=word(numbers))
+    if closed := [(at + 1, gpu) for at, gpu in gpus if gpu.get("compute") in ("Prohibited", "Prohib.")]:
+        numbers, lines = _numbers(closed)
         says = f"GPU {numbers} is in compute mode Prohibited: no program may use it"
-        yield Fault(
-            "gpu-busy", says, f"sudo nvidia-smi -i {word(numbers)} -c DEFAULT", tuple(at + 1 for _, at in closed)
-        )
-
-
-def _supports(
-    gpus: list[dict[str, str]], lines: list[int], processes: list[tuple[int, re.Match[str]]]
-) -> Iterator[Support]:
-    alone = [(gpu["index"], at + 1) for gpu, at in zip(gpus, lines, strict=True) if gpu.get("compute") == "E. Process"]
-    if alone:
-        numbers = ",".join(index for index, _ in alone)
+        found.proves("gpu-busy", says, lines, way="prohibited", indices=word(numbers))
+    if alone := [(at + 1, gpu) for at, gpu in gpus if gpu.get("compute") == "E. Process"]:
+        numbers, lines = _numbers(alone)
         says = f"GPU {numbers} is in compute mode Exclusive Process: a second process is turned away"
-        yield Support(
-            ("gpu-busy", "duplicate-gpu"),
-            says,
-            tuple(at for _, at in alone[:4]),
-            f"sudo nvidia-smi -i {word(numbers)} -c DEFAULT   # or one rank a GPU",
-        )
-    held = [(at, found) for at, found in processes if "C" in found["kind"]]
-    if held:
-        told = "; ".join(
+        found.explains("gpu-busy", says, lines[:4], also=("duplicate-gpu",), way="prohibited", indices=word(numbers))
+    if held := [(at, one) for at, one in processes if "C" in one["kind"]]:
+        says = "; ".join(
             f"GPU {one['gpu']}: {one['program']} (pid {one['pid']}) holds {one['mib']}" for _, one in held[:4]
         )
-        yield Support(("gpu-out-of-memory", "gpu-busy"), told, tuple(at for at, _ in held[:4]))
+        found.explains("gpu-out-of-memory", says, [at for at, _ in held[:4]], also=("gpu-busy",))
 
 
-TOOL = Tool(
-    "nvidia-smi",
-    r"(?:sudo )?nvidia-smi(?:\.exe)?(?: -i \S+)?\s*\Z",
-    r"\|\s*NVIDIA-SMI \d|\+-{40,}|Unable to determine the device handle|NVIDIA-SMI has failed"
-    r"|Failed to initialize NVML|No devices (?:were )?found|NVIDIA-SMI couldn't|\w{3} \w{3} +\d+ [\d:]+ \d{4}\s*\Z",
-    r"\||\+[-=]|\w{3} \w{3} +\d+ [\d:]+ \d{4}|\s*$|Unable to determine"
-    r"|\s?(?:the system|Make sure|NVML library)|NVIDIA-SMI|Failed to|No devices",
-    ("NVIDIA-SMI", "the device handle", "initialize NVML", "No devices"),
-    read,
-)
+def _numbers(gpus: Sequence[TableRow]) -> tuple[str, list[int]]:
+    return ",".join(gpu["index"] for _, gpu in gpus), [at for at, _ in gpus]

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from runbook.firewall import iptables, nft
 from runbook.firewall.evaluate import Base, Flow, packet, walk
 from runbook.firewall.front_ends import FirewalldZone, firewalld_runs, parse_ufw, parse_zones
-from runbook.model.command_quoting import NFT_BY_HAND, nft_words, word
-from runbook.parsers.tool_reading import CUT, Reading, Support, Tool, numbered
+from runbook.model.command_quoting import nft_words, word
+from runbook.parsers.tool_reading import CUT, Reading, numbered
 
-BLOCKED = ("firewall-drop", "firewall-reject", "data-ports-blocked")
+ALSO = ("firewall-reject", "data-ports-blocked")
 FOREIGN = Flow("198.51.100.23", "203.0.113.9", 45_678)
 """A peer's connection to one of the ports that ranks use: an address and a port that no rule names."""
+BLOCKS = "blocks what no rule allows"
 OTHER = "an-interface"
 """One that no rule names, and that is not the loopback."""
 
@@ -36,13 +37,6 @@ def _let_in(inputs: Sequence[Base], interface: str) -> bool | None:
         return False
     return None if any(blocked is None for blocked in told) else True
 
-
-def _blocks(tool: str, why: str, lines: tuple[int, ...], remedy: str) -> tuple[Support, ...]:
-    return (Support(BLOCKED, f"{tool} blocks what no rule allows: {why}", lines or (1,), remedy),)
-
-
-ALLOW_IPTABLES = "sudo iptables -I INPUT -p tcp -s PEER --dport PORT -j ACCEPT   # both ways, and on every node"
-ALLOW_NFT = "sudo nft insert rule {where} ip saddr PEER tcp dport PORT accept   # both ways, and on every node"
 
 CHAIN = re.compile(r"Chain (?P<name>\S+) \((?:policy (?P<policy>\w+)|\d+ references)")
 WITH_INTERFACES = re.compile(
@@ -88,37 +82,38 @@ def iptables_list(text: str) -> Reading | None:
             refuses = refuses or at
     if not policies:
         return None
-    supports: tuple[Support, ...] = ()
+    reading = Reading.of(not unread and "INPUT" in policies)
     if policies.get("INPUT") == "DROP" or refuses:
         at = refuses or where["INPUT"]
-        supports = _blocks("iptables", text.splitlines()[at - 1].strip(), (at,), ALLOW_IPTABLES)
-    return Reading("iptables -L", (), supports, CUT if unread or "INPUT" not in policies else "")
+        says = f"iptables {BLOCKS}: {text.splitlines()[at - 1].strip()}"
+        reading.explains("firewall-drop", says, (at,), also=ALSO, way="iptables")
+    return reading
 
 
 def iptables_save(text: str) -> Reading | None:
     try:
         bases = iptables.parse(text, "iptables-legacy")
     except (ValueError, IndexError):
-        return Reading("iptables-save", unknown=CUT)
+        return Reading(CUT)
     base = next((base for base in bases if base.hook == "input" and base.table == "filter"), None)
     if base is None:
         if not bases and not re.search(r"^\*\w+|^-P ", text, re.MULTILINE):
             return None
-        return Reading("iptables-save", unknown="" if "COMMIT" in text else CUT)
+        return Reading.of("COMMIT" in text)
     rules = [rule.text for rule in base.chains[base.chain]]
     last = re.fullmatch(r"-A INPUT -j (?:REJECT|DROP)(?: --reject-with \S+)?", rules[-1] if rules else "")
     policy = re.search(r"^(?::|-P )INPUT (\w+)", text, re.MULTILINE)
-    supports: tuple[Support, ...] = ()
+    reading = Reading.of(text.count("COMMIT") == len(re.findall(r"^\*", text, re.MULTILINE)))
     if _ephemeral(bases) is False:
         why = rules[-1] if last else f"policy {policy[1] if policy else 'DROP'}"
-        lines = tuple(
+        lines = [
             at
             for at, line in numbered(text)
             if line.strip() == why or (not last and line.startswith((":INPUT", "-P INPUT")))
-        )
-        supports = _blocks("iptables", why, lines[:2], ALLOW_IPTABLES)
-    whole = text.count("COMMIT") == len(re.findall(r"^\*", text, re.MULTILINE))
-    return Reading("iptables-save", (), supports, "" if whole else CUT)
+        ]
+        says = f"iptables {BLOCKS}: {why}"
+        reading.explains("firewall-drop", says, lines[:2] or [1], also=ALSO, way="iptables")
+    return reading
 
 
 def nft_json(text: str) -> Reading | None:
@@ -127,14 +122,15 @@ def nft_json(text: str) -> Reading | None:
     try:
         bases = nft.parse(text)
     except nft.UnreadableRulesetError:
-        return Reading("nft", unknown=CUT)
+        return Reading(CUT)
     first = next((base for base in bases if base.hook == "input"), None)
-    if first is None or _ephemeral(bases) is not False:
-        return Reading("nft")
-    place = (first.family, first.table, first.chain)
-    words = nft_words(*place)
-    remedy = NFT_BY_HAND if words is None else ALLOW_NFT.format(where=words)
-    return Reading("nft", (), _blocks("nft", f"chain {' '.join(place)}", (1,), remedy))
+    reading = Reading()
+    if first is not None and _ephemeral(bases) is False:
+        place = (first.family, first.table, first.chain)
+        says, words = f"nft {BLOCKS}: chain {' '.join(place)}", nft_words(*place)
+        way = "nft" if words else "nft-by-hand"
+        reading.explains("firewall-drop", says, (1,), also=ALSO, way=way, where=words)
+    return reading
 
 
 BASE = re.compile(r"\s*type (?P<kind>\w+) hook (?P<hook>\w+) .*?policy (?P<policy>\w+);")
@@ -147,7 +143,8 @@ def nft_text(text: str) -> Reading | None:
     if text.strip() and not re.search(r"^[ \t]*table \w+ \S+ \{", text, re.MULTILINE):
         return None
     policy, hook, rules = "", "", []
-    at_policy, table, chain, where = 0, "", "", ""
+    at_policy, table, chain = 0, "", ""
+    where: str | None = None
     for at, line in numbered(text):
         if opened := re.match(r"\s*table (\w+ \S+) \{", line):
             table = opened[1]
@@ -156,7 +153,7 @@ def nft_text(text: str) -> Reading | None:
         elif base := BASE.match(line):
             hook = base["hook"] if base["kind"] == "filter" else ""
             if hook == "input" and policy != "drop":
-                policy, at_policy, where = base["policy"], at, f"{table} {chain}"
+                policy, at_policy, where = base["policy"], at, nft_words(*table.split(), chain)
         elif hook == "input" and line.strip() not in ("", "}"):
             rules.append((at, re.sub(r'(?:(?<!\s)\s+)?comment ".{0,300}"', "", line.strip())))
     wide = [
@@ -166,12 +163,12 @@ def nft_text(text: str) -> Reading | None:
         and not re.match(r"tcp dport \d+ |udp |ip6? protocol icmp|icmp|iif\w* \"?lo\"?|ct state \{? ?established", rule)
     ]
     rejecting = [(at, rule) for at, rule in rules if re.match(r"(?:counter [\w ]*?)?(?:drop|reject\b.*)$", rule)]
-    supports: tuple[Support, ...] = ()
+    reading = Reading.of(text.count("{") == text.count("}"))
     if (policy == "drop" or rejecting) and not wide:
         at, why = rejecting[0] if rejecting else (at_policy, "policy drop")
-        supports = _blocks("nft", why, (at,), ALLOW_NFT.format(where=where))
-    whole = text.count("{") == text.count("}")
-    return Reading("nft", (), supports, "" if whole else CUT)
+        way = "nft" if where else "nft-by-hand"
+        reading.explains("firewall-drop", f"nft {BLOCKS}: {why}", (at,), also=ALSO, way=way, where=where)
+    return reading
 
 
 def ufw_status(text: str) -> Reading | None:
@@ -189,14 +186,14 @@ def ufw_status(text: str) -> Reading | None:
         to for to in open_ if to == "Anywhere" or any(_wide(part) for part in re.findall(r"[\d:]+", to.split("/")[0]))
     ]
     allowed = not status.active or status.incoming == "allow" or bool(wide)
-    supports: tuple[Support, ...] = ()
-    if not allowed:
-        lines = tuple(at for at, line in numbered(text) if line.startswith(("Status:", "Default:")))
-        remedy = "sudo ufw allow from PEER to any port 1024:65535 proto tcp   # on every node, for each of the others"
-        supports = _blocks("ufw", f"{status.incoming or 'deny'} (incoming)", lines, remedy)
     rows = [line for line in text.splitlines() if re.search(r"\b(?:ALLOW|DENY|REJECT|LIMIT)\b", line)]
-    whole = len(rows) == len(status.rules) and (not status.active or status.incoming is not None or bool(rows))
-    return Reading("ufw", (), supports, "" if whole else CUT)
+    told = not status.active or status.incoming is not None or bool(rows)
+    reading = Reading.of(len(rows) == len(status.rules) and told)
+    if not allowed:
+        lines = [at for at, line in numbered(text) if line.startswith(("Status:", "Default:"))] or [1]
+        says = f"ufw {BLOCKS}: {status.incoming or 'deny'} (incoming)"
+        reading.explains("firewall-drop", says, lines, also=ALSO, way="ufw")
+    return reading
 
 
 def _wide(ports: str) -> bool:
@@ -206,76 +203,24 @@ def _wide(ports: str) -> bool:
 
 def firewall_cmd(text: str) -> Reading | None:
     if re.search(r"firewall-cmd: (?:command )?not found", text):
-        return Reading("firewalld", unknown="firewall-cmd is not installed")
+        return Reading("firewall-cmd is not installed")
     if re.search(r"^(?:FirewallD is not running|not running)\s*$", text.strip()) or firewalld_runs(text):
-        return Reading("firewalld")
+        return Reading()
     zones = parse_zones(text).zones
     if not zones:
         return None
     active = [zone for zone in zones if zone.active]
     closed = [zone for zone in active if zone.interfaces and not _lets_in(zone)]
-    supports: tuple[Support, ...] = ()
+    blocks = [block for block in re.split(r"\n(?=\S)", text.strip("\n")) if "target:" in block]
+    reading = Reading.of(bool(active) and all("rich rules" in block for block in blocks))
     if closed:
         zone = closed[0]
         at = next((at for at, line in numbered(text) if line.startswith(zone.name)), 1)
-        remedy = (
-            f'sudo firewall-cmd --permanent --zone={word(zone.name)} --add-rich-rule=\'rule family="ipv4" source '
-            'address="PEER" accept\' && sudo firewall-cmd --reload'
-        )
-        supports = _blocks(
-            "firewalld", f"zone {zone.name} of {', '.join(zone.interfaces)}, target {zone.target}", (at,), remedy
-        )
-    whole = bool(active) and all(
-        "rich rules" in block for block in re.split(r"\n(?=\S)", text.strip("\n")) if "target:" in block
-    )
-    return Reading("firewalld", (), supports, "" if whole else CUT)
+        says = f"firewalld {BLOCKS}: zone {zone.name} of {', '.join(zone.interfaces)}, target {zone.target}"
+        reading.explains("firewall-drop", says, (at,), also=ALSO, way="firewalld", zone=word(zone.name))
+    return reading
 
 
 def _lets_in(zone: FirewalldZone) -> bool:
     spans = [port.partition("/") for port in zone.ports]
     return zone.target == "ACCEPT" or any(kind == "tcp" and _wide(span.replace("-", ":")) for span, _, kind in spans)
-
-
-TOOLS = (
-    Tool(
-        "iptables -L",
-        r"(?:sudo )?ip6?tables(?:-legacy|-nft)? .*(?:-\w*L|--list)\b",
-        r"Chain \S+ \((?:policy \w+|\d+ references)",
-        r"Chain |\s*(?:num|pkts|target)\s|\s*$|\s*(?:\d+\s+)*\S+\s+(?:all|tcp|udp|icmp|\d+)\s|\s*\d+[KMG]?\s",
-        ("prot opt",),
-        iptables_list,
-    ),
-    Tool(
-        "iptables-save",
-        r"(?:sudo )?ip6?tables(?:-legacy|-nft)?(?:-save| .*-\w*S)\b",
-        r"# Generated by ip6?tables|-P (?:INPUT|FORWARD|OUTPUT) |\*(?:filter|nat|mangle|raw|security)\s*\Z",
-        r"#|\*|:|-[APN] |COMMIT|\[\d+:\d+\] |\s*$",
-        ("Generated by ip", "-P INPUT", "*filter", "-P OUTPUT"),
-        iptables_save,
-    ),
-    Tool(
-        "nft",
-        r"(?:sudo )?nft (?:-\S+ )*list (?:ruleset|table)",
-        r"table (?:ip|ip6|inet|arp|bridge|netdev) \S+ \{|\{\"nftables\":",
-        r"table |\t|\}|\s*$|\{\"nftables|# Warning|    ",
-        ("table inet", "table ip", "table arp", "table bridge", "table netdev", '"nftables"'),
-        nft_text,
-    ),
-    Tool(
-        "ufw",
-        r"(?:sudo )?ufw status",
-        r"Status: (?:active|inactive)\s*\Z",
-        r"Status:|Logging:|Default:|New profiles:|To  |--|\[ ?\d+\]|\s|.*\b(?:ALLOW|DENY|REJECT|LIMIT)\b",
-        ("Status: ",),
-        ufw_status,
-    ),
-    Tool(
-        "firewalld",
-        r"(?:sudo )?firewall-cmd\b",
-        r"FirewallD is not running\s*\Z|-?(?:bash|sh|zsh): (?:line \d+: )?firewall-cmd: (?:command )?not found"
-        r"|[\w-]+(?: \((?:active|default)[^)]*\))?\s*\n\s+target: ",
-        r"\s|[\w-]+(?: \([^)]*\))?\s*$|FirewallD",
-        ("target: ", "irewallD", "firewall-cmd"),
-        firewall_cmd,
-    ),
-)

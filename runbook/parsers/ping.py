@@ -10,7 +10,7 @@ from typing import Literal
 
 from runbook.causes.catalogue import Confidence
 from runbook.model.command_quoting import powershell_word, word
-from runbook.parsers.tool_reading import CUT, Fault, Reading, Tool
+from runbook.parsers.tool_reading import CUT, Fault, Reading
 
 HEAD = re.compile(
     r"^PING (?P<target>\S*?) ?\((?P<ip>[^)]*)\)(?: from \S+ (?:[^\s:]+)?:?)?(?:.*? "
@@ -46,14 +46,14 @@ def read(text: str) -> Reading | None:
     if len(starts) < 2:
         return _read_one(text)
     told = [_one_of_several(text, at, end) for at, end in pairwise([*starts, len(text)])]
-    faults = [fault for one in told for fault in one.faults]
+    found = Reading(next((one.unknown for one in told if one.unknown), ""))
     if (large := _only_large_vanish(told)) is not None:
         says = f"{large.target} answers small packets, and none of {large.size} bytes"
-        remedy = (
-            f"tracepath -n {word(large.target)}   # where the MTU shrinks; then one MTU on every interface of the way"
-        )
-        faults = [Fault("mtu-blackhole", says, remedy, large.faults[0].lines, "medium")]
-    return Reading("ping", tuple(faults), (), next((one.unknown for one in told if one.unknown), ""))
+        lines = large.faults[0].lines
+        found.proves("mtu-blackhole", says, lines, "medium", way="path", target=word(large.target))
+    else:
+        found.faults = [fault for one in told for fault in one.faults]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +63,19 @@ class _Ping:
     target: str
     size: int
     answered: bool
-    faults: tuple[Fault, ...]
+    faults: list[Fault]
     unknown: str
 
 
 def _one_of_several(text: str, start: int, end: int) -> _Ping:
     above, own = _line(text, start) - 1, text[start:end]
-    head, summary, reading = HEAD.search(own), SUMMARY.search(own), _read_one(own)
+    head, summary, reading = HEAD.search(own), SUMMARY.search(own), _read_one(own) or Reading()
     return _Ping(
         head["target"] if head else "",
         int(head["size"] or 0) if head else 0,
         summary is not None and int(summary["received"]) > 0 and not REFUSED.search(own),
-        tuple(replace(fault, lines=tuple(at + above for at in fault.lines)) for fault in reading.faults)
-        if reading
-        else (),
-        reading.unknown if reading else "",
+        [replace(fault, lines=tuple(at + above for at in fault.lines)) for fault in reading.faults],
+        reading.unknown,
     )
 
 
@@ -93,29 +91,25 @@ def _read_one(text: str) -> Reading | None:
     if not head and not summary and not refused:
         return windows(text)
     target = (head["target"] or head["ip"]) if head else "the peer"
+    found = Reading()
     if refused:
-        return Reading("ping", (_refusal(text, refused, target),))
+        _refusal(text, refused, target, found)
+        return found
     if not summary:
-        return Reading("ping", unknown=f"it has no summary: {CUT}")
+        return Reading(f"it has no summary: {CUT}")
     sent, received, loss = int(summary["sent"]), int(summary["received"]), float(summary["loss"])
     why = REASON.search(text)
     told = abs(loss - (100 * (1 - received / sent) if sent else 100)) < 1.5
-    whole = sent > 0 and received <= sent and told
-    lines = (_line(text, summary.start()), *((_line(text, why.start("reason")),) if why else ()))
-    faults = _verdict(target, sent, received, loss, why["reason"] if why else "", lines)
-    return Reading("ping", faults, (), "" if whole else CUT)
-
-
-def _verdict(
-    target: str, sent: int, received: int, loss: float, reason: str, lines: tuple[int, ...]
-) -> tuple[Fault, ...]:
+    if not (sent > 0 and received <= sent and told):
+        found.unknown = CUT
+    lines = [_line(text, summary.start()), *([_line(text, why.start("reason"))] if why else ())]
     if received == 0:
-        return (_silent(target, sent, reason, lines),)
-    if loss >= LOSS and received < sent:
+        _silent(target, sent, why["reason"] if why else "", lines, found)
+    elif loss >= LOSS and received < sent:
         says = f"{target} answers {received} of {sent} echoes: {loss:g} % are lost"
-        remedy = f"ping -c 100 -i 0.2 {word(target)}   # and `ip -s link`: which interface counts errors or drops?"
-        return (Fault("packet-loss", says, remedy, lines, "high" if sent >= 10 and loss >= 5 else "medium"),)
-    return ()
+        sure: Confidence = "high" if sent >= 10 and loss >= 5 else "medium"
+        found.proves("packet-loss", says, lines, sure, way="here", target=word(target))
+    return found
 
 
 def cause_of_reason(reason: str) -> Literal["firewall-reject", "no-route"] | None:
@@ -125,61 +119,35 @@ def cause_of_reason(reason: str) -> Literal["firewall-reject", "no-route"] | Non
     return "no-route" if any(words in reason for words in NO_WAY) else None
 
 
-def _silent(target: str, sent: int, reason: str, lines: tuple[int, ...]) -> Fault:
+def _silent(target: str, sent: int, reason: str, lines: Sequence[int], found: Reading) -> None:
     cause = cause_of_reason(reason)
     if cause == "firewall-reject":
-        return Fault(
-            "firewall-reject",
-            f"{target} refuses ICMP: {reason}",
-            f"sudo nft list ruleset   # on {word(target)}: which rule rejects?",
-            lines,
-            "medium",
-        )
-    why = f": {reason}" if reason else ": no echo came back"
-    says = f"{target} answered none of {sent} echoes{why}"
-    remedy = (
-        f"ip route get {word(target)}; ip neigh show {word(target)}   # then its power, cable and address; a "
-        f"firewall may drop ICMP alone: nc -vz {word(target)} 22"
-    )
-    return Fault(
-        cause or "host-unreachable",
-        says,
-        remedy,
-        lines,
-        "high" if reason else "medium",
-    )
+        says = f"{target} refuses ICMP: {reason}"
+        found.proves("firewall-reject", says, lines, "medium", way="which-rule", target=word(target))
+        return
+    says = f"{target} answered none of {sent} echoes: {reason or 'no echo came back'}"
+    sure: Confidence = "high" if reason else "medium"
+    if cause == "no-route":
+        found.proves("no-route", says, lines, sure, way="to-target", target=word(target))
+    else:
+        found.proves("host-unreachable", says, lines, sure, way="to-target", target=word(target))
 
 
-def _refusal(text: str, refused: re.Match[str], target: str) -> Fault:
+def _refusal(text: str, refused: re.Match[str], target: str, found: Reading) -> None:
     at = (_line(text, refused.start()),)
-    name = refused["name"] or refused["bad"]
-    if name:
-        return Fault(
-            "name-unresolvable",
-            f"{name} does not resolve here",
-            f"getent hosts {word(name)}   # then /etc/hosts or the name server",
-            at,
-        )
+    if name := refused["name"] or refused["bad"]:
+        found.proves("name-unresolvable", f"{name} does not resolve here", at, way="here", name=word(name))
+        return
     why = refused["why"]
     if "too long" in why.lower():
-        return Fault(
-            "mtu-blackhole",
-            f"packets of this size do not fit the way to {target}: {why}",
-            "ip link show   # the MTU of the interface; tracepath -n shows where it shrinks",
-            at,
-            "medium",
-        )
-    if why == "Operation not permitted":
-        return Fault(
-            "firewall-drop",
-            f"a rule of this node keeps it from sending to {target}",
-            "sudo nft list ruleset   # the output hook",
-            at,
-            "medium",
-        )
-    return Fault(
-        "no-route", f"the kernel has no route to {target}: {why}", f"ip route get {word(target)}; ip route", at
-    )
+        says = f"packets of this size do not fit the way to {target}: {why}"
+        found.proves("mtu-blackhole", says, at, "medium", way="here")
+    elif why == "Operation not permitted":
+        says = f"a rule of this node keeps it from sending to {target}"
+        found.proves("firewall-drop", says, at, "medium", way="output")
+    else:
+        says = f"the kernel has no route to {target}: {why}"
+        found.proves("no-route", says, at, way="to-target", target=word(target))
 
 
 def _line(text: str, at: int) -> int:
@@ -200,49 +168,29 @@ def windows(text: str) -> Reading | None:
         r"Pinging (?P<target>\S+)(?: \[(?P<ip>[^\]]+)\])? (?:from \S+ )?with (?P<size>\d+) bytes of data", text
     )
     missing = re.search(r"Ping request could not find host (?P<name>\S+?)\. ", text)
+    found = Reading()
     if missing:
-        at = (_line(text, missing.start()),)
-        says = f"{missing['name']} does not resolve on this Windows machine"
-        return Reading("ping", (Fault("name-unresolvable", says, f"Resolve-DnsName {missing['name']}", at),))
+        says, name = f"{missing['name']} does not resolve on this Windows machine", powershell_word(missing["name"])
+        found.proves("name-unresolvable", says, (_line(text, missing.start()),), way="windows", name=name)
+        return found
     if not head:
         return None
-    target = head["target"]
+    target, typed = head["target"], powershell_word(head["target"])
     replies, failed = len(REPLY.findall(text)), list(FAILED.finditer(text))
     total = PACKETS.search(text)
-    lines = tuple(dict.fromkeys(_line(text, match.start()) for match in failed[:4]))
-    if failed and "fragmented" in failed[0][0]:
-        remedy = "netsh interface ipv4 show subinterfaces   # the MTU of the interface"
-        fault = Fault(
-            "mtu-blackhole", f"packets of {head['size']} bytes do not fit the way to {target}", remedy, lines, "medium"
-        )
-        return Reading("ping", (fault,))
-    if failed and not replies:
-        reason = failed[0][0]
+    lines = list(dict.fromkeys(_line(text, match.start()) for match in failed[:4]))
+    reason = failed[0][0] if failed else ""
+    if "fragmented" in reason:
+        says = f"packets of {head['size']} bytes do not fit the way to {target}"
+        found.proves("mtu-blackhole", says, lines, "medium", way="windows")
+    elif failed and not replies:
         cause = "no-route" if "net unreachable" in reason or "General failure" in reason else "host-unreachable"
-        remedy = (
-            f"Test-NetConnection {powershell_word(target)} -TraceRoute   # and `arp -a`: is "
-            f"{powershell_word(target)} on, and in this network?"
-        )
         sure: Confidence = "medium" if "timed out" in reason else "high"
-        return Reading("ping", (Fault(cause, f"{target} answers no echo: {reason}", remedy, lines, sure),))
-    if failed:
+        found.proves(cause, f"{target} answers no echo: {reason}", lines, sure, way="windows", computer=typed)
+    elif failed:
         sent = int(total["sent"]) if total else replies + len(failed)
         says = f"{target} answers {replies} of {sent} echoes"
-        return Reading("ping", (Fault("packet-loss", says, f"ping -n 100 {word(target)}", lines, "medium"),))
-    whole = total is not None and replies == int(total["sent"]) == int(total["received"]) > 0
-    return Reading("ping", unknown="" if whole else CUT)
-
-
-TOOLS = (
-    Tool(
-        "ping",
-        r"ping6?(?:\.exe)?\b",
-        r"PING \S* ?\(|WARNING: pinging broadcast|Pinging \S+ .*with \d+ bytes of data"
-        r"|Ping request could not find host",
-        r"PING |\d+ bytes from |From |Request timeout|Vr HL|\s*4  5 |---|\d+ packets transmitted|rtt "
-        r"|round-trip |pipe |Pinging |Reply from |Request timed out|Destination |General failure|PING: "
-        r"|Ping statistics for|Approximate round|\s+Packets: |\s+Minimum = |\s*$|WARNING: |ping: ",
-        ("PING ", "Pinging ", "Ping request"),
-        read,
-    ),
-)
+        found.proves("packet-loss", says, lines, "medium", way="windows", target=typed)
+    elif total is None or not replies == int(total["sent"]) == int(total["received"]) > 0:
+        found.unknown = CUT
+    return found

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 
+from runbook.causes.catalogue import Confidence
 from runbook.model.command_quoting import word
-from runbook.parsers.ibstat import START_SUBNET_MANAGER, Port, PortCause, as_state
-from runbook.parsers.tool_reading import CUT, Fault, Reading, Tool, numbered, some
+from runbook.parsers.ibstat import Port, PortCause, as_state
+from runbook.parsers.tool_reading import Reading, numbered, some
 
 LINK_STATES = {"Down": "down", "Initialize": "initializing", "Armed": "armed", "Active": "active"}
 """Of ibportstate, in the words of ibstat."""
@@ -24,59 +25,28 @@ def port_info(text: str) -> Reading | None:
         return None
     state, at = found.get("LinkState", ("", 0))
     physical, physical_at = found.get("PhysLinkState", ("", 0))
+    active, active_at = found.get("LinkWidthActive", ("", 0))
+    widths = [int(width) for width in re.findall(r"(?<!\d)(\d+)X", found.get("LinkWidthSupported", ("", 0))[0])]
+    known = state in LINK_STATES and bool(physical) and (state != "Active" or physical == "LinkUp")
+    told = bool(re.fullmatch(r"\d+X", active) and widths) and "LinkSpeedActive" in found
     port = re.search(r"Port info: .{0,300}?Lid (\d+) port (\d+)", text)
     where = f"port {port[2]} of LID {port[1]}" if port else "the port"
-    faults = []
-    lines = tuple(line for line in (at, physical_at) if line)
+    reading = Reading.of(known and told)
+    lines = [line for line in (at, physical_at) if line]
     cause = Port("", 0, LINK_STATES.get(state, ""), as_state(physical), None, "InfiniBand").cause
+    lanes = re.match(r"(\d+)X", active)
     if cause == "ib-port-initializing":
         says = f"{where} is {state}: the link is up, and no subnet manager has set it up"
-        faults.append(
-            Fault(
-                "ib-port-initializing",
-                says,
-                "sudo systemctl start opensm   # on one node, or the one in the switch",
-                lines,
-            )
-        )
+        reading.proves("ib-port-initializing", says, lines, way="live")
     elif state in LINK_STATES and state != "Active":
         trains = "PortInfo set" in text and physical == "Polling"
-        says = f"{where} is {state} ({physical})" + (
-            ": right after it was enabled it may still be training" if trains else ""
-        )
-        remedy = (
-            "enable it at this end (`sudo ibportstate LID PORT enable`), look at the cable and the switch port "
-            "(`sudo iblinkinfo`)"
-        )
-        faults.append(Fault("ib-port-not-active", says, remedy, lines, "medium" if trains else "high"))
-    elif state == "Active" and (narrow := _narrow(found)):
-        remedy = "a bad cable or transceiver trains narrower: `sudo iblinkinfo` shows both ends; reseat or replace it"
-        faults.append(Fault("ib-rate-low", f"{where} {narrow}", remedy, (found["LinkWidthActive"][1],), "medium"))
-    widths = re.fullmatch(r"\d+X", found.get("LinkWidthActive", ("", 0))[0]) and re.search(
-        r"(?<!\d)\d+X", found.get("LinkWidthSupported", ("", 0))[0]
-    )
-    whole = state in LINK_STATES and bool(physical) and bool(widths) and "LinkSpeedActive" in found
-    if state == "Active" and physical != "LinkUp":
-        whole = False
-    return Reading("ibportstate", tuple(faults), (), "" if whole else CUT)
-
-
-def _narrow(found: dict[str, tuple[str, int]]) -> str:
-    widths = [int(width) for width in re.findall(r"(?<!\d)(\d+)X", found.get("LinkWidthSupported", ("", 0))[0])]
-    active = re.match(r"(\d+)X", found.get("LinkWidthActive", ("", 0))[0])
-    if active and widths and int(active[1]) < max(widths):
-        return f"runs over {active[1]} lane{'s' * (active[1] != '1')} of {max(widths)}"
-    return ""
-
-
-PORT_INFO = Tool(
-    "ibportstate",
-    r"ibportstate\b",
-    r"(?:CA/RT|Switch|# Port|CA)?\s*(?:PortInfo|# Port info|# Port info:).*|\s*LinkState:\.+",
-    r"(?:#|After|Initial|Peer|CA/RT|Switch|\s*\w+:\.+)",
-    ("PhysLinkState:", "LinkState:", "Port info"),
-    port_info,
-)
+        says = f"{where} is {state} ({physical})"
+        says += ": right after it was enabled it may still be training" if trains else ""
+        reading.proves("ib-port-not-active", says, lines, "medium" if trains else "high", way="by-lid")
+    elif state == "Active" and lanes and int(lanes[1]) < max(widths, default=0):
+        says = f"{where} runs over {lanes[1]} lane{'s' * (lanes[1] != '1')} of {max(widths)}"
+        reading.proves("ib-rate-low", says, (active_at,), "medium", way="narrow")
+    return reading
 
 
 LINK = re.compile(
@@ -94,24 +64,19 @@ def links(text: str) -> Reading | None:
     causes = [(at, link, _cause(link)) for at, link in found]
     down = [(at, link) for at, link, cause in causes if cause == "ib-port-not-active"]
     waiting = [(at, link) for at, link, cause in causes if cause == "ib-port-initializing"]
-    up = [link for _, link in found if link["state"] == "ACTIVE" and link["physical"] == "LINK_UP"]
-    faults = []
+    up = sum(link["state"] == "ACTIVE" and link["physical"] == "LINK_UP" for _, link in found)
+    reading = Reading.of(len(found) == len(lines) and up + len(down) + len(waiting) == len(found))
     if down:
+        sure: Confidence = "medium" if up else "high"
         first = down[0][1]
-        names = [f"{link['hca']}/{link['port']} is {link['state']} ({link['physical']})" for _, link in down]
-        remedy = (
-            f"sudo rdma link show {word(first['hca'])}/{word(first['port'])}   # then its cable, its switch port, and "
-            "`sudo ip link set INTERFACE up`"
-        )
-        faults.append(
-            Fault("ib-port-not-active", some(names), remedy, tuple(at for at, _ in down), "medium" if up else "high")
-        )
+        says = some([f"{link['hca']}/{link['port']} is {link['state']} ({link['physical']})" for _, link in down])
+        at, hca, number = [at for at, _ in down], word(first["hca"]), word(first["port"])
+        reading.proves("ib-port-not-active", says, at, sure, way="ethernet-here", hca=hca, number=number)
     if waiting:
-        names = [f"{link['hca']}/{link['port']}" for _, link in waiting]
-        says = f"{some(names)}: the link is up, and no subnet manager has set it up"
-        faults.append(Fault("ib-port-initializing", says, START_SUBNET_MANAGER, tuple(at for at, _ in waiting)))
-    whole = len(found) == len(lines) and len(up) + len(down) + len(waiting) == len(found)
-    return Reading("rdma link", tuple(faults), (), "" if whole else CUT)
+        names = some([f"{link['hca']}/{link['port']}" for _, link in waiting])
+        says = f"{names}: the link is up, and no subnet manager has set it up"
+        reading.proves("ib-port-initializing", says, [at for at, _ in waiting], way="live")
+    return reading
 
 
 def _cause(link: re.Match[str]) -> PortCause | None:
@@ -122,16 +87,6 @@ def _cause(link: re.Match[str]) -> PortCause | None:
     physical = as_state(link["physical"].replace("_", ""))
     layer = "Ethernet" if ethernet else "InfiniBand"
     return Port(link["hca"], int(link["port"]), as_state(link["state"]), physical, None, layer).cause
-
-
-LINKS = Tool(
-    "rdma link",
-    r"rdma (?:-\S+ )*link\b",
-    r"(?:link |\d+/\d+: )\S+/\d+:? .*\bstate \w+ physical_state",
-    r"(?:link |\d+/\d+: )\S+/\d+",
-    ("physical_state",),
-    links,
-)
 
 
 ERRORS = {
@@ -145,7 +100,7 @@ ERRORS = {
     "ExcessiveBufferOverrunErrors": "overruns of a buffer",
 }
 OTHER_COUNTERS = ("VL15Dropped", "PortXmitWait", "PortRcvConstraintErrors", "PortXmitConstraintErrors")
-FULL = (15, 255, 65535, 2**32 - 1)
+FULL = (65535, 2**32 - 1)
 LARGEST = {
     "LinkErrorRecoveryCounter": 255,
     "LinkDownedCounter": 255,
@@ -172,9 +127,8 @@ def counters_of_port(text: str) -> Reading | None:
             counters[OLD_NAMES.get(field[1], field[1])] = (int(field[2]), at)
     if not head and not set(ERRORS) & set(counters):
         return None
+    reading = Reading.of(set(ERRORS) <= set(counters) and any(name in counters for name in OTHER_COUNTERS))
     wrong = {name: counters[name] for name in ERRORS if counters.get(name, (0, 0))[0]}
-    whole = set(ERRORS) <= set(counters) and any(name in counters for name in OTHER_COUNTERS)
-    faults: tuple[Fault, ...] = ()
     if wrong:
         where = f"port {head[2]} of LID {head[1]}" if head else "the port"
         told = [
@@ -182,23 +136,10 @@ def counters_of_port(text: str) -> Reading | None:
             f"({name}{', its largest value: it counts no further' if _full(name, count) else ''})"
             for name, (count, _) in wrong.items()
         ]
-        faults = (
-            Fault(
-                "ib-port-not-active",
-                f"{where} has counted {some(told, 4)} since its counters were last reset",
-                "`sudo perfquery -R` resets them; read them again under load: what grows then is "
-                "a bad cable, transceiver or port",
-                tuple(at for _, at in wrong.values()),
-                "low",
-            ),
-        )
-    return Reading("perfquery", faults, (), "" if whole else CUT)
+        says = f"{where} has counted {some(told, 4)} since its counters were last reset"
+        reading.proves("ib-port-not-active", says, [at for _, at in wrong.values()], "low", way="counters")
+    return reading
 
 
 def _full(name: str, count: int) -> bool:
-    return count == LARGEST.get(name, 65535) or count in FULL[2:]
-
-
-COUNTERS = Tool(
-    "perfquery", r"perfquery\b", r"# Port (?:extended )?counters:", r"#|\s*\w+:\.+", ("# Port ",), counters_of_port
-)
+    return count == LARGEST.get(name) or count in FULL

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
-from runbook.causes.catalogue import Confidence
+from runbook.causes.catalogue import Confidence, mend
+
+CUT = "it is cut, or of a version that is not known here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,7 @@ class Fault:
     says: str
     remedy: str
     lines: tuple[int, ...]
-    confidence: Confidence = "high"
+    confidence: Confidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,41 +32,58 @@ class Support:
     causes: tuple[str, ...]
     says: str
     lines: tuple[int, ...]
-    remedy: str = ""
+    remedy: str
     about: str = ""
     ports: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reading:
-    """`unknown` says why this proves no health: it is cut, in another language, of an unknown version."""
+    """`unknown` says why this proves no health: it is cut, in another language, of an unknown version.
+    `tool` is set by the caller, which knows the tool."""
 
-    tool: str
-    faults: tuple[Fault, ...] = ()
-    supports: tuple[Support, ...] = ()
     unknown: str = ""
+    tool: str = ""
+    faults: list[Fault] = field(default_factory=list)
+    supports: list[Support] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, whole: bool) -> Reading:
+        """`whole`: every line was read, and none is missing."""
+        return cls("" if whole else CUT)
 
     @property
     def healthy(self) -> bool:
         return not self.faults and not self.unknown
 
+    def proves(
+        self,
+        cause: str,
+        says: str,
+        lines: Iterable[int],
+        confidence: Confidence = "high",
+        *,
+        way: str,
+        **fields: object,
+    ) -> None:
+        """A fault, whose remedy stands on the page of its cause."""
+        self.faults.append(Fault(cause, says, mend(cause, way, **fields), tuple(lines), confidence))
 
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """How an output is recognised, and what reads it.
-
-    `command` matches the words that were typed; `start` the line that its output begins with, `line` any line of it
-    (both are matched from a line's first column). `keys`: a text without any of them holds no `start`. `log`: what it
-    prints is a log, which is read as one besides.
-    """
-
-    name: str
-    command: str
-    start: str
-    line: str
-    keys: tuple[str, ...]
-    read: Callable[[str], Reading | None]
-    log: bool = False
+    def explains(
+        self,
+        cause: str,
+        says: str,
+        lines: Iterable[int],
+        *,
+        also: tuple[str, ...] = (),
+        about: str = "",
+        ports: tuple[int, int] | None = None,
+        way: str = "",
+        **fields: object,
+    ) -> None:
+        """A cause, and the others `also`. Without a `way` their own remedies hold."""
+        remedy = mend(cause, way, **fields) if way else ""
+        self.supports.append(Support((cause, *also), says, tuple(lines), remedy, about, ports))
 
 
 def numbered(text: str) -> Iterator[tuple[int, str]]:
@@ -91,18 +110,11 @@ def number(text: str) -> float | None:
 def yes(text: str | None) -> bool | None:
     """`yes`, `True`, `active`, `on`: true; their contraries: false; anything else is not known."""
     word = (text or "").strip().lower()
-    return (
-        True
-        if word in ("yes", "true", "on", "active")
-        else False
-        if word in ("no", "false", "off", "inactive")
-        else None
-    )
+    if word in ("yes", "true", "on", "active"):
+        return True
+    return False if word in ("no", "false", "off", "inactive") else None
 
 
 def some(items: list[str], most: int = 6) -> str:
     """A few of them, for a sentence."""
     return ", ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")
-
-
-CUT = "it is cut, or of a version that is not known here"

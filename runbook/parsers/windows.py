@@ -6,12 +6,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from runbook.model.command_quoting import netsh_name, powershell_word
-from runbook.parsers.tool_reading import CUT, Fault, Reading, Support, Tool, numbered
+from runbook.parsers.tool_reading import Reading, numbered
 
-BLOCKED = ("firewall-drop", "firewall-reject", "data-ports-blocked", "master-not-listening")
-ALLOW = (
-    'netsh advfirewall firewall add rule name="training" dir=in action=allow protocol=TCP localport=PORT remoteip=PEER'
-)
+ALSO = ("firewall-reject", "data-ports-blocked", "master-not-listening")
 Block = dict[str, tuple[str, int]]
 
 
@@ -60,11 +57,18 @@ def netsh_profiles(text: str) -> Reading | None:
         for name, one in profiles.items()
         if one.get("state") == "ON" and one.get("inbound", "").startswith("Block")
     ]
-    supports: tuple[Support, ...] = ()
-    if closed:
-        says = f"Windows' firewall is on ({', '.join(closed)}) and blocks every incoming connection that no rule allows"
-        supports = (Support(BLOCKED, says, tuple(where[name] for name in closed), ALLOW),)
-    return Reading("netsh advfirewall", (), supports, "" if whole else CUT)
+    return _closed({name: where[name] for name in closed}, whole)
+
+
+def _closed(profiles: Mapping[str, int], whole: bool) -> Reading:
+    """Profiles that let nothing in by themselves, each with the line that says so."""
+    reading = Reading.of(whole)
+    if profiles:
+        says = (
+            f"Windows' firewall is on ({', '.join(profiles)}) and blocks every incoming connection that no rule allows"
+        )
+        reading.explains("firewall-drop", says, profiles.values(), also=ALSO, way="windows")
+    return reading
 
 
 def netsh_rules(text: str) -> Reading | None:
@@ -75,16 +79,16 @@ def netsh_rules(text: str) -> Reading | None:
         _value(one, "Enabled") in ("Yes", "No") and _value(one, "Direction") in ("In", "Out") and _value(one, "Action")
         for one in rules
     )
-    return Reading("netsh advfirewall", (), _blocking(rules, "Rule Name", "Yes", "In"), "" if whole else CUT)
+    return _blocking(rules, "Rule Name", "Yes", "In", whole)
 
 
 def _value(rule: Mapping[str, tuple[str, int]], name: str) -> str:
     return rule.get(name, ("", 0))[0]
 
 
-def _blocking(rules: Sequence[Block], name: str, on: str, inbound: str) -> tuple[Support, ...]:
+def _blocking(rules: Sequence[Block], name: str, on: str, inbound: str, whole: bool) -> Reading:
     """The rules that block. `name` is the field with a rule's name, `on` and `inbound` are words of the tool's."""
-    found = []
+    reading = Reading.of(whole)
     for rule in rules:
         if name not in rule or _value(rule, "Action") != "Block" or _value(rule, "Enabled") != on:
             continue
@@ -92,9 +96,8 @@ def _blocking(rules: Sequence[Block], name: str, on: str, inbound: str) -> tuple
         what = _value(rule, "LocalPort") or "all ports"
         way = "incoming" if _value(rule, "Direction") == inbound else "outgoing"
         says = f"Windows' firewall rule `{called}` blocks {way} {_value(rule, 'Protocol') or 'any'} traffic to {what}"
-        remedy = f"netsh advfirewall firewall set rule name={netsh_name(called)} new enable=no"
-        found.append(Support(BLOCKED, says, (at,), f"{remedy}   # if nothing else needs it"))
-    return tuple(found)
+        reading.explains("firewall-drop", says, (at,), also=ALSO, way="windows-rule", name=netsh_name(called))
+    return reading
 
 
 def firewall_profiles(text: str) -> Reading | None:
@@ -107,13 +110,8 @@ def firewall_profiles(text: str) -> Reading | None:
         for one in profiles
         if _value(one, "Enabled") == "True" and _value(one, "DefaultInboundAction") in ("Block", "NotConfigured")
     ]
-    supports: tuple[Support, ...] = ()
-    if closed:
-        names = ", ".join(_value(one, "Name") for one in closed)
-        says = f"Windows' firewall is on ({names}) and blocks every incoming connection that no rule allows"
-        supports = (Support(BLOCKED, says, tuple(one["DefaultInboundAction"][1] for one in closed), ALLOW),)
     whole = all(_value(one, "Enabled") in ("True", "False") and _value(one, "Name") for one in profiles)
-    return Reading("Get-NetFirewallProfile", (), supports, "" if whole else CUT)
+    return _closed({_value(one, "Name"): one["DefaultInboundAction"][1] for one in closed}, whole)
 
 
 def firewall_rules(text: str) -> Reading | None:
@@ -126,8 +124,7 @@ def firewall_rules(text: str) -> Reading | None:
         and _value(one, "Action")
         for one in rules
     )
-    supports = _blocking(rules, "DisplayName", "True", "Inbound")
-    return Reading("Get-NetFirewallRule", (), supports, "" if whole else CUT)
+    return _blocking(rules, "DisplayName", "True", "Inbound", whole)
 
 
 def test_connection(text: str) -> Reading | None:
@@ -138,81 +135,22 @@ def test_connection(text: str) -> Reading | None:
     if "ComputerName" not in found:
         return None
     ping, tcp = _truth(_value(found, "PingSucceeded")), _truth(_value(found, "TcpTestSucceeded"))
-    port = _value(found, "RemotePort")
-    computer = _value(found, "ComputerName")
-    lines = tuple(
-        at for at, line in numbered(text) if re.match(r"(?:TcpTestSucceeded|PingSucceeded)\s*:|WARNING: ", line)
-    )
-    faults = _unconnected(computer, port, ping, tcp, lines)
-    whole = (tcp is not None if port else ping is not None) and bool(_value(found, "RemoteAddress"))
-    return Reading("Test-NetConnection", faults, (), "" if whole else CUT)
-
-
-def _unconnected(
-    computer: str, port: str, ping: bool | None, tcp: bool | None, lines: tuple[int, ...]
-) -> tuple[Fault, ...]:
-    if tcp is True or (tcp is None and ping is not False):
-        return ()
+    port, computer = _value(found, "RemotePort"), _value(found, "ComputerName")
+    lines = [at for at, line in numbered(text) if re.match(r"(?:TcpTestSucceeded|PingSucceeded)\s*:|WARNING: ", line)]
+    reading = Reading.of((tcp is not None if port else ping is not None) and bool(_value(found, "RemoteAddress")))
+    typed = powershell_word(computer)
     if tcp is False and ping is not False:
         says = (
             f"{computer} answers ping, and TCP port {port or '?'} does not open: nothing listens there, or a "
             "firewall blocks it"
         )
-        remedy = (
-            f"netstat -ano | findstr :{powershell_word(port)}   # on {powershell_word(computer)}: listens "
-            "anything? If so, its firewall: netsh advfirewall show allprofiles"
-        )
-        return (Fault("master-not-listening", says, remedy, lines, "medium"),)
-    what = f"neither ping nor TCP port {port}" if port else "no ping"
-    says = f"{computer} answers {what}"
-    return (
-        Fault("host-unreachable", says, f"Test-NetConnection {powershell_word(computer)} -TraceRoute", lines, "medium"),
-    )
+        listens = powershell_word(port)
+        reading.proves("master-not-listening", says, lines, "medium", way="windows", port=listens, computer=typed)
+    elif tcp is False or (tcp is None and ping is False):
+        says = f"{computer} answers {f'neither ping nor TCP port {port}' if port else 'no ping'}"
+        reading.proves("host-unreachable", says, lines, "medium", way="windows", computer=typed)
+    return reading
 
 
 def _truth(word: str) -> bool | None:
     return {"True": True, "False": False}.get(word)
-
-
-TOOLS = (
-    Tool(
-        "netsh advfirewall",
-        r"(?:.*>\s*)?netsh\s+advfirewall\s+show",
-        r"(?:Domain|Private|Public) Profile Settings:",
-        r"\w|-+|\s*$|Ok\.",
-        ("Profile Settings",),
-        netsh_profiles,
-    ),
-    Tool(
-        "netsh advfirewall rules",
-        r"(?:.*>\s*)?netsh\s+advfirewall\s+firewall\s+show",
-        r"Rule Name:\s",
-        r"\w[\w ]*:|-+|\s|Ok\.",
-        ("Rule Name:",),
-        netsh_rules,
-    ),
-    Tool(
-        "Test-NetConnection",
-        r"(?:.*>\s*)?(?:Test-NetConnection|tnc)\b",
-        r"ComputerName\s+: |PingReplyDetails \(RTT\) : |WARNING: (?:TCP connect to|Ping to)",
-        r"\w[\w ()]*\s*: |\s|WARNING: |PS ",
-        ("ComputerName",),
-        test_connection,
-    ),
-    Tool(
-        "Get-NetFirewallProfile",
-        r"(?:.*>\s*)?Get-NetFirewallProfile",
-        r"Name\s+: (?:Domain|Private|Public)\s*\Z",
-        r"\w+\s+: |\s",
-        ("DefaultInboundAction",),
-        firewall_profiles,
-    ),
-    Tool(
-        "Get-NetFirewallRule",
-        r"(?:.*>\s*)?Get-NetFirewallRule",
-        r"(?:Name|DisplayName)\s+: .*",
-        r"\w+\s+: |\s",
-        ("DisplayName",),
-        firewall_rules,
-    ),
-)

@@ -10,6 +10,7 @@ from itertools import islice
 from runbook.causes.catalogue import CausePage, mend
 from runbook.diagnose.judge import Cause
 from runbook.model.escaped_text import visible
+from runbook.model.units import counted
 from runbook.report.safe_text import one_line
 
 VERSION = 1
@@ -89,7 +90,7 @@ def as_text(
     causes: Sequence[Cause], pages: Mapping[str, CausePage], coverage: Coverage, *, went_on: bool = True
 ) -> str:
     """The page that a person reads. `went_on`: a line shows more than the setup of a run."""
-    read = _count(coverage.lines, "line") + f" of {_count(coverage.files, 'file')} read"
+    read = counted(coverage.lines, "line") + f" of {counted(coverage.files, 'file')} read"
     also = "".join(f"{line}\n" for line in _coverage_lines(coverage))
     if not causes:
         if went_on:
@@ -106,10 +107,6 @@ def as_text(
         if not cause.follows:
             out += ["", *_block(cause, pages), f"  more       runbook explain {cause.cause}"]
     return "\n".join([*out, "", read]) + f"\n{also}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _coverage_lines(coverage: Coverage) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from runbook.causes.catalogue import of_kind, root_of
 from runbook.model.events import NodesDropped
+from runbook.model.grouping import grouped
 from runbook.model.node_ranges import fold
 from runbook.model.remedy import Remedy, RemedyStep
 from runbook.model.verdict import Finding, Outcome, Verdict
@@ -57,10 +58,7 @@ class Likewise(Generic[T]):
 
 def likewise(said: Iterable[tuple[tuple[str, ...], T]], gist: Callable[[T], object]) -> Iterator[Likewise[T]]:
     """In order of appearance; where MANY or more have one gist, the first stands for them."""
-    kinds: dict[object, list[tuple[tuple[str, ...], T]]] = {}
-    for nodes, what in said:
-        kinds.setdefault(gist(what), []).append((nodes, what))
-    for of in kinds.values():
+    for of in grouped((gist(what), (nodes, what)) for nodes, what in said).values():
         if len(of) < MANY:
             yield from (Likewise(nodes, what) for nodes, what in of)
         else:
@@ -171,12 +169,8 @@ def outcome_groups(outcomes: Iterable[Outcome], gist: Gist | None = None) -> lis
 
     With a `gist`, so do MANY that say the same but for names and numbers.
     """
-    nodes: dict[tuple[Verdict, str], list[str]] = {}
-    for outcome in outcomes:
-        nodes.setdefault((outcome.verdict, _in_short(outcome)), []).append(outcome.node)
-    by_verdict: dict[Verdict, list[Worded]] = {}
-    for (verdict, says), names in nodes.items():
-        by_verdict.setdefault(verdict, []).append((says, _once(names)))
+    nodes = grouped(((outcome.verdict, _in_short(outcome)), outcome.node) for outcome in outcomes)
+    by_verdict = grouped((verdict, (says, _once(names))) for (verdict, says), names in nodes.items())
     return worst_first(
         OutcomeGroup(verdict, says, names) for verdict, of in by_verdict.items() for says, names in _in_few(of, gist)
     )
@@ -194,11 +188,8 @@ def stage_groups(stage: StageRecord, gist: Gist | None = None) -> list[OutcomeGr
 
 
 def _in_few(said: Iterable[Worded], gist: Gist | None) -> list[Worded]:
-    kinds: dict[str, list[Worded]] = {}
-    for says, nodes in said:
-        kinds.setdefault(gist(says) if gist else says, []).append((says, nodes))
     few: list[Worded] = []
-    for of in kinds.values():
+    for of in grouped((gist(one[0]) if gist else one[0], one) for one in said).values():
         in_all = in_one([says for says, _ in of]) if len(of) >= MANY else None
         few += [(in_all, _once(node for _, nodes in of for node in nodes))] if in_all else of
     return few
@@ -210,18 +201,14 @@ def worst_first(groups: Iterable[OutcomeGroup]) -> list[OutcomeGroup]:
 
 def warning_groups(outcomes: Iterable[Outcome], gist: Gist | None = None) -> list[Worded]:
     """Each warning once, with its nodes; with a `gist`, MANY that are alike as one."""
-    nodes: dict[str, list[str]] = {}
-    for outcome in outcomes:
-        for warning in outcome.warnings:
-            nodes.setdefault(warning, []).append(outcome.node)
+    nodes = grouped((warning, outcome.node) for outcome in outcomes for warning in outcome.warnings)
     return _in_few([(warning, _once(names)) for warning, names in nodes.items()], gist)
 
 
 def dropped_groups(drop: NodesDropped, gist: Gist | None = None) -> list[Worded]:
     """Each reason once, with the nodes that were left out for it; with a `gist`, MANY that are alike as one."""
-    nodes: dict[str, list[str]] = {}
-    for name, reason in drop.reasons.items():
-        nodes.setdefault(f"unknown: {reason}" if name in drop.unknown else reason, []).append(name)
+    reasons = drop.reasons.items()
+    nodes = grouped((f"unknown: {reason}" if name in drop.unknown else reason, name) for name, reason in reasons)
     return _in_few([(reason, tuple(names)) for reason, names in nodes.items()], gist)
 
 
@@ -230,12 +217,13 @@ def blocks(stages: Iterable[StageRecord], causes: Iterable[str], *, apart: bool 
 
     Where many nodes say the same but for names and numbers, they have one entry, unless they are to be kept `apart`.
     """
-    found: dict[tuple[int, str, Verdict], list[tuple[str, Finding]]] = {}
     stages = list(stages)
-    for place, stage in enumerate(stages):
-        for outcome in stage.outcomes:
-            for finding in outcome.findings:
-                found.setdefault((place, finding.cause, outcome.verdict), []).append((outcome.node, finding))
+    found = grouped(
+        ((place, finding.cause, outcome.verdict), (outcome.node, finding))
+        for place, stage in enumerate(stages)
+        for outcome in stage.outcomes
+        for finding in outcome.findings
+    )
     rank = {cause: number for number, cause in enumerate(dict.fromkeys(causes))}
     order = sorted(found, key=lambda key: (rank.get(key[1], len(rank)), key[0], WORST_FIRST.index(key[2])))
     told = [_block(stages[key[0]], key[2], key[1], found[key], apart) for key in order]
@@ -252,18 +240,14 @@ def _block(stage: StageRecord, verdict: Verdict, cause: str, found: Found, apart
 
 def _as_common(block: FindingBlock, stage: StageRecord) -> FindingBlock:
     """When all fail alike, the first one's evidence is enough, since it is the same for each."""
-    if not _common(block, stage):
+    everybody = len(stage.started.nodes) > 1 and set(block.nodes) >= set(stage.started.nodes)
+    if not (everybody and block.verdict.stops):
         return block
     gist, firsts, entries = Gist(block.nodes), dict[str, FoldedFinding](), list[FoldedFinding]()
     for entry in block.entries:
         first = firsts.setdefault(gist(entry.says), entry)
         entries.append(entry if first is entry else replace(entry, like=first.nodes))
     return replace(block, common=True, entries=tuple(entries))
-
-
-def _common(block: FindingBlock, stage: StageRecord) -> bool:
-    """Whether every node of the stage has this cause, and there are several."""
-    return block.verdict.stops and len(stage.started.nodes) > 1 and set(block.nodes) >= set(stage.started.nodes)
 
 
 def _follows(block: FindingBlock, told: list[FindingBlock]) -> str | None:
@@ -285,16 +269,13 @@ def _follows(block: FindingBlock, told: list[FindingBlock]) -> str | None:
 
 
 def _entries(found: Found) -> tuple[FoldedFinding, ...]:
-    return tuple(_entry(says, of) for says, of in _alike(found, lambda finding: finding.says))
+    return tuple(_entry(says, of) for says, of in _alike(found))
 
 
 def _alike_entries(found: Found, gist: Gist) -> tuple[FoldedFinding, ...]:
     """One entry for MANY that say the same, and have the same done, but for names and numbers."""
-    kinds: dict[tuple[str, str], list[tuple[str, Found]]] = {}
-    for says, of in _alike(found, lambda finding: finding.says):
-        kinds.setdefault((gist(says), gist(of[0][1].remedy)), []).append((says, of))
     entries: list[FoldedFinding] = []
-    for kind in kinds.values():
+    for kind in grouped(((gist(says), gist(of[0][1].remedy)), (says, of)) for says, of in _alike(found)).values():
         together = [one for _, of in kind for one in of]
         if len(kind) < MANY:
             entries += [_entry(says, of) for says, of in kind]
@@ -315,11 +296,8 @@ def _entry(says: str, of: Found) -> FoldedFinding:
 def _fixes(found: Found) -> tuple[Said, ...]:
     """Each remedy once, sentences first; those that differ in the name of their own node, outside of commands, are
     one."""
-    same: dict[Remedy, list[str]] = {}
-    for node, finding in found:
-        same.setdefault(finding.mended, []).append(node)
     around: dict[tuple[RemedyStep, ...], list[tuple[str, Remedy]]] = {}
-    for remedy, on in same.items():
+    for remedy, on in grouped((finding.mended, node) for node, finding in found).items():
         of_one = remedy.changed(partial(_apart, node=on[0])) if len(set(on)) == 1 else remedy
         around.setdefault(of_one.steps, []).extend((node, remedy) for node in on)
     told: list[Said] = []
@@ -342,10 +320,7 @@ def _evidence(found: Found) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ..
     """What all of them show, then what only some do."""
     told = [(node, _paragraphs(finding.evidence)) for node, finding in found]
     shared = [part for part in told[0][1] if all(part in parts for _, parts in told)]
-    own: dict[tuple[str, ...], list[str]] = {}
-    for node, parts in told:
-        lines = tuple(line for part in parts if part not in shared for line in part)
-        own.setdefault(lines, []).append(node)
+    own = grouped((tuple(line for part in parts if part not in shared for line in part), node) for node, parts in told)
     everywhere = (_nodes(found), tuple(line for part in shared for line in part))
     return tuple(pair for pair in (everywhere, *((_once(nodes), lines) for lines, nodes in own.items())) if pair[1])
 
@@ -366,13 +341,10 @@ def _note(line: str) -> tuple[str, str] | None:
     return (label, text) if colon and label in NOTES else None
 
 
-def _alike(found: Found, text_of: Callable[[Finding], str]) -> list[tuple[str, Found]]:
+def _alike(found: Found) -> list[tuple[str, Found]]:
     """Findings that say the same, word by word or but for the name of their own node, under one text."""
-    same: dict[str, list[tuple[str, Finding]]] = {}
-    for node, finding in found:
-        same.setdefault(text_of(finding), []).append((node, finding))
     around: dict[tuple[str, ...], list[tuple[str, Finding]]] = {}
-    for text, of in same.items():
+    for text, of in grouped((finding.says, (node, finding)) for node, finding in found).items():
         nodes = _nodes(of)
         around.setdefault(_around_name(text, nodes[0]) if len(nodes) == 1 else (text,), []).extend(of)
     return [(fold(_nodes(of)).join(parts), of) for parts, of in around.items()]

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from itertools import groupby
 
 from runbook.launch.ranks import NodeRanks, dialled_address, layout
 from runbook.model.escaped_text import visible
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
+from runbook.model.units import counted, span_of
 from runbook.report.run_json import plain
+from runbook.report.safe_text import table
 
 FOLDED_FROM = 41  # nodes; as many lines still fit on a screen
 WIDEST = 40  # columns of folded addresses
@@ -24,26 +26,19 @@ def list_text(inventory: Inventory, nodes: Sequence[Node]) -> str:
     chosen = [by_node[node.name] for node in nodes]
     groups = [[node_ranks] for node_ranks in chosen] if len(chosen) < FOLDED_FROM else list(_alike(chosen))
     rows = [_row(same) for same in groups]
-    table = [HEADINGS, *(tuple(map(visible, row)) for row in rows)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(HEADINGS))]
     used = [column for column in range(len(HEADINGS)) if column < 4 or any(row[column] for row in rows)]
-    lines = ["  ".join(row[column].ljust(widths[column]) for column in used).rstrip() for row in table]
+    lines = table([row[column] for column in used] for row in (HEADINGS, *rows))
     return f"{headline(inventory)}\n\n" + "\n".join(lines) + "\n" + _about(inventory, nodes, rows)
 
 
 def headline(inventory: Inventory) -> str:
     gpus = sum(len(node.gpus) for node in inventory.nodes)
     where = f"{dialled_address(inventory.rendezvous, len(inventory.nodes))}:{inventory.rendezvous.port}"
-    on = f" on {_count(gpus, 'GPU')}" if gpus == inventory.world_size else f", {_count(gpus, 'GPU')}" if gpus else ""
+    on = f" on {counted(gpus, 'GPU')}" if gpus == inventory.world_size else f", {counted(gpus, 'GPU')}" if gpus else ""
     return visible(
-        f"{inventory.name} ({inventory.source}): {_count(len(inventory.nodes), 'node')}, "
-        f"{_count(inventory.world_size, 'rank')}{on}; {inventory.rendezvous.backend}, ranks dial {where}"
+        f"{inventory.name} ({inventory.source}): {counted(len(inventory.nodes), 'node')}, "
+        f"{counted(inventory.world_size, 'rank')}{on}; {inventory.rendezvous.backend}, ranks dial {where}"
     )
-
-
-def span_of(first: int, last: int) -> str:
-    """Ranks from one to another: `8-15`, or `8` alone."""
-    return str(first) if first == last else f"{first}-{last}"
 
 
 def gpus(node: Node) -> str:
@@ -97,18 +92,11 @@ def list_json(inventory: Inventory, nodes: Sequence[Node]) -> str:
         "source": inventory.source,
         "world_size": inventory.world_size,
         "rendezvous": {
-            "master": inventory.rendezvous.master,
-            "address": inventory.rendezvous.address,
+            **asdict(inventory.rendezvous),
             "dialled": dialled_address(inventory.rendezvous, len(inventory.nodes)),
-            "port": inventory.rendezvous.port,
-            "backend": inventory.rendezvous.backend,
         },
-        "network": {
-            "interface": inventory.network.interface,
-            "ports": [list(pair) for pair in inventory.network.ports],
-        },
-        "infiniband": inventory.infiniband
-        and {"hca": inventory.infiniband.hca, "min_rate_gbps": inventory.infiniband.min_rate_gbps},
+        "network": asdict(inventory.network),
+        "infiniband": inventory.infiniband and asdict(inventory.infiniband),
         "env": inventory.env,
         "nodes": [_as_json(by_node[node.name]) for node in nodes],
         "groups": inventory.groups,
@@ -118,36 +106,14 @@ def list_json(inventory: Inventory, nodes: Sequence[Node]) -> str:
 
 def _as_json(node_ranks: NodeRanks) -> dict[str, object]:
     node = node_ranks.node
-    ssh = node.ssh
     return {
-        "name": node.name,
+        **{field.name: getattr(node, field.name) for field in fields(node) if field.name != "slurm"},
         "node_rank": node_ranks.node_rank,
         "ranks": [node_ranks.ranks[0].rank, node_ranks.ranks[-1].rank],
-        "address": node.address,
-        "connection": node.connection,
-        "ssh": {
-            "host": ssh.host or node.address,
-            "user": ssh.user,
-            "port": ssh.port,
-            "key": ssh.key,
-            "jump": ssh.jump,
-            "host_keys": ssh.host_keys,
-            "connect_timeout_s": ssh.connect_timeout_s,
-        },
+        "ssh": {**asdict(node.ssh), "host": node.ssh.host or node.address},
         "kubernetes": asdict(node.kubernetes) if node.connection == "kubernetes" else None,
-        "container": node.container and {"runtime": node.container.runtime, "name": node.container.name},
+        "container": node.container and asdict(node.container),
         "inside": node.inside or None,
-        "python": node.python,
-        "shell": node.shell,
-        "activate": node.activate,
-        "workdir": node.workdir,
-        "gpus": node.gpus,
-        "processes": node.processes,
-        "rack": node.rack,
-        "leaf": node.leaf,
-        "env": node.env,
-        "vars": node.vars,
-        "groups": node.groups,
     }
 
 
@@ -189,7 +155,7 @@ def _short(addresses: Sequence[str]) -> str:
 def _about(inventory: Inventory, nodes: Sequence[Node], rows: Sequence[object]) -> str:
     notes = []
     if len(nodes) < len(inventory.nodes):
-        notes.append(f"{_count(len(nodes), 'node')} of {len(inventory.nodes)}")
+        notes.append(f"{counted(len(nodes), 'node')} of {len(inventory.nodes)}")
     if len(rows) < len(nodes):
         notes.append(
             "nodes that are alike share a line, and `gpus` is what each of them has: -l shows some, -o json each"
@@ -197,19 +163,15 @@ def _about(inventory: Inventory, nodes: Sequence[Node], rows: Sequence[object]) 
     return "".join(f"\n{note}\n" for note in notes)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
-
-
 def graph_text(inventory: Inventory) -> str:
     by_name = {node.name: node for node in inventory.nodes}
     lines = [headline(inventory), "", "@all:"]
     for group, members in inventory.groups.items():
-        lines.append(f"  |--@{group}:  {_count(len(members), 'node')}")
+        lines.append(f"  |--@{group}:  {counted(len(members), 'node')}")
         lines += [f"  |  |--{line}" for line in _leaves(by_name[name] for name in members)]
     alone = [node for node in inventory.nodes if not node.groups]
     if alone and inventory.groups:
-        lines.append(f"  |--@ungrouped:  {_count(len(alone), 'node')}")
+        lines.append(f"  |--@ungrouped:  {counted(len(alone), 'node')}")
         lines += [f"  |  |--{line}" for line in _leaves(alone)]
     else:
         lines += [f"  |--{line}" for line in _leaves(alone)]

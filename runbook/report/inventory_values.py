@@ -13,11 +13,14 @@ from runbook.files.suggestions import nearest
 from runbook.files.value_origins import Candidate, Origins
 from runbook.files.yaml_document import Keys
 from runbook.launch.ranks import NodeRanks, layout, node_environment
-from runbook.model.errors import FilesWrong, Problem, Span
+from runbook.model.errors import FilesWrong, Span
 from runbook.model.escaped_text import visible
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
-from runbook.report.inventory_listing import gpus, headline, span_of
+from runbook.model.units import span_of
+from runbook.report.inventory_listing import gpus, headline
+from runbook.report.safe_text import table
 
 DEFAULT = "default"
 
@@ -242,7 +245,7 @@ def explain_text(inventory: Inventory, origins: Origins, pattern: str, key: str 
         return _one_key(answers, nodes, key)
     if len(nodes) > MOST_NODES:
         message = f"`{pattern}` means {len(nodes):,} nodes; every key of so many is too much to read"
-        raise FilesWrong([Problem("arguments.too-many-nodes", message, None, "name one node, or a KEY as well")])
+        raise FilesWrong.of("arguments.too-many-nodes", message, help="name one node, or a KEY as well")
     return f"{headline(inventory)}\n" + "".join(_every_key(answers, node) for node in nodes)
 
 
@@ -254,19 +257,13 @@ def _every_key(answers: Answers, node: Node) -> str:
         place = str(best.span) if best and best.span else ""
         more = f"  (over {', '.join(one.level for one in answer.given[-2::-1])})" if len(answer.given) > 1 else ""
         rows.append((answer.key, answer.value, (best.level if best else answer.why) + more, place))
-    return f"\n{visible(node.name)}\n" + _table(rows, "  ")
+    return f"\n{visible(node.name)}\n" + _table(rows)
 
 
 def _one_key(answers: Answers, nodes: Sequence[Node], key: str) -> str:
     """The same value of several nodes is printed once."""
-    same: dict[tuple[str, ...], list[str]] = {}
-    first: dict[tuple[str, ...], ExplainedKey] = {}
-    for node in nodes:
-        answer = _find(answers.about(node), node, key)()
-        alike = (answer.key, answer.value, answer.why, *(f"{one.level} {one.text} {one.span}" for one in answer.given))
-        same.setdefault(alike, []).append(node.name)
-        first.setdefault(alike, answer)
-    return "\n".join(_candidates(fold(names), first[alike]) for alike, names in same.items())
+    same = grouped((_find(answers.about(node), node, key)(), node.name) for node in nodes)
+    return "\n".join(_candidates(fold(names), answer) for answer, names in same.items())
 
 
 def _candidates(names: str, answer: ExplainedKey) -> str:
@@ -278,7 +275,7 @@ def _candidates(names: str, answer: ExplainedKey) -> str:
     ]
     if answer.why:
         rows.append(("" if answer.given else "wins", answer.why, "", ""))
-    return "\n".join(lines) + "\n" + _table(rows, "  ")
+    return "\n".join(lines) + "\n" + _table(rows)
 
 
 def _find(known: dict[str, Ask], node: Node, key: str) -> Ask:
@@ -290,22 +287,14 @@ def _find(known: dict[str, Ask], node: Node, key: str) -> Ask:
         return known[ends[0]]
     if ends:
         message, help = f"`{key}` may mean several keys", f"write {' or '.join(ends)}"
-        raise FilesWrong([Problem("arguments.unknown-key", message, None, help)])
+        raise FilesWrong.of("arguments.unknown-key", message, help=help)
     by_users = key.startswith(("env.", "vars."))
     message = f"nothing sets `{key}` on {node.name}" if by_users else f"a node has no key `{key}`"
     words = [*known, *(name.rpartition(".")[2] for name in known)]
     near = nearest(key, words)
     help = f"did you mean `{near}`?" if near else "without a KEY all of them are listed"
-    raise FilesWrong([Problem("arguments.unknown-key", message, None, help)])
+    raise FilesWrong.of("arguments.unknown-key", message, help=help)
 
 
-def _table(rows: Iterable[tuple[str, ...]], indent: str) -> str:
-    listed = [tuple(map(visible, row)) for row in rows]
-    widths = [min(48, max((len(row[column]) for row in listed), default=0)) for column in range(4)]
-    return "".join(_lines(listed, widths, indent))
-
-
-def _lines(rows: list[tuple[str, ...]], widths: list[int], indent: str) -> Iterator[str]:
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width]
-        yield f"{indent}{'  '.join(cells)}".rstrip() + "\n"
+def _table(rows: Iterable[Sequence[str]]) -> str:
+    return "".join(f"  {line}\n" for line in table(rows, widest=48))

@@ -14,7 +14,7 @@ from typing import TextIO
 
 import msgspec
 
-from runbook.model.errors import FilesWrong, Problem, Span
+from runbook.model.errors import FilesWrong, Span
 from runbook.model.events import (
     Emit,
     Event,
@@ -52,13 +52,17 @@ def plain(value: object) -> object:
 
 
 class Jsonl:
-    """A reader that writes each event as one line, flushed, so that a killed run still shows how far it came."""
+    """A reader that writes each event as one line, flushed, so that a killed run still shows how far it came.
+    `of_ranks`: also what ranks write, which lies in files of its own."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, of_ranks: bool = True) -> None:
         self._stream = stream
+        self._of_ranks = of_ranks
         self._lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
+        if not self._of_ranks and isinstance(event, Progress) and "output" in event.data:
+            return
         line = to_json(event) + "\n"
         with self._lock:
             self._stream.write(line)
@@ -130,7 +134,7 @@ def read(path: Path) -> Iterator[Event]:
                 if not line.endswith("\n"):
                     return
                 where = Span(str(path), number, 1)
-                raise FilesWrong([Problem("events.malformed", f"this line is not an event: {error}", where)]) from error
+                raise FilesWrong.of("events.malformed", f"this line is not an event: {error}", span=where) from error
             yield event
 
 
@@ -201,7 +205,7 @@ class Result:
             "check": stage.started.check,
             "verdict": str(stage.verdict),
             "seconds": round(stage.finished.seconds if stage.finished else max(0.0, until), 3),
-            "outcomes": [self._outcome(outcome) for outcome in stage.outcomes],
+            "outcomes": [_outcome(outcome) for outcome in stage.outcomes],
             "silent": stage.silent,
         }
         parts = [links for outcome in stage.outcomes if isinstance(links := outcome.metrics.get("links"), Sequence)]
@@ -209,23 +213,11 @@ class Result:
             told["metrics"] = {"links": plain([link for part in parts for link in part])}
         return told
 
-    def _outcome(self, outcome: Outcome) -> dict[str, object]:
-        return {
-            "node": outcome.node,
-            "verdict": str(outcome.verdict),
-            "proof": outcome.proof,
-            "metrics": plain(outcome.metrics),
-            "findings": [_finding(finding, outcome.node) for finding in outcome.findings],
-            "warnings": list(outcome.warnings),
-        }
+
+def _outcome(outcome: Outcome) -> dict[str, object]:
+    return _fields(outcome) | {"findings": [_finding(finding, outcome.node) for finding in outcome.findings]}
 
 
 def _finding(finding: Finding, node: str) -> dict[str, object]:
-    return {
-        "cause": finding.cause,
-        "says": finding.says,
-        "remedy": finding.remedy,
-        "remedy_commands": [{"node": where, "command": command} for where, command in finding.mended.typed(node)],
-        "evidence": list(finding.evidence),
-        "peers": list(finding.peers),
-    }
+    commands = [{"node": where, "command": command} for where, command in finding.mended.typed(node)]
+    return _fields(finding) | {"remedy_commands": commands}

@@ -18,7 +18,7 @@ from runbook.model.events import (
 )
 from runbook.model.exit_codes import BUG, INTERRUPTED
 from runbook.model.node_ranges import fold
-from runbook.model.units import seconds_text
+from runbook.model.units import counted, seconds_text, span_of
 from runbook.model.verdict import Verdict
 from runbook.report.folding import (
     FindingBlock,
@@ -117,7 +117,7 @@ class RunPage:
         least, most = STAGE_WIDTH
         self.stage_width = min(most, max((least, *(cells(one_line(name)) for name in run.stages))))
         self._node_width = min(NODE_WIDTH, cells(folded))
-        nodes = f"{_count(len(run.nodes), 'node')} ({folded})"
+        nodes = f"{counted(len(run.nodes), 'node')} ({folded})"
         rest = " · ".join(["", one_line(run.playbook), nodes, one_line(run.inventory)])
         yield (f"runbook {one_line(run.version)}", "strong"), (rest, "")
 
@@ -134,7 +134,7 @@ class RunPage:
             name = seconds = ""
         hidden = [node for group in groups[len(shown) :] for node in group.nodes]
         if hidden:
-            says = f"and {_count(len(hidden), 'more node')}, each in its own words (-v shows all)"
+            says = f"and {counted(len(hidden), 'more node')}, each in its own words (-v shows all)"
             yield from self._row("", "", "dim", "", _where(OutcomeGroup(Verdict.PASS, "", tuple(hidden))), says)
         yield from self._warnings(stage)
 
@@ -143,7 +143,7 @@ class RunPage:
         for says, nodes in warnings[: self._many]:
             yield from self._row("", "warn", "warn", "", fold(nodes), says)
         if len(warnings) > self._many:
-            says = f"and {_count(len(warnings) - self._many, 'more warning')} (-v shows all)"
+            says = f"and {counted(len(warnings) - self._many, 'more warning')} (-v shows all)"
             yield from self._row("", "", "dim", "", "", says)
 
     def _dropped(self, drop: NodesDropped) -> Iterator[Line]:
@@ -154,7 +154,7 @@ class RunPage:
             says = reason
             if number == len(groups):
                 master = f", master {first}" if first and self._master not in drop.left else ""
-                says += f"; going on with {_count(len(drop.left), 'node')}{master}"
+                says += f"; going on with {counted(len(drop.left), 'node')}{master}"
             yield from self._row("", "dropped", "warn", "", fold(nodes), says)
         self._master = first
 
@@ -209,7 +209,7 @@ class RunPage:
         ranks = output["ranks"]
         if self._only_ranks and not self._only_ranks & set(ranks):
             return
-        numbers = str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"
+        numbers = span_of(ranks[0], ranks[-1])
         style: Style = "" if output["stream"] == "out" else "warn"
         for line in output["lines"]:
             yield (f"[{numbers} {one_line(progress.node or '')}] ", "dim"), (" ".join(lines(line)), style)
@@ -302,7 +302,7 @@ class RunPage:
                 yield (LABEL.format(label), "dim"), (line, "")
                 label = ""
             if len(told) > self._many_lines:
-                hidden = _count(len(told) - self._many_lines, "more line")
+                hidden = counted(len(told) - self._many_lines, "more line")
                 yield (LABEL.format(""), ""), (f"and {hidden} (-v shows all)", "dim")
             if one.others:
                 yield from self._likewise(one.others)
@@ -324,17 +324,10 @@ class RunPage:
     # The end -------------------------------------------------------------------------------------------------------
 
     def _end(self, finished: RunFinished) -> Iterator[Line]:
-        self._closed = True
-        if self.record.open_stage:
-            yield from self._stage(self.record.open_stage, None)
-        yield from self._not_run()
-        yield from self._blocks()
-        yield ()
+        yield from self._closing()
         if finished.not_dropped:
-            yield (
-                ("nobody dropped: " if not finished.dropped else "no more dropped: ", "strong"),
-                (one_line(finished.not_dropped), ""),
-            )
+            says = "no more dropped: " if finished.dropped else "nobody dropped: "
+            yield (says, "strong"), (one_line(finished.not_dropped), "")
         if finished.cleaned:
             yield (("cleaned up: ", "strong"), (one_line(finished.cleaned), ""))
         word, style = ENDS[finished.verdict]
@@ -350,19 +343,20 @@ class RunPage:
         yield (word, style), (rest, ""), (f" · files in {one_line(finished.run_dir)}", "")
 
     def _broken_off(self) -> Iterator[Line]:
-        self._closed = True
-        if self.record.open_stage:
-            yield from self._stage(self.record.open_stage, None)
-        yield from self._not_run()
-        yield from self._blocks()
-        yield ()
+        yield from self._closing()
         where = f" at {one_line(self.record.stopped_at)}" if self.record.stopped_at else ""
         files = f" · files in {one_line(self.record.started.run_dir)}" if self.record.started else ""
         yield ("UNKNOWN", "unknown"), (f"{where}: the events end here, and no verdict was given{files}", "")
 
-    def _not_run(self) -> Iterator[Line]:
+    def _closing(self) -> Iterator[Line]:
+        """What comes before the last line, however the run ended."""
+        self._closed = True
+        if self.record.open_stage:
+            yield from self._stage(self.record.open_stage, None)
         if self.record.not_run:
             yield ((" not run: " + ", ".join(one_line(name) for name in self.record.not_run), "dim"),)
+        yield from self._blocks()
+        yield ()
 
     def _without(self, finished: RunFinished) -> str:
         """The nodes that were left out. A pass of the others is not a pass of the cluster."""
@@ -374,16 +368,16 @@ class RunPage:
         last = {stage.name: stage for stage in self.record.stages}.values()
         if any(o.verdict.stops for stage in last for o in stage.outcomes if o.node in left) or finished.stopped_at:
             return says
-        return f"{says}; the other {_count(len(left), 'node')} passed every stage"
+        return f"{says}; the other {counted(len(left), 'node')} passed every stage"
 
     def _tally(self) -> str:
         """A pass says what was skipped."""
         verdicts = [stage.verdict for stage in self.record.stages]
-        parts = [f"{_count(verdicts.count(Verdict.PASS), 'stage')} passed"]
+        parts = [f"{counted(verdicts.count(Verdict.PASS), 'stage')} passed"]
         if skipped := verdicts.count(Verdict.SKIP):
             parts.append(f"{skipped} skipped")
         if warnings := sum(len(warning_groups(stage.outcomes)) for stage in self.record.stages):
-            parts.append(_count(warnings, "warning"))
+            parts.append(counted(warnings, "warning"))
         return ": " + ", ".join(parts)
 
 
@@ -402,11 +396,7 @@ def _time(seconds: str) -> str:
 def _where(group: OutcomeGroup) -> str:
     """Nodes in trouble are all named; others are counted where their names would fill the line."""
     names = fold(group.nodes)
-    return names if group.verdict.stops or cells(names) <= LONG else _count(len(group.nodes), "node")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return names if group.verdict.stops or cells(names) <= LONG else counted(len(group.nodes), "node")
 
 
 SGR: Mapping[Style, str] = {

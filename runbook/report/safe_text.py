@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable, Sequence
 
 from runbook.model.escaped_text import visible
 
@@ -63,6 +64,17 @@ def wrap(text: str, width: int | None) -> list[str]:
         else:
             broken.append(word)
     return broken
+
+
+def table(rows: Iterable[Sequence[str]], *, widest: int | None = None) -> list[str]:
+    """Rows in columns, safe to print; one in which nothing stands is left out. No column is made wider than `widest`
+    cells: a longer text pushes the rest of its row."""
+    shown = [[visible(text) for text in row] for row in rows]
+    widths = [max(map(cells, column)) for column in zip(*shown, strict=True)]
+    if widest is not None:
+        widths = [min(width, widest) for width in widths]
+    padded = ((pad(text, width) for text, width in zip(row, widths, strict=True) if width) for row in shown)
+    return ["  ".join(row).rstrip() for row in padded]
 
 
 def _cells(character: str) -> int:

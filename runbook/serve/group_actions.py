@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from runbook.files.yaml_edit import Text, Uneditable
+from runbook.model.grouping import grouped
 from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import NAME, GroupFile, NameTaken
 from runbook.serve.group_form import (
@@ -86,9 +88,7 @@ def propose(workspace: Workspace, file: GroupFile, fields: Mapping[str, str]) ->
 
 
 def _does_not_fit(said: str, means: Meaning) -> str:
-    each: dict[str, int] = {}
-    for rank in means.ranks:
-        each[rank.node] = each.get(rank.node, 0) + 1
+    each = Counter(rank.node for rank in means.ranks)
     parts = ", ".join(f"{node} {count}" for node, count in list(each.items())[:8]) + (", …" if len(each) > 8 else "")
     told = f"these nodes make {means.world_size} ranks ({parts})" if each else f"no ranks can be assigned: {means.why}"
     return f"a world size of {said[:20]} does not fit: {told}"
@@ -154,12 +154,8 @@ def move(
 
     All or nothing for each pair of groups. Raises Refused, NoGroup, ChangedMeanwhile.
     """
-    by_group: dict[str, list[str]] = {}
-    for group, node in chosen:
-        if group != target:
-            by_group.setdefault(group, []).append(node)
     changed: list[str] = []
-    for group, nodes in by_group.items():
+    for group, nodes in grouped(one for one in chosen if one[0] != target).items():
         try:
             changed += _moved(workspace, group, target, nodes, person=person, agents=agents)
         except (Uneditable, ValueError) as error:

@@ -31,21 +31,11 @@ launch:
 """
 
 _PLACES: Mapping[str, Keys] = {
-    "master": ("rendezvous", "master"),
-    "address": ("rendezvous", "address"),
-    "port": ("rendezvous", "port"),
-    "backend": ("rendezvous", "backend"),
+    **{name: ("rendezvous", name) for name in ("master", "address", "port", "backend")},
     "order": ("order",),
-    "interface": ("network", "interface"),
-    "ports": ("network", "ports"),
-    "gpus": ("defaults", "gpus"),
-    "processes": ("defaults", "processes"),
-    "launcher": ("launch", "launcher"),
-    "workdir": ("launch", "workdir"),
-    "retries": ("launch", "retries"),
-    "spares": ("launch", "spares"),
-    "grace": ("launch", "grace"),
-    "detach": ("launch", "detach"),
+    **{name: ("network", name) for name in ("interface", "ports")},
+    **{name: ("defaults", name) for name in ("gpus", "processes")},
+    **{name: ("launch", name) for name in ("launcher", "workdir", "retries", "spares", "grace", "detach")},
 }
 """Fields of the form that are one value of the file."""
 _NUMBERS = ("port", "processes", "retries")
@@ -190,11 +180,15 @@ def _one_of_range(value: Any, key: Keys, name: str, text: Text) -> Any:
     entry = nodes_of(text)[name][0]
     if key not in RANGED or not isinstance(value, str) or not has_range(value):
         return value
-    names = expand(entry)
+    return _each(value, entry)[expand(entry).index(name)]
+
+
+def _each(value: str, entry: str) -> list[str]:
+    """Of a range its value for each node of an entry."""
     values = expand(value)
-    if len(values) != len(names):
+    if len(values) != len(expand(entry)):
         raise Uneditable(f"`{value}` has not as many addresses as `{entry}` has nodes")
-    return values[names.index(name)]
+    return values
 
 
 def _alone(text: Text, name: str) -> None:
@@ -212,9 +206,7 @@ def _expanded(entry: str, settings: Mapping[str, Any]) -> dict[str, dict[str, An
         inner = value if key == "ssh" and isinstance(value, dict) else {"": value}
         for deep, one in inner.items():
             ranged = ((key, deep) if deep else (key,)) in RANGED and isinstance(one, str) and has_range(one)
-            values = expand(one) if ranged else [one] * len(names)
-            if len(values) != len(names):
-                raise Uneditable(f"`{one}` has not as many addresses as `{entry}` has nodes")
+            values = _each(one, entry) if ranged else [one] * len(names)
             for name, mine in zip(names, values, strict=True):
                 if deep:
                     found[name].setdefault(key, {})[deep] = mine

@@ -7,13 +7,14 @@ import io
 import secrets
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from runbook.checks import CHECKS
 from runbook.engine.plan import Choice, Plan, make_plan
 from runbook.engine.scripts import node_files
+from runbook.files.environment_values import AnyVariable
 from runbook.files.inventory import examine_inventory, with_shell
 from runbook.files.playbook import examine_launch, has_launch
 from runbook.files.value_origins import Origins
@@ -124,9 +125,8 @@ def linted(file: Path, text: str) -> Linted:
         lines[number - 1] = line[:start] + stand_in + line[end:]
     shown = "\n".join(lines)
     if any(secret in shown for secret in hidden.values()):
-        return Linted(
-            told, "", {}, "the file holds secrets in plain text in several places: put `{env: NAME}` there by hand"
-        )
+        why = "the file holds secrets in plain text in several places: put `{env: NAME}` there by hand"
+        return Linted(told, "", {}, why)
     return Linted(told, shown, hidden)
 
 
@@ -145,8 +145,7 @@ def _shown(severity: str, problem: Problem) -> ShownFinding:
 def meaning(path: Path, text: str) -> Meaning:
     """Never raises, whatever is in the text."""
     try:
-        plan, _ = _plan(path, text)
-        return _meaning(plan)
+        return _meaning(_plan(path, text)[0])
     except FilesWrong as wrong:
         problem = wrong.problems[0]
         place = f" (line {problem.span.line})" if problem.span else ""
@@ -222,7 +221,7 @@ def scripts(path: Path, text: str, shell: str) -> dict[str, bytes]:
     plain = [one for one in linted(path, text).told if one.rule.startswith("secret.")]
     if plain:
         message = f"the file holds a secret in plain text on line {plain[0].line}, which a script would carry"
-        raise FilesWrong([Problem(plain[0].rule, message, None, plain[0].help)])
+        raise FilesWrong.of(plain[0].rule, message, help=plain[0].help)
     plan, origins = _plan(path, text)
     inventory = with_shell(plan.inventory, origins, shell)
     found: dict[str, bytes] = {}
@@ -246,10 +245,8 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
 
 def difference(name: str, before: str, after: str) -> list[str]:
     """Lines of a unified diff; none where nothing differs."""
-    found = difflib.unified_diff(
-        before.splitlines(), after.splitlines(), f"{name}.yml", f"{name}.yml (changed)", lineterm=""
-    )
-    return list(found)
+    old, new = before.splitlines(), after.splitlines()
+    return list(difflib.unified_diff(old, new, f"{name}.yml", f"{name}.yml (changed)", lineterm=""))
 
 
 def new_errors(before: list[ShownFinding], after: list[ShownFinding]) -> list[ShownFinding]:
@@ -261,20 +258,8 @@ def new_errors(before: list[ShownFinding], after: list[ShownFinding]) -> list[Sh
 _WORD = secrets.token_hex(12)
 
 
-class _Placeholders(Mapping[str, str]):
-    """A text for every name that is in no file, and that can be found in any output."""
-
-    def __getitem__(self, name: str) -> str:
-        return f"secret-{_WORD}"
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
-
-PLACEHOLDERS: Mapping[str, str] = _Placeholders()
+PLACEHOLDERS = AnyVariable(f"secret-{_WORD}")
+"""A text for every name that is in no file, and that can be found in any output."""
 
 
 def leaks(data: bytes) -> bool:

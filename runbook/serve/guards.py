@@ -29,9 +29,14 @@ from starlette.websockets import WebSocket
 import runbook
 from runbook.model.errors import FilesWrong
 from runbook.serve.change_stream import Changed
+from runbook.serve.group_actions import Refused
+from runbook.serve.group_files import ChangedMeanwhile, NameTaken, NoGroup
 from runbook.serve.page import READS, Page, allows
 from runbook.serve.people import Audit, People, Person, csrf_of
 from runbook.serve.rendering import failure
+from runbook.serve.run_folders import NoRun
+from runbook.serve.run_logs import NoFile
+from runbook.serve.run_processes import Busy, NotRunning
 from runbook.serve.settings import ServeSettings
 
 HEADERS = {
@@ -46,6 +51,17 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+ANSWERS: dict[type[Exception], tuple[int, str, str]] = {
+    NoGroup: (404, "there is no such group, or its file cannot be read here", ""),
+    NoRun: (404, "there is no such run", ""),
+    NoFile: (404, "the run has no such file", ""),
+    NameTaken: (409, "", ""),
+    Busy: (409, "", ""),
+    NotRunning: (409, "nothing of it runs that was started here", ""),
+    ChangedMeanwhile: (412, "", "load the page again: it shows what it is now; what you wrote is not saved"),
+    Refused: (422, "", ""),
+}
+"""What goes wrong in a handler, as an answer to whoever asked: status, sentence (empty: the error's own), and help."""
 BODY_S = 30.0
 """For a whole request body."""
 MOST_FIELDS = 5000
@@ -184,10 +200,13 @@ class Guarded:
             answer: Response = await self.page.handler(request)
             return answer
         except FilesWrong as wrong:
-            problems = wrong.problems
-            return failure(request, 422, problems[0].message, problems[0].help or "")
+            problem = wrong.problems[0]
+            return failure(request, 422, problem.message, problem.help or "")
         except HTTPException as refused:
             return refusal(request, refused, self.page)
+        except tuple(ANSWERS) as error:
+            status, says, help = ANSWERS[type(error)]
+            return failure(request, status, says or str(error), help)
 
     async def _let_through(self, request: Request) -> None:
         """Raises RequestRefused if the request may not reach the handler; sets `state.person`, `.csrf` and `.form`."""
@@ -327,6 +346,12 @@ async def json_body(request: Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise RequestRefused(400, "the body is not an object")
     return body
+
+
+def whole_number(request: Request, name: str) -> int | None:
+    """A number of the query, None where it is none."""
+    text = request.query_params.get(name, "")
+    return int(text) if text.isdecimal() and len(text) < 16 else None
 
 
 def cookie_of(scope: Scope, name: str) -> str:

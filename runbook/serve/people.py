@@ -12,7 +12,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from runbook.model.errors import FilesWrong, Problem
+from runbook.model.errors import FilesWrong
 from runbook.serve.page import ROLES, Role
 from runbook.serve.store import Store
 
@@ -218,7 +218,7 @@ def _refuse_without_admin(admins: int) -> None:
 
 
 def _wrong(id: str, message: str) -> FilesWrong:
-    return FilesWrong([Problem(f"serve.{id}", message)])
+    return FilesWrong.of(f"serve.{id}", message)
 
 
 AUDIT_KEPT = 100_000

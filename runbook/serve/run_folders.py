@@ -101,12 +101,8 @@ class Runs:
         self.refresh()
         where, values = _where(wanted)
         (count,) = self._store.read(f"SELECT count(*) FROM runs WHERE {where}", *values)[0]
-        rows = self._store.read(
-            f"SELECT {_COLUMNS} FROM runs WHERE {where} ORDER BY began DESC, id DESC LIMIT ? OFFSET ?",
-            *values,
-            most,
-            skip,
-        )
+        page = f"SELECT {_COLUMNS} FROM runs WHERE {where} ORDER BY began DESC, id DESC LIMIT ? OFFSET ?"
+        rows = self._store.read(page, *values, most, skip)
         return [_row(row) for row in rows], count
 
     def without_end(self, group: str = "") -> list[str]:
@@ -150,12 +146,9 @@ class Runs:
                     changed.append((seen, self._made(id)))
             gone = [] if only else [id for id in known if id not in set(ids)]
             if changed or gone:
+                entry = f"INSERT OR REPLACE INTO runs (seen, {_COLUMNS}) VALUES ({', '.join('?' * 13)})"
                 with self._store.write() as db:
-                    for seen, row in changed:
-                        db.execute(
-                            f"INSERT OR REPLACE INTO runs (seen, {_COLUMNS}) VALUES ({', '.join('?' * 13)})",
-                            (seen, *row),
-                        )
+                    db.executemany(entry, [(seen, *row) for seen, row in changed])
                     db.executemany("DELETE FROM runs WHERE id = ?", [(id,) for id in gone])
             if not only:
                 self._looked = time.monotonic()
@@ -171,15 +164,14 @@ class Runs:
         by = started(path)
         began = first.time if first else number(by.get("at")) or path.lstat().st_mtime
         nodes = first.nodes if first else ()
+        goes_on = by and _is_result(told) and (begins_again(path, by) or left_running(told))
         return (
             id,
             began,
             number(told.get("seconds")),
             first.playbook if first else "",
             first.inventory if first else "",
-            ""
-            if by and _is_result(told) and (begins_again(path, by) or left_running(told))
-            else _word(told.get("verdict")),
+            "" if goes_on else _word(told.get("verdict")),
             _word(told.get("stopped_at")),
             _between_blanks(_words(told.get("causes"))),
             _between_blanks(nodes),
@@ -281,28 +273,19 @@ def _row(row: Any) -> RunRow:
 
 
 def _where(wanted: RunFilter) -> tuple[str, list[str | float]]:
-    parts, values = ["1"], list[str | float]()
-    for column, text in (("nodes", wanted.host), ("causes", wanted.cause)):
-        if text:
-            parts.append(f"{column} LIKE ? ESCAPE '\\'")
-            values.append(f"% {_literal(text)}%")
-    if wanted.playbook:
-        parts.append("(playbook LIKE ? ESCAPE '\\' OR inventory LIKE ? ESCAPE '\\')")
-        values += [f"%{_literal(wanted.playbook)}%"] * 2
-    for column, text in (("person", wanted.person), ("run_group", wanted.group)):
-        if text:
-            parts.append(f"{column} = ?")
-            values.append(text)
-    if wanted.verdict:
-        parts.append("verdict = ?")
-        values.append("" if wanted.verdict == "running" else wanted.verdict)
-    if wanted.since is not None:
-        parts.append("began >= ?")
-        values.append(wanted.since)
-    if wanted.until is not None:
-        parts.append("began < ?")
-        values.append(wanted.until)
-    return " AND ".join(parts), values
+    verdict = "" if wanted.verdict == "running" else wanted.verdict
+    asked: list[tuple[object, str, str | float]] = [
+        (wanted.host, "nodes LIKE ? ESCAPE '\\'", f"% {_literal(wanted.host)}%"),
+        (wanted.cause, "causes LIKE ? ESCAPE '\\'", f"% {_literal(wanted.cause)}%"),
+        (wanted.playbook, "playbook || '\n' || inventory LIKE ? ESCAPE '\\'", f"%{_literal(wanted.playbook)}%"),
+        (wanted.person, "person = ?", wanted.person),
+        (wanted.group, "run_group = ?", wanted.group),
+        (wanted.verdict, "verdict = ?", verdict),
+        (wanted.since is not None, "began >= ?", wanted.since or 0.0),
+        (wanted.until is not None, "began < ?", wanted.until or 0.0),
+    ]
+    chosen = [(condition, value) for given, condition, value in asked if given]
+    return " AND ".join(["1", *(condition for condition, _ in chosen)]), [value for _, value in chosen]
 
 
 def _literal(text: str) -> str:

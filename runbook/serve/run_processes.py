@@ -59,6 +59,9 @@ _POLL_S = 0.3
 class Busy(Exception):
     """The group has a run already."""
 
+    def __init__(self, id: str) -> None:
+        super().__init__(f"it runs already: {id}")
+
 
 class NotRunning(Exception):
     """No process of this run can be ended."""

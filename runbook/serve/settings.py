@@ -24,7 +24,7 @@ from cryptography.x509.oid import NameOID
 from runbook.files.schema import judge
 from runbook.files.yaml_document import mapping_problem, read_document
 from runbook.model.command_quoting import word
-from runbook.model.errors import FilesWrong, Problem, Span
+from runbook.model.errors import FilesWrong
 from runbook.model.safe_files import make_below, write_below
 
 
@@ -103,10 +103,8 @@ def certificate_at(certificate: Path, key: Path) -> Certificate:
         first = x509.load_pem_x509_certificate(pem.encode())
         der = first.public_bytes(serialization.Encoding.DER)
     except (OSError, ValueError) as error:
-        what = (
-            error.strerror if isinstance(error, OSError) and error.strerror else "not a certificate and its key, in PEM"
-        )
-        raise FilesWrong([Problem("serve.certificate", f"{certificate}, {key}: {what}")]) from None
+        what = getattr(error, "strerror", None) or "not a certificate and its key, in PEM"
+        raise FilesWrong.of("serve.certificate", f"{certificate}, {key}: {what}") from None
     return Certificate(certificate, key, hashlib.sha256(der).hexdigest())
 
 
@@ -192,9 +190,8 @@ def make_data_folder(folder: Path) -> Path:
     except OSError as error:
         raise _wrong("data", f"{folder}: {error.strerror}") from None
     if hasattr(os, "getuid") and (found.st_uid != os.geteuid() or found.st_mode & 0o022):
-        raise _wrong(
-            "data", f"{folder}: others could write there", f"`chmod 700 {word(folder)}`, or name another --data"
-        )
+        help = f"`chmod 700 {word(folder)}`, or name another --data"
+        raise _wrong("data", f"{folder}: others could write there", help)
     return folder
 
 
@@ -205,11 +202,8 @@ def listen_address(text: str) -> tuple[str, int]:
     with contextlib.suppress(ValueError):
         if port.isdecimal() and int(port) <= 65535:
             return str(ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)), int(port)
-    raise _wrong(
-        "listen",
-        f"{text!r} is no address to listen on",
-        f"an address and a port: {LISTEN}, 0.0.0.0:{PORT}, [::1]:{PORT}",
-    )
+    help = f"an address and a port: {LISTEN}, 0.0.0.0:{PORT}, [::1]:{PORT}"
+    raise _wrong("listen", f"{text!r} is no address to listen on", help)
 
 
 def settings_from(asked: ServeOptions, port: int, *, people: bool) -> ServeSettings:
@@ -219,11 +213,8 @@ def settings_from(asked: ServeOptions, port: int, *, people: bool) -> ServeSetti
     none is named, or `insecure_http`; and only with people. Raises FilesWrong.
     """
     if not asked.loopback and not people:
-        raise _wrong(
-            "no-people",
-            f"everybody who reaches {asked.host} would reach this server, and no person could log in",
-            "first: runbook serve user add NAME --role admin",
-        )
+        message = f"everybody who reaches {asked.host} would reach this server, and no person could log in"
+        raise _wrong("no-people", message, "first: runbook serve user add NAME --role admin")
     names = [] if asked.loopback else _names_of(asked.host)
     tls: Certificate | None = None
     if asked.certificate is not None:
@@ -266,5 +257,4 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _wrong(id: str, message: str, help: str | None = None) -> FilesWrong:
-    span: Span | None = None
-    return FilesWrong([Problem(f"serve.{id}", message, span, help)])
+    return FilesWrong.of(f"serve.{id}", message, help=help)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
-from runbook.model.errors import FilesWrong, Problem
+from runbook.model.errors import FilesWrong
 
 Value = str | int | float | bytes | None
 
@@ -76,9 +76,7 @@ class Store:
             newest = max(files)
             if has > newest:
                 message = f"{self.path} was written by a newer runbook (its version is {has}, ours {newest})"
-                raise FilesWrong(
-                    [Problem("serve.newer-database", message, None, "update runbook, or name another --data")]
-                )
+                raise FilesWrong.of("serve.newer-database", message, help="update runbook, or name another --data")
             for number in sorted(files):
                 if number > has:
                     for statement in _statements(files[number]):

@@ -1058,14 +1058,9 @@ class FlightStatus(TypedDict, total=False):
     last_completed_collective: SequenceNumber
 
 
-class FlightGroup(TypedDict, total=False):
-    ranks: Line | list[Rank]
-
-
 class FlightDump(TypedDict, total=False):
     entries: list[FlightEntry] | None
     pg_status: dict[Line, FlightStatus] | None
-    pg_config: dict[Line, FlightGroup] | None
 
 
 class Calling(TypedDict):

@@ -101,12 +101,12 @@ def test_a_rule_of_windows_is_named_or_not(name: str) -> None:
 NUMBERS = re.compile(
     r"(?:\w+\.)*(?:port|pid|number|handle|prefixlen|netmask|length|cause)$|number\[1\]$|rule\.index \+ 1$|1500 if mtu|"
     r"','\.join\(map\(str, numbers\)\)$|listed\(|ports\[0\]$|errors\[0\]\['port'\]$|wanted\.partition\('/'\)\[2\]|"
-    r"now\.prefixes\[0\]\.partition\('/'\)\[2\]|next\(\(one\['pid'\] "
+    r"'\w*'$|None$|now\.prefixes\[0\]\.partition\('/'\)\[2\]|next\(\(one\['pid'\] "
 )
 OURS = {
     # what is made of checked parts beside the command itself
     "firewall/explain_connection.py": {"permitted", "file"},
-    "firewall/collected_rules.py": {"way", "LISTERS.get(whose[0], whose[0] + '-save')"},
+    "firewall/collected_rules.py": {"way", "where", "LISTERS.get(whose[0], whose[0] + '-save')"},
     "firewall/explain_node.py": {"base.engine", "table", "words", "where", "match"},
     "firewall/front_ends.py": {
         *("where", "peer", "part", "protocol", "rules"),
@@ -117,7 +117,7 @@ OURS = {
         "base.engine",
     },
     "parsers/host_resources.py": {"remedy"},
-    "checks/bandwidth/adapters.py": {"way"},
+    "checks/bandwidth/adapters.py": {"'clsact' if 'clsact' in tc.get('qdisc', '') else 'ingress'"},
     "checks/ping/host_names.py": {"append"},
     "checks/network/routing.py": {"family(target)", "typed(words)"},
     "checks/ping/routes.py": {
@@ -136,11 +136,11 @@ OURS = {
 }
 SENTENCES = re.compile(
     r"\S+ (?:on \{\}|does not return|stopped|ended with|fails|refuses|crashed|default policy|rule in|rule \{\}|chain \{\}|"
-    r"-M do -s \{\} from|neigh on|\{\} on \{\}: From)|runbook (?:\{\}|serves )"
+    r"-M do -s \{\} from|neigh on|\{\} on \{\}: From|\{\}: )|runbook (?:\{\}|serves )"
 )
 """What only begins like a command."""
 SCRIPTS = ("launch/", "files/environment_values.py", "transport/bootstrap.py", "report/run_text.py", "cli/argument_parser.py", "collect/local_files.py", "importers/survey_facts.py")  # fmt: skip
-FUNCTIONS = ("word(", "powershell_word(", "netsh_name(")
+FUNCTIONS = ("word(", "nft_words(", "powershell_word(", "netsh_name(")
 
 
 def test_every_value_in_a_command_is_quoted() -> None:

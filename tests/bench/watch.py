@@ -25,6 +25,9 @@ SETTLED_S = 15.0
 EVERY_S = 2.0
 SUPERVISOR = re.compile(r"\S*python\S* -S -E -s -u -c .*runbook-supervisor", re.DOTALL)
 TICKS = os.sysconf("SC_CLK_TCK")
+BASELINE_S = 100
+"""So the look at who is late comes within the training, after a fifth of it."""
+
 SECONDS = 75
 """Of training: two readings of the counters, and the look at who is late, which every watched training has once."""
 
@@ -55,7 +58,7 @@ dist.destroy_process_group()
 def watched(lab: Lab, rounds: int) -> list[str]:
     """`lab` has two hosts."""
     lab.work_file("train.py", TRAINS)
-    kinds = {"with `watch: {}`": ", watch: {}", "without": ""}
+    kinds = {"with `watch:`": f", watch: {{baseline: {BASELINE_S}s}}", "without": ""}
     steps: dict[str, list[Cost]] = {name: [] for name in kinds}
     shares: dict[str, list[float]] = {name: [] for name in kinds}
     for turn in range(rounds):

@@ -3,7 +3,6 @@ torch 2.13 writes for gloo; a lab test compares real ones."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -129,7 +128,7 @@ def entry(number: int, name: str = "gloo:all_reduce", size: int = 256, **other: 
 
 def test_a_real_dump_is_read() -> None:
     found = read_dump(1, dump(5, 4, entry(4, retired=True), entry(5)))
-    assert found == {"0": Trace(1, 5, 4, {4: REDUCE, 5: REDUCE}, (0, 1))}
+    assert found == {"0": Trace(1, 5, 4, {4: REDUCE, 5: REDUCE})}
     assert str(found["0"].calls[5]) == "all_reduce of 256 Float"
 
 
@@ -166,8 +165,3 @@ def test_what_the_program_meant_decides_between_two() -> None:
     assert odd_ones(meant, {0: REDUCE, 1: BROADCAST}) == (1,)
     assert odd_ones(meant, {0: Call("all_reduce", ((16, 16),), ("Float",))}) == ()
     assert odd_ones({}, {0: TWICE}) == ()
-
-
-@given(st.recursive(st.none() | st.integers() | st.text(max_size=4), lambda inner: st.lists(inner, max_size=3)))
-def test_a_rank_number_that_is_nonsense_is_nothing(value: Any) -> None:
-    read_dump(0, json.loads(json.dumps({"pg_status": {"0": {"last_enqueued_collective": value}}})))

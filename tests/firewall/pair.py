@@ -21,7 +21,8 @@ from types import TracebackType
 from typing import Literal
 
 from runbook.firewall import Evidence, Flow
-from runbook.transport import node_programs
+from runbook.node.message import MARK
+from runbook.transport import node_answers, node_programs
 
 Seen = Literal["open", "dropped", "rejected"]
 CLIENT, SERVER = "10.77.0.1", "10.77.0.2"
@@ -32,6 +33,14 @@ CLONE_NEWNET = 0x40000000
 SHORT, LONG = 0.25, 10.0
 """Patience, in seconds, where nothing is expected to come back, and where something is: a busy machine is no firewall."""
 _numbers = itertools.count()
+
+
+def collected(stdout: str) -> Evidence:
+    """From all that the node program wrote: the last line that carries the marker, past the boundary of answers."""
+    said = next(line for line in reversed(stdout.split("\n")) if line.startswith(MARK))
+    answer = node_answers.message(node_answers.FIREWALL_RULES, said[len(MARK) :].encode())
+    assert answer
+    return Evidence.of(answer)
 
 
 def missing() -> str | None:
@@ -146,7 +155,7 @@ ip -n {c} addr add {CLIENT6}/64 dev eth0 nodad; ip -n {s} addr add {SERVER6}/64 
         """By the real node program."""
         words = [sys.executable, "-I", "-c", PROGRAM, json.dumps({"peers": peers})]
         done = subprocess.run([*self.enter(where), *words], capture_output=True, text=True, timeout=120, check=True)
-        return Evidence.from_stdout(done.stdout)
+        return collected(done.stdout)
 
     def flow(self, port: int, version: int = 4) -> Flow:
         return Flow(CLIENT, SERVER, port) if version == 4 else Flow(CLIENT6, SERVER6, port)

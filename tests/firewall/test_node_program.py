@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from firewall.pair import CLIENT, PROGRAM, Pair
-from runbook.firewall import Evidence, Flow, explain
+from firewall.pair import CLIENT, PROGRAM, Pair, collected
+from runbook.firewall import Flow, explain
 
 FLOW = Flow("10.77.0.1", "10.77.0.2", 29500)
 
@@ -43,7 +43,7 @@ def test_a_tool_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     fake.write_text(f"#!/bin/sh\nsleep 61 & echo $! >>{tmp_path}/pids; wait\n")
     fake.chmod(0o755)
     started = time.monotonic()
-    node = Evidence.from_stdout(run(path=f"{tmp_path}:{os.environ['PATH']}"))
+    node = collected(run(path=f"{tmp_path}:{os.environ['PATH']}"))
     assert time.monotonic() - started < 30  # the tool would take 61 s
     assert node.tool("nft-json").status == "timeout"
     told = explain(node, FLOW)
@@ -82,7 +82,7 @@ def test_an_ordinary_user_without_sudo_says_that_it_could_not_look(pair: Pair) -
         pair.keep(pair.server, NO_SUDO)
     pair.load(pair.server, "table inet t { chain c { type filter hook input priority 0; policy drop; }; }")
     user = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
-    node = Evidence.from_stdout(run(before=(*pair.enter(pair.server), *user, "/usr/bin/python3")))
+    node = collected(run(before=(*pair.enter(pair.server), *user, "/usr/bin/python3")))
     assert node.tool("nft-json").status == "denied"
     assert node.tool("iptables-save").status == "denied"
     told = explain(node, pair.flow(29500))

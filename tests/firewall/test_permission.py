@@ -7,7 +7,7 @@ import re
 import pytest
 from lab import Host, Lab
 
-from firewall.pair import PROGRAM
+from firewall.pair import PROGRAM, collected
 from runbook.firewall import Ends, Evidence, Flow, explain_blocked
 
 pytestmark = pytest.mark.lab
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.lab
 
 def rules(host: Host, peer: Host) -> Evidence:
     command = [host.lab.python_without_torch, "-", f'{{"peers": ["{peer.address}"]}}']
-    return Evidence.from_stdout(host.run(command, input=PROGRAM).stdout)
+    return collected(host.run(command, input=PROGRAM).stdout)
 
 
 def test_what_is_printed_lets_the_rules_be_read_and_nothing_be_changed(two_hosts: Lab) -> None:

@@ -12,7 +12,7 @@ from runbook.launch.script import Script, ScriptProcess, ScriptSpec, write
 FRAGMENTS = [
     *r"""' " '' "" \ \\ \" \\" ` `` $ $$ $(id) `id` ${HOME} $'x' $env:PATH % %% %PATH% %~dp0 %1 %* %%V ^ ^^ ^& ! !! !x! !PATH!
     & && | || < > >> 2>nul ; ;; # ~ ~/ * ? [a] {a,b} ( ) @( @{ --% - -- /? /c = , rem exit call echo a B 7 train.py
-    C:\x\y\ \\host\share\ ‘ ’ ‚ ‛ “ ” „ – ﻿ é 漢 🚀""".split(),  # noqa: SIM905
+    C:\x\y\ \\host\share\ ‘ ’ ‚ ‛ “ ” „ – ﻿ é 漢 🚀""".split(),
     *(" ", "  ", "\t", "\n", "\r", "\r\n", "\0", "\x1a", "\x1b", "\x7f", "\x85", "\u00a0", "\u2028", "\ud800", "rem "),
 ]
 TEXT = st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=6)), min_size=1, max_size=5).map("".join)

@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from runbook.causes.catalogue import mend
 from runbook.checks.context import Context, Facts, select_interfaces
 from runbook.checks.ibstat import ports_of, select
 from runbook.launch.ranks import hca_expression, network_environment, socket_interface
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
-from runbook.model.remedy import Remedy
 from runbook.model.verdict import Outcome
 from runbook.parsers.ibstat import Port
 from runbook.transport import node_answers
@@ -92,28 +92,23 @@ def reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[SlowRea
 
 def inner_reasons(wires: NodeAdapters) -> list[SlowReason]:
     """What slows down TCP inside the node."""
-    return [reason for name, facts in wires.inner.items() for reason in shapers(name, facts.get("tc") or {})]
+    return [reason for name, facts in wires.inner.items() for reason in shapers(name, facts["tc"] or {})]
 
 
 def tcp_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[SlowReason]:
     found: list[SlowReason] = []
     usual = max((other.gbps for other in others if other.gbps), default=None)
     for name, facts in wires.interfaces.items():
-        tc: Mapping[str, str] = facts.get("tc") or {}
-        found += shapers(name, tc)
+        found += shapers(name, facts["tc"] or {})
         mbit = facts["mbit"]
         metal = "/".join(facts["hardware"]) or name
+        renegotiate = mend("node-slow", "renegotiate", metal=word(metal))
         if "half" in facts["duplex"]:
-            says = f"{metal} runs at half duplex"
-            found.append(
-                SlowReason(
-                    says, Remedy.run(f"sudo ethtool -r {word(metal)}"), f"/sys/class/net/{metal}/duplex: half", None
-                )
-            )
+            proof = f"/sys/class/net/{metal}/duplex: half"
+            found.append(SlowReason(f"{metal} runs at half duplex", renegotiate, proof, None))
         if mbit and usual and mbit / 1000 < usual:
             says = f"{metal} runs at {mbit:g} Mbit/s, where other nodes have {usual * 1000:g}"
-            evidence = f"/sys/class/net/{metal}/speed: {mbit}"
-            found.append(SlowReason(says, Remedy.run(f"sudo ethtool -r {word(metal)}"), evidence, mbit / 8000))
+            found.append(SlowReason(says, renegotiate, f"/sys/class/net/{metal}/speed: {mbit}", mbit / 8000))
     return found
 
 
@@ -124,7 +119,7 @@ def port_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[Sl
     return [
         SlowReason(
             f"{port.name} runs at {port.rate_gbps:g} Gbit/s, where others have {usual:g}",
-            Remedy.run(f"sudo ibportstate -D 0 {port.number} reset"),
+            mend("node-slow", "port-reset", number=port.number),
             f"{port.name}: Rate {port.rate_gbps:g}",
             port.rate_gbps / 8,
         )
@@ -136,25 +131,29 @@ def port_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[Sl
 def shapers(name: str, tc: Mapping[str, str]) -> list[SlowReason]:
     """Limits that `tc` sets: on what leaves (tbf, htb, hfsc, cake, netem, fq) and on what arrives."""
     found: list[SlowReason] = []
-    command = Remedy.run(f"sudo tc qdisc del dev {word(name)} root")
+
+    def limit(rate: float | None, line: str, what: str = "", where: str = "root") -> bool:
+        if rate is not None:
+            says = f"{what}{name} is limited to {mbit_text(rate)} by `tc`"
+            remedy = mend("node-slow", "shaper", name=word(name), where=where)
+            found.append(SlowReason(says, remedy, line.strip(), rate / 8))
+        return rate is not None
+
     for line in tc.get("qdisc", "").splitlines():
         kind = line.partition("qdisc ")[2].partition(" ")[0]
         wanted = {"tbf": "rate", "cake": "bandwidth", "netem": "rate", "fq": "maxrate"}.get(kind)
-        rate = rate_after(wanted, line) if wanted else None
-        if rate is not None:
-            found.append(SlowReason(f"{name} is limited to {mbit_text(rate)} by `tc`", command, line.strip(), rate / 8))
-        elif kind == "netem" and re.search(r"\b(delay|loss|reorder|corrupt|duplicate)\b", line):
-            found.append(SlowReason(f"{name} is disturbed by `tc`: {line.strip()}", command, line.strip(), None))
+        limited = limit(rate_after(wanted, line) if wanted else None, line)
+        if not limited and kind == "netem" and re.search(r"\b(delay|loss|reorder|corrupt|duplicate)\b", line):
+            remedy = mend("node-slow", "shaper", name=word(name), where="root")
+            found.append(SlowReason(f"{name} is disturbed by `tc`: {line.strip()}", remedy, line.strip(), None))
     for line in tc.get("class", "").splitlines():
-        rate = rate_after("ceil", line) or rate_after("ul m1 0bit d 0us m2", line)
-        if rate is not None and re.search(r"class (htb|hfsc) ", line):
-            found.append(SlowReason(f"{name} is limited to {mbit_text(rate)} by `tc`", command, line.strip(), rate / 8))
-    rate = rate_after("rate", tc.get("ingress", "")) if "police" in tc.get("ingress", "") else None
-    if rate is not None:
-        way = "clsact" if "clsact" in tc.get("qdisc", "") else "ingress"
-        evidence = next(line.strip() for line in tc["ingress"].splitlines() if "rate" in line)
-        says = f"what arrives at {name} is limited to {mbit_text(rate)} by `tc`"
-        found.append(SlowReason(says, Remedy.run(f"sudo tc qdisc del dev {word(name)} {way}"), evidence, rate / 8))
+        if re.search(r"class (htb|hfsc) ", line):
+            limit(rate_after("ceil", line) or rate_after("ul m1 0bit d 0us m2", line), line)
+    ingress = tc.get("ingress", "")
+    if "police" in ingress:
+        where = "clsact" if "clsact" in tc.get("qdisc", "") else "ingress"
+        line = next((line for line in ingress.splitlines() if "rate" in line), "")
+        limit(rate_after("rate", ingress), line, "what arrives at ", where)
     return found
 
 

@@ -29,10 +29,10 @@ OPENED_AT_ONCE = {
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """One connection that was tried. `outcome`: open, dropped, refused, rejected, reset, stranger, silent, lost,
-    unsent, unresolvable or unmeasured (one of the ends had no CPU for it); `kind` is what the port is for: rendezvous,
-    range, ephemeral, ssh or full. `local` and `remote` are both ends' addresses as numbers, as far as it got: a name
-    may mean something else here, or nothing."""
+    """One connection that was tried, or is to be. `outcome`: open, dropped, refused, rejected, reset, stranger, silent,
+    lost, unsent, unresolvable or unmeasured (one of the ends had no CPU for it); `kind` is what the port is for:
+    rendezvous, range, ephemeral, ssh or full. `local` and `remote` are both ends' addresses as numbers, as far as it
+    got: a name may mean something else here, or nothing."""
 
     source: str
     destination: str
@@ -40,9 +40,9 @@ class Dial:
     port: int
     kind: str
     mode: str
-    outcome: str
-    errno: str | None
-    seconds: float
+    outcome: str = UNMEASURED
+    errno: str | None = None
+    seconds: float = 0.0
     tries: int = 1
     retransmitted: int | None = None
     local: str | None = None

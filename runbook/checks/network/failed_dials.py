@@ -259,14 +259,8 @@ class Trouble:
         first, seen = dials[0], tuple(seen_of(dials))
         source, destination = first.source, first.destination
         if first.outcome == "unresolvable":
-            finding = finding_for(
-                "name-unresolvable",
-                f"{source} cannot resolve {first.address}",
-                seen,
-                (destination,),
-                way="node",
-                source=source,
-            )
+            says = f"{source} cannot resolve {first.address}"
+            finding = finding_for("name-unresolvable", says, seen, (destination,), way="node", source=source)
             return Accusation(source, finding)
         if first.outcome in ("stranger", *OPENED) and (led := self.elsewhere(dials)):
             finding = shown(Finding(led.cause, led.says, led.remedy, led.evidence), led.node, dials)
@@ -280,7 +274,6 @@ class Trouble:
                 ),
                 seen,
                 (source,),
-                way="live",
                 destination=destination,
                 source=source,
             )
@@ -301,14 +294,9 @@ class Trouble:
             return Accusation(*policy)
         ends = self.evidence.get(source), self.evidence.get(destination)
         if first.errno in ("ENETUNREACH", "EHOSTUNREACH") and not rejects(*ends):
+            says = f"{source} cannot reach {destination} ({first.address}): {first.errno}"
             finding = finding_for(
-                "no-route",
-                f"{source} cannot reach {destination} ({first.address}): {first.errno}",
-                seen,
-                (destination,),
-                way="node",
-                source=source,
-                address=word(first.address),
+                "no-route", says, seen, (destination,), way="node", source=source, address=word(first.address)
             )
             return Accusation(source, finding)
         by_chance = blocked is not None and blocked.by_chance
@@ -324,14 +312,8 @@ class Trouble:
         first, seen = dials[0], seen_of(dials)
         source, destination = first.source, first.destination
         if blocked is None:
-            finding = finding_for(
-                "master-not-listening",
-                f"{destination} refuses {source} on {ports_text(dials)} although our listener was up",
-                tuple(seen),
-                (source,),
-                way="live",
-                destination=destination,
-            )
+            says = f"{destination} refuses {source} on {ports_text(dials)} although our listener was up"
+            finding = finding_for("master-not-listening", says, tuple(seen), (source,), destination=destination)
             return Accusation(destination, finding)
         cause, says = blocked.cause, blocked.says
         ends = Ends.of(self.evidence, source, destination)

@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runbook.causes.findings import finding_for
@@ -55,17 +55,6 @@ class Want:
     def everywhere(self) -> bool:
         """Whether it listens on all addresses, as torch does for its store: any may be the rendezvous address."""
         return self.kind == "rendezvous"
-
-
-@dataclass(frozen=True, slots=True)
-class DialTarget:
-    """What one node is asked to dial."""
-
-    peer: str
-    address: str
-    port: int
-    kind: str
-    mode: str
 
 
 class Mesh:
@@ -141,15 +130,16 @@ class Mesh:
         """
         up = {node.name: node for node in self._at.nodes if node.name in self.listening}
         pairs = pairs or Pairs.every(list(up))
-        orders: dict[str, list[DialTarget]] = {}
+        orders: dict[str, list[Dial]] = {}
         for source in up:
-            wanted: list[DialTarget] = []
+            wanted: list[Dial] = []
             for name in (*([source] if itself else []), *pairs.peers.get(source, ())):
                 if name not in up:
                     continue
                 for port, kind in self.listening[name]:
-                    wanted += [DialTarget(name, self._address(up[name], kind), port, kind, mode) for mode in modes]
-                wanted += [DialTarget(name, *where, "knock") for where in (extra(up[name]) if extra else ())]
+                    address = self._address(up[name], kind)
+                    wanted += [Dial(source, name, address, port, kind, mode) for mode in modes]
+                wanted += [Dial(source, name, *where, "knock") for where in (extra(up[name]) if extra else ())]
             if wanted:
                 orders[source] = wanted
         self.dials += self._dialled(orders, OPEN_S, AT_ONCE)
@@ -163,19 +153,17 @@ class Mesh:
             failed = [dial for dial in self._once_more(failed) if dial.outcome == UNMEASURED]
 
     def _once_more(self, failed: Sequence[Dial]) -> list[Dial]:
-        orders: dict[str, list[DialTarget]] = {}
+        orders: dict[str, list[Dial]] = {}
         self.busy = {}
         for dial in failed:
-            orders.setdefault(dial.source, []).append(
-                DialTarget(dial.destination, dial.address, dial.port, dial.kind, dial.mode)
-            )
+            orders.setdefault(dial.source, []).append(dial)
         replaced = set(failed)
         self.dials = [dial for dial in self.dials if dial not in replaced]
         found = self._dialled(orders, PATIENT_S, AT_ONCE_AGAIN)
         self.dials += found
         return found
 
-    def _dialled(self, orders: Mapping[str, Sequence[DialTarget]], open_s: float, at_once: int) -> list[Dial]:
+    def _dialled(self, orders: Mapping[str, Sequence[Dial]], open_s: float, at_once: int) -> list[Dial]:
         """What became of these dials. Where the program at the other end was kept from its CPU meanwhile, its silence
         proves nothing: such a dial is `unmeasured`, as is one that its own node had no time for."""
         found = self._sent(orders, open_s, at_once)
@@ -196,23 +184,23 @@ class Mesh:
             for dial in found
         ]
 
-    def _sent(self, orders: Mapping[str, Sequence[DialTarget]], open_s: float, at_once: int) -> list[Dial]:
+    def _sent(self, orders: Mapping[str, Sequence[Dial]], open_s: float, at_once: int) -> list[Dial]:
         found: list[Dial] = []
 
         def one(source: Node) -> Answer | None:
-            remote, targets = self._remotes[source.name], orders[source.name]
-            within_s = min(self._at.left_s - ANSWER_S, self._longest_s(len(targets), open_s, at_once))
+            remote, dials = self._remotes[source.name], orders[source.name]
+            within_s = min(self._at.left_s - ANSWER_S, self._longest_s(len(dials), open_s, at_once))
             order = {"open_s": open_s, "reply_s": self._reply_s, "within_s": max(1.0, within_s), "at_once": at_once}
             order["hold"] = len(self.listening) <= ALL_UP_TO
-            remote.tell({"dial": [asdict(target) for target in targets], **order})
+            targets = [{"address": dial.address, "port": dial.port, "mode": dial.mode} for dial in dials]
+            remote.tell({"dial": targets, **order})
             for message in remote.messages(min(self._at.left_s, max(1.0, within_s) + ANSWER_S)):
                 results = message["results"]
-                if len(results) != len(targets):
-                    raise UnexpectedAnswer(f"{len(results)} results of {len(targets)} dials")
+                if len(results) != len(dials):
+                    raise UnexpectedAnswer(f"{len(results)} results of {len(dials)} dials")
                 self._awake[source.name] = message["awake"]
                 found.extend(
-                    Dial(source.name, target.peer, target.address, target.port, target.kind, target.mode, **result)
-                    for target, result in zip(targets, (one or OPENED_AT_ONCE for one in results), strict=True)
+                    replace(dial, **(result or OPENED_AT_ONCE)) for dial, result in zip(dials, results, strict=True)
                 )
                 return None
             return remote.wait(0.1)
@@ -282,7 +270,7 @@ def too_busy(node: str, awake: AwakeFacts | None, what: str) -> Finding:
 
 def too_busy_finding(node: str, seen: str, evidence: Iterable[str]) -> Finding:
     """`seen`: what could not be measured, and how late the node ran."""
-    return finding_for(TOO_BUSY, f"{node} was too busy to be measured: {seen}", tuple(evidence), way="live", node=node)
+    return finding_for(TOO_BUSY, f"{node} was too busy to be measured: {seen}", tuple(evidence), node=node)
 
 
 def busiest(one: AwakeFacts | None, other: AwakeFacts) -> AwakeFacts:

@@ -78,7 +78,6 @@ def by_policy(at: Context, dials: Sequence[Dial], seen: tuple[str, ...]) -> tupl
         f"allow{'' if several else 's'} no such connection",
         (*seen, *(f"NetworkPolicy {pod.namespace}/{name}" for name in forbids.names)),
         (other,),
-        way="live",
         what="egress" if forbids.egress else "ingress",
         rule=rule,
         namespace=pod.namespace,

@@ -213,13 +213,9 @@ def _no_address(at: Context, node: str, address: str, evidence: Evidence) -> Fin
         return None
     now = evidence.interfaces.get(name)
     if now is None:
-        return finding_for(
-            "interface-missing",
-            f"interface {name} of {node}, which carried {address}, no longer exists",
-            (f"interfaces of {node} now: {', '.join(evidence.interfaces)}",),
-            way="lost",
-            node=node,
-        )
+        says = f"interface {name} of {node}, which carried {address}, no longer exists"
+        seen = (f"interfaces of {node} now: {', '.join(evidence.interfaces)}",)
+        return finding_for("interface-missing", says, seen, way="lost", node=node)
     if now.state == "DOWN":
         entry = {"state": now.state, "flags": list(now.flags), "addresses": list(now.addresses)}
         return unusable(at.inventory.node(node), name, entry, name, (f"when the run began, it carried {address}",))
@@ -242,14 +238,9 @@ def smaller(at: Context, node: str, evidence: Evidence | None) -> Finding | None
     for name, entry in at.facts(node).get("interfaces", {}).items():
         now = evidence.interfaces.get(name) if evidence is not None else None
         if now is not None and now.mtu and entry.get("mtu") and now.mtu < entry["mtu"]:
-            return finding_for(
-                "mtu-blackhole",
-                f"the MTU of {name} on {node} is {now.mtu} now; when the run began, it was {entry['mtu']}",
-                (f"{node}: {name} mtu {now.mtu}",),
-                way="interface",
-                name=word(name),
-                mtu=word(entry["mtu"]),
-            )
+            says = f"the MTU of {name} on {node} is {now.mtu} now; when the run began, it was {entry['mtu']}"
+            seen = (f"{node}: {name} mtu {now.mtu}",)
+            return finding_for("mtu-blackhole", says, seen, way="interface", name=word(name), mtu=word(entry["mtu"]))
     return None
 
 
@@ -260,12 +251,8 @@ def _no_route(node: str, peer: str, evidence: Evidence) -> Finding | None:
     found = refusal(Sent(peer), refused) or RouteRefusal(
         "", mend("no-route", "missing", node=node, peer=peer), certain=False
     )
-    return Finding(
-        "no-route",
-        f"{node} has no route to {peer}" + (f": {found.why}" if found.why else ""),
-        found.fix,
-        (f"{node}: ip route get {peer}: {refused['error']}",),
-    )
+    says = f"{node} has no route to {peer}" + (f": {found.why}" if found.why else "")
+    return Finding("no-route", says, found.fix, (f"{node}: ip route get {peer}: {refused['error']}",))
 
 
 def turned_away(node: str, sent: Sent, what: str, evidence: Evidence | None) -> tuple[Finding, bool] | None:

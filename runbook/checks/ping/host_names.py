@@ -77,8 +77,14 @@ def _name_finding(seen: Observations, node: Node, name: str, target: str, told: 
         return Finding("name-resolves-to-loopback", says, fix, looked_up, peers)
     if not truth or addresses[0] in truth:
         return None
+    first = addresses[0]
     if right in addresses:
-        return _wrong_one_first(node, name, target, addresses, right=right, fix=fix, looked_up=looked_up, peers=peers)
+        if version(first) != version(right):
+            return None  # addresses of a family that this machine does not use are not dialled
+        means = listed(addresses)
+        says = f"on {node.name} the name {name} means {means}, and {first}, which is dialled first, is not {target}'s"
+        cause = "name-resolves-to-loopback" if is_loopback(first) else "name-wrong-address"
+        return Finding(cause, says, fix, looked_up, peers)
     if set(addresses) & set(truth):
         return None
     others = [owner for owner in _owners(seen, addresses) if owner != target]
@@ -97,61 +103,26 @@ def _name_finding(seen: Observations, node: Node, name: str, target: str, told: 
     return Finding("name-wrong-address", says, fix, evidence, peers)
 
 
-def _wrong_one_first(
-    node: Node,
-    name: str,
-    target: str,
-    addresses: list[str],
-    *,
-    right: str,
-    fix: str,
-    looked_up: tuple[str, ...],
-    peers: tuple[str, ...],
-) -> Finding | None:
-    """Several addresses, the right one among them, and another that is dialled before it."""
-    first = addresses[0]
-    if version(first) != version(right):
-        return None  # addresses of a family that this machine does not use are not dialled
-    says = (
-        f"on {node.name} the name {name} means {listed(addresses)}, and {first}, which is dialled first, is not "
-        f"{target}'s"
-    )
-    cause = "name-resolves-to-loopback" if is_loopback(first) else "name-wrong-address"
-    return Finding(cause, says, fix, looked_up, peers)
-
-
 def _unresolvable(
     seen: Observations, node: Node, name: str, told: Mapping[str, Any], fix: str, peers: tuple[str, ...]
 ) -> Finding:
-    servers = _servers(seen, node)
-    late = told["seconds"] >= SLOW_S
-    says = f"{node.name} cannot resolve {name}"
-    if late:
-        says += f": no answer within {told['seconds']:.1f} s from {servers}"
-    evidence: tuple[str, ...] = (
-        f"getaddrinfo({name}) on {node.name} finds nothing"
-        + (f" within {told['seconds']:.1f} s" if late else "")
-        + f"; /etc/resolv.conf: {servers}",
-    )
-    answer = seen.answers[node.name]
+    servers, answer = _servers(seen, node), seen.answers[node.name]
+    late = f" within {told['seconds']:.1f} s" if told["seconds"] >= SLOW_S else ""
+    says = f"{node.name} cannot resolve {name}" + (f": no answer{late} from {servers}" if late else "")
+    evidence = [f"getaddrinfo({name}) on {node.name} finds nothing{late}; /etc/resolv.conf: {servers}"]
     sources = answer.get("name_sources") or ""
     if reason := answer.get("hosts_unreadable"):
         says += f": the login user may not read /etc/hosts there ({reason})"
         fix = mend("name-unresolvable", "unreadable")
-    elif told["in_hosts"] and sources and "files" not in sources.split():
-        says += f": it is in /etc/hosts, and /etc/nsswitch.conf (`{sources}`) does not look there"
-        fix = mend("name-unresolvable", "not-looked-up")
-        evidence += tuple(f"{node.name}: /etc/hosts:{number}: {text}" for number, text in told["in_hosts"])
     elif told["in_hosts"]:
-        evidence += tuple(f"{node.name}: /etc/hosts:{number}: {text}" for number, text in told["in_hosts"])
+        evidence += [f"{node.name}: /etc/hosts:{number}: {text}" for number, text in told["in_hosts"]]
+        if sources and "files" not in sources.split():
+            says += f": it is in /etc/hosts, and /etc/nsswitch.conf (`{sources}`) does not look there"
+            fix = mend("name-unresolvable", "not-looked-up")
     else:
-        evidence += (
-            (
-                f"{name} is not in /etc/hosts of {node.name}; a name in DNS, or the IP address in the inventory, mends "
-                "it as well"
-            ),
-        )
-    return Finding("name-unresolvable", says, fix, evidence, peers)
+        instead = "a name in DNS, or the IP address in the inventory, mends it as well"
+        evidence.append(f"{name} is not in /etc/hosts of {node.name}; {instead}")
+    return Finding("name-unresolvable", says, fix, tuple(evidence), peers)
 
 
 def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = True) -> Finding | None:
@@ -168,27 +139,17 @@ def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = 
     bound = gloo_announces(seen, node)
     if truth and is_loopback(bound):
         means = ", ".join(own)
-        cause, what = (
-            "name-unresolvable",
-            f"cannot resolve its own host name {hostname}, and gloo then tells its peers to",
-        )
-        if own and all(is_loopback(address) for address in own):
-            cause, what = (
-                "name-resolves-to-loopback",
-                f"resolves its own host name {hostname} to {means}, and gloo tells its peers to",
-            )
-        elif own:
-            cause, what = (
-                "name-wrong-address",
-                (
-                    f"resolves its own host name {hostname} to {means}, none of its addresses, and gloo then "
-                    "tells its peers to"
-                ),
-            )
+        if not own:
+            cause, what = "name-unresolvable", f"cannot resolve its own host name {hostname}, and gloo then"
+        elif all(is_loopback(address) for address in own):
+            cause, what = "name-resolves-to-loopback", f"resolves its own host name {hostname} to {means}, and gloo"
+        else:
+            cause = "name-wrong-address"
+            what = f"resolves its own host name {hostname} to {means}, none of its addresses, and gloo then"
         right = seen.numeric(node.name) if seen.numeric(node.name) in truth else truth[0]
         return Finding(
             cause,
-            f"{node.name} {what} dial {bound}",
+            f"{node.name} {what} tells its peers to dial {bound}",
             correct_hosts(hostname, right, answer["own"]["in_hosts"]),
             (
                 f"getaddrinfo({hostname}) on {node.name}: {means or 'nothing'}",

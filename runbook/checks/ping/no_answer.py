@@ -81,7 +81,6 @@ def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Findin
                 "the fix lasts until the next boot: to keep it, write it into /etc/sysctl.d",
             ),
             tuple({pair.source, pair.peer} - {name}),
-            way="live",
         )
     return None
 
@@ -193,13 +192,8 @@ def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]
         if stop is None or (perhaps and not stop.certain):
             continue
         verb = "keeps" if stop.certain else "most likely keeps"
-        found = Finding(
-            "firewall-drop",
-            f"{name} {verb} ARP from passing between itself and {other}, so one cannot find the other: {stop.says}",
-            stop.remedy,
-            (*lines, f"{name}: {stop.says}"),
-            (other,),
-        )
+        says = f"{name} {verb} ARP from passing between itself and {other}, so one cannot find the other: {stop.says}"
+        found = Finding("firewall-drop", says, stop.remedy, (*lines, f"{name}: {stop.says}"), (other,))
         if stop.certain:
             return name, found
         perhaps = name, found

@@ -132,25 +132,15 @@ def _explained(node: str, ways: list[Way], reasons: list[SizeReason]) -> Finding
         return _finding(node, ways, reasons[0].why, fix, lines)
     peers = dict.fromkeys(name for way in ways for name in (way.source, way.destination) if name != node)
     told = [line for way in ways for line in way.lines if line.startswith("TCP")]
-    return Finding(
-        "firewall-drop",
-        f"transfers {_directions(node, ways)} begin and break off: {reasons[0].why}; it stops small packets as well",
-        fix,
-        tuple(dict.fromkeys([*told[:4], *lines]))[:10],
-        tuple(peers),
-    )
+    says = f"transfers {_directions(node, ways)} begin and break off: {reasons[0].why}; it stops small packets as well"
+    return Finding("firewall-drop", says, fix, tuple(dict.fromkeys([*told[:4], *lines]))[:10], tuple(peers))
 
 
 def _finding(node: str, those: list[Way], why: str, fix: str, lines: list[str]) -> Finding:
     told = [line for way in those for line in way.lines]
     peers = dict.fromkeys(name for way in those for name in (way.source, way.destination) if name != node)
-    return Finding(
-        "mtu-blackhole",
-        f"full-size packets {_directions(node, those)} vanish while small ones pass: {why}",
-        fix,
-        tuple(dict.fromkeys([*told[:4], *lines]))[:10],
-        tuple(peers),
-    )
+    says = f"full-size packets {_directions(node, those)} vanish while small ones pass: {why}"
+    return Finding("mtu-blackhole", says, fix, tuple(dict.fromkeys([*told[:4], *lines]))[:10], tuple(peers))
 
 
 def _directions(node: str, those: list[Way]) -> str:

@@ -41,16 +41,17 @@ class Ping(Check):
         said = self._asked(at, pairs)
         silent = {name: answer for name, answer in said.items() if isinstance(answer, Outcome)}
         answers = {name: answer for name, answer in said.items() if not isinstance(answer, Outcome)}
-        first = before_packets(Observations(at, answers, []))
-        if losing := [pair for pair in Observations(at, answers, []).pairs if loses(pair)] if not first else []:
-            first = chance_findings(Observations(at, answers, []), losing)
+        echoes = Observations(at, answers, [])
+        first = before_packets(echoes)
+        if not first and (losing := [pair for pair in echoes.pairs if loses(pair)]):
+            first = chance_findings(echoes, losing)
         dials: list[Dial] = []
         starved: dict[str, list[str]] = {}
         busy: dict[str, AwakeFacts] = {}
         if len(at.nodes) > 1 and not first:
             # TCP with full segments, one direction at a time: the traffic that the job will really send.
             with Mesh(at, lambda node: [Want(0, "full")]) as mesh:
-                lossy = any(pair.echoes_lost for pair in Observations(at, answers, []).pairs)
+                lossy = any(pair.echoes_lost for pair in echoes.pairs)
                 modes = ("up", "down", *(["trips"] if lossy else []))
                 mesh.dial(modes, pairs=pairs, extra=lambda peer: ssh_port(at, peer))
                 # Among many at once data may come too late, on a machine that is short of CPU: alone it is tried again.
@@ -208,15 +209,9 @@ class Judge:
         if pair.small.get("missing") and any(dial.outcome == "open" for dial in pair.dials):
             self.warnings[pair.source].append("no ping program here (package iputils-ping): proven over TCP instead")
         elif pair.small.get("missing") and not pair.routeless:
-            self.unknown[pair.source].append(
-                finding_for(
-                    "tool-missing",
-                    f"{pair.source} has no ping program, and TCP to {pair.peer} does not open either",
-                    tuple(str(dial) for dial in pair.dials[:3]),
-                    (pair.peer,),
-                    way="ping",
-                )
-            )
+            says = f"{pair.source} has no ping program, and TCP to {pair.peer} does not open either"
+            seen = tuple(str(dial) for dial in pair.dials[:3])
+            self.unknown[pair.source].append(finding_for("tool-missing", says, seen, (pair.peer,), way="ping"))
         elif not pair.small.get("received") and pair.answered:
             self.warnings[pair.source].append(
                 f"{pair.peer} does not answer ICMP, but TCP reaches it: ICMP is blocked on the way"

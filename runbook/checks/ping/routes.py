@@ -79,10 +79,11 @@ def _carried_twice(seen: Observations, guilty: str, first: str, second: str, add
 
 def _place(seen: Observations, node: str, address: str) -> tuple[str, str]:
     """The interface that carries an address, and the address with its length."""
-    for interface, prefix in seen.prefixes(node):
-        if prefix.partition("/")[0] == address:
-            return interface, prefix
-    return "IFACE", address
+    return _carrying(seen, node, address) or ("IFACE", address)
+
+
+def _carrying(seen: Observations, node: str, address: str) -> tuple[str, str] | None:
+    return next((place for place in seen.prefixes(node) if place[1].partition("/")[0] == address), None)
 
 
 def _families(seen: Observations) -> Found:
@@ -164,10 +165,15 @@ def strangers(seen: Observations) -> Found:
         if not opened or all(opened) or pair.peer in found:
             continue
         mac = _answers_for(seen, pair)
-        if mac is not None and "PERMANENT" in ((pair.target.get("neighbour") or {}).get("state") or []):
-            found.setdefault(pair.source, []).append(_fixed_entry(seen, pair, mac))
-        elif mac is not None:
-            found[pair.peer] = [_stranger(seen, pair, mac)]
+        if mac is None:
+            continue
+        interface = seen.data_interface(pair.peer) or "IFACE"
+        own = seen.interface(pair.peer, interface)
+        mine = f"{interface} of {pair.peer} is {own['mac'] if own else '?'}"
+        if "PERMANENT" in ((pair.target.get("neighbour") or {}).get("state") or []):
+            found.setdefault(pair.source, []).append(_fixed_entry(pair, mac, mine))
+        else:
+            found[pair.peer] = [_stranger(seen, pair, mac, mine)]
     return found
 
 
@@ -186,43 +192,36 @@ def _neighbour(pair: Pair) -> str | None:
     return str(mac) if mac else None
 
 
-def _fixed_entry(seen: Observations, pair: Pair, mac: str) -> Finding:
+def _fixed_entry(pair: Pair, mac: str, mine: str) -> Finding:
     """A permanent entry of the ARP table, written by hand, that is wrong now."""
-    interface = seen.data_interface(pair.peer) or "IFACE"
-    own = seen.interface(pair.peer, interface)
-    mine = own["mac"] if own else "?"
+    at = word(pair.numeric)
     return finding_for(
         "host-unreachable",
         f"{pair.source} has a fixed ARP entry for {pair.numeric}, the address of {pair.peer}: it leads to {mac}, while "
-        f"{interface} of {pair.peer} is {mine}",
-        (
-            f"ip neigh on {pair.source}: {word(pair.numeric)} lladdr {mac} PERMANENT",
-            *(str(dial) for dial in pair.dials[:3]),
-        ),
+        f"{mine}",
+        (f"ip neigh on {pair.source}: {at} lladdr {mac} PERMANENT", *(str(dial) for dial in pair.dials[:3])),
         (pair.peer,),
         way="neighbour",
-        numeric=word(pair.numeric),
+        numeric=at,
         dev=word(pair.route.get("dev") or "IFACE"),
     )
 
 
-def _stranger(seen: Observations, pair: Pair, mac: str) -> Finding:
+def _stranger(seen: Observations, pair: Pair, mac: str, mine: str) -> Finding:
     owner = seen.owner_of(mac)
-    interface = seen.data_interface(pair.peer) or "IFACE"
-    own = seen.interface(pair.peer, interface)
-    mine = own["mac"] if own else "?"
+    at = word(pair.numeric)
     return finding_for(
         "duplicate-address",
         f"another machine uses {pair.numeric}, the address of {pair.peer}: {pair.source} reaches {mac}"
         + (f" ({owner})" if owner else "")
-        + f", while {interface} of {pair.peer} is {mine}",
-        (f"ip neigh on {pair.source}: {word(pair.numeric)} lladdr {mac}", *(str(dial) for dial in pair.dials[:3])),
+        + f", while {mine}",
+        (f"ip neigh on {pair.source}: {at} lladdr {mac}", *(str(dial) for dial in pair.dials[:3])),
         (pair.source,),
         way="stranger",
         mac=mac,
         numeric=pair.numeric,
         source=pair.source,
-        numeric_typed=word(pair.numeric),
+        numeric_typed=at,
     )
 
 
@@ -330,13 +329,7 @@ def _apart(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) -
 
 def _networks(seen: Observations, names: Iterable[str]) -> dict[str, tuple[str, str]]:
     """By node: the interface that the job uses, and its address with length."""
-    found = {}
-    for name in names:
-        address = seen.numeric(name)
-        for interface, prefix in seen.prefixes(name):
-            if prefix.partition("/")[0] == address:
-                found[name] = (interface, prefix)
-    return found
+    return {name: place for name in names if (place := _carrying(seen, name, seen.numeric(name)))}
 
 
 def _own_first(seen: Observations, node: str) -> list[tuple[str, str]]:

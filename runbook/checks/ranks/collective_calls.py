@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["differs", "behind", "uniform", "idle"]
 
-LONGEST = 1 << 20
-"""Characters of a list of ranks: a hundred thousand of them."""
 UNEVEN = ("alltoall", "allgatherv", "gather", "scatter", "reducescatterv", "send", "recv")
 """Operations whose sizes may differ between ranks, as letters only."""
 
@@ -56,7 +53,6 @@ class Trace:
     enqueued: int
     completed: int
     calls: Mapping[int, Call] = field(default_factory=dict)
-    members: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,31 +109,34 @@ def compare_all(dumps: Mapping[int, Mapping[str, Any]]) -> list[CallComparison]:
 
 
 def read_dump(rank: int, dump: Mapping[str, Any]) -> dict[str, Trace]:
-    """The traces of one rank by process group, from what Flight Recorder wrote; parts that are missing, or of another
-    type than it writes, are left out: a rank may write anything."""
+    """The traces of one rank by process group, from what Flight Recorder wrote (`FlightDump`)."""
     names: dict[str, str] = {}
     calls: dict[str, dict[int, Call]] = defaultdict(dict)
     retired: dict[str, int] = {}
-    for entry in map(_mapping, _list(dump.get("entries"))):
-        label = _list(entry.get("process_group")) or ["0"]
-        name = names.setdefault(str(entry.get("pg_id", label[0])), str(label[0]))
-        number = _number(entry.get("collective_seq_id"))
+    for entry in dump.get("entries") or ():
+        label = (entry.get("process_group") or ["0"])[0]
+        name = names.setdefault(str(entry.get("pg_id", label)), label)
+        number = _number(entry, "collective_seq_id")
         if entry.get("is_p2p") or number < 1:
             continue
-        operation = str(entry.get("profiling_name") or "a collective").rpartition(":")[2]
-        sizes = tuple(tuple(map(_number, _list(shape))) for shape in _list(entry.get("input_sizes")))
-        calls[name][number] = Call(operation, sizes, tuple(map(str, _list(entry.get("input_dtypes")))))
+        calls[name][number] = _call(entry)
         if entry.get("retired") or entry.get("state") == "completed":
             retired[name] = max(retired.get(name, 0), number)
     traces = {}
-    for key, status in ((key, _mapping(value)) for key, value in _mapping(dump.get("pg_status")).items()):
-        name = names.get(str(key), str(key))
-        enqueued = max([_number(status.get("last_enqueued_collective")), *calls[name]])
-        completed = max(_number(status.get("last_completed_collective")), retired.get(name, 0))
-        traces[name] = Trace(rank, enqueued, completed, calls[name], _members(dump, name))
+    for key, status in (dump.get("pg_status") or {}).items():
+        name = names.get(key, key)
+        enqueued = max([_number(status, "last_enqueued_collective"), *calls[name]])
+        completed = max(_number(status, "last_completed_collective"), retired.get(name, 0))
+        traces[name] = Trace(rank, enqueued, completed, calls[name])
     for name in calls.keys() - traces.keys():
-        traces[name] = Trace(rank, max(calls[name]), retired.get(name, 0), calls[name], _members(dump, name))
+        traces[name] = Trace(rank, max(calls[name]), retired.get(name, 0), calls[name])
     return traces
+
+
+def _call(entry: Mapping[str, Any]) -> Call:
+    operation = entry.get("profiling_name", "a collective").rpartition(":")[2]
+    sizes = tuple(tuple(shape) for shape in entry.get("input_sizes", ()))
+    return Call(operation, sizes, tuple(entry.get("input_dtypes", ())))
 
 
 def odd_ones(intended: Mapping[int, Call], made: Mapping[int, Call]) -> tuple[int, ...]:
@@ -170,30 +169,9 @@ def _odd(made: Mapping[int, Call]) -> tuple[int, ...]:
     return tuple(sorted(rank for rank, call in made.items() if call.alike != camps[0][0]))
 
 
-def _members(dump: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    config = _mapping(dump.get("pg_config"))
-    ranks = _mapping(config.get(name) or (config.get("") if len(config) == 1 else None)).get("ranks")
-    try:
-        listed = ast.literal_eval(ranks) if isinstance(ranks, str) and len(ranks) <= LONGEST else ranks
-        return tuple(sorted(int(rank) for rank in _list(listed)))
-    except (ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError):
-        return ()
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: object) -> Sequence[Any]:
-    return value if isinstance(value, (list, tuple)) else ()
-
-
-def _number(value: object) -> int:
-    """A sequence number as written, in text or as a number; -1 and what cannot be read are 0: nothing yet."""
-    try:
-        return max(0, int(str(value)))
-    except (ValueError, RecursionError):
-        return 0
+def _number(facts: Mapping[str, Any], name: str) -> int:
+    """A sequence number, which torch writes as text or as a number; -1 is nothing yet, as is none."""
+    return max(0, int(facts.get(name, 0)))
 
 
 MISMATCH = ("data size doesn't match expected size", "mismatch between collectives", "collective mismatch")
@@ -239,7 +217,7 @@ def asked(member: RankMember) -> int:
 
 def enqueued(member: RankMember) -> int:
     status = (member.record.get("flight") or {}).get("pg_status") or {}
-    return max([int(one.get("last_enqueued_collective", 0)) for one in status.values()] or [0])
+    return max([_number(one, "last_enqueued_collective") for one in status.values()] or [0])
 
 
 def mismatched(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
@@ -285,7 +263,6 @@ def mismatched(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
                 f"{what} {doing}, {progress(member)}: {_made(member)}{_meant(member)}",
                 (*evidence, *stack_lines([member])),
                 tuple(sorted({m.rank.node for m in pool.members if m not in ranks} - {member.rank.node})),
-                way="live",
                 node=member.rank.node,
                 interpreter_typed=pool.inventory.node(member.rank.node).interpreter_typed,
             )
@@ -358,13 +335,8 @@ def busy_by_itself(stack: Sequence[str]) -> bool:
 
 def made_last(member: RankMember) -> Call | None:
     """The last collective that torch has recorded for a rank."""
-    entries = (member.record.get("flight") or {}).get("entries") or []
-    if not entries:
-        return None
-    last = entries[-1]
-    name = str(last.get("profiling_name", "a collective")).rpartition(":")[2]
-    sizes = tuple(tuple(shape) for shape in last.get("input_sizes") or ())
-    return Call(name, sizes, tuple(last.get("input_dtypes") or ()))
+    entries = (member.record.get("flight") or {}).get("entries")
+    return _call(entries[-1]) if entries else None
 
 
 def _made(member: RankMember) -> str:

@@ -135,22 +135,12 @@ def rank_stopped(label: str, node: str, pid: object, state: str, wchan: object, 
     long."""
     if state == "D":
         waits = str(wchan or "").strip("0") or "the kernel"
-        return finding_for(
-            "rank-stopped",
-            f"{label} is in uninterruptible sleep: the kernel waits for a device or a file system; {when}",
-            (f"pid {pid} is in state D, waiting in {waits}",),
-            way="waits",
-            node=node,
-            pid=word(pid),
-        )
-    return finding_for(
-        "rank-stopped",
-        f"{label} is stopped, by SIGSTOP or by a debugger; {when}",
-        (f"pid {pid} is in state {state} (stopped)",),
-        way="stopped",
-        node=node,
-        pid=word(pid),
-    )
+        says = f"{label} is in uninterruptible sleep: the kernel waits for a device or a file system; {when}"
+        seen = (f"pid {pid} is in state D, waiting in {waits}",)
+        return finding_for("rank-stopped", says, seen, way="waits", node=node, pid=word(pid))
+    says = f"{label} is stopped, by SIGSTOP or by a debugger; {when}"
+    seen = (f"pid {pid} is in state {state} (stopped)",)
+    return finding_for("rank-stopped", says, seen, way="stopped", node=node, pid=word(pid))
 
 
 def stack_lines(members: Sequence[RankMember]) -> tuple[str, ...]:

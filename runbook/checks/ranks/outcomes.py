@@ -14,7 +14,7 @@ from runbook.checks.ranks.evidence import WATCH_S, busy_lines, gather
 from runbook.checks.ranks.own_failure import own_failure
 from runbook.checks.ranks.pool import Halt, RankPool
 from runbook.checks.ranks.stuck import LOOK_S, stuck
-from runbook.model.verdict import Finding, Outcome
+from runbook.model.verdict import Finding, Outcome, outcomes_of
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember
@@ -76,16 +76,10 @@ def bystander(pool: RankPool, node: str, names: Sequence[str], kind: str) -> Fin
     members = pool.on(node)
     whose = ", ".join(others) or "another node"
     said = [str(member.failure.get("text")) for member in members if member.failure]
-    return finding_for(
-        "peer-died",
-        f"not judged: {'stopped when' if kind == 'died' else 'waited for'} "
-        f"{whose}{' failed' if kind == 'died' else ''}",
-        tuple(said[:2]),
-        others,
-        way="halted",
-        node=node,
-        whose=whose,
+    says = (
+        f"not judged: {'stopped when' if kind == 'died' else 'waited for'} {whose}{' failed' if kind == 'died' else ''}"
     )
+    return finding_for("peer-died", says, tuple(said[:2]), others, way="halted", node=node, whose=whose)
 
 
 HELD_SHARE = 0.5
@@ -132,16 +126,10 @@ def _outcomes(
     pool: RankPool, worst: RankMember, others: Sequence[RankMember], share: str, kind: str, doing: str
 ) -> list[Outcome]:
     node = worst.rank.node
+    says = f"every AllReduce waits for {worst.label} {doing}: it {HELD_BY[kind]}, for {share}"
+    seen = (*(f"{m.label}: {lag(m)[0]:.2f} s" for m in (worst, *others)[:8]), *busy_lines(pool, node))
     finding = finding_for(
-        "rank-behind",
-        f"every AllReduce waits for {worst.label} {doing}: it {HELD_BY[kind]}, for {share}",
-        (*(f"{m.label}: {lag(m)[0]:.2f} s" for m in (worst, *others)[:8]), *busy_lines(pool, node)),
-        tuple(sorted({m.rank.node for m in others} - {node})),
-        way="slow-node",
-        node=node,
+        "rank-behind", says, seen, tuple(sorted({m.rank.node for m in others} - {node})), way="slow-node", node=node
     )
-    waited = finding_for("peer-died", f"not judged: waited for {worst.label}", (), (node,), way="live", node=node)
-    return [
-        Outcome.failed(each.name, finding) if each.name == node else Outcome.unknown(each.name, waited)
-        for each in pool.inventory.nodes
-    ]
+    waited = finding_for("peer-died", f"not judged: waited for {worst.label}", (), (node,), node=node)
+    return outcomes_of((each.name for each in pool.inventory.nodes), {node: [finding]}, waited)

@@ -20,6 +20,7 @@ from runbook.model.verdict import Finding
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember, RankPool
     from runbook.diagnose.judge import Cause
+    from runbook.diagnose.scan import Scanner
 
 
 LIMITS: Mapping[int | None, str] = {signal.SIGXCPU: "CPU time (`ulimit -t`)", signal.SIGXFSZ: "file size (`ulimit -f`)"}
@@ -75,14 +76,11 @@ def exited(pool: RankPool, member: RankMember, doing: str) -> Finding:
     node, tail, code = pool.inventory.node(member.rank.node), pool.lines(member), member.code
     evidence = tail or (f"exit code {code}, nothing printed",)
     if code == 0 and node.activate and "started" not in member.steps:
-        return finding_for(
-            "activation-failed",
+        says = (
             f"on {node.name} the inventory's activate line exits with code 0 and does not return, so that "
-            f"nothing starts after it: {node.activate}",
-            evidence,
-            way="replaced",
-            activate=node.activate,
+            f"nothing starts after it: {node.activate}"
         )
+        return finding_for("activation-failed", says, evidence, way="replaced", activate=node.activate)
     means = meaning(tail)
     place = last_place(tail)
     said = next((line for line in reversed(tail) if place or ERROR.search(line)), "")
@@ -97,59 +95,37 @@ def exited(pool: RankPool, member: RankMember, doing: str) -> Finding:
 
 
 def ended_by_signal(pool: RankPool, member: RankMember, end: ProcessEnd, doing: str) -> Finding:
-    node, tail, text = member.rank.node, pool.lines(member), end.signal_text
-    cause, number = end.cause, end.signal
-    evidence = (f"exit by {text}", *tail)
-    if number == signal.SIGKILL:
-        if proof := killed_for_memory(pool, member):
-            return finding_for(
-                "rank-killed",
-                f"{member.label} was killed by the kernel for lack of memory {doing}, {progress(member)}",
-                (f"exit by {text}", *proof, *tail),
-                way="memory",
-                node=node,
-            )
-        return finding_for(
-            "rank-killed",
-            f"{member.label} was killed ({text}) {doing}, {progress(member)}",
-            evidence,
-            way="live",
-            node=node,
-        )
-    if number in LIMITS:
-        return finding_for(
-            "rank-killed",
-            f"{member.label} reached its limit of {LIMITS[number]} {doing}, {progress(member)}",
-            evidence,
-            way="limit",
-        )
+    tail, when = pool.lines(member), f"{doing}, {progress(member)}"
+    evidence = (f"exit by {end.signal_text}", *tail)
+    if end.signal == signal.SIGKILL and (proof := killed_for_memory(pool, member)):
+        says = f"{member.label} was killed by the kernel for lack of memory {when}"
+        seen = (evidence[0], *proof, *tail)
+        return finding_for("rank-killed", says, seen, way="memory", node=member.rank.node)
+    if not end.from_outside:
+        evidence += stack_lines([member])
+    if end.cause == "rank-crashed" and member.stack:
+        when += f", at {member.stack[0].removeprefix('File ')}"
+    return of_signal(end, member.label, when, evidence, member.rank.node, log_name(pool, member))
+
+
+def of_signal(end: ProcessEnd, who: str, when: str, evidence: tuple[str, ...], node: str, log: object) -> Finding:
+    """What the signal that ended a rank proves; `when` ends the sentence."""
+    text, cause = end.signal_text, end.cause
+    if end.signal == signal.SIGKILL:
+        return finding_for("rank-killed", f"{who} was killed ({text}) {when}", evidence, node=node)
+    if end.signal in LIMITS:
+        says = f"{who} reached its limit of {LIMITS[end.signal]} {when}"
+        return finding_for("rank-killed", says, evidence, way="limit")
     if cause == "terminated-from-outside":
-        return finding_for(
-            "terminated-from-outside",
-            f"{member.label} was ended from outside ({text}) {doing}, {progress(member)}: another process asked it to "
-            "stop",
-            evidence,
-            way="live",
-            node=node,
-        )
+        says = f"{who} was ended from outside ({text}) {when}: another process asked it to stop"
+        return finding_for("terminated-from-outside", says, evidence, node=node)
     if cause == "terminal-closed":
         return finding_for(
-            "terminal-closed",
-            f"{member.label} got {text} {doing}, {progress(member)}: its terminal or session was closed",
-            evidence,
-            way="live",
-            node=node,
+            "terminal-closed", f"{who} got {text} {when}: its terminal or session was closed", evidence, node=node
         )
-    crashed = cause == "rank-crashed"
-    return finding_for(
-        cause,
-        f"{member.label} {'crashed' if crashed else 'ended by a signal'} ({text}) {doing}, {progress(member)}"
-        + (f", at {member.stack[0].removeprefix('File ')}" if crashed and member.stack else ""),
-        (*evidence, *stack_lines([member])),
-        way="bus-error" if number == signal.SIGBUS else "signal",
-        node=node,
-        log=word(log_name(pool, member)),
-    )
+    says = f"{who} {'crashed' if cause == 'rank-crashed' else 'ended by a signal'} ({text}) {when}"
+    way = "bus-error" if end.signal == signal.SIGBUS else "signal"
+    return finding_for(cause, says, evidence, way=way, node=node, log=word(log))
 
 
 def killed_for_memory(pool: RankPool, member: RankMember) -> tuple[str, ...]:
@@ -181,12 +157,11 @@ def reported(pool: RankPool, member: RankMember, said: Mapping[str, object], doi
             f"on {node.name} the inventory's activate line fails with code {said.get('code')}: "
             + (f"{in_brief(why, 120)} (`{in_brief(node.activate or '')}`)" if why else str(node.activate)),
             printed or tail,
-            way="live",
             node=node.name,
             activate=node.activate,
         )
     if event == "program-missing":
-        return finding_for("python-missing", f"{node.name} has no {node.interpreter}", tail, way="live", node=node.name)
+        return finding_for("python-missing", f"{node.name} has no {node.interpreter}", tail, node=node.name)
     if event in STOPPED:
         return script_stopped(event, f"the launch script stopped on {node.name}", node, tail)
     text = str(said.get("text"))
@@ -233,13 +208,17 @@ def last_place(lines: tuple[str, ...]) -> str:
 
 def meaning(lines: Iterable[str]) -> Cause | None:
     """The cause that these lines show; None where they are an error like any other, or prove too little."""
-    # Both imports take time: only for a rank that failed.
-    from runbook.diagnose.all_rules import scanner
-    from runbook.diagnose.judge import judge
+    from runbook.diagnose.all_rules import scanner  # takes time: only for a rank that failed
 
     scan = scanner()
     scan.feed("rank", ["\n".join(lines).encode()])
+    found = surely(scan)
+    return None if found and found.cause in of_kind("consequence") else found
+
+
+def surely(scan: Scanner) -> Cause | None:
+    """What the logs that were read surely show, where that is more than that something failed."""
+    from runbook.diagnose.judge import judge
+
     found = judge(scan)
-    if not found or found[0].confidence == "low" or found[0].cause in of_kind("vague") | of_kind("consequence"):
-        return None
-    return found[0]
+    return None if not found or found[0].confidence == "low" or found[0].cause in of_kind("vague") else found[0]

@@ -71,20 +71,14 @@ def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
         return flowing(pool, halt, doing, flows)
     evidence = (*seen.stalled[:4], *ruled_out(pool, seen), *stack_lines(pool.members[:2]))
     if seen.stalled:
-        finding = finding_for(
-            "tcp-connection-lost-midrun",
+        says = (
             f"what the ranks send no longer arrives {doing}, {progress(pool.members[0])}, although new "
-            "connections between the nodes open and no rule of theirs blocks them",
-            evidence,
-            way="silent",
+            "connections between the nodes open and no rule of theirs blocks them"
         )
+        finding = finding_for("tcp-connection-lost-midrun", says, evidence, way="silent")
     else:
-        finding = finding_for(
-            "collective-stall-uniform",
-            f"all ranks wait in the same call {doing}, {progress(pool.members[0])}: {waited}, and no rank is behind",
-            evidence,
-            way="live",
-        )
+        says = f"all ranks wait in the same call {doing}, {progress(pool.members[0])}: {waited}, and no rank is behind"
+        finding = finding_for("collective-stall-uniform", says, evidence)
     return with_folder(pool, {node.name: [finding] for node in pool.inventory.nodes})
 
 

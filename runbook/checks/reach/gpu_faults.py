@@ -60,7 +60,6 @@ def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping
                 f"nvidia-smi: no answer within {SMI_DEADLINE_S} s"
                 + (", in uninterruptible sleep (state D)" if asleep else ""),
             ),
-            way="live",
             node=node.name,
         )
     said = evidence(smi)
@@ -70,20 +69,15 @@ def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping
         return None
     for hint in (text, "" if listing.lost else CODES.get(smi.get("code") or 0, "")):
         for one in REFUSALS:  # some of them come with exit code 0
-            if one.remedy_of_node is not None and one.phrase in hint:
+            if one.of_node and one.phrase in hint:
                 seen = (f"nvidia-smi ended with code {smi.get('code')}", *said)
-                return Finding(one.cause_of_node or one.cause, f"{node.name}: {one.says}", one.remedy_of_node, seen)
+                return finding_for(one.cause_of_node or one.cause, f"{node.name}: {one.says}", seen, way=one.way)
     if listing.lost:
         return None
     how = f"ended with code {smi.get('code')}" if smi.get("code") is not None else "could not be started"
     listed = "and its list may be cut" if listing.gpus else "and lists no GPU in a way that is understood"
-    return finding_for(
-        "tool-output-unknown",
-        f"nvidia-smi on {node.name} {how} {listed}, so {wanted} cannot be checked",
-        said,
-        way="gpus-as-user",
-        node=node.name,
-    )
+    says = f"nvidia-smi on {node.name} {how} {listed}, so {wanted} cannot be checked"
+    return finding_for("tool-output-unknown", says, said, way="gpus-as-user", node=node.name)
 
 
 def missing(node: Node, wanted: str, facts: Mapping[str, Any]) -> Finding:
@@ -92,35 +86,15 @@ def missing(node: Node, wanted: str, facts: Mapping[str, Any]) -> Finding:
     if pci is not None:
         seen.append(f"the kernel shows {pci} NVIDIA GPU{'' if pci == 1 else 's'} on the PCI bus")
     if facts.get("amd"):
-        return finding_for(
-            "tool-missing",
-            f"{node.name} has AMD's tools and no nvidia-smi: runbook can look at NVIDIA's GPUs only",
-            (*seen, f"{facts['amd']} is there"),
-            way="gpus",
-            gpus=len(node.gpus),
-            node=node.name,
-        )
-    if node.connection == "kubernetes" and not node.entry:
-        return finding_for(
-            "tool-missing",
-            f"{node.place} has no nvidia-smi, so {wanted} cannot be checked: most likely it was not given the GPUs",
-            tuple(seen),
-            way="gpus-pod",
-            gpus=len(node.gpus),
-        )
-    if node.entry:
-        return finding_for(
-            "tool-missing",
-            f"{node.place} has no nvidia-smi, so {wanted} cannot be checked: most likely it was not given the GPUs",
-            tuple(seen),
-            way="gpus-container",
-        )
-    return finding_for(
-        "tool-missing",
-        f"{node.name} has no nvidia-smi, so its {wanted} cannot be checked",
-        tuple(seen),
-        way="gpus-driver" if pci == 0 else "gpus-tools",
-    )
+        says, way = f"{node.name} has AMD's tools and no nvidia-smi: runbook can look at NVIDIA's GPUs only", "gpus"
+        seen.append(f"{facts['amd']} is there")
+    elif node.connection == "kubernetes" or node.entry:
+        says = f"{node.place} has no nvidia-smi, so {wanted} cannot be checked: most likely it was not given the GPUs"
+        way = "gpus-container" if node.entry else "gpus-pod"
+    else:
+        says = f"{node.name} has no nvidia-smi, so its {wanted} cannot be checked"
+        way = "gpus-driver" if pci == 0 else "gpus-tools"
+    return finding_for("tool-missing", says, tuple(seen), way=way, gpus=len(node.gpus), node=node.name)
 
 
 def evidence(smi: Mapping[str, Any]) -> tuple[str, ...]:
@@ -312,14 +286,8 @@ def link_finding(node: Node, gpus: Sequence[Gpu], links: Mapping[int, Mapping[in
         short[gpu.index] = f"GPU {gpu.index}: {count} of {best[gpu.name]} NVLinks active, inactive: {dead}"
     if not short:
         return None
-    return finding_for(
-        "nvlink-error",
-        f"GPU {listed(short)} of {node.name} has lost NVLinks that the other {gpus[0].name} there have",
-        tuple(short.values()),
-        way="live",
-        node=node.name,
-        short=listed(short),
-    )
+    says = f"GPU {listed(short)} of {node.name} has lost NVLinks that the other {gpus[0].name} there have"
+    return finding_for("nvlink-error", says, tuple(short.values()), node=node.name, short=listed(short))
 
 
 def slow_clocks(gpus: Sequence[Gpu]) -> Iterator[str]:

@@ -26,6 +26,7 @@ from runbook.model.units import number
 from runbook.model.verdict import Finding, Outcome
 from runbook.parsers.nvidia import (
     APPLICATION,
+    MENDED_BY,
     Gpu,
     Listing,
     XidEvent,
@@ -138,7 +139,7 @@ def lost(node: Node, listing: Listing) -> list[Finding]:
     if not listing.lost:
         return []
     says = f"{node.name} has lost a GPU: the driver cannot reach GPU {', '.join(listing.lost)}"
-    return [finding_for("gpu-fell-off-bus", says, seen(listing), way="live")]
+    return [finding_for("gpu-fell-off-bus", says, seen(listing))]
 
 
 def seen(listing: Listing) -> tuple[str, ...]:
@@ -154,32 +155,28 @@ def count(node: Node, listing: Listing, on_bus: int | None) -> Finding | None:
     if not absent:
         return None
     if listing.garbled:
-        return finding_for(
-            "tool-output-unknown",
+        says = (
             f"nvidia-smi on {node.name} printed a line that is cut or garbled, so GPU {', '.join(map(str, absent))} "
-            "cannot be checked",
-            listing.garbled[:6],
-            way="gpus",
-            node=node.name,
+            "cannot be checked"
         )
+        return finding_for("tool-output-unknown", says, listing.garbled[:6], way="gpus", node=node.name)
     shown = ", ".join(map(str, sorted(present)))
     return finding_for(
         "gpu-count-mismatch",
         f"{node.name} has {len(present)} GPU{'s' if len(present) != 1 else ''} (index {shown}), the inventory names "
         f"{len(node.gpus)} (missing: {', '.join(map(str, absent))})",
         (*seen(listing), *([f"the PCI bus has {on_bus}"] if on_bus and on_bus > len(present) else [])),
-        way="live",
         node=node.name,
     )
 
 
 BY_KERNEL = {
-    "gpu-fell-off-bus": ("has fallen off the bus", "reboot"),
-    "gpu-ecc-uncorrectable": ("had a memory error that could not be corrected", "ecc"),
-    "nvlink-error": ("had an NVLink error", "reset"),
-    "gpu-reset-required": ("is stuck and waits for a reset", "reset"),
+    "gpu-fell-off-bus": "has fallen off the bus",
+    "gpu-ecc-uncorrectable": "had a memory error that could not be corrected",
+    "nvlink-error": "had an NVLink error",
+    "gpu-reset-required": "is stuck and waits for a reset",
 }
-"""What an Xid says of a GPU, and the `way` of the remedy when that GPU is still listed."""
+"""What an Xid says of a GPU."""
 
 
 def kernel_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tuple[list[Finding], list[str]]:
@@ -207,16 +204,10 @@ def kernel_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tu
         last = those[-1]
         at = f"GPU {index[last.bus]}" if last.bus in index else f"the GPU at {last.bus}"
         numbers = sorted({index[event.bus] for event in those if event.bus in index})
-        what, way = BY_KERNEL[cause]
-        found.append(
-            finding_for(
-                cause,
-                f"{at} of {node.name} {what}, by the kernel's log {ago(last)} (Xid {last.number})",
-                tuple(dict.fromkeys(event.text for event in those))[-6:],
-                way=way if numbers else "reboot",
-                indices=",".join(map(str, numbers)),
-            )
-        )
+        says = f"{at} of {node.name} {BY_KERNEL[cause]}, by the kernel's log {ago(last)} (Xid {last.number})"
+        texts = tuple(dict.fromkeys(event.text for event in those))[-6:]
+        way = MENDED_BY[cause] if numbers else "reboot"
+        found.append(finding_for(cause, says, texts, way=way, indices=",".join(map(str, numbers))))
     return found, list(warnings.values())[:6]
 
 
@@ -306,15 +297,12 @@ def driver_too_old(node: Node, judged: GpuJudgement, torch_cuda: str | None) -> 
     have, want = version(judged.cuda), version(torch_cuda)
     if not have or not want or (have[0] >= want[0] >= 11) or have >= want:
         return None
-    return finding_for(
-        "driver-too-old",
+    says = (
         f"the NVIDIA driver {judged.driver or ''} of {node.name} knows CUDA {judged.cuda}, and torch was built for "
-        f"CUDA {torch_cuda}",
-        (f"nvidia-smi: CUDA Version {judged.cuda}", f"torch.version.cuda: {torch_cuda}"),
-        way="live",
-        have=have[0],
-        interpreter=node.interpreter,
+        f"CUDA {torch_cuda}"
     )
+    seen = (f"nvidia-smi: CUDA Version {judged.cuda}", f"torch.version.cuda: {torch_cuda}")
+    return finding_for("driver-too-old", says, seen, have=have[0], interpreter=node.interpreter)
 
 
 def version(text: str) -> tuple[int, ...]:
@@ -328,18 +316,12 @@ def shared_gpus(at: Context, node: Node, of_its_machine: Iterable[Node]) -> list
     for other in of_its_machine:
         twice = sorted(set(node.gpus) & set(other.gpus)) if other.name != node.name else []
         if twice and not (_own_gpus(at, node) and _own_gpus(at, other)):
-            found.append(
-                finding_for(
-                    "duplicate-gpu",
-                    f"{node.name} and {other.name} are one machine and share GPU {', '.join(map(str, twice))}: NCCL "
-                    "wants a GPU for each rank",
-                    (f"both report machine {at.machine(node.name)}",),
-                    (other.name,),
-                    way="live",
-                    node=node.name,
-                    other=other.name,
-                )
+            says = (
+                f"{node.name} and {other.name} are one machine and share GPU {', '.join(map(str, twice))}: NCCL "
+                "wants a GPU for each rank"
             )
+            seen = (f"both report machine {at.machine(node.name)}",)
+            found.append(finding_for("duplicate-gpu", says, seen, (other.name,), node=node.name, other=other.name))
     return found
 
 

@@ -81,25 +81,16 @@ def _not_of_pod(node: Node, pod: Pod) -> Finding:
         f"pod {pod.namespace}/{pod.name}: podIP {pod.address}, hostIP {pod.host_address}, machine {pod.machine}",
     )
     if node.address == pod.host_address:
-        return finding_for(
-            "container-bridge-network",
+        says = (
             f"the pod {pod.name} has a network of its own ({pod.address}): {node.address}, which the other nodes dial, "
-            "is its machine's, and leads to nothing in it",
-            evidence,
-            way="pod",
-            address=pod.address,
-            node=node.name,
+            "is its machine's, and leads to nothing in it"
         )
-    return finding_for(
-        "interface-wrong",
-        f"{node.address}, which the other nodes dial, is not an address of the pod {pod.name}, which has "
-        f"{pod.address}: a "
-        "pod that is started anew gets another one",
-        evidence,
-        way="pod",
-        address=pod.address,
-        node=node.name,
+        return finding_for("container-bridge-network", says, evidence, way="pod", address=pod.address, node=node.name)
+    says = (
+        f"{node.address}, which the other nodes dial, is not an address of the pod {pod.name} ({pod.address}): "
+        "a pod that is started anew gets another one"
     )
+    return finding_for("interface-wrong", says, evidence, way="pod", address=pod.address, node=node.name)
 
 
 def interface_finding(
@@ -146,29 +137,19 @@ def interface_finding(
 
 def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: tuple[str, ...]) -> Finding:
     """An interface that is there and cannot be used: switched off, without a carrier, or without an address."""
+    says = f"interface {name} of {node.name} "
     if entry["state"] == "DOWN" and "UP" in entry["flags"]:
-        return finding_for(
-            "interface-missing",
-            (
-                f"interface {name} of {node.name} has no carrier: it is switched on, and no signal comes from the "
-                "other end"
-            ),
-            (f"{name}: NO-CARRIER, state DOWN", *evidence),
-            way="no-carrier",
-            name=word(name),
-            node=node.name,
-        )
+        says += "has no carrier: it is switched on, and no signal comes from the other end"
+        evidence = (f"{name}: NO-CARRIER, state DOWN", *evidence)
+        return finding_for("interface-missing", says, evidence, way="no-carrier", name=word(name), node=node.name)
     if entry["state"] == "DOWN":
-        return finding_for(
-            "interface-missing", f"interface {name} of {node.name} is down", evidence, way="down", name=word(name)
-        )
-    address = node.address if is_ip(node.address) and owner is None else "ADDRESS"
+        return finding_for("interface-missing", f"{says}is down", evidence, way="down", name=word(name))
     return finding_for(
         "interface-missing",
-        f"interface {name} of {node.name} has no address that others can reach",
+        f"{says}has no address that others can reach",
         evidence,
         way="no-address",
-        address=word(address),
+        address=word(node.address if is_ip(node.address) and owner is None else "ADDRESS"),
         name=word(name),
         such_as=f", such as {owner}, which carries {node.address}" if owner else "",
     )

@@ -205,11 +205,7 @@ class Clocks:
             warnings.append(f"clock is {abs(skew):.1f} s {way} the others: start chrony or systemd-timesyncd")
             return None
         return finding_for(
-            "clock-skew",
-            f"the clock of {node} is {abs(skew):.0f} s {way} the others",
-            self._seen,
-            way="live",
-            node=node,
+            "clock-skew", f"the clock of {node} is {abs(skew):.0f} s {way} the others", self._seen, node=node
         )
 
     def proof(self, node: str) -> str | None:

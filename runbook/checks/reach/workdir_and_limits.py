@@ -30,16 +30,9 @@ def folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:
         return [_full(node, place, f"{files} inodes are left at {folder}", None)]
     if hello.get("noexec"):
         mount = place.get("mount")
-        return [
-            finding_for(
-                "workdir-not-writable",
-                f"{folder} on {node.name} lies on a file system mounted noexec: programs put there cannot be started",
-                (f"the mount {mount} has the flag noexec",),
-                way="noexec",
-                node=node.name,
-                mount=word(mount),
-            )
-        ]
+        says = f"{folder} on {node.name} lies on a file system mounted noexec: programs put there cannot be started"
+        seen = (f"the mount {mount} has the flag noexec",)
+        return [finding_for("workdir-not-writable", says, seen, way="noexec", node=node.name, mount=word(mount))]
     return []
 
 
@@ -53,70 +46,46 @@ def _cannot_be_made(node: Node, error: Mapping[str, str], place: Mapping[str, An
         f"{place['there']} belongs to {place['owner']}, mode {place['mode']}; we are {user}",
     )
     if code == "EDQUOT":
-        return finding_for(
-            "disk-full",
-            f"{user} has used up the quota on {place.get('mount')} of {node.name}, where the workdir {workdir} lies",
-            seen,
-            way="quota",
-            node=node.name,
-        )
+        says = f"{user} has used up the quota on {place.get('mount')} of {node.name}, where the workdir {workdir} lies"
+        return finding_for("disk-full", says, seen, way="quota", node=node.name)
     if code == "ENOSPC":
         return _full(node, place, seen[0], None if place.get("full_of_files") else "no room left")
     if code == "EROFS":
         mount = place.get("mount")
-        return finding_for(
-            "workdir-not-writable",
-            f"the workdir {workdir} of {node.name} lies on a read-only file system ({mount})",
-            seen,
-            way="read-only",
-            node=node.name,
-            mount=word(mount),
-        )
+        says = f"the workdir {workdir} of {node.name} lies on a read-only file system ({mount})"
+        return finding_for("workdir-not-writable", says, seen, way="read-only", node=node.name, mount=word(mount))
     return _cannot_be_written(node, place, seen)
 
 
 def _cannot_be_written(node: Node, place: Mapping[str, Any], seen: tuple[str, ...]) -> Finding:
     """Why the workdir cannot be made although the file system has room: what is at its place, or who owns that."""
     workdir, user, there = place["workdir"], place["user"], place["there"]
+    home, link, way = place.get("home"), workdir, "missing"
     if place.get("link"):
-        return finding_for(
-            "workdir-not-writable",
-            f"the workdir {workdir} of {node.name} is a link to {place['link']}, which is not there",
-            seen,
-            way="missing",
-            node=node.name,
-            user=word(user),
-            link=word(place["link"]),
+        link = place["link"]
+        says = f"the workdir {workdir} of {node.name} is a link to {link}, which is not there"
+    elif not place["folder"]:
+        way = "file"
+        says = f"{there} on {node.name} is a file, and the workdir {workdir} would have to be a folder there"
+    elif home and f"{workdir}/".startswith(f"{home}/") and not f"{there}/".startswith(f"{home}/"):
+        link = home
+        says = (
+            f"{user} has no home folder on {node.name}: {home} is not there, and the workdir {workdir} would lie in it"
         )
-    if not place["folder"]:
-        return finding_for(
-            "workdir-not-writable",
-            f"{there} on {node.name} is a file, and the workdir {workdir} would have to be a folder there",
-            seen,
-            way="file",
-            node=node.name,
-            there=word(there),
-        )
-    home = place.get("home")
-    if home and f"{workdir}/".startswith(f"{home}/") and not f"{there}/".startswith(f"{home}/"):
-        return finding_for(
-            "workdir-not-writable",
-            f"{user} has no home folder on {node.name}: {home} is not there, and the workdir {workdir} would lie in it",
-            seen,
-            way="missing",
-            node=node.name,
-            user=word(user),
-            link=word(home),
-        )
+    elif there != workdir:
+        says = f"{user} may not write to {there} on {node.name}, where the workdir {workdir} is to be made"
+    else:
+        way = "below"
+        says = f"{user} may not write to {there} on {node.name}, where the workdir is"
     return finding_for(
         "workdir-not-writable",
-        f"{user} may not write to {there} on {node.name}, where the workdir "
-        + (f"{workdir} is to be made" if there != workdir else "is"),
+        says,
         seen,
-        way="missing" if there != workdir else "below",
+        way=way,
         node=node.name,
         user=word(user),
-        link=word(workdir),
+        link=word(link),
+        there=word(there),
         own=f"{workdir}/{user}",
     )
 
@@ -144,23 +113,13 @@ def python_finding(node: Node, hello: Mapping[str, Any]) -> Finding | None:
         return None
     name, code = node.interpreter, int(rejected[0])
     if code == bootstrap.TOO_OLD:
-        return finding_for(
-            "python-too-old",
-            f"{name} on {node.place} is older than Python 3.8",
-            (f"`{name} --version` on {node.place}; {hello['executable']} is {hello['python']}",),
-            way="live",
-            node=node.name,
-            executable=hello["executable"],
-        )
-    why = "is not there" if code == bootstrap.MISSING else f"does not start (exit code {code})"
-    return finding_for(
-        "python-missing",
-        f"{name} {why} on {node.place}",
-        (f"`{name} --version` on {node.place}; {hello['executable']} is {hello['python']}",),
-        way="other",
-        node=node.name,
-        executable=hello["executable"],
-    )
+        cause, way, why = "python-too-old", "live", f"on {node.place} is older than Python 3.8"
+    elif code == bootstrap.MISSING:
+        cause, way, why = "python-missing", "other", f"is not there on {node.place}"
+    else:
+        cause, way, why = "python-missing", "other", f"does not start (exit code {code}) on {node.place}"
+    seen = (f"`{name} --version` on {node.place}; {hello['executable']} is {hello['python']}",)
+    return finding_for(cause, f"{name} {why}", seen, way=way, node=node.name, executable=hello["executable"])
 
 
 MEMLOCK_FAIL, MEMLOCK_WARN = MEMLOCK_KIB << 10, 1 << 30
@@ -196,13 +155,9 @@ def _memlock(inventory: Inventory, node: Node, limits: Facts, warnings: list[str
             f"logins may lock {soft >> 10} KiB of memory (ulimit -l): RDMA registers more; set it to unlimited"
         )
         return None
-    return finding_for(
-        "memlock-limit",
-        f"logins on {node.name} may lock {soft >> 10} KiB of memory: RDMA cannot register its buffers in that",
-        (f"RLIMIT_MEMLOCK is {soft} bytes, at most {'unlimited' if hard is None else f'{hard} bytes'}",),
-        way="live",
-        node=node.name,
-    )
+    says = f"logins on {node.name} may lock {soft >> 10} KiB of memory: RDMA cannot register its buffers in that"
+    seen = (f"RLIMIT_MEMLOCK is {soft} bytes, at most {'unlimited' if hard is None else f'{hard} bytes'}",)
+    return finding_for("memlock-limit", says, seen, node=node.name)
 
 
 def _open_files(node: Node, limits: Facts, warnings: list[str]) -> Finding | None:
@@ -212,13 +167,9 @@ def _open_files(node: Node, limits: Facts, warnings: list[str]) -> Finding | Non
     if files >= FILES_FAIL:
         warnings.append(f"logins may have {files} files open (ulimit -n): a large job needs more; 65536 is usual")
         return None
-    return finding_for(
-        "open-files-limit",
-        f"logins on {node.name} may have {files} files open, fewer than torch and its connections need",
-        (f"RLIMIT_NOFILE is {files}",),
-        way="node",
-        node=node.name,
-    )
+    says = f"logins on {node.name} may have {files} files open, fewer than torch and its connections need"
+    seen = (f"RLIMIT_NOFILE is {files}",)
+    return finding_for("open-files-limit", says, seen, way="node", node=node.name)
 
 
 def _shared_memory(node: Node, shm: Facts | None, warnings: list[str]) -> Finding | None:
@@ -232,11 +183,9 @@ def _shared_memory(node: Node, shm: Facts | None, warnings: list[str]) -> Findin
     if shm["free_bytes"] >= SHM_SEGMENT * len(node.gpus):
         warnings.append(f"/dev/shm has {size} MiB: NCCL between GPUs of one node wants 1 GiB or more")
         return None
-    return finding_for(
-        "shm-too-small",
+    says = (
         f"/dev/shm on {node.name} has {free} of {size} MiB free: NCCL needs at least {need} MiB for "
-        f"{len(node.gpus)} GPUs (in Docker: `--shm-size=8g` or `--ipc=host`)",
-        (f"{shm['free_bytes']} of {shm['bytes']} bytes are free",),
-        way="larger" if size < need else "filled",
-        node=node.name,
+        f"{len(node.gpus)} GPUs (in Docker: `--shm-size=8g` or `--ipc=host`)"
     )
+    seen = (f"{shm['free_bytes']} of {shm['bytes']} bytes are free",)
+    return finding_for("shm-too-small", says, seen, way="larger" if size < need else "filled", node=node.name)

@@ -13,6 +13,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Protocol
@@ -41,19 +42,9 @@ MISSED = re.compile(r"run/logs(?:/.*)?|nodes/[^/]+")
 """Files whose absence from an archive of ours is reported."""
 MANIFEST = 4 << 20  # bytes
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-_BROKEN_TAR = (tarfile.TarError, ValueError, LookupError, OverflowError, RecursionError, OSError, EOFError)
-_BROKEN_ZIP = (
-    zipfile.BadZipFile,
-    zipfile.LargeZipFile,
-    zlib.error,
-    ValueError,
-    LookupError,
-    OverflowError,
-    NotImplementedError,
-    RuntimeError,
-    OSError,
-    EOFError,
-)
+_BROKEN = (ValueError, LookupError, OverflowError, RuntimeError, OSError, EOFError)
+_BROKEN_TAR = (tarfile.TarError, *_BROKEN)
+_BROKEN_ZIP = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, *_BROKEN)
 
 
 class Opened(Protocol):
@@ -195,23 +186,7 @@ class Forward(Protocol):
 
     def tell(self) -> int: ...
     def read(self, most: int) -> bytes: ...
-    def skip_to(self, at: int) -> None: ...
-
-
-class _Plain:
-    """A file that is not packed, which can skip without reading."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def read(self, most: int) -> bytes:
-        return self._file.read(most)
-
-    def skip_to(self, at: int) -> None:
-        self._file.seek(at)
+    def seek(self, at: int) -> object: ...
 
 
 class _Tar:
@@ -228,7 +203,7 @@ class _Tar:
         self._file = self._path.open("rb")
         packing = packing_of(self._file.read(8))
         self._file.seek(0)
-        self._stream = _Plain(self._file) if packing is None else Unpacked(self._file, packing)
+        self._stream = self._file if packing is None else Unpacked(self._file, packing)
         return self._stream
 
     def close(self) -> None:
@@ -240,7 +215,7 @@ class _Tar:
         stream = self._stream
         if stream is None or stream.tell() > member.at:
             stream = self.stream()
-        stream.skip_to(member.at)
+        stream.seek(member.at)
         left = member.size
         while left > 0:
             chunk = stream.read(min(most, left))
@@ -265,7 +240,7 @@ class _Headers:
     def seek(self, at: int) -> None:
         if at < self.stream.tell():
             raise UnreadError(f"it is damaged at byte {self.stream.tell():,}: a member has a negative size")
-        self.stream.skip_to(at)
+        self.stream.seek(at)
 
     def read(self, count: int) -> bytes:
         self.since += count
@@ -278,11 +253,8 @@ class _Headers:
 
 
 def _list_tar(path: Path, found: Contents) -> None:
-    tar = _Tar(path)
-    try:
+    with closing(_Tar(path)) as tar:
         _list_headers(tar, _Headers(tar.stream()), path, found)
-    finally:
-        tar.close()
 
 
 def _list_headers(tar: _Tar, headers: _Headers, path: Path, found: Contents) -> None:
@@ -319,9 +291,10 @@ def _list_headers(tar: _Tar, headers: _Headers, path: Path, found: Contents) -> 
         if chunk.strip(b"\0"):
             raise UnreadError(f"something follows its end, at byte {headers.tell():,}")
     if found.members:
-        outside = [(shown(name), target) for name, target in links if not _leads_to(name, target, plain)]
         found.unread += [
-            (name, f"it is a link to {shown(target)[:200]}, which is not in the archive") for name, target in outside
+            (shown(name), f"it is a link to {shown(target)[:200]}, which is not in the archive")
+            for name, target in links
+            if not _leads_to(name, target, plain)
         ]
 
 
@@ -391,15 +364,13 @@ class _Zip:
 
 
 def _list_zip(path: Path, found: Contents) -> None:
-    archive = _Zip(path)
     try:
-        _list_directory(archive, archive.opened().infolist(), path, found)
+        with closing(_Zip(path)) as archive:
+            _list_directory(archive, archive.opened().infolist(), path, found)
     except _BROKEN_ZIP as error:
         raise UnreadError(
             f"it is damaged, or breaks off: its directory, which is at its end, cannot be read ({error})"
         ) from error
-    finally:
-        archive.close()
 
 
 def _list_directory(archive: _Zip, infos: list[zipfile.ZipInfo], path: Path, found: Contents) -> None:

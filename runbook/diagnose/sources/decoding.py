@@ -141,8 +141,8 @@ class Unpacked:
                     )
                 return out
 
-    def skip_to(self, at: int) -> None:
-        """Read up to there and forget it; it is the end where that comes first."""
+    def seek(self, at: int) -> None:
+        """Onward: read up to there and forget it; it is the end where that comes first."""
         while self._at < at and self.read(min(1 << 18, at - self._at)):
             pass
 
@@ -155,16 +155,12 @@ class Unpacked:
                 raise UnreadError(f"it breaks off in the middle of its packing ({self._packing.name})")
         try:
             out = decoder.decompress(data, most)
-        except lzma.LZMAError as error:
-            if "limit" in str(error):
-                raise UnreadError(self._too_large()) from error
-            raise UnreadError(self._damaged(error)) from error
-        except zstd.ZstdError as error:
-            if "memory" in str(error):
-                raise UnreadError(self._too_large()) from error
-            raise UnreadError(self._damaged(error)) from error
         except _DAMAGED as error:
-            raise UnreadError(self._damaged(error)) from error
+            why = f"its packing ({self._packing.name}) is damaged: {error}"
+            if "memory" in str(error).lower():  # xz and zstd were told how much it may be
+                by_hand = f"`{self._packing.unpack} FILE`"
+                why = f"unpacking it takes more memory than is spent on it; give it unpacked ({by_hand})"
+            raise UnreadError(why) from error
         if decoder.eof:
             self._rest, self._decoder = decoder.unused_data, None
         return out
@@ -192,12 +188,6 @@ class Unpacked:
         data = self._stream.read(BLOCK)
         self.packed += len(data)
         return data
-
-    def _damaged(self, error: Exception) -> str:
-        return f"its packing ({self._packing.name}) is damaged: {error}"
-
-    def _too_large(self) -> str:
-        return f"unpacking it takes more memory than is spent on it; give it unpacked (`{self._packing.unpack} FILE`)"
 
 
 # --- encodings and pages --------------------------------------------------------------------------------------------

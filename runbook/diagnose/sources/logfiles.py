@@ -24,37 +24,11 @@ from runbook.model.units import number, small_number
 CHUNK = 1 << 20
 PACKED_CHUNK = 1 << 17
 NO_LOGS = frozenset(
-    {
-        ".py",
-        ".pyc",
-        ".pyi",
-        ".ipynb",
-        ".sh",
-        ".yml",
-        ".yaml",
-        ".so",
-        ".pt",
-        ".pth",
-        ".ckpt",
-        ".bin",
-        ".safetensors",
-        ".onnx",
-        ".gguf",
-        ".npy",
-        ".npz",
-        ".pkl",
-        ".h5",
-        ".parquet",
-        ".arrow",
-        ".png",
-        ".jpg",
-        ".gif",
-        ".svg",
-        ".wandb",
-    }
+    """.py .pyc .pyi .ipynb .sh .yml .yaml .so .pt .pth .ckpt .bin .safetensors .onnx .gguf .npy .npz .pkl .h5 .parquet
+    .arrow .png .jpg .gif .svg .wandb""".split()
 )
 """Endings of programs, settings, weights, data, pictures: not logs, whatever their content."""
-RECORDS = frozenset({".jsonl"})
+RECORDS = ".jsonl"
 """Data as often as logs: read when it is named itself."""
 EVENTS = re.compile(r"events\.out\.tfevents\.")
 ATTEMPT = re.compile(r"\A(?P<run>.*)[/\\]attempt_\d+[/\\](?P<rank>\d+)[/\\][^/\\]+$")  # torchrun --log-dir
@@ -158,7 +132,7 @@ def chunks(log: LogFile, account: Account) -> Iterator[bytes]:
     """The text of a log in UTF-8, unpacked and decoded. What breaks off or cannot be understood ends there, and
     `account` is told why."""
     try:
-        yield from decoded(_until_broken(_unpacked(log), account), account)
+        yield from decoded(_until_broken(_unpacked(_Chunks(_raw(log))), account), account)
     except RecursionError:
         account.unread("it is nested too deeply")
 
@@ -172,23 +146,22 @@ def _until_broken(stream: Iterator[bytes], account: Account) -> Iterator[bytes]:
         account.unread(error.strerror or str(error))
 
 
-def _unpacked(log: LogFile) -> Iterator[bytes]:
+def _raw(log: LogFile) -> Iterator[bytes]:
+    """Its bytes as they lie there."""
     if log.member is not None:
-        raw = _Chunks(log.member.chunks(PACKED_CHUNK))
-    elif log.path is None:
-        if sys.stdin is None:
-            raise UnreadError("it is closed")
-        stream = cast("io.BufferedReader", sys.stdin.buffer)
-        raw = _Chunks(iter(lambda: stream.read1(CHUNK), b""))
-    else:
+        yield from log.member.chunks(PACKED_CHUNK)
+    elif log.path is not None:
         with log.path.open("rb", buffering=0) as file:
-            yield from _opened(_Chunks(_of_file(cast("BinaryIO", file))))
-        return
-    yield from _opened(raw)
+            yield from _of_file(cast("BinaryIO", file))
+    elif sys.stdin is None:
+        raise UnreadError("it is closed")
+    else:
+        stream = cast("io.BufferedReader", sys.stdin.buffer)
+        yield from iter(lambda: stream.read1(CHUNK), b"")
 
 
-def _opened(raw: _Chunks) -> Iterator[bytes]:
-    """Unpacked, where it is packed."""
+def _unpacked(raw: _Chunks) -> Iterator[bytes]:
+    """Its bytes, unpacked where they are packed."""
     head = raw.peek(PACKED_ARCHIVE)
     packing = packing_of(head)
     if packing is None:
@@ -197,8 +170,7 @@ def _opened(raw: _Chunks) -> Iterator[bytes]:
         return
     stream = Unpacked(cast("BinaryIO", raw), packing)
     unpacked = _Chunks(iter(lambda: stream.read(PACKED_CHUNK), b""))
-    head = unpacked.peek(PACKED_ARCHIVE)
-    _refuse_archive(head)
+    _refuse_archive(head := unpacked.peek(PACKED_ARCHIVE))
     if packing_of(head):
         raise UnreadError("it is packed twice: unpack it once")
     yield from unpacked.rest()
@@ -327,7 +299,7 @@ def _in_a_folder(path: Path, found: FoundLogs) -> None:
             found.unread.append((name, f"it is {KINDS.get(stat.S_IFMT(mode), 'no file')}"))
         elif not os.access(path, os.R_OK):
             found.unread.append((name, "this user may not read it"))
-        elif path.suffix in RECORDS:
+        elif path.suffix == RECORDS:
             found.unread.append((name, "by its name it holds records of data; if it is a log, name it"))
         elif path.stat().st_size:
             _file(path, found)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from runbook.causes.catalogue import of_kind
-from runbook.diagnose.judge import Cause
+from runbook.diagnose.judge import NO_EVIDENCE, Cause
 from runbook.diagnose.rule_types import Hit, Line, Tier
 
 RESULT = "result.json"
@@ -33,7 +33,7 @@ class OwnRun:
 
     def with_logs(self, told: Sequence[Cause]) -> list[Cause]:
         """The causes of the run and of its ranks' logs, the root first."""
-        real = [cause for cause in told if cause.cause != "insufficient-evidence"]
+        real = [cause for cause in told if cause.cause != NO_EVIDENCE]
         if not self.causes:
             return real or ([] if self.verdict == "pass" else [self._ended()])
         if real and self.causes[0].cause in of_kind("vague") | of_kind("consequence"):
@@ -47,9 +47,8 @@ class OwnRun:
             f"this run ended{at} without a verdict ({self.verdict}), and nothing had failed until then; no rank "
             "printed an error"
         )
-        return Cause(
-            "insufficient-evidence", "high", says, "run it again, and let it come to its end", (), Tier.WRAPPER
-        )
+        remedy = "run it again, and let it come to its end"
+        return Cause(NO_EVIDENCE, "high", says, remedy, (), Tier.WRAPPER)
 
 
 def is_run(folder: Path) -> bool:
@@ -82,7 +81,7 @@ def read_run(folder: Path) -> OwnRun:
         return OwnRun(
             folder,
             _word(said["verdict"]),
-            None if stopped_at is None else _text(stopped_at),
+            None if stopped_at is None else _a(str, stopped_at),
             tuple(_causes(said, str(file), text)),
         )
     except FileNotFoundError:
@@ -102,7 +101,7 @@ def _causes(said: Mapping[str, Any], name: str, text: str) -> list[Cause]:
         for outcome in _a(list, _a(dict, stage)["outcomes"]):
             for finding in _a(list, _a(dict, outcome)["findings"]):
                 node = outcome["node"]
-                firsts.setdefault(_word(_a(dict, finding)["cause"]), (None if node is None else _text(node), finding))
+                firsts.setdefault(_word(_a(dict, finding)["cause"]), (None if node is None else _a(str, node), finding))
     places: dict[str, int] = {}
     for at, line in enumerate(text.splitlines(), 1):
         places.setdefault(line.strip().rstrip(",").rpartition('": ')[2], at)
@@ -110,8 +109,8 @@ def _causes(said: Mapping[str, Any], name: str, text: str) -> list[Cause]:
     for cause in named:
         if cause in firsts and cause not in told:
             node, finding = firsts[cause]
-            says, remedy = _text(finding["says"]), _text(finding["remedy"])
-            proof = [_text(one) for one in _a(list, finding["evidence"])] or [says]
+            says, remedy = _a(str, finding["says"]), _a(str, finding["remedy"])
+            proof = [_a(str, one) for one in _a(list, finding["evidence"])] or [says]
             hits = tuple(Hit("run", Line(name, places.get(json.dumps(one), 1), one, one, None, node)) for one in proof)
             follows = None if cause == named[0] else named[0]
             told[cause] = Cause(cause, "high", says, remedy, hits, Tier.FAULT, node=node, follows=follows)
@@ -125,12 +124,8 @@ def _a(kind: type[_Kind], value: object) -> _Kind:
     return value
 
 
-def _text(value: object) -> str:
-    return _a(str, value)
-
-
 def _word(value: object) -> str:
     """An id: of a cause, of a verdict."""
-    if not ID.fullmatch(_text(value)):
+    if not ID.fullmatch(word := _a(str, value)):
         raise ValueError("an id is expected")
-    return _text(value)
+    return word

@@ -21,11 +21,11 @@ MAX_BYTES = 131_071
 OWN_NAMES = frozenset(
     """BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND BASH_LINENO BASH_SOURCE
     BASH_SUBSHELL BASH_VERSINFO DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD IFS LINENO OLDPWD
-    OPTIND PIPESTATUS PPID PWD RANDOM SECONDS SHELLOPTS SHLVL SRANDOM UID _""".split()  # noqa: SIM905
+    OPTIND PIPESTATUS PPID PWD RANDOM SECONDS SHELLOPTS SHLVL SRANDOM UID _""".split()
 )
 """Names that dash or bash write themselves, or live by: the value would not arrive, or would break the script."""
 
-KEYWORDS = frozenset("case do done elif else esac fi for function if in select then time until while".split())  # noqa: SIM905
+KEYWORDS = frozenset("case do done elif else esac fi for function if in select then time until while".split())
 """Reserved words of a shell, which are quoted for readers of the script."""
 
 _PLAIN = re.compile(r"\A[A-Za-z0-9_./:,@%+-][A-Za-z0-9_./:,@%+=-]*\Z")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from runbook.files.address import is_loopback
-from runbook.lint.rule_inputs import InventoryFile, all_trusted, level, named, node_span, places, trusted
+from runbook.lint.rule_inputs import InventoryFile, all_trusted, have, level, named, node_span, places, trusted
 from runbook.model.errors import Problem
 from runbook.model.inventory import Node, Ssh
 
@@ -122,7 +122,7 @@ def mixed_families(file: InventoryFile) -> Iterator[Problem]:
     fewer, more, kind, other = (six, four, "IPv6", "IPv4") if len(six) <= len(four) else (four, six, "IPv4", "IPv6")
     if fewer and more:
         span = file.origins.span(fewer[0].name, "address") or node_span(file, fewer[0])
-        message = f"{named(fewer)} {_has(fewer)} an {kind} address and {named(more)} {_has(more)} an {other} one"
+        message = f"{named(fewer)} {have(fewer)} an {kind} address and {named(more)} {have(more)} an {other} one"
         help = "a job's ranks speak one of the two: give all nodes addresses of one kind"
         yield Problem("inventory.mixed-families", message, span, help)
 
@@ -160,10 +160,6 @@ def name_case(file: InventoryFile) -> Iterator[Problem]:
         if one is not node:
             message = f"`{one.name}` and `{node.name}` differ only in case, and host names do not know case"
             yield Problem("inventory.name-case", message, node_span(file, node), "rename one of the two")
-
-
-def _has(nodes: Sequence[Node]) -> str:
-    return "has" if len(nodes) == 1 else "have"
 
 
 # Logging in: jump hosts, waits, and logins that are not used.
@@ -246,8 +242,7 @@ def pod_without_address(file: InventoryFile) -> Iterator[Problem]:
     nodes = trusted(file, "address", "connection")
     bare = [n for n in nodes if n.connection == "kubernetes" and n.address == n.name and "." not in n.name]
     if bare:
-        verb = "has" if len(bare) == 1 else "have"
-        message = f"{named(bare)} {verb} no `address`, and the name of a pod alone does not resolve"
+        message = f"{named(bare)} {have(bare)} no `address`, and the name of a pod alone does not resolve"
         help = "give the pod's address (`kubectl get pods -o wide`), or let -i kubernetes:SELECTOR make the inventory"
         yield Problem("inventory.pod-without-address", message, node_span(file, bare[0]), help)
 

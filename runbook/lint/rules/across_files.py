@@ -12,6 +12,7 @@ from runbook.files.shipped_files import SUFFIXES
 from runbook.files.suggestions import nearest
 from runbook.lint.rule_inputs import InventoryFile, PlaybookFile, ReadFile, ReadFiles, inventory_named, said, trusted
 from runbook.model.errors import FilesWrong, Problem
+from runbook.model.units import counted
 
 
 def named_inventory(playbooks: Sequence[ReadFile], linted: Sequence[ReadFile], reading: ReadFiles) -> Iterator[Problem]:
@@ -34,8 +35,7 @@ def named_inventory(playbooks: Sequence[ReadFile], linted: Sequence[ReadFile], r
         if inventory.kind == "playbook":
             yield Problem("playbook.missing-inventory", f"{path} is a playbook, not an inventory", span)
         elif inventory.problems and inventory not in linted:
-            many = len(inventory.problems)
-            message = f"the inventory {path} cannot be used: {many} mistake{'s' if many > 1 else ''} in it"
+            message = f"the inventory {path} cannot be used: {counted(len(inventory.problems), 'mistake')} in it"
             yield Problem("playbook.broken-inventory", message, span, f"see them with `runbook lint {path}`")
 
 

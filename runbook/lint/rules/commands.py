@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import PurePosixPath
 
 from runbook.files.address import is_loopback, strip_brackets
@@ -89,9 +89,8 @@ def _launcher_in(words: list[str]) -> str | None:
         return first
     if first == "accelerate" and words[1:2] == ["launch"]:
         return "accelerate launch"
-    return next(
-        (f"-m {module}" for flag, module in pairwise(words) if flag == "-m" and module in _LAUNCHER_MODULES), None
-    )
+    modules = (module for flag, module in pairwise(words) if flag == "-m" and module in _LAUNCHER_MODULES)
+    return next((f"-m {module}" for module in modules), None)
 
 
 def _words(staged: Staged) -> list[str]:
@@ -168,10 +167,7 @@ def _others(option: str, cluster: Inventory) -> str | None:
 
 def _options(staged: Staged) -> Iterator[tuple[str, str, int]]:
     """`--option=value` and `--option value`: name, value, and which word holds the value."""
-    given = staged.stage.launch.get("command", [])
-    if not isinstance(given, list) or not staged.sound("launch", "command"):
-        return
-    words = [str(word) for word in given]
+    words = _words(staged)
     for index, word in enumerate(words):
         option = _OPTION.fullmatch(word)
         if option is None or is_template(word):
@@ -255,14 +251,9 @@ def _unwrapped(words: list[str]) -> list[str]:
 
 def _asks(words: list[str]) -> tuple[str, str] | None:
     if words[0] == "sudo":
-        options = list(_leading_options(words[1:]))
-        if not any(
-            option == "--non-interactive" or re.fullmatch(r"-[A-Za-z]*n[A-Za-z]*", option) for option in options
-        ):
-            return (
-                "sudo would ask for a password, and no person can type it",
-                "`sudo -n` fails at once where it must",
-            )
+        options = takewhile(lambda word: word.startswith("-"), words[1:])
+        if not any(re.fullmatch(r"-[A-Za-z]*n[A-Za-z]*|--non-interactive", option) for option in options):
+            return "sudo would ask for a password, and no person can type it", "`sudo -n` fails at once where it must"
     bare = _unwrapped(words)
     program = bare[0]
     if program in _EDITORS:
@@ -277,20 +268,9 @@ def _asks(words: list[str]) -> tuple[str, str] | None:
     return None
 
 
-def _leading_options(words: list[str]) -> Iterator[str]:
-    for word in words:
-        if not word.startswith("-"):
-            return
-        yield word
-
-
 def _agrees(words: list[str], flag: str) -> bool:
-    letter = flag[1]
-    return any(
-        word in ("--yes", "--assume-yes", "--assumeyes", "--non-interactive")
-        or re.fullmatch(rf"-[A-Za-z]*{letter}[A-Za-z]*", word)
-        for word in words
-    )
+    agrees = re.compile(rf"-[A-Za-z]*{flag[1]}[A-Za-z]*|--(yes|assume-?yes|non-interactive)")
+    return any(map(agrees.fullmatch, words))
 
 
 def _endless(words: list[str]) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from runbook.lint.rules.environment_values import (
 )
 from runbook.lint.variables import known
 from runbook.model.errors import Problem, Span
+from runbook.model.grouping import grouped
 from runbook.model.inventory import EnvValue, Inventory, Node
 from runbook.model.nccl_devices import selection
 
@@ -174,20 +175,20 @@ _RULES: tuple[Callable[[EnvironmentOfRanks], Iterator[Contradiction]], ...] = (
 
 # Contradictions between levels: what a node's ranks get when all levels are folded into one environment.
 
-_Key = tuple[object, ...]
+
+def _alike(nodes: Iterable[Node]) -> Iterable[list[Node]]:
+    """Those with the same environment and GPUs together, which are judged once."""
+    return grouped(((*node.env.items(), node.gpus, node.processes, node.windows), node) for node in nodes).values()
 
 
 def contradictions_in_inventory(file: InventoryFile) -> Iterator[Problem]:
-    """Nodes with the same environment and GPUs are judged once."""
-    judged: dict[_Key, tuple[Contradiction, ...]] = {}
-    nodes_at: dict[tuple[str, Span | None, str, str], list[str]] = {}
-    for node in file.inventory.nodes:
-        key = (tuple(node.env.items()), node.gpus, node.processes, node.windows)
-        if key not in judged:
-            judged[key] = tuple(contradictions(_ranks(file, node, {**file.inventory.env, **node.env})))
-        for one in judged[key]:
-            nodes_at.setdefault((one.id, _place(file, node, one), one.message, one.help), []).append(node.name)
     everywhere = len(file.inventory.nodes)
+    nodes_at = grouped(
+        ((one.id, _place(file, node, one), one.message, one.help), node.name)
+        for nodes in _alike(file.inventory.nodes)
+        for one in contradictions(_ranks(file, nodes[0], {**file.inventory.env, **nodes[0].env}))
+        for node in nodes
+    )
     for (id, span, message, help), nodes in nodes_at.items():
         where = "" if len(nodes) in (1, everywhere) else f" (on {nodes[0]} and {len(nodes) - 1} more)"
         yield Problem(f"env.{id}", message + where, span, help)
@@ -197,10 +198,7 @@ def contradictions_in_playbook(file: PlaybookFile) -> Iterator[Problem]:
     """What a launch's own `env` brings in, where it does so on every node: a stage may be for some of them."""
     if file.inventory is None or not isinstance(file.document.data, dict):
         return
-    stages: dict[tuple[object, ...], list[WrittenVariable]] = {}
-    for setting in of_playbook(file.document):
-        stages.setdefault(setting.block, []).append(setting)
-    for settings in stages.values():
+    for settings in grouped((setting.block, setting) for setting in of_playbook(file.document)).values():
         texts = {setting.name: setting.text for setting in settings}
         for one in _brought_in(file.inventory, texts):
             keys = next(setting.keys for name in one.names for setting in settings if setting.name == name)
@@ -208,15 +206,13 @@ def contradictions_in_playbook(file: PlaybookFile) -> Iterator[Problem]:
 
 
 def _brought_in(inventory: InventoryFile, texts: Mapping[str, str | None]) -> list[Contradiction]:
-    judged: dict[_Key, list[Contradiction]] = {}
-    for node in inventory.inventory.nodes:
-        key = (tuple(node.env.items()), node.gpus, node.processes, node.windows)
-        if key not in judged:
-            env = {**inventory.inventory.env, **node.env}
-            before = set(contradictions(_ranks(inventory, node, env)))
-            after = contradictions(_ranks(inventory, node, {**env, **texts}))
-            judged[key] = [one for one in after if one not in before and not texts.keys().isdisjoint(one.names)]
-    first, *others = judged.values()
+    judged: list[list[Contradiction]] = []
+    for node, *_ in _alike(inventory.inventory.nodes):
+        env = {**inventory.inventory.env, **node.env}
+        before = set(contradictions(_ranks(inventory, node, env)))
+        after = contradictions(_ranks(inventory, node, {**env, **texts}))
+        judged.append([one for one in after if one not in before and not texts.keys().isdisjoint(one.names)])
+    first, *others = judged
     return [one for one in first if all(one in other for other in others)]
 
 

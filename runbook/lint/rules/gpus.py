@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from runbook.lint.rule_inputs import InventoryFile, all_trusted, each, named, node_span, places, said, trusted, wrote
+from runbook.lint.rule_inputs import (
+    InventoryFile,
+    all_trusted,
+    are,
+    each,
+    have,
+    named,
+    node_span,
+    places,
+    said,
+    trusted,
+    wrote,
+)
 from runbook.model.errors import Problem
 from runbook.model.inventory import Node
 
@@ -79,7 +91,7 @@ def some_without_gpus(file: InventoryFile) -> Iterator[Problem]:
     without = [node for node in file.inventory.nodes if not node.gpus]
     if not without or len(without) == len(file.inventory.nodes) or any(node.windows for node in file.inventory.nodes):
         return
-    message = f"{named(without)} {_has(without)} no GPUs and the others have: so the job's backend is gloo, not nccl"
+    message = f"{named(without)} {have(without)} no GPUs and the others have: so the job's backend is gloo, not nccl"
     help = "give these nodes `gpus`; or say so with `rendezvous: {backend: gloo}`"
     yield Problem("inventory.some-without-gpus", message, node_span(file, without[0]), help)
 
@@ -89,7 +101,7 @@ def nccl_without_gpus(file: InventoryFile) -> Iterator[Problem]:
         return
     without = [node for node in trusted(file, "gpus") if not node.gpus and not node.windows]
     if without:
-        message = f"nccl runs on GPUs, and {named(without)} {_has(without)} none"
+        message = f"nccl runs on GPUs, and {named(without)} {have(without)} none"
         help = "give every node its `gpus`, or write `backend: gloo`"
         yield Problem("inventory.nccl-without-gpus", message, file.document.span(*_BACKEND), help)
 
@@ -99,7 +111,7 @@ def nccl_on_windows(file: InventoryFile) -> Iterator[Problem]:
         return
     windows = [node for node in trusted(file, "shell") if node.windows]
     if windows:
-        message = f"torch for Windows has no nccl, and {named(windows)} {_are(windows)} Windows"
+        message = f"torch for Windows has no nccl, and {named(windows)} {are(windows)} Windows"
         help = "write `backend: gloo`, or leave it out"
         yield Problem("inventory.nccl-on-windows", message, file.document.span(*_BACKEND), help)
 
@@ -126,7 +138,7 @@ def unused_processes(file: InventoryFile) -> Iterator[Problem]:
     used = {span for span, _ in places(file, [node for node in nodes if not node.gpus], "processes")}
     for span, some in places(file, overruled, "processes"):
         if span not in used:
-            message = f"`processes` counts CPU ranks, and {named(some)} {_has(some)} GPUs: one rank each"
+            message = f"`processes` counts CPU ranks, and {named(some)} {have(some)} GPUs: one rank each"
             yield Problem("inventory.unused-processes", message, span, "remove it, or the `gpus`")
 
 
@@ -147,14 +159,6 @@ def _rendezvous(file: InventoryFile) -> dict[str, object]:
     data = file.document.data
     given = data.get("rendezvous") if isinstance(data, dict) else None
     return given if isinstance(given, dict) else {}
-
-
-def _has(nodes: Sequence[Node]) -> str:
-    return "has" if len(nodes) == 1 else "have"
-
-
-def _are(nodes: Sequence[Node]) -> str:
-    return "is" if len(nodes) == 1 else "are"
 
 
 INVENTORY_RULES = (

@@ -47,7 +47,7 @@ def watch_does_nothing(staged: Staged) -> Iterator[Problem]:
     watch = launch.get("watch")
     if not isinstance(watch, dict) or not staged.sound("launch"):
         return
-    span = staged.file.document.key_span(*staged.keys, "launch", "watch")
+    span = staged.key_span("launch", "watch")
     if launch["detach"]:
         message = "only `runbook serve` watches a detached job: a command leaves it after ten seconds"
         yield Problem("playbook.watch-does-nothing", message, span, "remove `watch`, or `detach`")
@@ -60,7 +60,7 @@ def spares_do_nothing(staged: Staged) -> Iterator[Problem]:
     launch = staged.stage.launch
     if not _given(staged, "spares") or not launch["spares"]:
         return
-    span = staged.file.document.key_span(*staged.keys, "launch", "spares")
+    span = staged.key_span("launch", "spares")
     if launch["detach"]:
         message = "only `runbook serve` puts a spare into a detached job: a command leaves it after ten seconds"
         yield Problem("playbook.spares-do-nothing", message, span, "remove `spares`, or `detach`")
@@ -96,7 +96,7 @@ def grace_above_timeout(staged: Staged) -> Iterator[Problem]:
 def barrier_folder_unused(staged: Staged) -> Iterator[Problem]:
     if _given(staged, "barrier_folder") and staged.sound("launch") and staged.stage.launch["barrier"] != "file":
         message = "`barrier_folder` does nothing without `barrier: file`: here the controller starts all nodes together"
-        span = staged.file.document.key_span(*staged.keys, "launch", "barrier_folder")
+        span = staged.key_span("launch", "barrier_folder")
         yield Problem("playbook.barrier-folder-unused", message, span, "add `barrier: file`, or remove it")
 
 
@@ -133,10 +133,9 @@ def launch_on_windows(staged: Staged) -> Iterator[Problem]:
         message = (
             f"{names} {verb} for `runbook run`, which does not run stages on Windows: the scripts know nothing of it"
         )
-        span = staged.file.document.key_span(*staged.keys, "launch", given[0])
-        yield Problem(
-            "playbook.launch-on-windows", message, span, "remove it; the script runs its ranks once, and waits"
-        )
+        span = staged.key_span("launch", given[0])
+        help = "remove it; the script runs its ranks once, and waits"
+        yield Problem("playbook.launch-on-windows", message, span, help)
 
 
 def unchecked_launch(stages: Sequence[Staged]) -> Iterator[Problem]:
@@ -152,9 +151,8 @@ def unchecked_launch(stages: Sequence[Staged]) -> Iterator[Problem]:
         message = f"`{later[0].stage.name}` comes after this launch, which it should guard"
     elif not before and launch.cluster and len({node.address for node in launch.cluster.nodes}) > 1:
         windows = any(node.windows for node in launch.cluster.nodes)
-        message = (
-            None if windows else "nothing is checked before this launch: what is blocked shows as a job that hangs"
-        )
+        if not windows:
+            message = "nothing is checked before this launch: what is blocked shows as a job that hangs"
     if message:
         help = "put `- check: ping`, `- check: port`, `- check: firewall` and `- check: connection` before it"
         yield Problem("playbook.unchecked-launch", message, launch.span("launch"), help)
@@ -168,15 +166,10 @@ def stage_after_detached(stages: Sequence[Staged]) -> Iterator[Problem]:
         job = next((one for one in running if _meet(one, staged)), None)
         if needs and job is not None:
             message = f"`{job.stage.name}` is detached and still runs then: it holds the rendezvous port and its GPUs"
-            yield Problem(
-                "playbook.stage-after-detached", message, staged.span(), "put it before, or into another playbook"
-            )
-        if (
-            staged.stage.kind == "launch"
-            and staged.stage.launch["detach"]
-            and not _skipped(staged)
-            and not _windows(staged)
-        ):
+            help = "put it before, or into another playbook"
+            yield Problem("playbook.stage-after-detached", message, staged.span(), help)
+        stays = staged.stage.kind == "launch" and staged.stage.launch["detach"]
+        if stays and not _skipped(staged) and not _windows(staged):
             running.append(staged)
 
 
@@ -216,11 +209,8 @@ def _own_workdirs(nodes: Sequence[Node]) -> str | None:
             return f"the nodes are to meet in their workdir, and `{node.workdir}` of {node.name} is that node's own"
     for node in nodes[1:]:
         if node.workdir != nodes[0].workdir:
-            first = nodes[0]
-            return (
-                f"the nodes are to meet in their workdir: "
-                f"{first.name} in `{first.workdir}`, {node.name} in `{node.workdir}`"
-            )
+            each = ", ".join(f"{one.name} in `{one.workdir}`" for one in (nodes[0], node))
+            return f"the nodes are to meet in their workdir: {each}"
     return _own_homes(nodes[0].workdir, nodes) if nodes else None
 
 

@@ -12,6 +12,7 @@ from runbook.files.yaml_document import Keys
 from runbook.lint.rule_inputs import InventoryFile, all_trusted, named, node_span, places, said, trusted, wrote
 from runbook.model.errors import Problem, Span
 from runbook.model.inventory import Node
+from runbook.model.units import span_of
 
 _INTERFACE = ("network", "interface")
 _RATE = ("infiniband", "min_rate_gbps")
@@ -162,7 +163,7 @@ def ports_twice(file: InventoryFile) -> Iterator[Problem]:
     for place in sorted(range(len(ranges)), key=lambda place: (ranges[place], place)):
         if furthest is not None and ranges[place][0] <= ranges[furthest][1]:
             first, second = sorted((furthest, place))
-            message = f"the ports {_range(*ranges[second])} and {_range(*ranges[first])} overlap"
+            message = f"the ports {span_of(*ranges[second])} and {span_of(*ranges[first])} overlap"
             yield Problem("inventory.ports-twice", message, _port_span(file, second), "write each port once")
         if furthest is None or ranges[place][1] > ranges[furthest][1]:
             furthest = place
@@ -194,10 +195,6 @@ def _port_span(file: InventoryFile, place: int) -> Span | None:
     ranges = file.inventory.network.ports
     listed = (*_PORTS, len(ranges) - 1) in file.document.spans and (*_PORTS, len(ranges)) not in file.document.spans
     return file.document.span(*(item if listed else _PORTS))
-
-
-def _range(low: int, high: int) -> str:
-    return str(low) if low == high else f"{low}-{high}"
 
 
 # The rendezvous: that what the ranks dial is the master.

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from runbook.lint.rule_inputs import InventoryFile, faulty, named, scalars
+from runbook.lint.rule_inputs import InventoryFile, are, faulty, named, scalars
 from runbook.model.errors import Problem
-from runbook.model.inventory import Node
 
 _SLASH = re.compile(r"[/\\]")
 UNEXPANDED = re.compile(r"\$\{?[A-Za-z_]|\$\(|%[A-Za-z_]\w*%|`")
@@ -29,7 +28,7 @@ def foreign_path(file: InventoryFile) -> Iterator[Problem]:
         for span, nodes, text, style in faulty(file, (key,), _foreign):
             node = nodes[0]
             system = "Windows" if node.windows else "no Windows"
-            message = f"`{text}` is a {style} path, and with `shell: {node.shell}` {named(nodes)} {_is(nodes)} {system}"
+            message = f"`{text}` is a {style} path, and with `shell: {node.shell}` {named(nodes)} {are(nodes)} {system}"
             yield Problem("inventory.foreign-path", message, span, f"for example {_EXAMPLE_PATHS[key, node.windows]}")
 
 
@@ -38,10 +37,6 @@ def _foreign(text: str, shell: str) -> str | None:
     if shell != "sh":
         return "POSIX" if text.startswith("/") and not text.startswith("//") else None
     return "Windows" if "\\" in text or re.match(r"[A-Za-z]:/", text) else None
-
-
-def _is(nodes: list[Node]) -> str:
-    return "is" if len(nodes) == 1 else "are"
 
 
 def not_expanded(file: InventoryFile) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -60,14 +61,10 @@ def _clusters(when: str, variables: frozenset[str]) -> list[dict[str, object]] |
         list(numbers) if name in _COUNTS else [True, False] if name == "infiniband" else ["nccl", "gloo"]
         for name in names
     ]
-    total = 1
-    for choice in choices:
-        total *= len(choice)
-    if total > _MOST:
+    if math.prod(map(len, choices)) > _MOST:
         return None
-    return [
-        facts for values in itertools.product(*choices) if _possible(facts := dict(zip(names, values, strict=True)))
-    ]
+    clusters = (dict(zip(names, values, strict=True)) for values in itertools.product(*choices))
+    return list(filter(_possible, clusters))
 
 
 def _possible(facts: dict[str, object]) -> bool:

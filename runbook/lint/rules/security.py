@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from functools import lru_cache
 
-from runbook.files.yaml_document import Document, Keys, split_lines
+from runbook.files.yaml_document import Document, Keys, line_starts
 from runbook.lint.rule_inputs import scalars
 from runbook.model.errors import Problem, Span
 from runbook.model.secrets import (
@@ -148,18 +147,9 @@ def _part(document: Document, keys: Keys, value: str, start: int, end: int) -> S
 
 
 def _span(document: Document, found: tuple[int, int]) -> Span:
-    starts = _line_starts(document.text)
+    starts = line_starts(document.text)
     line = bisect_right(starts, found[0])
     return Span(document.path, line, found[0] - starts[line - 1] + 1, found[1] - found[0])
-
-
-@lru_cache(maxsize=1)
-def _line_starts(text: str) -> list[int]:
-    starts = [0]
-    for line in split_lines(text)[:-1]:
-        end = starts[-1] + len(line)
-        starts.append(end + (2 if text.startswith("\r\n", end) else 1))
-    return starts
 
 
 # Host keys: options that switch their check off in spite of `host_keys:`.

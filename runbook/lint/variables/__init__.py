@@ -15,8 +15,6 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
-_NOTHING: Mapping[str, str] = MappingProxyType({})
-
 
 @dataclass(frozen=True, slots=True)
 class Variable:
@@ -25,9 +23,10 @@ class Variable:
     `kind` is how the value is read: integer | number | switch (0 or 1, and no words) | boolean (words too) | choice |
     set | level (how far apart two devices may be) | per-function (NCCL_ALGO) | interfaces and adapters (NCCL's
     selections) | names (gloo's list) | path | text. `choices` may be written in any case unless `exact_case`; with
-    `open_choice` there are others. `mistaken` is what people write instead. `lowest` and `highest` bound a number in
-    `unit`. `removed` is the release that no longer reads it, `last` the last one that does; `never`: none ever did.
-    `use` is what to write in its place. `leftover` are the values for debugging, and what they `cost`.
+    `open_choice` there are others. `mistaken` is what people write instead. `range` bounds a number in `unit`.
+    `removed` is the release that no longer reads it, `last` the last one that does; `never`: none ever did. `use` is
+    what to write in its place. `leftover` are the values for debugging, and what they `cost`. `internal`: NCCL's guide
+    does not have it.
     """
 
     name: str
@@ -36,12 +35,11 @@ class Variable:
     kind: str = "text"
     choices: tuple[str, ...] = ()
     hidden_choices: tuple[str, ...] = ()
-    mistaken: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    mistaken: Mapping[str, str] = field(default_factory=dict)
     exact_case: bool = False
     open_choice: bool = False
     separator: str = ","
-    lowest: int | None = None
-    highest: int | None = None
+    range: tuple[float | None, float | None] = (None, None)
     unit: str | None = None
     since: str | None = None
     deprecated: str | None = None
@@ -53,6 +51,15 @@ class Variable:
     leftover: tuple[str, ...] = ()
     costs: str | None = None
     turns_off: str | None = None
+    internal: bool = False
+
+    @property
+    def lowest(self) -> float | None:
+        return self.range[0]
+
+    @property
+    def highest(self) -> float | None:
+        return self.range[1]
 
 
 @cache
@@ -71,32 +78,8 @@ def known() -> Mapping[str, Variable]:
 
 
 def _variable(name: str, entry: Mapping[str, Any], file: Mapping[str, Any]) -> Variable:
-    lowest, highest = entry.get("range", (None, None))
-    return Variable(
-        name=name,
-        reader=file["reader"],
-        source=_source(name, entry, file),
-        kind=entry.get("kind", "text"),
-        choices=tuple(entry.get("choices", ())),
-        hidden_choices=tuple(entry.get("hidden", ())),
-        mistaken=MappingProxyType(entry["mistaken"]) if "mistaken" in entry else _NOTHING,
-        exact_case=entry.get("case", False),
-        open_choice=entry.get("open", False),
-        separator=entry.get("separator", ","),
-        lowest=lowest,
-        highest=highest,
-        unit=entry.get("unit"),
-        since=entry.get("since"),
-        deprecated=entry.get("deprecated"),
-        removed=entry.get("removed"),
-        last=entry.get("last"),
-        never=entry.get("never", False),
-        use=entry.get("use"),
-        set_by_runbook=entry.get("set_by") == "runbook",
-        leftover=tuple(entry.get("leftover", ())),
-        costs=entry.get("costs"),
-        turns_off=entry.get("turns_off"),
-    )
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    return Variable(**{**given, "name": name, "reader": file["reader"], "source": _source(name, entry, file)})
 
 
 def _source(name: str, entry: Mapping[str, Any], file: Mapping[str, Any]) -> str:

@@ -7,8 +7,9 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from runbook.model.grouping import grouped
 from runbook.model.node_ranges import fold
 from runbook.model.units import bytes_text, significant
 from runbook.report.html.recorded_run import Recorded
@@ -106,6 +107,12 @@ class Series:
     dots: tuple[tuple[str, str, str], ...]
 
 
+Line = tuple[str, str, Sequence[tuple[float, float]]]
+"""Name, kind and points of a series that is not drawn yet."""
+Say = Callable[..., str]
+"""A number as text, with so many digits where that is asked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chart:
     """`band` and `gate` are drawn behind: (y, height, name) and (y, name)."""
@@ -114,8 +121,8 @@ class Chart:
     unit: str
     label: str  # what it shows, for those who do not see it
     across: tuple[Tick, ...]
-    up: tuple[tuple[str, str], ...]  # (y, text)
-    series: tuple[Series, ...]
+    up: tuple[tuple[str, str], ...] = ()  # (y, text)
+    series: tuple[Series, ...] = ()
     band: tuple[str, str, str] | None = None
     gate: tuple[str, str] | None = None
     height: int = HEIGHT
@@ -184,7 +191,6 @@ def _bandwidth(rows: Sequence[SizeRow], gate: float | None, normal: tuple[float,
         return None
     limits = [limit for limit in (gate, *(normal or ())) if limit and 0 < limit < 1e9]
     up = around([*(value for _, value in points), *limits])
-    across = _sizes([size for size, _ in points])
     top = max(points, key=lambda point: point[1])
     band = None
     if normal:
@@ -192,15 +198,12 @@ def _bandwidth(rows: Sequence[SizeRow], gate: float | None, normal: tuple[float,
         high_text = f" to {significant(normal[1])}" if normal[1] > normal[0] else ""
         text = f"normal here: {significant(normal[0])}{high_text} GB/s"
         band = (pixels(high), pixels(max(2.0, low - high)), text)
-    return Chart(
-        title="Bus bandwidth",
-        unit="GB/s",
-        label=f"Bus bandwidth against message size: {len(points)} sizes, "
-        f"at most {significant(top[1])} GB/s at {bytes_text(top[0])}; "
-        "the table has every number.",
-        across=_ticks(across, [size for size, _ in points]),
-        up=tuple((pixels(_y(up, value)), significant(value, 1)) for value in decimal_ticks(up)),
-        series=(_series("busbw", "", points, across, up, _gigabytes),),
+    label = (
+        f"Bus bandwidth against message size: {len(points)} sizes, "
+        f"at most {significant(top[1])} GB/s at {bytes_text(top[0])}; the table has every number."
+    )
+    return replace(
+        _by_size("Bus bandwidth", "GB/s", label, [("busbw", "", points)], up),
         band=band,
         gate=(pixels(_y(up, gate)), f"gate {significant(gate)} GB/s") if gate and gate > 0 else None,
     )
@@ -209,21 +212,12 @@ def _bandwidth(rows: Sequence[SizeRow], gate: float | None, normal: tuple[float,
 def overlay(runs: Sequence[Sequence[SizeRow]], names: Sequence[str]) -> Chart | None:
     """Bus bandwidth of two runs in one chart."""
     points = [[(row.size, row.busbw) for row in rows if row.busbw and 0 < row.busbw < 1e9] for rows in runs]
-    every = [point for of in points for point in of]
+    every = [value for of in points for _, value in of]
     if not every:
         return None
-    up, across = around([value for _, value in every]), _sizes([size for size, _ in every])
-    return Chart(
-        "Bus bandwidth",
-        "GB/s",
-        f"Bus bandwidth against message size of {' and '.join(names)}; the table has every number.",
-        _ticks(across, [size for size, _ in every]),
-        tuple((pixels(_y(up, value)), significant(value, 1)) for value in decimal_ticks(up)),
-        tuple(
-            _series(name, kind, of, across, up, _gigabytes)
-            for name, kind, of in zip(names, ("", "second"), points, strict=True)
-        ),
-    )
+    label = f"Bus bandwidth against message size of {' and '.join(names)}; the table has every number."
+    lines = list(zip(names, ("", "second"), points, strict=True))
+    return _by_size("Bus bandwidth", "GB/s", label, lines, around(every))
 
 
 def _time(rows: Sequence[SizeRow]) -> Chart | None:
@@ -234,61 +228,64 @@ def _time(rows: Sequence[SizeRow]) -> Chart | None:
     values = [value for _, _, points in kinds for _, value in points]
     if not values:
         return None
-    up, across = around(values), _sizes([row.size for row in rows])
-    return Chart(
-        "Time of one AllReduce",
-        "p50 and p99",
-        f"Time against message size: from {_micro(min(values))} to {_micro(max(values))}; the table has every number.",
-        _ticks(across, [row.size for row in rows]),
-        tuple((pixels(_y(up, value)), _micro(value, 1)) for value in decimal_ticks(up)),
-        tuple(_series(name, kind, points, across, up, _micro) for name, kind, points in kinds if points),
+    label = (
+        f"Time against message size: from {_micro(min(values))} to {_micro(max(values))}; the table has every number."
     )
+    return _by_size("Time of one AllReduce", "p50 and p99", label, kinds, around(values), say=_micro, mark=_micro)
 
 
-def _sizes(sizes: Sequence[float]) -> Scale:
-    return Scale(min(sizes), max(sizes), log=True)
+def _by_size(
+    title: str,
+    unit: str,
+    label: str,
+    lines: Sequence[Line],
+    up: Scale,
+    *,
+    say: Say = lambda busbw: f"{significant(busbw)} GB/s",
+    mark: Say = significant,
+) -> Chart:
+    """Values against message sizes in bytes, both on logarithmic scales."""
+    sizes = [size for _, _, points in lines for size, _ in points]
+    across = Scale(min(sizes), max(sizes), log=True)
+    marks = ticks(across, _some(sorted(set(sizes))), bytes_text)
+    return drawn(Chart(title, unit, label, marks), lines, across, up, where=bytes_text, say=say, mark=mark)
+
+
+def drawn(
+    chart: Chart, lines: Sequence[Line], across: Scale, up: Scale, *, where: Say, say: Say, mark: Say = significant
+) -> Chart:
+    """The chart with its lines and its scale at the side. `where` and `say` are what is told of the two values of a
+    point, `mark` of one beside the scale, in one digit."""
+    series = []
+    for name, kind, points in lines:
+        places = [(percent(across.part(x)), pixels(_y(up, y)), f"{where(x)}: {name} {say(y)}") for x, y in points]
+        segments = tuple((*one[:2], *other[:2]) for one, other in itertools.pairwise(places))
+        series += [Series(name, kind, segments, tuple(places))] * bool(places)
+    marks = tuple((pixels(_y(up, value)), mark(value, 1)) for value in decimal_ticks(up))
+    return replace(chart, series=tuple(series), up=marks)
 
 
 def _y(up: Scale, value: float) -> float:
     return (1 - up.part(value)) * HEIGHT
 
 
-def _ticks(across: Scale, sizes: Sequence[float]) -> tuple[Tick, ...]:
-    """At most about seven sizes, the first and the last among them."""
-    listed = sorted(set(sizes))
-    step = max(1, -(-(len(listed) - 1) // 6))
-    chosen = listed[::step]
-    if listed[-1] not in chosen:
-        chosen = [*(chosen if len(listed) - 1 - listed.index(chosen[-1]) > step // 2 else chosen[:-1]), listed[-1]]
-    last = len(chosen) - 1
+def _some(sizes: Sequence[float]) -> list[float]:
+    """At most about seven of them, which are in order, the first and the last among them."""
+    step = max(1, -(-(len(sizes) - 1) // 6))
+    chosen = list(sizes[::step])
+    if sizes[-1] not in chosen:
+        chosen = [*(chosen if len(sizes) - 1 - sizes.index(chosen[-1]) > step // 2 else chosen[:-1]), sizes[-1]]
+    return chosen
+
+
+def ticks(across: Scale, values: Sequence[float], say: Say) -> tuple[Tick, ...]:
+    """A mark for each of these values, which are in order."""
+    last = len(values) - 1
+    anchors = ["middle"] if not last else ["start", *["middle"] * (last - 1), "end"]
     return tuple(
-        Tick(
-            percent(across.part(size)),
-            bytes_text(size),
-            "middle" if len(chosen) == 1 else "start" if at == 0 else "end" if at == last else "middle",
-            odd=at % 2 == 1 and at != last,
-        )
-        for at, size in enumerate(chosen)
+        Tick(percent(across.part(value)), say(value), anchor, odd=at % 2 == 1 and at != last)
+        for at, (value, anchor) in enumerate(zip(values, anchors, strict=True))
     )
-
-
-def _series(
-    name: str, kind: str, points: Sequence[tuple[float, float]], across: Scale, up: Scale, say: Callable[[float], str]
-) -> Series:
-    places = [(percent(across.part(size)), pixels(_y(up, value))) for size, value in points]
-    return Series(
-        name,
-        kind,
-        tuple((*one, *other) for one, other in itertools.pairwise(places)),
-        tuple(
-            (x, y, f"{bytes_text(size)}: {name} {say(value)}")
-            for (x, y), (size, value) in zip(places, points, strict=True)
-        ),
-    )
-
-
-def _gigabytes(busbw: float) -> str:
-    return f"{significant(busbw)} GB/s"
 
 
 def _micro(us: float, digits: int = 3) -> str:
@@ -400,9 +397,7 @@ def groups_of(names: Sequence[str], plan: Mapping[str, object]) -> list[tuple[st
     listed = plan.get("nodes")
     facts = {one.get("name"): one for one in listed if isinstance(one, Mapping)} if isinstance(listed, list) else {}
     for key in ("leaf", "rack"):
-        by: dict[str, list[str]] = {}
-        for name in names:
-            by.setdefault(str(facts.get(name, {}).get(key) or ""), []).append(name)
+        by = grouped((str(facts.get(name, {}).get(key) or ""), name) for name in names)
         if "" not in by and 1 < len(by) <= 2 * GROUPS:
             return list(by.items())
     size = math.ceil(len(names) / GROUPS)

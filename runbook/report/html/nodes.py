@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from runbook.model.grouping import grouped
+from runbook.model.units import span_of, spans_of
 from runbook.model.verdict import Verdict
-from runbook.report.html.recorded_run import Recorded
+from runbook.report.html.recorded_run import Recorded, mappings
 
 BY_DESIGN = ("NODE_RANK", "GROUP_RANK")
 """Variables that must differ between nodes."""
@@ -89,8 +91,7 @@ def nodes(recorded: Recorded) -> Nodes:
 
 def planned(recorded: Recorded) -> dict[str, Mapping[str, object]]:
     """The plan's entry of each node, by name."""
-    listed = recorded.plan.get("nodes")
-    found = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+    found = mappings(recorded.plan.get("nodes"))
     return {name: one for one in found if isinstance(name := one.get("name"), str)}
 
 
@@ -149,9 +150,7 @@ def split(
     same: list[tuple[str, str]] = []
     different: list[Spread] = []
     for name in names:
-        values: dict[str, list[str]] = {}
-        for node, of in facts.items():
-            values.setdefault(of.get(name, NOT_SET), []).append(node)
+        values = grouped((of.get(name, NOT_SET), node) for node, of in facts.items())
         if len(values) == 1:
             same.append((name, next(iter(values))))
         else:
@@ -164,25 +163,14 @@ def ranks_text(entry: Mapping[str, object]) -> str:
     first, count = entry.get("first_rank"), entry.get("ranks")
     if not isinstance(first, int) or not isinstance(count, int) or count < 1:
         return ""
-    return str(first) if count == 1 else f"{first}-{first + count - 1}"
+    return span_of(first, first + count - 1)
 
 
 def devices_text(entry: Mapping[str, object]) -> str:
     devices = entry.get("devices")
     if not entry or not isinstance(devices, list):
         return ""
-    return "CPU" if not devices else "GPU " + _runs([one for one in devices if isinstance(one, int)])
-
-
-def _runs(numbers: Sequence[int]) -> str:
-    """`0-3,6`."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], number]
-        else:
-            parts.append([number])
-    return ",".join("-".join(map(str, part)) for part in parts)
+    return "CPU" if not devices else "GPU " + ",".join(spans_of(one for one in devices if isinstance(one, int)))
 
 
 def _texts(value: object) -> dict[str, str]:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from runbook.model.errors import FilesWrong, Problem
+from runbook.model.errors import FilesWrong
 from runbook.model.events import Event, Progress, RunFinished, StageFinished
 from runbook.model.safe_files import BadName, file_name, open_below
+from runbook.model.units import counted
 from runbook.model.verdict import Verdict
 from runbook.report.run_json import from_json
 from runbook.report.run_record import Record, StageRecord, number
@@ -70,7 +71,7 @@ class Recorded:
             if not told:
                 message = f"{folder}: no run's files are there"
                 help = "name the folder of a run: it holds `events.jsonl` and `result.json`"
-                raise FilesWrong([Problem("report.no-run", message, help=help)])
+                raise FilesWrong.of("report.no-run", message, help=help)
             self.flaws.append(
                 f"events.jsonl {'tells nothing' if events else 'is missing'}: "
                 "only result.json was read, which has no times"
@@ -164,7 +165,7 @@ class Recorded:
                 self._take(event)
         if bad:
             lines = ", ".join(map(str, bad[:5])) + (" …" if len(bad) > 5 else "")
-            self.flaws.append(f"events.jsonl: {len(bad)} line{'s' * (len(bad) > 1)} (line {lines}) cannot be read")
+            self.flaws.append(f"events.jsonl: {counted(len(bad), 'line')} (line {lines}) cannot be read")
         return True
 
     def _take(self, event: Event) -> None:
@@ -193,6 +194,11 @@ class Recorded:
         except (ValueError, RecursionError):
             self.flaws.append("result.json cannot be read: it breaks off, or is no result of a run")
             return None
+
+
+def mappings(value: object) -> list[Mapping[str, object]]:
+    """Those of a list; of anything else none."""
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
 def _sane(event: Event) -> Event:

@@ -54,9 +54,8 @@ def fragment(run_dir: Path, *, lives: bool = False) -> str:
     """The same without the document around it, for a page that has the stylesheet (`style.css`) and the script
     (`copy.js`), and lists the files itself. It has no inline style and no script, so a strict Content-Security-Policy
     allows it. `lives`: the caller knows that the run goes on."""
-    return (
-        _templates().get_template("report.html").render(**_template_values(Recorded(run_dir, lives=lives)), alone=False)
-    )
+    values = _template_values(Recorded(run_dir, lives=lives))
+    return _templates().get_template("report.html").render(**values, alone=False)
 
 
 def render_comparison(one: Path, other: Path) -> str:
@@ -129,9 +128,8 @@ def _with_followers(found: Sequence[FindingBlock]) -> list[tuple[FindingBlock, l
     pairs = []
     for block in found:
         if not block.follows:
-            pairs.append(
-                (block, [other for other in found if other.follows == block.cause and block.cause not in told])
-            )
+            under = [other for other in found if other.follows == block.cause and block.cause not in told]
+            pairs.append((block, under))
             told.add(block.cause)
     return pairs
 
@@ -203,9 +201,6 @@ def _when(time_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
 
 
-_QUOTED = re.compile(r"`([^`]*)`")
-
-
 @dataclass(frozen=True, slots=True)
 class Fix:
     """`where`: on which nodes, as text, empty where it says so itself; `sentence` empty where it is only a command."""
@@ -223,7 +218,7 @@ def fixes(said: Iterable[Said], block: FindingBlock) -> list[Fix]:
                 before = found.pop().commands if found and (found[-1].where, found[-1].sentence) == (where, "") else ()
                 found.append(Fix(where, "", (*before, *step.commands)))
                 continue
-            commands = tuple(dict.fromkeys(filter(_typed, _QUOTED.findall(step.note))))
+            commands = tuple(dict.fromkeys(filter(_typed, QUOTED.findall(step.note))))
             found.append(Fix(where or _whose(on, block), step.note, commands))
     return found
 

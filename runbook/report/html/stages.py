@@ -4,15 +4,16 @@ its launches. Pure."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runbook.model.events import NodesDropped
+from runbook.model.grouping import grouped
 from runbook.model.process_end import ProcessEnd
-from runbook.model.units import seconds_text
+from runbook.model.units import seconds_text, span_of
 from runbook.model.verdict import Verdict
 from runbook.report.folding import Gist, OutcomeGroup, dropped_groups, outcome_groups, stage_groups, warning_groups
 from runbook.report.html.charts import Tick, percent, time_ticks
-from runbook.report.html.recorded_run import Recorded, StageProgress
+from runbook.report.html.recorded_run import Recorded, StageProgress, mappings
 from runbook.report.run_record import StageRecord, number
 from runbook.report.run_text import progress_text
 
@@ -177,8 +178,7 @@ def _attempts(recorded: Recorded, stage: StageRecord, told: StageProgress) -> li
     for at, (begun, about) in enumerate(attempts):
         name = str(about.get("number"))
         over = attempts[at + 1][0] if at + 1 < len(attempts) else until
-        listed = ends.get(name, {}).get("processes")
-        processes = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+        processes = mappings(ends.get(name, {}).get("processes"))
         times = [time for one in processes for key in ("started", "ended") if (time := number(one.get(key)))]
         span = (min([begun, *times]), max([over, *times]))
         lanes = _lanes(processes, span)
@@ -200,22 +200,9 @@ def _lanes(processes: Sequence[Mapping[str, object]], span: tuple[float, float])
     lanes = [_process(one, span) for one in processes]
     if len(lanes) <= MOST_LANES:
         return lanes
-    alike: dict[tuple[str, str, str], list[ProcessBar]] = {}
-    for lane in lanes:
-        alike.setdefault((lane.node, lane.end, lane.kind), []).append(lane)
     few = [
-        of[0]
-        if len(of) == 1
-        else ProcessBar(
-            ranks=f"{of[0].ranks} … {of[-1].ranks}",
-            node=node,
-            left=of[0].left,
-            width=of[0].width,
-            end=end,
-            kind=kind,
-            count=len(of),
-        )
-        for (node, end, kind), of in alike.items()
+        of[0] if len(of) == 1 else replace(of[0], ranks=f"{of[0].ranks} … {of[-1].ranks}", count=len(of))
+        for of in grouped(((lane.node, lane.end, lane.kind), lane) for lane in lanes).values()
     ]
     return sorted(few, key=lambda lane: ("fail", "unknown", "skip", "ok").index(lane.kind))
 
@@ -231,7 +218,7 @@ def _process(one: Mapping[str, object], span: tuple[float, float]) -> ProcessBar
         left, width = percent(place), percent(max(THINNEST, min(long, 1 - place)))
     listed = one.get("ranks")
     ranks = [rank for rank in listed if isinstance(rank, int)] if isinstance(listed, list) else []
-    named = str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}" if ranks else "?"
+    named = span_of(ranks[0], ranks[-1]) if ranks else "?"
     return ProcessBar(named, str(one.get("node") or ""), left, width, *_end(one, started, ended))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from runbook.serve.guards import RequestRefused
+from runbook.serve.guards import RequestRefused, whole_number
 from runbook.serve.page import Page
 from runbook.serve.pages.nodes import NODE_GLYPHS
 from runbook.serve.people import Audit, People, role_named
@@ -33,13 +33,9 @@ def _audit(request: Request) -> Audit:
 # The page.
 
 
-async def page(request: Request) -> Response:
-    return await _shown(request)
-
-
-async def _shown(request: Request, **made: str) -> Response:
+async def page(request: Request, **made: str) -> Response:
     """The page; `made` has what is shown once: a new token, a new link, a string that enrols a node."""
-    before = _number(request.query_params.get("before"))
+    before = whole_number(request, "before")
     people, audit = _people(request), _audit(request)
     entries = audit.newest(AUDIT_PAGE + 1, before)
     return await html(
@@ -56,17 +52,13 @@ async def _shown(request: Request, **made: str) -> Response:
     )
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() and len(text) < 16 else None
-
-
 async def add_person(request: Request) -> Response:
     """Gives a link that logs the new person in once, so that nobody chooses another's password."""
     form = request.state.form
     name, role = str(form.get("name", "")), role_named(str(form.get("role", "")))
     people = _people(request)
     people.add(name, role)
-    return await _shown(request, who=name, link=f"{request.state.origin}/login/{people.link(name)}")
+    return await page(request, who=name, link=f"{request.state.origin}/login/{people.link(name)}")
 
 
 async def change_person(request: Request) -> Response:
@@ -82,14 +74,14 @@ async def remove_person(request: Request) -> Response:
 
 async def link_person(request: Request) -> Response:
     name = request.path_params["name"]
-    return await _shown(request, who=name, link=f"{request.state.origin}/login/{_people(request).link(name)}")
+    return await page(request, who=name, link=f"{request.state.origin}/login/{_people(request).link(name)}")
 
 
 async def add_token(request: Request) -> Response:
     form = request.state.form
     role, purpose = role_named(str(form.get("role", ""))), str(form.get("purpose", ""))
     _, secret = _people(request).make_token(request.state.person.name, role, purpose)
-    return await _shown(request, token=secret)
+    return await page(request, token=secret)
 
 
 async def revoke_token(request: Request) -> Response:
@@ -100,7 +92,7 @@ async def revoke_token(request: Request) -> Response:
 async def enrol_agent(request: Request) -> Response:
     """With an empty name the host takes its own."""
     name = str(request.state.form.get("name", "")).strip()
-    return await _shown(request, name=name, string=await asyncio.to_thread(_enrolled, request, name))
+    return await page(request, name=name, string=await asyncio.to_thread(_enrolled, request, name))
 
 
 async def revoke_agent(request: Request) -> Response:
@@ -168,9 +160,8 @@ async def api_tokens(request: Request) -> Response:
 
 async def api_add_token(request: Request) -> Response:
     asked = await fields(request, "role", "purpose")
-    identity, secret = _people(request).make_token(
-        request.state.person.name, role_named(asked["role"]), asked["purpose"]
-    )
+    by, role = request.state.person.name, role_named(asked["role"])
+    identity, secret = _people(request).make_token(by, role, asked["purpose"])
     return JSONResponse({"id": identity, "token": secret}, 201)
 
 
@@ -191,7 +182,7 @@ async def api_revoke_agent(request: Request) -> Response:
 
 async def api_audit(request: Request) -> Response:
     """The newest first; `before=` an id pages on."""
-    entries = _audit(request).newest(AUDIT_PAGE, _number(request.query_params.get("before")))
+    entries = _audit(request).newest(AUDIT_PAGE, whole_number(request, "before"))
     return JSONResponse({"audit": [dataclasses.asdict(entry) for entry in entries]})
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -12,18 +13,16 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from runbook.model.errors import FilesWrong
 from runbook.serve import group_actions as actions
 from runbook.serve.agent_states import AgentState
-from runbook.serve.group_files import MOST_BYTES, ChangedMeanwhile, NameTaken, NoGroup, Version
+from runbook.serve.group_files import MOST_BYTES, ChangedMeanwhile, NoGroup, Version
 from runbook.serve.group_form import fields_of, nodes_of
 from runbook.serve.group_preview import SHELLS, Linted, Meaning, difference, linted, scripts, zipped
 from runbook.serve.guards import RequestRefused, json_body
-from runbook.serve.page import Page
+from runbook.serve.page import Handler, Page
 from runbook.serve.pages.nodes import rows
 from runbook.serve.rendering import html, json
-from runbook.serve.run_folders import NoRun, RunRow
-from runbook.serve.run_processes import Busy, NotRunning
+from runbook.serve.run_folders import RunRow
 from runbook.serve.workspace import GroupView, Workspace, fleet_of, workspace_of
 
 T = TypeVar("T")
@@ -34,35 +33,24 @@ ORDERS = {
 }
 
 
-@contextlib.contextmanager
-def _answers() -> Iterator[None]:
-    """Errors about a group, as an answer to the client."""
-    try:
-        yield
-    except NoGroup:
-        raise RequestRefused(404, "there is no such group, or its file cannot be read here") from None
-    except NameTaken as error:
-        raise RequestRefused(409, str(error)) from None
-    except ChangedMeanwhile as error:
-        raise RequestRefused(
-            412, str(error), "load the page again: it shows what it is now; what you wrote is not saved"
-        ) from None
-    except Busy as error:
-        raise RequestRefused(409, f"it runs already: {error}") from None
-    except (NotRunning, NoRun):
-        raise RequestRefused(409, "nothing of it runs that was started here") from None
-    except actions.Refused as error:
-        raise RequestRefused(422, str(error)) from None
-
-
-async def _done(function: Callable[..., T], *args: Any, **more: Any) -> T:
-    with _answers():
-        return await run_in_threadpool(function, *args, **more)
-
-
 async def _act(request: Request, action: Callable[..., T], *args: Any, **more: Any) -> T:
     """One of the actions, in the name of the person who asks."""
-    return await _done(action, workspace_of(request), *args, person=_person(request), **more)
+    return await run_in_threadpool(action, workspace_of(request), *args, person=_person(request), **more)
+
+
+def _name(request: Request) -> str:
+    """Of the group that is asked for."""
+    return str(request.path_params["name"])
+
+
+def _acting(action: Callable[..., object], **more: Any) -> Handler:
+    """What does this with the group, and shows it again."""
+
+    async def act(request: Request) -> Response:
+        await _act(request, action, _name(request), **more)
+        return _to(_name(request))
+
+    return act
 
 
 def _agents(request: Request) -> Mapping[str, AgentState]:
@@ -132,8 +120,8 @@ async def shown(request: Request) -> Response:
 async def _page(
     request: Request, proposed: actions.Proposed | None = None, wrong: str = "", status: int = 200
 ) -> Response:
-    workspace, name = workspace_of(request), request.path_params["name"]
-    look = await _done(workspace.view, name)
+    workspace, name = workspace_of(request), _name(request)
+    look = await run_in_threadpool(workspace.view, name)
     latest = await run_in_threadpool(workspace.latest_run, name)
     lives = latest is not None and await run_in_threadpool(workspace.processes.lives, latest.id)
     text = actions.editing(look.file, look.linted)
@@ -186,8 +174,8 @@ def _fields(request: Request) -> dict[str, str]:
 
 async def preview(request: Request) -> Response:
     """What the form would do: as a whole page, or for a script as the part that changes."""
-    workspace, name = workspace_of(request), request.path_params["name"]
-    file = (await _done(workspace.view, name)).file
+    workspace, name = workspace_of(request), _name(request)
+    file = (await run_in_threadpool(workspace.view, name)).file
     alone = request.query_params.get("part") == "1"
     try:
         proposed = await run_in_threadpool(actions.propose, workspace, file, _fields(request))
@@ -197,7 +185,7 @@ async def preview(request: Request) -> Response:
         return await _page(request, wrong=str(refused), status=422)
     if not alone:
         return await _page(request, proposed)
-    look = await _done(workspace.view, name)
+    look = await run_in_threadpool(workspace.view, name)
     return await html(
         request,
         "group_preview.html",
@@ -211,21 +199,19 @@ async def preview(request: Request) -> Response:
 
 
 async def save(request: Request) -> Response:
-    workspace, name = workspace_of(request), request.path_params["name"]
+    workspace, name = workspace_of(request), _name(request)
     try:
         await run_in_threadpool(actions.save, workspace, name, _fields(request), given_hash(request), _person(request))
     except actions.Refused as refused:
         return await _page(request, wrong=str(refused), status=422)
     except ChangedMeanwhile as error:
         return await _page(request, wrong=f"{error}: what you wrote is below and not saved", status=412)
-    except NoGroup:
-        raise RequestRefused(404, "there is no such group any more") from None
     return _to(name)
 
 
 async def shift(request: Request) -> Response:
     """Field `shift`: up/NODE or down/NODE."""
-    name, (way, _, node) = request.path_params["name"], _field(request, "shift").partition("/")
+    name, (way, _, node) = _name(request), _field(request, "shift").partition("/")
     if way not in ("up", "down"):
         raise RequestRefused(422, "up or down?")
     by = -1 if way == "up" else 1
@@ -234,21 +220,19 @@ async def shift(request: Request) -> Response:
 
 
 async def rename(request: Request) -> Response:
-    name, new = request.path_params["name"], _field(request, "new").strip()
-    await _act(request, actions.rename, name, new, given_hash(request))
+    new = _field(request, "new").strip()
+    await _act(request, actions.rename, _name(request), new, given_hash(request))
     return _to(new)
 
 
 async def delete(request: Request) -> Response:
-    name = request.path_params["name"]
-    await _act(request, actions.delete, name, given_hash(request))
+    await _act(request, actions.delete, _name(request), given_hash(request))
     return _to()
 
 
 async def restore(request: Request) -> Response:
-    name, version = request.path_params["name"], _version(request)
-    await _act(request, actions.restore, name, version, given_hash(request))
-    return _to(name)
+    await _act(request, actions.restore, _name(request), _version(request), given_hash(request))
+    return _to(_name(request))
 
 
 def _version(request: Request) -> int:
@@ -260,17 +244,17 @@ def _version(request: Request) -> int:
 
 async def version(request: Request) -> Response:
     """One state of the file: what it was, and what it changed."""
-    name, number = request.path_params["name"], _version(request)
+    name, number = _name(request), _version(request)
     history = await run_in_threadpool(workspace_of(request).groups.history, name)
     at = next((at for at, one in enumerate(history) if one.id == number), None)
     if at is None:
         raise RequestRefused(404, "there is no such version")
     before = history[at + 1] if at + 1 < len(history) else None
     lines = await run_in_threadpool(_between, workspace_of(request).groups.path(name), before, history[at])
+    now = ""
     with contextlib.suppress(NoGroup):
-        now = workspace_of(request).groups.read(name)
-        return await html(request, "group_version.html", group=name, one=history[at], lines=lines, now=now.hash)
-    return await html(request, "group_version.html", group=name, one=history[at], lines=lines, now="")
+        now = workspace_of(request).groups.read(name).hash
+    return await html(request, "group_version.html", group=name, one=history[at], lines=lines, now=now)
 
 
 def _between(path: Path, before: Version | None, after: Version) -> list[str]:
@@ -282,35 +266,17 @@ def _between(path: Path, before: Version | None, after: Version) -> list[str]:
 
 async def start(request: Request) -> Response:
     only = _field(request, "only") == "launch"
-    id = await _act(request, actions.start, request.path_params["name"], only_launch=only)
+    id = await _act(request, actions.start, _name(request), only_launch=only)
     return RedirectResponse(f"/runs/{id}", 303)
-
-
-async def stop(request: Request) -> Response:
-    await _act(request, actions.end, request.path_params["name"])
-    return _to(request.path_params["name"])
-
-
-async def kill(request: Request) -> Response:
-    await _act(request, actions.end, request.path_params["name"], now=True)
-    return _to(request.path_params["name"])
-
-
-async def restart(request: Request) -> Response:
-    await _act(request, actions.restart, request.path_params["name"])
-    return _to(request.path_params["name"])
 
 
 async def download(request: Request) -> Response:
     """The launch scripts of all nodes as a ZIP archive, or that of one node."""
-    name, shell, node = request.path_params["name"], request.path_params["shell"], request.path_params.get("node", "")
+    name, shell, node = _name(request), request.path_params["shell"], request.path_params.get("node", "")
     if shell not in SHELLS:
         raise RequestRefused(404, "there are scripts for sh, bat and ps1")
-    file = (await _done(workspace_of(request).view, name)).file
-    try:
-        found = await run_in_threadpool(scripts, file.path, file.text, shell)
-    except FilesWrong as wrong:
-        raise RequestRefused(422, wrong.problems[0].message, wrong.problems[0].help or "") from None
+    file = (await run_in_threadpool(workspace_of(request).view, name)).file
+    found = await run_in_threadpool(scripts, file.path, file.text, shell)
     if not node:
         return _attachment(zipped(found), f"{name}-{shell}.zip", "application/zip")
     if f"{node}/launch.{shell}" not in found:
@@ -345,11 +311,8 @@ def as_json(look: GroupView, latest: RunRow | None, *, whole: bool = False) -> d
 
 
 def meaning_json(means: Meaning) -> dict[str, Any]:
-    ranks = [{name: getattr(rank, name) for name in rank.__dataclass_fields__} for rank in means.ranks]
-    for rank in ranks:
-        rank["environment"] = dict(means.environments.get(rank["rank"], {}))
     return {
-        "ranks": ranks,
+        "ranks": [{**asdict(one), "environment": dict(means.environments.get(one.rank, {}))} for one in means.ranks],
         "launcher": means.launcher,
         "command": list(means.command),
         "why_no_ranks": means.why or None,
@@ -357,7 +320,7 @@ def meaning_json(means: Meaning) -> dict[str, Any]:
 
 
 def findings_json(seen: Linted) -> list[dict[str, Any]]:
-    return [{name: getattr(one, name) for name in one.__dataclass_fields__} for one in seen.told]
+    return list(map(asdict, seen.told))
 
 
 def _if_match(request: Request) -> str:
@@ -388,8 +351,8 @@ async def api_create(request: Request) -> Response:
 
 
 async def api_shown(request: Request) -> Response:
-    workspace, name = workspace_of(request), request.path_params["name"]
-    look = await _done(workspace.view, name)
+    workspace, name = workspace_of(request), _name(request)
+    look = await run_in_threadpool(workspace.view, name)
     latest = await run_in_threadpool(workspace.latest_run, name)
     return await json(lambda: as_json(look, latest, whole=True), headers={"etag": f'"{look.file.hash}"'})
 
@@ -404,30 +367,30 @@ def _asked_fields(body: Mapping[str, Any]) -> dict[str, str]:
 
 
 async def api_save(request: Request) -> Response:
-    workspace, name = workspace_of(request), request.path_params["name"]
+    workspace, name = workspace_of(request), _name(request)
     fields, seen = _asked_fields(await json_body(request)), _if_match(request)
-    changed = await _done(actions.save, workspace, name, fields, seen, _person(request))
-    now = await _done(workspace.groups.read, name)
+    changed = await run_in_threadpool(actions.save, workspace, name, fields, seen, _person(request))
+    now = await run_in_threadpool(workspace.groups.read, name)
     return JSONResponse({"changed": changed, "hash": now.hash}, headers={"etag": f'"{now.hash}"'})
 
 
 async def api_preview(request: Request) -> Response:
-    workspace, name = workspace_of(request), request.path_params["name"]
-    file = (await _done(workspace.view, name)).file
-    proposed = await _done(actions.propose, workspace, file, _asked_fields(await json_body(request)))
+    workspace, name = workspace_of(request), _name(request)
+    file = (await run_in_threadpool(workspace.view, name)).file
+    proposed = await run_in_threadpool(actions.propose, workspace, file, _asked_fields(await json_body(request)))
     told = {"changed": proposed.changed, "diff": proposed.difference, "findings": findings_json(proposed.linted)}
     means = proposed.meaning
     return await json(lambda: {**told, **meaning_json(means), "world_size": means.world_size})
 
 
 async def api_delete(request: Request) -> Response:
-    await _act(request, actions.delete, request.path_params["name"], _if_match(request))
+    await _act(request, actions.delete, _name(request), _if_match(request))
     return JSONResponse({})
 
 
 async def api_rename(request: Request) -> Response:
     new = _text(await json_body(request), "name")
-    await _act(request, actions.rename, request.path_params["name"], new, _if_match(request))
+    await _act(request, actions.rename, _name(request), new, _if_match(request))
     return JSONResponse({"name": new})
 
 
@@ -445,23 +408,23 @@ async def api_move(request: Request) -> Response:
 async def api_start(request: Request) -> Response:
     body = await json_body(request)
     only = body.get("only") == "launch"
-    id = await _act(request, actions.start, request.path_params["name"], only_launch=only)
+    id = await _act(request, actions.start, _name(request), only_launch=only)
     return JSONResponse({"run": id}, 201)
 
 
 async def api_stop(request: Request) -> Response:
     body = await json_body(request)
-    says = await _act(request, actions.end, request.path_params["name"], now=body.get("now") is True)
+    says = await _act(request, actions.end, _name(request), now=body.get("now") is True)
     return JSONResponse({"says": says})
 
 
 async def api_restart(request: Request) -> Response:
-    await _act(request, actions.restart, request.path_params["name"])
+    await _act(request, actions.restart, _name(request))
     return JSONResponse({"says": "it has been asked to end, and is started again after that"}, 202)
 
 
 async def api_history(request: Request) -> Response:
-    history = await run_in_threadpool(workspace_of(request).groups.history, request.path_params["name"])
+    history = await run_in_threadpool(workspace_of(request).groups.history, _name(request))
     told = [{"id": one.id, "at": one.at, "person": one.person, "what": one.what, "hash": one.hash} for one in history]
     return JSONResponse({"versions": told})
 
@@ -482,9 +445,9 @@ PAGES = [
     Page(f"{_ONE}/order", ("POST",), shift, "operator", says="Order the nodes of a group"),
     Page(f"{_ONE}/delete", ("POST",), delete, "operator", says="Delete a group"),
     Page(f"{_ONE}/start", ("POST",), start, "operator", says="Start a group"),
-    Page(f"{_ONE}/stop", ("POST",), stop, "operator", says="Stop a group"),
-    Page(f"{_ONE}/kill", ("POST",), kill, "operator", says="Kill a group"),
-    Page(f"{_ONE}/restart", ("POST",), restart, "operator", says="Restart a group"),
+    Page(f"{_ONE}/stop", ("POST",), _acting(actions.end), "operator", says="Stop a group"),
+    Page(f"{_ONE}/kill", ("POST",), _acting(actions.end, now=True), "operator", says="Kill a group"),
+    Page(f"{_ONE}/restart", ("POST",), _acting(actions.restart), "operator", says="Restart a group"),
     Page(f"{_ONE}/history/{{version}}", ("GET",), version, "viewer", says="A state of a group"),
     Page(f"{_ONE}/history/{{version}}", ("POST",), restore, "operator", says="Restore a state of a group"),
     Page(f"{_ONE}/scripts/{{shell}}", ("GET",), download, "viewer", says="Scripts of a group"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlencode
 
@@ -12,44 +13,33 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from runbook.serve import run_logs as logs
-from runbook.serve.guards import RequestRefused
+from runbook.serve.guards import whole_number
 from runbook.serve.page import Page
 from runbook.serve.pages.runs import known_run
 from runbook.serve.rendering import html
-from runbook.serve.run_folders import NoRun
 from runbook.serve.workspace import workspace_of
 
 SEARCH_S = 20.0
 _PIECE = 256 << 10
-
-
-def _number(request: Request, name: str) -> int | None:
-    text = request.query_params.get(name, "")
-    return int(text) if text.isdecimal() and len(text) < 16 else None
+_PLACES = {"before": "before", "after": "after", "around": "at"}
+"""Of a window: what the query calls them."""
 
 
 def _opened(request: Request, id: str, file_id: str) -> tuple[logs.RunLog, BinaryIO]:
-    workspace = workspace_of(request)
-    try:
-        folder = workspace.runs.path(id)
-        file = logs.find(folder, file_id)
-        return file, logs.opened(folder, file)
-    except NoRun:
-        raise RequestRefused(404, "there is no such run") from None
-    except logs.NoFile:
-        raise RequestRefused(404, "the run has no such file") from None
+    folder = workspace_of(request).runs.path(id)
+    file = logs.find(folder, file_id)
+    return file, logs.opened(folder, file)
 
 
 def _looked(request: Request, id: str, file_id: str) -> tuple[logs.RunLog, logs.Window, logs.SearchResult | None]:
     file, stream = _opened(request, id, file_id)
     with stream:
-        window = logs.window(
-            stream, before=_number(request, "before"), after=_number(request, "after"), around=_number(request, "at")
-        )
+        places = {name: whole_number(request, asked) for name, asked in _PLACES.items()}
+        window = logs.window(stream, **places)
         text = request.query_params.get("q", "")[:1000]
         if not text.strip():
             return file, window, None
-        skip = _number(request, "skip") or 0
+        skip = whole_number(request, "skip") or 0
         any_case = request.query_params.get("case", "") != "same"
         return file, window, logs.search(stream, text, any_case=any_case, skip=skip, until=time.monotonic() + SEARCH_S)
 
@@ -67,7 +57,7 @@ async def log_page(request: Request) -> Response:
     workspace, id = workspace_of(request), request.path_params["id"]
     row, _, lives = await run_in_threadpool(known_run, workspace, id)
     every = await run_in_threadpool(logs.files, workspace.runs.path(id))
-    rank = _number(request, "rank")
+    rank = whole_number(request, "rank")
     files = [file for file in every if rank is None or file.of_rank(rank)]
     chosen = request.query_params.get("file", "") or _first(files)
     file = window = found = everywhere = None
@@ -76,7 +66,7 @@ async def log_page(request: Request) -> Response:
         everywhere = await run_in_threadpool(_found_in_all, request, id, files)
     elif chosen:
         file, window, found = await run_in_threadpool(_looked, request, id, chosen)
-    at = _number(request, "at")
+    at = whole_number(request, "at")
 
     def link(**more: Any) -> str:
         kept = {key: request.query_params[key] for key in ("rank", "q", "case") if request.query_params.get(key)}
@@ -92,7 +82,7 @@ async def log_page(request: Request) -> Response:
         request, "logs.html", row=row, lives=lives, files=files, file=file, window=window, found=found, rank=rank,
         everywhere=everywhere, whole=whole,
         ranks=ranks, query=request.query_params.get("q", ""), same=request.query_params.get("case", "") == "same",
-        at=at, link=link, most=logs.MOST_HITS, skip=_number(request, "skip") or 0,
+        at=at, link=link, most=logs.MOST_HITS, skip=whole_number(request, "skip") or 0,
     )  # fmt: skip
 
 
@@ -123,8 +113,8 @@ async def api_logs(request: Request) -> Response:
     workspace, id = workspace_of(request), request.path_params["id"]
     await run_in_threadpool(known_run, workspace, id)
     files = await run_in_threadpool(logs.files, workspace.runs.path(id))
-    told: dict[str, Any] = {"files": [{name: getattr(one, name) for name in one.__dataclass_fields__} for one in files]}
-    rank = _number(request, "rank")
+    told: dict[str, Any] = {"files": list(map(asdict, files))}
+    rank = whole_number(request, "rank")
     found = await run_in_threadpool(
         _found_in_all, request, id, [one for one in files if rank is None or one.of_rank(rank)]
     )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,24 +16,22 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from runbook.model.errors import FilesWrong
+from runbook.model.grouping import grouped
 from runbook.model.units import significant
-from runbook.report.html.charts import HEIGHT, Chart, Scale, Series, Tick, around, decimal_ticks, percent, pixels
+from runbook.report.html.charts import Chart, Scale, around, drawn, ticks
 from runbook.report.html.render import comparison_fragment, fragment
 from runbook.report.run_record import Pair, number
 from runbook.serve import group_actions as actions
 from runbook.serve import run_logs as logs
 from runbook.serve.group_files import NoGroup
-from runbook.serve.guards import RequestRefused, json_body
+from runbook.serve.guards import RequestRefused, json_body, whole_number
 from runbook.serve.page import Page
 from runbook.serve.rendering import html, json
-from runbook.serve.run_folders import NoRun, RunFilter, RunRow, Runs, started
-from runbook.serve.run_processes import NotRunning
+from runbook.serve.run_folders import RunFilter, RunRow, Runs, started
 from runbook.serve.workspace import Workspace, workspace_of
 
 A_PAGE = 50
-SEARCH_S = 20.0
 _DAY = 86400.0
-_PIECE = 256 << 10
 
 
 def _wanted(request: Request) -> RunFilter:
@@ -54,12 +51,12 @@ def _day(text: str) -> float | None:
 
 
 def _page_number(request: Request) -> int:
-    text = request.query_params.get("page", "1")
-    return min(max(1, int(text)), 100_000) if text.isdecimal() and len(text) < 9 else 1
+    return min(whole_number(request, "page") or 1, 100_000)
 
 
 async def listed(request: Request) -> Response:
-    workspace, wanted, page = workspace_of(request), _wanted(request), _page_number(request)
+    workspace, wanted = workspace_of(request), _wanted(request)
+    page = _page_number(request)
     found, count = await run_in_threadpool(workspace.runs.search, wanted, most=A_PAGE, skip=(page - 1) * A_PAGE)
     lives = {row.id: workspace.processes.lives(row.id) for row in found if not row.verdict}
     unheard = {row.id: workspace.unheard(row) for row in found if not row.verdict}
@@ -76,11 +73,8 @@ async def listed(request: Request) -> Response:
 
 
 def known_run(workspace: Workspace, id: str) -> tuple[RunRow, dict[str, Any], bool]:
-    try:
-        row = workspace.runs.row(id)
-        return row, workspace.runs.document(id), not row.verdict and workspace.processes.lives(id)
-    except NoRun:
-        raise RequestRefused(404, "there is no such run") from None
+    row = workspace.runs.row(id)
+    return row, workspace.runs.document(id), not row.verdict and workspace.processes.lives(id)
 
 
 async def shown(request: Request) -> Response:
@@ -111,27 +105,14 @@ def _tail(workspace: Workspace, id: str, file: logs.RunLog) -> tuple[logs.LogLin
         return logs.window(stream).lines[-40:]
 
 
-async def stop(request: Request) -> Response:
-    return await _end(request, now=False)
-
-
-async def kill(request: Request) -> Response:
-    return await _end(request, now=True)
-
-
 async def _end(request: Request, *, now: bool) -> Response:
-    id = request.path_params["id"]
-    await run_in_threadpool(_ended, workspace_of(request), id, str(request.state.person.name), now)
-    return RedirectResponse(f"/runs/{quote(id)}", 303)
+    await _ended(request, now)
+    return RedirectResponse(f"/runs/{quote(request.path_params['id'])}", 303)
 
 
-def _ended(workspace: Workspace, id: str, person: str, now: bool) -> str:
-    try:
-        return workspace.processes.end(id, person, now=now)
-    except NoRun:
-        raise RequestRefused(404, "there is no such run") from None
-    except NotRunning:
-        raise RequestRefused(409, "nothing of it runs that was started here") from None
+async def _ended(request: Request, now: bool) -> str:
+    end, person = workspace_of(request).processes.end, str(request.state.person.name)
+    return await run_in_threadpool(end, request.path_params["id"], person, now=now)
 
 
 async def restart(request: Request) -> Response:
@@ -160,10 +141,7 @@ async def compare(request: Request) -> Response:
 
 
 def _compared(workspace: Workspace, ids: list[str]) -> Markup:
-    try:
-        return Markup(comparison_fragment(*map(workspace.runs.path, ids)))
-    except NoRun:
-        raise RequestRefused(404, "there is no such run") from None
+    return Markup(comparison_fragment(*map(workspace.runs.path, ids)))
 
 
 async def links(request: Request) -> Response:
@@ -188,10 +166,9 @@ async def links(request: Request) -> Response:
 
 
 def _row_json(workspace: Workspace, row: RunRow) -> dict[str, Any]:
-    told = {name: getattr(row, name) for name in row.__dataclass_fields__}
     unheard = [{"node": one.name, "state": one.state, "beat_age_s": one.beat_age_s} for one in workspace.unheard(row)]
     lives = not row.verdict and workspace.processes.lives(row.id)
-    return {**told, "verdict": row.verdict or None, "running": lives, "unheard": unheard}
+    return {**asdict(row), "verdict": row.verdict or None, "running": lives, "unheard": unheard}
 
 
 async def api_listed(request: Request) -> Response:
@@ -211,9 +188,7 @@ async def api_shown(request: Request) -> Response:
 
 async def api_stop(request: Request) -> Response:
     now = (await json_body(request)).get("now") is True
-    person = str(request.state.person.name)
-    told = await run_in_threadpool(_ended, workspace_of(request), request.path_params["id"], person, now)
-    return JSONResponse({"says": told})
+    return JSONResponse({"says": await _ended(request, now)})
 
 
 _ONE = "/runs/{id}"
@@ -223,8 +198,8 @@ PAGES = [
     Page("/compare", ("GET",), compare, "viewer", says="Two runs side by side", nav="Compare"),
     Page("/links", ("GET",), links, "viewer", says="Links over time", nav="Links"),
     Page(_ONE, ("GET",), shown, "viewer", says="A run"),
-    Page(f"{_ONE}/stop", ("POST",), stop, "operator", says="Stop a run"),
-    Page(f"{_ONE}/kill", ("POST",), kill, "operator", says="Kill a run"),
+    Page(f"{_ONE}/stop", ("POST",), partial(_end, now=False), "operator", says="Stop a run"),
+    Page(f"{_ONE}/kill", ("POST",), partial(_end, now=True), "operator", says="Kill a run"),
     Page(f"{_ONE}/restart", ("POST",), restart, "operator", says="Restart a run"),
     Page(_API, ("GET",), api_listed, "viewer", "api", "Runs"),
     Page(f"{_API}/{{id}}", ("GET",), api_shown, "viewer", "api", "A run"),
@@ -246,68 +221,38 @@ class LinkMeasurement:
 
 def measured(runs: Runs, rows: Sequence[RunRow]) -> dict[Pair, list[LinkMeasurement]]:
     """By pair, in the order of these runs."""
-    found: dict[Pair, list[LinkMeasurement]] = {}
-    for row in rows:
-        for stage in runs.document(row.id)["stages"] if row.verdict else ():
-            for link in (stage.get("metrics") or {}).get("links", ()):
-                if isinstance(link, dict) and (gbps := number(link.get("gbps"))) is not None:
-                    one = LinkMeasurement(row, gbps, number(link.get("us")))
-                    found.setdefault((str(link.get("from")), str(link.get("to"))), []).append(one)
-    return found
+    return grouped(
+        ((str(link.get("from")), str(link.get("to"))), LinkMeasurement(row, gbps, number(link.get("us"))))
+        for row in rows
+        for stage in (runs.document(row.id)["stages"] if row.verdict else ())
+        for link in (stage.get("metrics") or {}).get("links", ())
+        if isinstance(link, dict) and (gbps := number(link.get("gbps"))) is not None
+    )
 
 
 def over_time(pair: Pair, found: dict[Pair, list[LinkMeasurement]]) -> Chart | None:
     """Both directions of a pair, the earliest run at the left; None where there is nothing to draw."""
-    lines = [
-        (f"{start} to {end}", kind, sorted(found.get((start, end), ()), key=lambda one: one.run.began))
-        for (start, end), kind in ((pair, ""), (pair[::-1], "second"))
-    ]
-    points = [one for _, _, line in lines for one in line if 0 < one.gbps < 1e9]
-    if not points:
+    lines = []
+    for (start, end), kind in ((pair, ""), (pair[::-1], "second")):
+        line = sorted(found.get((start, end), ()), key=lambda one: one.run.began)
+        lines.append((f"{start} to {end}", kind, [(one.run.began, one.gbps) for one in line if 0 < one.gbps < 1e9]))
+    speeds = [gbps for _, _, line in lines for _, gbps in line]
+    if not speeds:
         return None
-    up = around([one.gbps for one in points])
-    times = sorted({one.run.began for one in points})
+    times = sorted({at for _, _, line in lines for at, _ in line})
     across = Scale(times[0], times[-1])
-
-    def place(one: LinkMeasurement) -> tuple[str, str]:
-        return percent(across.part(one.run.began)), pixels((1 - up.part(one.gbps)) * HEIGHT)
-
-    series = []
-    for name, kind, line in lines:
-        drawn = [
-            (*place(one), f"{_moment(one.run.began)}: {name} {significant(one.gbps)} Gbit/s")
-            for one in line
-            if one in points
-        ]
-        segments = tuple((x1, y1, x2, y2) for (x1, y1, _), (x2, y2, _) in itertools.pairwise(drawn))
-        if drawn:
-            series.append(Series(name, kind, segments, tuple(drawn)))
-    low, high = min(one.gbps for one in points), max(one.gbps for one in points)
-    return Chart(
-        f"{pair[0]} and {pair[1]}",
-        "Gbit/s",
-        f"Bandwidth between {pair[0]} and {pair[1]} in {len(times)} runs: "
-        f"{significant(low)} to {significant(high)} Gbit/s; the table has every number.",
-        _ticks(across, times),
-        tuple((pixels((1 - up.part(value)) * HEIGHT), significant(value, 1)) for value in decimal_ticks(up)),
-        tuple(series),
-    )
-
-
-def _ticks(across: Scale, times: Sequence[float]) -> tuple[Tick, ...]:
-    """Moments of runs, the first and the last among them."""
     step = max(1, -(-(len(times) - 1) // (MOST_TICKS - 1)))
-    chosen = list(dict.fromkeys([*times[:-1:step], times[-1]]))
-    last = len(chosen) - 1
-    return tuple(
-        Tick(
-            percent(across.part(at)),
-            _moment(at),
-            "middle" if not last else "start" if number == 0 else "end" if number == last else "middle",
-            odd=0 < number < last,
-        )
-        for number, at in enumerate(chosen)
+    label = (
+        f"Bandwidth between {pair[0]} and {pair[1]} in {len(times)} runs: "
+        f"{significant(min(speeds))} to {significant(max(speeds))} Gbit/s; the table has every number."
     )
+    marks = ticks(across, list(dict.fromkeys([*times[:-1:step], times[-1]])), _moment)
+    chart = Chart(f"{pair[0]} and {pair[1]}", "Gbit/s", label, marks)
+    return drawn(chart, lines, across, around(speeds), where=_moment, say=_gbits)
+
+
+def _gbits(gbps: float) -> str:
+    return f"{significant(gbps)} Gbit/s"
 
 
 def _moment(at: float) -> str:
