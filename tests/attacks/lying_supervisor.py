@@ -7,6 +7,7 @@ from pathlib import Path
 
 INTERPRETER = """#!{python}
 import sys, zlib
+sys.argv[1:] = []  # the options that a Python would have taken itself
 count = int(sys.stdin.buffer.readline().partition(b"#")[2])
 source = zlib.decompress(sys.stdin.buffer.read(count)).decode()
 space = {{"__name__": "supervisor"}}
