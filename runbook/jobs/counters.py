@@ -17,7 +17,7 @@ The limits and their sources:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.causes.findings import finding_for
@@ -202,7 +202,7 @@ class CounterWatch:
     is reported when it is seen, once for each counter. `tell` gets the node and what was found there."""
 
     def __init__(
-        self, kept: KeptProcesses, tell: Callable[[str, Finding], None], unread: Callable[[str, str], None]
+        self, kept: KeptProcesses, tell: Callable[[Sequence[str], Finding], None], unread: Callable[[str, str], None]
     ) -> None:
         """`unread` is called once for each node, with what was not read."""
         self.then: Callable[[], None] = lambda: None
@@ -277,7 +277,7 @@ class CounterWatch:
                 if key not in self._said:
                     self._said.add(key)
                     self.rose.setdefault(name, []).append(finding.says)
-                    self._tell(name, finding)
+                    self._tell([name], finding)
         self.first.setdefault(name, now)
         self.before[name] = self.last.get(name, now)
         self.last[name] = now

@@ -327,10 +327,13 @@ class RunningAttempt:
             ).look
         return counters
 
-    def _warn(self, node: str, finding: Finding) -> None:
-        self._warned.setdefault(node, []).append(f"{finding.cause}: {finding.says}; {finding.remedy}")
+    def _warn(self, nodes: Sequence[str], finding: Finding) -> None:
+        """Of all nodes alike it is one event, which names none of them."""
+        text = f"{finding.cause}: {finding.says}; {finding.remedy}"
+        for node in nodes:
+            self._warned.setdefault(node, []).append(text)
         facts = {"warning": finding.cause, "evidence": list(finding.evidence)}
-        self._at.say(f"{finding.cause}: {finding.says}; {finding.remedy}", node=node, data=facts)
+        self._at.say(text, node=nodes[0] if len(nodes) == 1 else None, data=facts)
 
     def _say_unread(self, node: str, what: str) -> None:
         self._unread.setdefault(node, []).append(what)

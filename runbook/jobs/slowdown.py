@@ -177,9 +177,10 @@ def judge(
     why: Mapping[str, Why],
     seen: Sequence[str] = (),
     network: SlowNetwork | None = None,
-) -> dict[str, Finding]:
-    """A finding by node; none without proof. `why`: for every node of the job. `slower` is None when only late nodes
-    were looked for. `seen`: what the ranks were seen to do, in words. `network`: the slow part of it."""
+) -> tuple[tuple[str, ...], Finding] | None:
+    """The finding, with the one node that it is about, or with all of them when none stands out; None without proof.
+    `why`: for every node of the job. `slower` is None when only late nodes were looked for. `seen`: what the ranks were
+    seen to do, in words. `network`: the slow part of it."""
     how_slow = slowdown_text(slower) if slower else ""
     if found is None and network is not None and network.node is not None:
         found = LateNode(network.node, network.says, network.remedy, network.evidence)
@@ -188,24 +189,23 @@ def judge(
         says = "; ".join([*([how_slow] if how_slow else []), found.says, *list(known.values())[:2]])
         evidence = (*found.evidence, *known.values(), *seen)
         told = _finding(found.node, says, evidence, known)
-        return {found.node: replace(told, remedy=found.remedy or told.remedy)}
+        return (found.node,), replace(told, remedy=found.remedy or told.remedy)
     if slower is None:
-        return {}
-    first = list(why)[:1]
+        return None
     if network is not None:
         says = f"{how_slow}; {network.says}"
-        return {node: Finding("training-slowed", says, network.remedy, network.evidence) for node in first}
+        return tuple(why), Finding("training-slowed", says, network.remedy, network.evidence)
     suspects = [node for node in why if own(why, node)]
     if len(suspects) == 1:
         node, known = suspects[0], own(why, suspects[0])
         evidence = (*known.values(), *seen)
         says = f"{how_slow}; no node is measurably late; only {node} shows a possible reason: {evidence[0]}"
-        return {node: _finding(node, says, evidence, known)}
+        return (node,), _finding(node, says, evidence, known)
     lines = [line for each in why.values() for line in each.values()]
     if not lines and not slower.at_once:
-        return {}  # the steps themselves may have grown
+        return None  # the steps themselves may have grown
     says = f"{how_slow}; no node stands out from the others" + (f": {'; '.join(lines[:2])}" if lines else "")
-    return {node: finding_for("training-slowed", says, (*lines, *seen), way="alike") for node in first}
+    return tuple(why), finding_for("training-slowed", says, (*lines, *seen), way="alike")
 
 
 def slowdown_text(slower: Slowdown) -> str:
@@ -230,14 +230,15 @@ MOST_SHOWN = 16
 
 
 class SlowdownSearch:
-    """`look` reports each finding once. `tell` gets the node and the finding; `say` a sentence that accuses no node."""
+    """`look` reports each finding once. `tell` gets the nodes that the finding is about, and the finding; `say` a
+    sentence that accuses no node."""
 
     def __init__(
         self,
         kept: KeptProcesses,
         step_times: StepTimes,
         counters: CounterWatch,
-        tell: Callable[[str, Finding], None],
+        tell: Callable[[Sequence[str], Finding], None],
         say: Callable[[str], None],
     ) -> None:
         self._kept = kept
@@ -247,6 +248,7 @@ class SlowdownSearch:
         self._say = say
         self._early = False
         self._doubted: str | None = None  # the node that was late at the reading before
+        self._unclear = False  # at the reading before the training was slower, and no node was late
         self._reported = False
         self._busy: dict[str, list[node_answers.BusyProcess]] = {}
         self._seen: list[Waits] = []
@@ -269,8 +271,12 @@ class SlowdownSearch:
         doubted, self._doubted = self._doubted, found.node if found is not None else None
         if found is not None and found.node != doubted:
             return  # it is reported if the next reading shows it too
+        network = self._network(looks) if found is None else None
+        if slower is not None and found is None and network is None and not self._unclear:
+            self._unclear = True
+            return  # a busy machine may have hidden the late node from one reading
         self._doubted = None
-        self._say_what(slower, found, self._network(looks) if found is None else None)
+        self._say_what(slower, found, network)
 
     def _due(self, now: float) -> bool:
         due = not self._early and self._step_times.age_s(now) >= EARLY * self._step_times.baseline_s
@@ -282,13 +288,13 @@ class SlowdownSearch:
         if found is not None and (unclear := chance(found.node, self._seen, why)):
             self._say(f"{found.says}; but {unclear}")
             found = None
-        findings = judge(slower, found, why, [str(one) for one in self._seen[:MOST_SHOWN]], network)
-        self._reported = bool(findings) or slower is not None
-        for node, finding in findings.items():
-            self._tell(node, finding)
-        if slower is not None and not findings:
+        judged = judge(slower, found, why, [str(one) for one in self._seen[:MOST_SHOWN]], network)
+        self._reported = judged is not None or slower is not None
+        if judged is not None:
+            self._tell(*judged)
+        elif slower is not None:
             self._say(f"{slowdown_text(slower)}, on all nodes alike: the steps themselves may have grown")
-        elif network is not None and not findings:
+        elif network is not None:
             self._say(network.says)
 
     def _why(self, name: str) -> Why:

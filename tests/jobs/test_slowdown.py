@@ -13,6 +13,7 @@ import pytest
 from runbook.jobs.counters import CounterWatch
 from runbook.jobs.progress import Slowdown, StepTimes
 from runbook.jobs.slowdown import LOOKS, LateNode, SlowdownSearch, Waits, Why, judge, late, reasons, waits
+from runbook.model.verdict import Finding
 from runbook.transport.node_answers import Counters
 
 from .made_up_attempts import kept
@@ -208,7 +209,7 @@ class Searched(SlowdownSearch):
             made,
             times,
             CounterWatch(made, lambda *_: None, lambda *_: None),
-            lambda node, _: self.told.append(node),
+            lambda nodes, _: self.told.extend(nodes),
             self.said.append,
         )
         self._sees = iter(sees)
@@ -245,6 +246,19 @@ def test_a_node_is_named_that_is_late_at_two_readings_in_a_row(
     assert search.told == told
 
 
+@pytest.mark.parametrize(("sees", "told"), [([None] * 6, ["node-a", "node-b"]), ([None, None, A, A, A, A], ["node-a"])])
+def test_that_no_node_stands_out_takes_two_readings_as_well(
+    tmp_path: Path, sees: list[LateNode | None], told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = Searched(tmp_path, *sees, seen=[], why=QUIET)
+    monkeypatch.setattr(StepTimes, "slower", lambda *_: Slowdown(0.5, 1.0, True))
+    search.look()
+    assert search.told == []
+    for _ in range(2):
+        search.look()
+    assert search.told == told
+
+
 def test_which_of_several_nodes_that_wait_for_a_cpu_is_late_is_chance(tmp_path: Path) -> None:
     """As in a lab on a busy machine: each of its nodes was named once."""
     short = [Waits("node-a", "rank 0 on node-a", 0.05, 0.7), Waits("node-b", "rank 1 on node-b", 0.5, 0.6)]
@@ -265,6 +279,11 @@ CPU = {"cpu": "processes wait for a CPU 60% of the time"}
 LATE = LateNode("node-b", "the others wait for node-b: rank 1 on node-b waits for others 0% of the time")
 
 
+def found(judged: tuple[tuple[str, ...], Finding] | None) -> tuple[tuple[str, ...], Finding]:
+    assert judged is not None
+    return judged
+
+
 def facts(clock: float, **machine: int) -> Counters:
     return cast(Counters, {"clock": clock, "machine": machine, "gpus": None})
 
@@ -272,8 +291,8 @@ def facts(clock: float, **machine: int) -> Counters:
 def test_the_late_node_is_named_with_its_reason() -> None:
     then, now = facts(0.0, quota_us=5), facts(30.0, quota_us=15_000_005)
     why = {"node-a": CPU, "node-b": {**reasons("node-b", then, now, ()), **CPU}}
-    (node, finding), *more = judge(Slowdown(0.5, 1.0, True), LATE, why).items()
-    assert (node, more, finding.cause) == ("node-b", [], "training-slowed")
+    nodes, finding = found(judge(Slowdown(0.5, 1.0, True), LATE, why))
+    assert (nodes, finding.cause) == (("node-b",), "training-slowed")
     assert "50% slower" in finding.says
     assert "held back by the CPU quota" in finding.says
     assert "cpu.max" in finding.remedy
@@ -281,25 +300,27 @@ def test_the_late_node_is_named_with_its_reason() -> None:
 
 
 def test_a_late_node_is_told_without_a_slower_training_and_nobody_otherwise() -> None:
-    assert list(judge(None, LATE, QUIET)) == ["node-b"]
-    assert judge(None, None, {**QUIET, "node-b": CPU}) == {}
+    assert found(judge(None, LATE, QUIET))[0] == ("node-b",)
+    assert judge(None, None, {**QUIET, "node-b": CPU}) is None
 
 
 def test_without_a_late_node_nobody_is_accused() -> None:
-    (finding,) = judge(
-        Slowdown(0.5, 1.0, True), None, QUIET, ["rank 0 on node-a waits for others 20% of the time"]
-    ).values()
+    nodes, finding = found(
+        judge(Slowdown(0.5, 1.0, True), None, QUIET, ["rank 0 on node-a waits for others 20% of the time"])
+    )
+    assert nodes == tuple(QUIET)
     assert "no node stands out from the others" in finding.says
     assert finding.evidence == ("rank 0 on node-a waits for others 20% of the time",)
-    (finding,) = judge(Slowdown(0.5, 1.0, False), None, {"node-a": CPU, "node-b": CPU}).values()
+    nodes, finding = found(judge(Slowdown(0.5, 1.0, False), None, {"node-a": CPU, "node-b": CPU}))
+    assert nodes == ("node-a", "node-b")
     assert "no node stands out from the others: processes wait for a CPU" in finding.says
-    ((node, finding),) = judge(Slowdown(0.5, 1.0, False), None, {**QUIET, "node-b": CPU}).items()
-    assert node == "node-b"
+    nodes, finding = found(judge(Slowdown(0.5, 1.0, False), None, {**QUIET, "node-b": CPU}))
+    assert nodes == ("node-b",)
     assert "no node is measurably late" in finding.says
 
 
 def test_steps_that_grow_and_nothing_else_accuse_nobody() -> None:
-    assert judge(Slowdown(0.5, 1.0, False), None, QUIET) == {}
+    assert judge(Slowdown(0.5, 1.0, False), None, QUIET) is None
 
 
 def test_reasons_are_rates_and_what_is_not_read_is_none() -> None:
