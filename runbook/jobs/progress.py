@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.launch.job import Watch
-from runbook.node.training_steps import USUAL, epoch_in, number, step_in
+from runbook.node.training_steps import NOTHING_DONE, USUAL, epoch_in, number, step_in
 
 LOST = 0.2
 """A training that lost at least this part of its speed is reported."""
@@ -150,6 +150,9 @@ LEAST_STALL_S = 60.0
 BEFORE_FIRST_S = 600.0
 """Before the first step, and within it, a model is loaded and compiled: no less than this is a stall there."""
 
+TIMES_FIRST = 2
+"""The second step may take this many times as long as all that came before the first count."""
+
 TIMES_LONGEST = 10
 SHORTEST_S = 1.0
 """Lines come here in bundles: over less than this no speed is computed."""
@@ -194,6 +197,8 @@ class StepProgress:
         self._pattern = watch.progress or USUAL
         self._lock = threading.Lock()
         self._last = math.inf  # when a rank came further; none can before all have been started
+        self._begun = math.inf
+        self._first_s = 0.0  # how long after that the first count came
         self._longest_s = 0.0
         self._reported = False  # a stall is reported once, until a rank comes further
         self._unit = "step"
@@ -210,12 +215,14 @@ class StepProgress:
     def begin(self) -> None:
         """All ranks have been started: from now on silence counts."""
         with self._lock:
-            self._last = time.monotonic()
+            self._last = self._begun = time.monotonic()
 
     def heard(self, rank: int | None, lines: Iterable[str]) -> None:
         """Lines that a rank printed; None for the output of several."""
         for line in lines:
             step = step_in(line, self._pattern)
+            if step == 0 and not self._steps and NOTHING_DONE.search(line):
+                continue  # drawn before the first step, which may be as long as an epoch
             if step is not None:
                 self.reached(rank, step)
             elif self._pattern is USUAL and (passed := epoch_in(line)) is not None:
@@ -250,6 +257,8 @@ class StepProgress:
     def _count(self, now: float, step: int) -> None:
         if self._steps:
             self._longest_s = max(self._longest_s, now - self._last)
+        else:
+            self._counted_first(now)
         if step > self._before:  # what had seemed to be the next epoch was a long evaluation
             self._before = math.inf
             self._steps.clear()
@@ -267,9 +276,14 @@ class StepProgress:
             self._latest[rank] = epochs
             if self._steps:
                 self._longest_s = max(self._longest_s, now - self._last)
+            else:
+                self._counted_first(now)
             self._last, self._reported = now, False
             if not self._steps or epochs > self._steps[-1][1]:
                 self._steps.append((now, epochs))
+
+    def _counted_first(self, now: float) -> None:
+        self._first_s = self._first_s or max(0.0, now - self._begun)
 
     def rate(self) -> StepRate | None:
         """None until a step is known."""
@@ -301,4 +315,6 @@ class StepProgress:
             return self._watch.stall_s if self._steps else max(BEFORE_FIRST_S, self._watch.stall_s)
         if not self._steps:
             return None
-        return self._learned_s if self._longest_s else BEFORE_FIRST_S  # the first step may be compiled
+        if self._longest_s:
+            return self._learned_s
+        return max(BEFORE_FIRST_S, TIMES_FIRST * self._first_s)  # the first step may be compiled

@@ -13,7 +13,8 @@ USUAL = re.compile(
         (?! [.,]?\d | [a-z%] | [ ] (?:ms|s|sec|seconds|%) (?!\w) )   # no `step 0.5 s`
     | (?<![\d.]) (\d{1,15}) / \d{1,15} [ \t] (?: \[ (?: \d{1,3}:\d\d | [=>.] ) | \d{1,3}:\d\d:\d\d [ ] • | ━ )   # bars
     | (?<![\d.]) (\d{1,15}) it [ ] \[ \d{1,3}:\d\d   # a bar without an end
-    | \[ [ ]{0,8} (\d{1,15}) / \d{1,15} (?: [ ] \( [ ]{0,3} \d{1,3} % \) )? \] (?= .{0,100} \b(?:loss|eta|lr|time)\b )
+    | (?<! epoch ) (?<! epoch[ :] ) (?<! epoch:[ ] )   # what follows counts its steps
+        \[ [ ]{0,8} (\d{1,15}) / \d{1,15} (?: [ ] \( [ ]{0,3} \d{1,3} % \) )? \] (?= .{0,100} \b(?:loss|eta|lr|time)\b )
     | \b epoch [ ] \d{1,6} : [ ]{1,8} (\d{1,15}) [ ] / [ ] \d{1,15} [ ] (?=\w)
     """
 )
@@ -26,6 +27,9 @@ BEFORE = re.compile(
 """A bar of something that comes before the first step."""
 
 COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
+
+NOTHING_DONE = re.compile(r"(?<![\d.])0/\d{1,15} (?:\[[\d:]{1,12}<\?|[\d:]{1,12} • -:--)")
+"""A bar of tqdm or rich as it is drawn at first: nobody knows yet how long a step takes."""
 
 EPOCH = re.compile(r"""["']epoch["']: ["']?(\d{1,6}\.\d{1,20})["'},]""")
 """What Hugging Face's trainer prints of its losses without a progress bar tells no step, only the part of an epoch."""

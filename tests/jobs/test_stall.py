@@ -247,6 +247,14 @@ def test_dumps_of_both_tools_are_read() -> None:
         ("Train: 0 [  50/1251 (  4%)]  Loss: 6.9 (6.9)  Time: 0.5s", "50"),
         ("Epoch: [0][  50/5005]\tTime  0.5 ( 1.0)\tData", "50"),
         ("[11/23 10:00:00 d2.utils.events]:  eta: 0:10:00  iter: 19  total_loss: 2.1", "19"),
+        ("Epoch: [1/90][ 100/5005]\tTime  0.5 ( 1.0)\tLoss 6.9 (6.9)", "100"),
+        ("Epoch [1/10], Step [100/600], Loss: 1.2", "100"),
+        ("Epoch [1/10] Batch [100/600] Loss: 1.2", "100"),
+        ("Epoch: [1/10], Iter: [100/600], lr: 0.001", "100"),
+        ("Epoch[1/10] [100/600] loss 1.2", "100"),
+        ("Test:  [ 10/196]  eta: 0:01:00  loss: 0.9", "10"),
+        ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.1", "640"),
+        ("epoch [3/100] time 12 loss 0.1", None),
         ("11/23 10:00:00 - mmengine - INFO - Epoch(train)  [1][ 50/3665]  lr: 1e-3 eta: 1:00 time: .1", "50"),
         ("Training epoch 0, iteration 12/999 | lr: 1e-5 | global_step: 12", "12"),
         ("step 1,200 loss 2.1", "1200"),
@@ -335,6 +343,30 @@ def test_within_the_first_step_a_model_may_be_compiled(clock: list[float]) -> No
     assert progress.stalled_s(clock[0]) is None
     clock[0] += 101.0
     assert progress.stalled_s(clock[0]) == pytest.approx(601.0)
+
+
+def test_a_bar_of_which_nothing_is_done_begins_nothing(clock: list[float]) -> None:
+    for bar in ("  0%|          | 0/10 [00:00<?, ?it/s]", "Epoch 0/9 ━━━━━━ 0/100 0:00:00 • -:--:-- 0.00it/s"):
+        progress = StepProgress(Watch())
+        progress.begin()
+        progress.heard(0, [bar])
+        clock[0] += 10_000.0
+        assert (progress.stalled_s(clock[0]), progress.rate()) == (None, None)
+        progress.heard(0, ["step 1"])
+        progress.heard(0, [bar])  # of an evaluation
+        assert str(progress.rate()) == "step 1"
+
+
+def test_a_second_epoch_may_take_as_long_as_the_first(clock: list[float]) -> None:
+    """Where a bar counts epochs."""
+    progress = StepProgress(Watch())
+    progress.begin()
+    clock[0] += 2400.0
+    progress.heard(0, [" 10%|#         | 1/10 [40:00<6:00:00, 2400.00s/it]"])
+    clock[0] += 4799.0
+    assert progress.stalled_s(clock[0]) is None
+    clock[0] += 2.0
+    assert progress.stalled_s(clock[0]) == pytest.approx(4801.0)
 
 
 def test_a_limit_is_learned_and_begins_with_the_first_step(clock: list[float]) -> None:
