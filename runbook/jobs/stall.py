@@ -60,6 +60,11 @@ TOGETHER = re.compile(
 )
 """Files of calls that wait for other ranks, or for a GPU that does."""
 
+WRAPS_A_MODEL = re.compile(
+    r"/torch/(?:nn/parallel|distributed/(?:fsdp|tensor|_tensor|_composable|algorithms|pipelining|optim))/"
+)
+"""Of these, what a rank is in for as long as its model computes: by itself it shows no wait."""
+
 OF_PYTHON = re.compile(r"/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)")
 OF_A_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d[\d.]*/|^<(?:frozen|string)")
 
@@ -123,6 +128,12 @@ class SeenProcess:
         return self.together or (not self.elsewhere and self.gpu_use is not None and self.gpu_use >= IN_USE)
 
     @property
+    def surely_waits(self) -> bool:
+        """Whether it is in such a call and does not compute there, as far as its own CPU shows it."""
+        sleeps = self.cpu < COMPUTES and self.state != "R" and not self.has_gpu
+        return bool(self.called) or (self.together and sleeps)
+
+    @property
     def called(self) -> str:
         """The call of torch.distributed in which it is; empty where it is in none."""
         return next((f.function for f in self.frames if "/torch/distributed/distributed_c10d.py" in f.file), "")
@@ -138,7 +149,8 @@ class SeenProcess:
 
     @property
     def place(self) -> str:
-        inner = next((f"in {frame.function} " for frame in self.frames if TOGETHER.search(frame.file)), "")
+        calls = (f for f in self.frames if TOGETHER.search(f.file) and not WRAPS_A_MODEL.search(f.file))
+        inner = next((f"in {frame.function} " for frame in calls), "")
         return f"{inner}at {self.own.file}:{self.own.line}, in {self.own.function}" if inner else f"in {self.own}"
 
     @property
@@ -148,14 +160,12 @@ class SeenProcess:
 
     @property
     def _runs(self) -> str:
-        if self.starved:
-            return f"it gets {self.cpu:.0%} of a CPU, and waits for one {self._waits_for_cpu}"
-        return f"it computes ({self.cpu:.0%} of a CPU)" if self.cpu >= COMPUTES or self.state == "R" else "it sleeps"
-
-    @property
-    def _waits_for_cpu(self) -> str:
         quota = f", {self.throttled:.0%} out of the quota of its control group" if self.held_back else ""
-        return f"{self.waited or 0.0:.0%} of the time{quota}"
+        if self.starved:
+            return f"it gets {self.cpu:.0%} of a CPU, and waits for one {self.waited:.0%} of the time{quota}"
+        if self.held_back:
+            return f"the quota of its control group holds it back {self.throttled:.0%} of the time"
+        return f"it computes ({self.cpu:.0%} of a CPU)" if self.cpu >= COMPUTES or self.state == "R" else "it sleeps"
 
     def shown(self) -> list[str]:
         return shown(self.label, self.frames)
@@ -382,10 +392,14 @@ def _starved(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding
 
 
 def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
-    """Ranks that have ended, and well, while others wait for them in a call of all."""
-    waiting = [one for one in ranks if one.together]
+    """Ranks that have ended, and well, while all others wait for them in a call of all. Who computes in the forward of
+    a model that is wrapped for it, to evaluate it after the last step, waits for nobody."""
+    waiting = [one for one in ranks if one.surely_waits]
+    living = sum(len(member.place.ranks) for member in kept.members if not member.over)
     found: dict[str, list[Finding]] = {}
-    for member in [member for member in kept.members if member.over and member.code == 0 and waiting]:
+    if len(waiting) < max(1, living):
+        return found
+    for member in [member for member in kept.members if member.over and member.code == 0]:
         says = (
             f"{member.label} has ended with code 0, and {_count(waiting)} for it {waiting[0].place}: it makes fewer "
             f"calls; {since}"

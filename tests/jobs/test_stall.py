@@ -132,6 +132,8 @@ def test_who_shares_a_busy_machine_is_not_accused_of_it() -> None:
 def test_who_sleeps_in_the_call_of_all_out_of_its_quota_is_behind() -> None:
     waiting = [standing(rank, REDUCE) for rank in (0, 1)]
     assert told(*waiting, standing(2, REDUCE, throttled=0.9)) == {"node-2": ["rank-behind"]}
+    (finding,) = accused([*waiting, standing(2, REDUCE, throttled=0.9)], "no step")["node-2"]
+    assert "the quota of its control group holds it back 90% of the time" in finding.says
     assert told(*waiting, standing(2, REDUCE, throttled=0.2)) == {}
     assert told(*(standing(rank, REDUCE, throttled=0.9) for rank in range(3))) == {}
     assert told(standing(0, REDUCE), *(standing(rank, REDUCE, throttled=0.9) for rank in (1, 2))) == {}
@@ -209,6 +211,46 @@ def test_who_has_ended_well_while_the_others_wait_is_named(tmp_path: Path) -> No
     assert found == {}
     assert finding.cause == "mismatched-collectives"
     assert "rank 3 on node-b has ended with code 0, and 3 others wait for it in all_reduce" in finding.says
+
+
+FORWARD = (StackFrame("/venv/lib/python3.11/site-packages/torch/nn/parallel/distributed.py", 1523, "forward"), STEP, MAIN)
+BACKWARD = (StackFrame("/venv/lib/python3.11/site-packages/torch/_tensor.py", 626, "backward"), STEP, MAIN)
+
+
+@pytest.mark.parametrize(
+    ("frames", "state", "cpu", "named"),
+    [
+        (BACKWARD, "S", 0.0, True),
+        (REDUCE, "R", 1.0, True),
+        (FORWARD, "R", 1.0, False),
+        (FORWARD, "S", 0.9, False),
+        (QUEUE, "S", 0.0, False),
+    ],
+)
+def test_who_has_ended_well_while_the_others_compute_is_not_named(
+    tmp_path: Path, frames: tuple[StackFrame, ...], state: str, cpu: float, named: bool
+) -> None:
+    """They evaluate their wrapped model, or write a checkpoint, with as many steps behind them."""
+    made = kept(tmp_path)
+    ended(made, 3, 0, 110.0)
+    seen = {"node-a": looked_at((0, 1), dumped(REDUCE)), "node-b": looked_at((2,), dumped(frames))}
+    (process,) = seen["node-b"]["ranks"]["2"]["processes"]
+    process.update(state=state, cpu=cpu)
+    causes = {f.cause for each in judge_stall(made, StepProgress(Watch()), lambda: seen).values() for f in each}
+    assert ("mismatched-collectives" in causes) is named
+
+
+def test_who_has_ended_well_is_not_named_while_one_of_the_others_is_not_seen(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    ended(made, 3, 0, 110.0)
+    found = judge_stall(made, StepProgress(Watch()), lambda: {"node-a": looked_at((0, 1), dumped(REDUCE))})
+    assert {finding.cause for each in found.values() for finding in each} == {"training-stalled"}
+
+
+def test_the_forward_of_a_wrapped_model_is_no_call_of_all() -> None:
+    assert standing(0, FORWARD).place == "in main (/srv/train.py:46)"
+    assert standing(0, BACKWARD).place.startswith("in backward at /srv/train.py:46")
+    assert standing(0, (REDUCE[0], *FORWARD)).place.startswith("in all_reduce at ")
 
 
 def test_dumps_of_both_tools_are_read() -> None:
