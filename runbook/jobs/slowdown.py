@@ -225,6 +225,9 @@ EARLY = 0.2
 """After this part of the baseline all nodes are looked at once, slower or not: one may have been late from the first
 step."""
 
+MOST_NAMED = 2
+"""After so many readings of a slower training at which another node is late than before, none stands out."""
+
 ANSWER_S = 45.0
 MOST_SHOWN = 16
 
@@ -249,6 +252,7 @@ class SlowdownSearch:
         self._early = False
         self._doubted: str | None = None  # the node that was late at the reading before
         self._unclear = False  # at the reading before the training was slower, and no node was late
+        self._named = 0  # readings of the slower training at which another node was late than at the one before
         self._reported = False
         self._busy: dict[str, list[node_answers.BusyProcess]] = {}
         self._seen: list[Waits] = []
@@ -257,6 +261,8 @@ class SlowdownSearch:
     def look(self) -> None:
         now = time.monotonic()
         slower = None if self._reported else self._step_times.slower(now)
+        if slower is None:
+            self._unclear, self._named = False, 0
         if self._reported or (slower is None and self._doubted is None and not self._due(now)):
             return
         by_state = self._late(by_stack=False)
@@ -270,9 +276,12 @@ class SlowdownSearch:
             found = None
         doubted, self._doubted = self._doubted, found.node if found is not None else None
         if found is not None and found.node != doubted:
-            return  # it is reported if the next reading shows it too
+            self._named += slower is not None
+            if self._named <= MOST_NAMED:
+                return  # it is reported if the next reading shows it too
+            found = None  # it is another one each time
         network = self._network(looks) if found is None else None
-        if slower is not None and found is None and network is None and not self._unclear:
+        if slower is not None and found is None and network is None and not (self._unclear or self._named > MOST_NAMED):
             self._unclear = True
             return  # a busy machine may have hidden the late node from one reading
         self._doubted = None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runbook.jobs.known_jobs import _journals
+from runbook.jobs.known_jobs import KnownJob, _journals
 from runbook.node.journal import Odd
 
 
@@ -41,3 +41,9 @@ def test_a_name_that_comes_twice_is_found_among_many_by_few_comparisons() -> Non
     with pytest.raises(Odd, match="a name of its own"):
         _journals("attempt-01", [journal], "node-a", "job")
     assert 0 < Counted.comparisons < 10 * len(names)
+
+
+@pytest.mark.parametrize(("told", "grace_s"), [(3600, 3600.0), (None, 30.0), (1e300, 86_400.0)])
+def test_a_job_has_the_grace_that_its_nodes_tell_up_to_a_day(told: float | None, grace_s: float) -> None:
+    """It may write its checkpoint for an hour; a node that lies holds nobody for ever."""
+    assert KnownJob("job", {"grace_s": told}).grace_s == grace_s

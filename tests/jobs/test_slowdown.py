@@ -259,6 +259,36 @@ def test_that_no_node_stands_out_takes_two_readings_as_well(
     assert search.told == told
 
 
+@pytest.mark.parametrize(
+    ("sees", "told"),
+    [
+        ([A, A, B, B, A, A], ["node-a", "node-b"]),
+        ([A, A, B, B, B, B], ["node-b"]),
+        ([A, A, None, None, None, None], ["node-a", "node-b"]),
+    ],
+)
+def test_that_another_node_is_late_each_time_is_told_of_no_node(
+    tmp_path: Path, sees: list[LateNode | None], told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = Searched(tmp_path, *sees, seen=[], why=QUIET)
+    monkeypatch.setattr(StepTimes, "slower", lambda *_: Slowdown(0.5, 1.0, True))
+    for _ in range(2):
+        search.look()
+        assert search.told == []
+    search.look()
+    assert search.told == told
+
+
+def test_a_training_that_was_fast_again_is_doubted_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search = Searched(tmp_path, *[None] * 7, seen=[], why=QUIET)
+    for slower in (Slowdown(0.5, 1.0, True), None, Slowdown(0.5, 1.0, True)):
+        monkeypatch.setattr(StepTimes, "slower", lambda *_, slower=slower: slower)
+        search.look()
+    assert search.told == []
+    search.look()
+    assert search.told == ["node-a", "node-b"]
+
+
 def test_which_of_several_nodes_that_wait_for_a_cpu_is_late_is_chance(tmp_path: Path) -> None:
     """As in a lab on a busy machine: each of its nodes was named once."""
     short = [Waits("node-a", "rank 0 on node-a", 0.05, 0.7), Waits("node-b", "rank 1 on node-b", 0.5, 0.6)]
