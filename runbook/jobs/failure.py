@@ -53,6 +53,9 @@ def first_of_launchers(kept: KeptProcesses, first: KeptProcess, failed: Sequence
     return first
 
 
+LEFT_S = 120.0
+"""A call of all is lost soon after a peer has closed its connections: who ended longer ago did not leave it."""
+
 TAIL = 8
 NOT_TOLD = ("\x1e", "-" * 20, "For simplicity, JAX has removed its internal frames")
 """Beginnings of lines that say nothing about the failure: our own events, and what JAX puts below an exception."""
@@ -162,11 +165,13 @@ def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
 
 
 def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
-    """Those that had ended well before `first` lost them in a call of all; None where nobody had."""
+    """Those that had ended well, by themselves and shortly before `first` lost them in a call of all; None where nobody
+    had."""
     if not first.raised or first.ended is None:
         return None
     before = [member for member in kept.members if member.state == OVER and member.code == 0]
-    before = [member for member in before if member.ended is not None and member.ended <= first.ended]
+    before = [member for member in before if not member.journal.get("why") and member.ended is not None]
+    before = [member for member in before if 0.0 <= first.ended - (member.ended or 0.0) <= LEFT_S]
     if not before:
         return None
     earliest = min(before, key=lambda member: member.ended or 0.0)

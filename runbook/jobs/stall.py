@@ -310,9 +310,18 @@ def _is_rank(process: Mapping[str, Any], member: KeptProcess) -> bool:
 
 def _main(of_rank: Sequence[Mapping[str, Any]], stacks: Mapping[int, Sequence[StackFrame]]) -> Mapping[str, Any]:
     """The process of a rank that was started first, of those that told a stack or cannot; the others are its data
-    loaders. Where none did, the one that works most."""
-    told = [process for process in of_rank if stacks.get(process["pid"]) or process["state"] in "TtD"]
-    return told[0] if told else max(of_rank, key=lambda process: process["cpu"])
+    loaders. Where only these did, the first of all; where none did, the one that works most."""
+    of_loaders = {pid for pid, frames in stacks.items() if any(map(_starts_a_child, frames))}
+    told = [one for one in of_rank if stacks.get(one["pid"]) or one["state"] in "TtD"]
+    mains = [one for one in told if one["pid"] not in of_loaders]
+    if mains or told:
+        return mains[0] if mains else of_rank[0]
+    return max(of_rank, key=lambda process: process["cpu"])
+
+
+def _starts_a_child(frame: StackFrame) -> bool:
+    """Whether this is where Python's multiprocessing begins the work of a child."""
+    return frame.function == "_bootstrap" and frame.file.endswith("/multiprocessing/process.py")
 
 
 def frames_of(text: str) -> tuple[StackFrame, ...]:

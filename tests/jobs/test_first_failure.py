@@ -111,6 +111,16 @@ def test_who_ended_well_before_the_others_lost_it_is_named(tmp_path: Path) -> No
         assert ("rank 3 on node-b ended with code 0" in found[1].says) is (late < 0)
 
 
+@pytest.mark.parametrize(("at", "why"), [(101.0, None), (400.0, "rank 1 on node-a failed")])
+def test_who_ended_minutes_before_or_was_ended_left_nobody(tmp_path: Path, at: float, why: str | None) -> None:
+    made = kept(tmp_path)
+    ended(made, 3, 0, at, why=why)
+    first = ended(made, 0, 1, 401.0)
+    wrote(made, first, err=LOST_A_PEER[0] + b"\n")
+    found = guilty(made, first)
+    assert (found[0], found[1].cause) == ("node-a", "program-error")
+
+
 def test_an_error_of_ones_own_beside_one_that_ended_well_is_ones_own(tmp_path: Path) -> None:
     made = kept(tmp_path)
     ended(made, 3, 0, 99.0)

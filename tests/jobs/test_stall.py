@@ -213,6 +213,26 @@ def test_who_has_ended_well_while_the_others_wait_is_named(tmp_path: Path) -> No
     assert "rank 3 on node-b has ended with code 0, and 3 others wait for it in all_reduce" in finding.says
 
 
+LOADER = (
+    StackFrame("/usr/lib/python3.11/multiprocessing/queues.py", 103, "get"),
+    StackFrame("/venv/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", 275, "_worker_loop"),
+    StackFrame("/usr/lib/python3.11/multiprocessing/process.py", 314, "_bootstrap"),
+    STEP,
+    MAIN,
+)
+
+
+@pytest.mark.parametrize(("of_main", "accused"), [("", False), (dumped(QUEUE), True)])
+def test_a_data_loader_does_not_speak_for_its_mute_rank(tmp_path: Path, of_main: str, accused: bool) -> None:
+    made = kept(tmp_path)
+    seen = {name: looked_at(ranks, dumped(REDUCE)) for name, ranks in (("node-a", (0, 1)), ("node-b", (2, 3)))}
+    rank = seen["node-b"]["ranks"]["3"]
+    rank["processes"].append({**rank["processes"][0], "pid": 30, "cpu": 0.1})
+    rank["own_stacks"] = {"3": of_main, "30": dumped(LOADER)}
+    found = judge_stall(made, StepProgress(Watch()), lambda: seen)
+    assert {f.cause for each in found.values() for f in each} == {"rank-behind" if accused else "training-stalled"}
+
+
 FORWARD = (StackFrame("/venv/lib/python3.11/site-packages/torch/nn/parallel/distributed.py", 1523, "forward"), STEP, MAIN)
 BACKWARD = (StackFrame("/venv/lib/python3.11/site-packages/torch/_tensor.py", 626, "backward"), STEP, MAIN)
 
