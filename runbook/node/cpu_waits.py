@@ -51,27 +51,60 @@ def descent(pid: int) -> list[int]:
     return found[:MOST_PROCESSES]
 
 
+class CpuQuota:
+    """What the kernel counts of a control group with a CPU quota: `allowed_us` in each period of `period_us`, in how
+    many periods it used that up (`spent`), and for how long its CPUs were then held back, summed over them."""
+
+    __slots__ = ("allowed_us", "held_us", "period_us", "spent")
+
+    def __init__(self, allowed_us: int, period_us: int, spent: int, held_us: int) -> None:
+        self.allowed_us = allowed_us
+        self.period_us = period_us
+        self.spent = spent
+        self.held_us = held_us
+
+
 def throttled_us(those: Iterable[int]) -> int | None:
     """Microseconds for which the control group of one of these processes, whichever most, was held back so far."""
-    quotas = [of_group(pid) for pid in those]
-    return max((one for one in quotas if one is not None), default=None)
+    quotas = [cpu_quota(pid) for pid in those]
+    return max((one.held_us for one in quotas if one is not None), default=None)
 
 
-def of_group(pid: int) -> int | None:
-    """Microseconds for which its control group, or one above it, has waited for a CPU quota, in either kind of
-    hierarchy."""
-    found = None
+def throttled(before: CpuQuota | None, after: CpuQuota | None, seconds: float) -> float | None:
+    """For what part of that time a quota kept its processes from running: the part of the time that lay in periods in
+    which it was used up, times the part that it refused of the CPU time they wanted there. A group of many CPUs may
+    lose a little of each in every period."""
+    if before is None or after is None:
+        return None
+    spent, held_us = max(0, after.spent - before.spent), max(0, after.held_us - before.held_us)
+    wanted_us = spent * after.allowed_us + held_us
+    refused = held_us / wanted_us if wanted_us else 0.0
+    return round(min(1.0, spent * after.period_us / 1e6 / max(0.01, seconds)) * refused, 2)
+
+
+def cpu_quota(pid: int) -> CpuQuota | None:
+    """Of the innermost of its control groups that has one, in either kind of hierarchy; None where none has."""
     for line in (read("/proc/%d/cgroup" % pid) or "").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
         base = "/sys/fs/cgroup/" + controllers
         while True:
-            said = read(os.path.join(base, path.strip("/"), "cpu.stat")) or ""
-            held_back = re.search(r"^throttled_(usec|time) (\d+)$", said, re.MULTILINE)
-            if held_back:
-                found = (found or 0) + int(held_back.group(2)) // (1 if held_back.group(1) == "usec" else 1000)
+            found = of_group(os.path.join(base, path.strip("/")))
+            if found is not None:
+                return found
             if not path.strip("/"):
                 break
             path = os.path.dirname(path.rstrip("/"))
-    return found
+    return None
+
+
+def of_group(folder: str) -> CpuQuota | None:
+    """The quota of this control group, if it has one."""
+    first = [read(os.path.join(folder, "cpu.cfs_%s_us" % what)) or "" for what in ("quota", "period")]
+    words = (read(os.path.join(folder, "cpu.max")) or "").split() or first
+    if len(words) != 2 or not all(word.isdigit() for word in words):
+        return None  # `max`, -1, or no such group
+    counted = dict(re.findall(r"^(\w+) (\d+)$", read(os.path.join(folder, "cpu.stat")) or "", re.MULTILINE))
+    held_us = counted.get("throttled_usec") or int(counted.get("throttled_time", 0)) // 1000
+    return CpuQuota(int(words[0]), int(words[1]), int(counted.get("nr_throttled", 0)), int(held_us))

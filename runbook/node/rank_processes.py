@@ -7,7 +7,7 @@ whose use is asked for, or null}. Gives
 {"ranks": {rank: {"processes": [{"pid", "state", "comm", "wchan", "rank" (RANK in its environment, or None), "cpu"
 (share of one CPU meanwhile), "waited" (for what part of the time its main thread waited for a CPU, or None), "stays":
 whether it was in that state before as well}] of its session and their descendants, "throttled": for what part of the
-time their control group was out of its CPU quota, or None, "works": whether these used a CPU or read from a disk
+time the CPU quota of their control group kept them from running, or None, "works": whether these used a CPU or read from a disk
 meanwhile, "moved": bytes that its TCP connections carried meanwhile, or None, "queued": bytes they wait to send or to
 be acknowledged, "stack": what py-spy says, or None, "own_stacks": {pid: what processes say themselves}}},
 "busy": [{"pid", "user", "command", "cpu"}] the other processes that use most of the CPU, "carried": bytes that all
@@ -24,7 +24,7 @@ import signal
 import threading
 import time
 
-from runbook.node.cpu_waits import MOST_PROCESSES, cpu_time, throttled_us, waited
+from runbook.node.cpu_waits import MOST_PROCESSES, cpu_quota, cpu_time, throttled, waited
 from runbook.node.gpus import find_smi, query_gpus
 from runbook.node.proc import Stat, account, command, own_rank, owner, pids, read, sockets, stat, status_field
 from runbook.node.proc import arguments as arguments_of
@@ -89,8 +89,8 @@ class Moment:
         self.processes = processes(set(leaders.values()))
         self.ranks = {rank: family(self.processes, leader) for rank, leader in leaders.items()}
         self.cpu = {entry.pid: cpu_time(entry.pid) for mine in self.ranks.values() for entry in mine}
-        self.throttled = {
-            rank: throttled_us([one.pid for one in mine][:MOST_PROCESSES]) for rank, mine in self.ranks.items()
+        self.quotas = {
+            entry.pid: cpu_quota(entry.pid) for mine in self.ranks.values() for entry in mine[:MOST_PROCESSES]
         }
         self.tcp = tcp_info()
         self.carried = carried()
@@ -101,7 +101,7 @@ def seen(rank: str, before: Moment, after: Moment) -> RankSeen:
     mine, seconds = after.ranks[rank], after.clock - before.clock
     now, past = after.tcp or {}, before.tcp or {}
     known = {inode for entry in mine for inode in sockets(entry.pid)} & set(now)
-    held, held_before = after.throttled[rank], before.throttled[rank]
+    held = [throttled(before.quotas.get(one.pid), after.quotas.get(one.pid), seconds) for one in mine]
     return {
         "processes": [process_facts(entry, before, after) for entry in mine],
         "works": works(before.ranks[rank], mine, seconds * HERTZ),
@@ -109,7 +109,7 @@ def seen(rank: str, before: Moment, after: Moment) -> RankSeen:
         "queued": sum(min(now[one].queued, past[one].queued) for one in known if one in past),
         "stack": None,
         "own_stacks": {},
-        "throttled": None if held is None or held_before is None else (held - held_before) / 1e6 / seconds,
+        "throttled": max((part for part in held if part is not None), default=None),
     }
 
 

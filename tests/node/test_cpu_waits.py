@@ -12,7 +12,8 @@ import pytest
 from lab.cpu import limited_cpu
 
 import runbook.node
-from runbook.node.cpu_waits import CpuTime, waited
+from runbook.node import cpu_waits
+from runbook.node.cpu_waits import CpuQuota, CpuTime, cpu_quota, throttled, throttled_us, waited
 
 ROOT = Path(runbook.node.__file__).parents[2]
 
@@ -64,3 +65,57 @@ def test_a_wait_that_has_not_ended_counts() -> None:
     assert waited(then, CpuTime(2 * 10**9, 2 * 10**9, 6), 2.0, runnable=True) == 0.5
     assert waited(then, CpuTime(3 * 10**9, 10**9, 5), 2.0, runnable=True) == 0.0
     assert waited(None, then, 2.0, runnable=True) is waited(then, None, 2.0, runnable=True) is None
+
+
+@pytest.mark.parametrize(
+    ("cpus", "spent", "held_us", "part"),
+    [
+        (0.02, 20, 1_960_000, 0.98),  # one thread that wants to run all the time
+        (1.0, 20, 2_000_000, 0.5),  # two of them
+        (0.5, 10, 500_000, 0.25),  # half of the time
+        (15.52, 20, 960_000, 0.03),  # 16 CPUs that all lose 3 %
+        (0.02, 1, 90_000, 0.05),  # it woke up once
+        (1.0, 0, 0, 0.0),
+        (0.01, 40, 40_000_000, 1.0),
+    ],
+)
+def test_a_quota_holds_back_for_a_part_of_the_time(cpus: float, spent: int, held_us: int, part: float) -> None:
+    """Of two seconds, in periods of 0.1 s. The kernel adds up what each CPU was held back."""
+    allowed_us = int(cpus * 100_000)
+    then, now = CpuQuota(allowed_us, 100_000, 7, 10**9), CpuQuota(allowed_us, 100_000, 7 + spent, 10**9 + held_us)
+    assert throttled(then, now, 2.0) == pytest.approx(part, abs=0.005)
+
+
+def test_a_quota_that_is_not_known_is_not_told() -> None:
+    known = CpuQuota(1000, 100_000, 1, 1)
+    assert throttled(None, known, 2.0) is throttled(known, None, 2.0) is None
+    assert throttled(CpuQuota(1000, 100_000, 9, 9), known, 2.0) == 0.0  # of another group
+
+
+STAT = "nr_periods 9\nnr_throttled 4\n"
+SECOND = {
+    "/proc/7/cgroup": "0::/pod/main/inner",
+    "/sys/fs/cgroup/pod/main/inner/cpu.max": "max 100000",
+    "/sys/fs/cgroup/pod/main/inner/cpu.stat": "usage_usec 5\nnr_throttled 0\nthrottled_usec 0",
+    "/sys/fs/cgroup/pod/main/cpu.max": "2000 100000",
+    "/sys/fs/cgroup/pod/main/cpu.stat": f"usage_usec 5\n{STAT}throttled_usec 380000",
+    "/sys/fs/cgroup/pod/cpu.max": "9000 100000",
+    "/sys/fs/cgroup/pod/cpu.stat": "nr_throttled 900\nthrottled_usec 900000000",
+}
+FIRST = {
+    "/proc/7/cgroup": "5:memory:/other\n4:cpu,cpuacct:/job",
+    "/sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": "2000",
+    "/sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": "100000",
+    "/sys/fs/cgroup/cpu,cpuacct/job/cpu.stat": f"{STAT}throttled_time 380000000",
+    "/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1",
+}
+
+
+@pytest.mark.parametrize("files", [SECOND, FIRST])
+def test_the_innermost_group_with_a_quota_counts(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_waits, "read", files.get)
+    quota = cpu_quota(7)
+    assert quota is not None
+    assert (quota.allowed_us, quota.period_us, quota.spent, quota.held_us) == (2000, 100_000, 4, 380_000)
+    assert throttled_us([6, 7]) == 380_000
+    assert cpu_quota(6) is throttled_us([6]) is None
