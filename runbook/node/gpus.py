@@ -17,7 +17,7 @@ import time
 
 from runbook.node.proc import account, command, read, run_of
 from runbook.node.proc import owner as owner_of
-from runbook.node.tools import find, run
+from runbook.node.tools import find, run, sendable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def query_gpus(smi: str, fields: Iterable[str], deadline: float, indices: Iterab
         refused = REFUSED_FIELD.search(said.get("out", "") + said.get("err", ""))
         if not refused or refused.group(1) not in fields[1:]:
             said["fields"] = fields
-            return said
+            return sendable(said)
         at = fields.index(refused.group(1))
         former = FORMER_NAMES.get(fields[at])
         fields[at : at + 1] = [former] if former else []
@@ -122,9 +122,9 @@ def look(arguments: dict[str, Any]) -> GpusAnswer:
         deadline = time.monotonic() + seconds
         apps = "--query-compute-apps=pid,gpu_uuid,used_memory,process_name"
         jobs["gpu"] = lambda: query_gpus(smi, FIELDS, deadline)
-        jobs["apps"] = lambda: run([smi, apps, "--format=csv,noheader,nounits"], seconds)
-        jobs["links"] = lambda: run([smi, "nvlink", "-s"], seconds)
-        jobs["all"] = lambda: run([smi, "-q"], seconds)
+        jobs["apps"] = lambda: sendable(run([smi, apps, "--format=csv,noheader,nounits"], seconds))
+        jobs["links"] = lambda: sendable(run([smi, "nvlink", "-s"], seconds))
+        jobs["all"] = lambda: sendable(run([smi, "-q"], seconds))
 
     def work(name: str, job: Callable[[], Any]) -> None:
         facts[name] = job()

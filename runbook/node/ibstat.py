@@ -6,7 +6,7 @@ import glob
 import os
 
 from runbook.node.proc import read
-from runbook.node.tools import tool
+from runbook.node.tools import sendable, tool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,4 +74,4 @@ def cards() -> int | None:
 
 
 def look(_arguments: dict[str, Any]) -> IbstatAnswer:
-    return {"ibstat": tool("ibstat", [], 8), "sysfs": sysfs(), "gids": gids(), "cards": cards()}
+    return {"ibstat": sendable(tool("ibstat", [], 8)), "sysfs": sysfs(), "gids": gids(), "cards": cards()}

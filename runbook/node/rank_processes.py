@@ -7,9 +7,9 @@ whose use is asked for, or null}. Gives
 {"ranks": {rank: {"processes": [{"pid", "state", "comm", "wchan", "rank" (RANK in its environment, or None), "cpu"
 (share of one CPU meanwhile), "waited" (for what part of the time its main thread waited for a CPU, or None), "stays":
 whether it was in that state before as well}] of its session and their descendants, "throttled": for what part of the
-time the CPU quota of their control group kept them from running, or None, "works": whether these used a CPU or read from a disk
-meanwhile, "moved": bytes that its TCP connections carried meanwhile, or None, "queued": bytes they wait to send or to
-be acknowledged, "stack": what py-spy says, or None, "own_stacks": {pid: what processes say themselves}}},
+time the CPU quota of their control group kept them from running, or None, "works": whether these used a CPU or read
+from a disk meanwhile, "moved": bytes that its TCP connections carried meanwhile, or None, "queued": bytes they wait to
+send or to be acknowledged, "stack": what py-spy says, or None, "own_stacks": {pid: what processes say themselves}}},
 "busy": [{"pid", "user", "command", "cpu"}] the other processes that use most of the CPU, "carried": bytes that all
 interfaces but lo carried, "kernel_kills": how many processes the kernel killed for lack of memory since
 boot, "kernel_says": [its lines about that], "gpu_use": {index: percent of the time in which something ran on it, as

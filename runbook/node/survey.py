@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from runbook.node.proc import read
-from runbook.node.tools import tool
+from runbook.node.tools import sendable, tool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,6 +52,6 @@ def look(_arguments: dict[str, Any]) -> SurveyAnswer:
     return {
         "login": login(),
         "speeds": speeds(),
-        "nvidia_smi": tool("nvidia-smi", [GPU_FIELDS, "--format=csv,noheader,nounits"], GPU_TIMEOUT_S),
+        "nvidia_smi": sendable(tool("nvidia-smi", [GPU_FIELDS, "--format=csv,noheader,nounits"], GPU_TIMEOUT_S)),
         "nvidia_devices": nvidia_devices(),
     }

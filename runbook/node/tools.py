@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 
 MOST = 16 << 20
+MOST_SENT = 1 << 20
+"""Characters of what a tool prints that an answer carries."""
+
 WAIT_S = 1.0  # for what is left of a tool that has ended or was killed
 TOOL_FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/local/bin", "/usr/bin", "/bin")
 
@@ -199,6 +202,15 @@ def tool(name: str, arguments: Sequence[str], seconds: float) -> Ran:
     """What the tool of this name gave, or {"missing": True}."""
     path = find(name)
     return {"missing": True} if path is None else run([path, *arguments], seconds)
+
+
+def sendable(said: Ran) -> Ran:
+    """The same for an answer: output that is too long for one is left out, as its beginning would pass as all."""
+    if "err" in said:
+        said["err"] = said["err"][:MOST_SENT]
+    if len(said.get("out", "")) > MOST_SENT:
+        said.update(code=None, out="", err="it printed more than %d MiB" % (MOST_SENT >> 20), too_long=True)
+    return said
 
 
 def json_of(said: Ran) -> Any:

@@ -153,7 +153,8 @@ def nft_text(text: str) -> Reading | None:
         elif base := BASE.match(line):
             hook = base["hook"] if base["kind"] == "filter" else ""
             if hook == "input" and policy != "drop":
-                policy, at_policy, where = base["policy"], at, nft_words(*table.split(), chain)
+                policy, at_policy = base["policy"], at
+                where = nft_words(*table.split(), chain) if table and chain else None  # a paste may begin within it
         elif hook == "input" and line.strip() not in ("", "}"):
             rules.append((at, re.sub(r'(?:(?<!\s)\s+)?comment ".{0,300}"', "", line.strip())))
     wide = [

@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from runbook.files.address import is_ip
 from runbook.node import journal
+from runbook.node.tools import MOST_SENT
 from runbook.transport.frames import (
     HIGHEST,
     Clock,
@@ -57,7 +58,7 @@ FilePath = Annotated[str, Meta(max_length=4096, pattern=r"\A[^\x00-\x1f\x7f]+\Z"
 
 AttemptFolder = Annotated[str, Meta(pattern=rf"\A{journal.ATTEMPT.pattern}")]
 Word = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:@+-]{1,128}\Z")]
-Output = Annotated[str, Meta(max_length=1 << 20)]
+Output = Annotated[str, Meta(max_length=MOST_SENT)]
 """What one tool prints of one machine's devices."""
 
 _ADDRESS = re.compile(r"[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9_.-]{1,64})?(?P<length>/[0-9]{1,3})?\Z")
@@ -134,9 +135,10 @@ class Hello(TypedDict):
 
 
 class Ran(TypedDict, total=False):
-    """What a tool of the node printed, or that it is missing or did not end."""
+    """What a tool of the node printed, or that it is missing, did not end, or printed more than is carried."""
 
     missing: bool
+    too_long: bool
     timed_out: bool
     state: Annotated[str, Meta(max_length=1)]
     code: ExitCode | None

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +24,9 @@ from runbook.causes.catalogue import causes as known_causes
 from runbook.checks.context import no_answer
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Verdict
+from runbook.node import tools
 from runbook.transport import Answer, ProgramNotStarted
+from runbook.transport.node_answers import Ran
 
 PROGRAMS = ("host_facts", "ping", "port", "mesh", "rules", "launch")
 
@@ -134,6 +137,24 @@ REAL: dict[str, tuple[Break, tuple[str, ...]]] = {
     "no /dev/shm": (lambda lab: lab["node-b"].run("umount -l /dev/shm", "root"), ()),
 }
 """What a node lacks, and which of the causes may be told of it; none: the checks need it not, and pass."""
+
+
+ASK_A_TOOL = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from runbook.node import tools
+prints = 'head -c "$1" /dev/zero | tr "\\\\0" x; head -c "$1" /dev/zero | tr "\\\\0" y >&2; exit 7'
+print(json.dumps(tools.sendable(tools.run(["/bin/sh", "-c", prints, "sh", sys.argv[2]], 60))))
+"""
+
+
+@pytest.mark.parametrize(("size", "code"), [(tools.MOST_SENT, 7), (2 * tools.MOST_SENT, None), (tools.MOST + 1, None)])
+def test_a_tool_that_prints_too_much_for_an_answer_has_an_answer_that_is_believed(size: int, code: int | None) -> None:
+    """Not one whose beginning is judged as if it were all."""
+    argv = [sys.executable, "-c", ASK_A_TOOL, str(Path(node.__file__).parents[2]), str(size)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+    said = msgspec.json.decode(done.stdout, type=Ran)
+    assert (said["code"], bool(said["out"]), "more than" in said["err"]) == (code, bool(code), not code)
 
 
 START_A_TOOL = """

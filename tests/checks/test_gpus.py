@@ -442,6 +442,17 @@ def test_a_program_that_died_or_a_fault_of_yesterday_is_no_fault_of_now(log: lis
     assert healthy(judge_gpus(GPUS, asked(smi(TWO), dmesg=log)))
 
 
+def test_what_nvidia_smi_did_not_tell_beside_its_list_is_said() -> None:
+    cut = {"code": None, "out": "", "err": "it printed more than 1 MiB", "too_long": True}
+    hung = {"code": None, "out": "", "err": "", "timed_out": True}
+    judged = judge_gpus(GPUS, asked(smi(TWO), all=cut, links=hung, apps=hung))
+    queries = "`nvidia-smi --query-compute-apps` and `nvidia-smi nvlink -s`"
+    assert judged.warnings[0].startswith(f"{queries} did not return within ")
+    assert judged.warnings[1] == "`nvidia-smi -q` printed more than is read"
+    (finding,) = judge_gpus(GPUS, asked(cut)).unknown
+    assert "nvidia-smi on node-a printed more than is read" in finding.says
+
+
 def test_a_fault_of_a_gpu_that_the_job_does_not_use_is_not_its_fault() -> None:
     assert healthy(judge_gpus(node("node-a", gpus=(0,)), asked(smi(TWO), dmesg=[xid(48, "DBE")])))
 

@@ -233,7 +233,11 @@ def test_a_data_loader_does_not_speak_for_its_mute_rank(tmp_path: Path, of_main:
     assert {f.cause for each in found.values() for f in each} == {"rank-behind" if accused else "training-stalled"}
 
 
-FORWARD = (StackFrame("/venv/lib/python3.11/site-packages/torch/nn/parallel/distributed.py", 1523, "forward"), STEP, MAIN)
+FORWARD = (
+    StackFrame("/venv/lib/python3.11/site-packages/torch/nn/parallel/distributed.py", 1523, "forward"),
+    STEP,
+    MAIN,
+)
 BACKWARD = (StackFrame("/venv/lib/python3.11/site-packages/torch/_tensor.py", 626, "backward"), STEP, MAIN)
 
 

@@ -65,6 +65,17 @@ def test_a_filter_explains_what_the_log_says_and_its_remedy_names_the_port(tmp_p
     assert "policy drop" in found.causes[0]["evidence"][-1]["text"]
 
 
+def test_a_paste_that_begins_within_a_chain_names_no_place_for_a_rule(tmp_path: Path) -> None:
+    log = "[W] [c10d] The client socket cannot be initialized to connect to [10.0.0.1]:29500 (errno: 110 - Connection timed out).\n"
+    rules = OUTPUTS["nft text"].text
+    for begin in ("\tchain input {\n", "\t\ttype filter hook input"):
+        cut = f"{rules[rules.index(begin) :]}table ip nat {{\n}}\n"
+        found = told(tmp_path, job=log, nft=f"root@node-a:~# nft list ruleset\n{cut}")
+        assert "policy drop" in found.causes[0]["says"]
+        assert "insert rule" not in found.causes[0]["remedy"]
+        assert "sudo nft -a list ruleset" in found.causes[0]["remedy"]
+
+
 def test_who_owns_the_rules_says_how_to_open_the_port(tmp_path: Path) -> None:
     log = "[W] [c10d] The client socket cannot be initialized to connect to [10.0.0.1]:29500 (errno: 110 - Connection timed out).\n"
     ufw = "Status: active\nDefault: deny (incoming), allow (outgoing), disabled (routed)\n"

@@ -74,7 +74,8 @@ def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping
                 return finding_for(one.cause_of_node or one.cause, f"{node.name}: {one.says}", seen, way=one.way)
     if listing.lost:
         return None
-    how = f"ended with code {smi.get('code')}" if smi.get("code") is not None else "could not be started"
+    unread = "printed more than is read" if smi.get("too_long") else "could not be started"
+    how = f"ended with code {smi.get('code')}" if smi.get("code") is not None else unread
     listed = "and its list may be cut" if listing.gpus else "and lists no GPU in a way that is understood"
     says = f"nvidia-smi on {node.name} {how} {listed}, so {wanted} cannot be checked"
     return finding_for("tool-output-unknown", says, said, way="gpus-as-user", node=node.name)

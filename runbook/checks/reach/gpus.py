@@ -212,10 +212,14 @@ def kernel_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tu
 
 
 def silent(facts: Mapping[str, Any]) -> list[str]:
-    """Warnings about queries that nvidia-smi did not answer, although it answered the first."""
+    """Warnings about queries that nvidia-smi did not answer, or at too great length, although it answered the first."""
     asked = {"apps": "--query-compute-apps", "links": "nvlink -s", "all": "-q"}
-    mute = [f"`nvidia-smi {words}`" for name, words in asked.items() if (facts.get(name) or {}).get("timed_out")]
-    return [f"{' and '.join(mute)} did not return within {SMI_DEADLINE_S} s"] if mute else []
+    ends = {"timed_out": f"did not return within {SMI_DEADLINE_S} s", "too_long": "printed more than is read"}
+    mute = {
+        how: [f"`nvidia-smi {words}`" for name, words in asked.items() if (facts.get(name) or {}).get(how)]
+        for how in ends
+    }
+    return [f"{' and '.join(queries)} {ends[how]}" for how, queries in mute.items() if queries]
 
 
 FOLLOWS = {"no-gpu-visible", "device-ordinal-invalid", "gpu-busy", "gpu-out-of-memory", "fabricmanager-down"}
