@@ -65,8 +65,9 @@ def query_gpus(smi: str, fields: Iterable[str], deadline: float, indices: Iterab
         said = run([smi] + which + arguments, max(1.0, deadline - time.monotonic()))
         refused = REFUSED_FIELD.search(said.get("out", "") + said.get("err", ""))
         if not refused or refused.group(1) not in fields[1:]:
+            said = sendable(said)
             said["fields"] = fields
-            return sendable(said)
+            return said
         at = fields.index(refused.group(1))
         former = FORMER_NAMES.get(fields[at])
         fields[at : at + 1] = [former] if former else []

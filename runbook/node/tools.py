@@ -209,7 +209,7 @@ def sendable(said: Ran) -> Ran:
     if "err" in said:
         said["err"] = said["err"][:MOST_SENT]
     if len(said.get("out", "")) > MOST_SENT:
-        said.update(code=None, out="", err="it printed more than %d MiB" % (MOST_SENT >> 20), too_long=True)
+        return {"code": None, "out": "", "err": "it printed more than %d MiB" % (MOST_SENT >> 20), "too_long": True}
     return said
 
 
