@@ -6,7 +6,6 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from runbook.agent.protocol import GpuLoad, Heartbeat, JobProcess
@@ -33,7 +32,10 @@ def facts(name: str, workdirs: Iterable[str]) -> Heartbeat:
 
 def gpus() -> list[GpuLoad]:
     """Those that nvidia-smi lists; none where there is no such tool, or it does not answer."""
-    said = tool("nvidia-smi", [f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"], ASKED_S)
+    try:
+        said = tool("nvidia-smi", [f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"], ASKED_S)
+    except (OSError, RuntimeError):  # no process or thread more: the jobs are reported all the same
+        return []
     found = []
     for line in said.get("out", "").splitlines():
         words = [word.strip() for word in line.split(",")]
@@ -57,9 +59,8 @@ def jobs(name: str, workdirs: Iterable[str]) -> list[JobProcess]:
     for workdir in dict.fromkeys(os.path.realpath(expanded(one)) for one in workdirs):
         with contextlib.suppress(OSError):
             own_files.safe(workdir)
-            for folder in folders_of_jobs(workdir):
-                if Path(folder).name == name:
-                    found += _latest(folder)
+            for folder in folders_of_jobs(workdir, name):
+                found += _latest(folder)
     return sorted(found, key=lambda job: (job.state in ("ended", "gone"), job.job, job.ranks))
 
 

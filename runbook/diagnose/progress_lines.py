@@ -142,7 +142,7 @@ GOES_ON = re.compile(
     rb"^(?!.*\b(?:aborted|cancelled|canceled|failed|failure|exception|error:|killed|timed out|time-?out"
     rb"|packet loss|terminat\w+)\b)"
     rb"(?:.*(?:loss(?:/\w+){0,3}\W{0,8}-?\d|(?<![-_])\bepochs?\W{0,4}\d|it/s[\],]|s/it[\],]|\biter(?:ation)?s?\W{0,5}\d"
-    rb"|\b(?:tokens|samples|images|img|examples)/s|\[batch=\d+/\d"
+    rb"|(?:tokens|samples)/s|\b(?:images|img|examples)/s|\[batch=\d+/\d"
     rb"|(?:(?<!-)\b|_)(?<!max_)(?<!num_)(?<!total_)steps?\W{0,5}\d|avg bus bandwidth"
     rb"|client socket has connected to|application startup complete|ready to roll"
     rb"|(?:training|job|run|all|benchmark|finished|completed)\b.{0,20}\b(?:finished|complete[ds]?|succeeded"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
-import math
 import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -63,7 +62,13 @@ def _all_bounds(pieces: list[str], text: str) -> list[list[tuple[int, int, int]]
 
 
 def _names_of(bounds: list[list[tuple[int, int, int]]]) -> int:
-    return math.prod(sum(last - first + 1 for first, last, _ in parts) for parts in bounds)
+    """At most one pair of brackets beyond LARGEST: the product of very many would be a number of very many digits."""
+    total = 1
+    for parts in bounds:
+        total *= sum(last - first + 1 for first, last, _ in parts)
+        if total > LARGEST:
+            break
+    return total
 
 
 def _bounds(inside: str, text: str) -> list[tuple[int, int, int]]:

@@ -244,13 +244,13 @@ def in_ours(folder: str, depth: int) -> str:
     return folder
 
 
-def folders_of_jobs(workdir: str) -> list[str]:
-    """`workdir/JOB/NODE` of every job of ours in this workdir."""
+def folders_of_jobs(workdir: str, only: str | None = None) -> list[str]:
+    """`workdir/JOB/NODE` of every job of ours in this workdir; those of `only` that node, where others share it."""
     found = []
     for job in listed(workdir):
         if not PLAIN.match(job) or not is_ours(os.path.join(workdir, job)):
             continue
-        for node in listed(os.path.join(workdir, job)):
+        for node in listed(os.path.join(workdir, job)) if only is None else (only,):
             path = os.path.join(workdir, job, node)
             if PLAIN.match(node) and is_ours(path) and os.path.lexists(os.path.join(path, "job.json")):
                 found.append(path)

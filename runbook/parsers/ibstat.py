@@ -208,7 +208,7 @@ def _judge(known: Sequence[PortBlock], found: Reading) -> None:
         says = some(states)
         if up:
             others = f"{up} other port{'s are' if up > 1 else ' is'} active"
-            says += f"; {others}, and one that the job does not use may stay down"
+            says += f"; {others}, and one that the job does not use may stay down: leave it out of NCCL_IB_HCA"
         first = down[0].port
         way = "ethernet-here" if first.ethernet else "disabled-here" if first.physical == "disabled" else "cable"
         found.proves("ib-port-not-active", says, _lines(down), sure, way=way, hca=word(first.hca), number=first.number)

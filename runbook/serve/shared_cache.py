@@ -13,7 +13,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Made(Generic[T]):
-    at: float
+    at: float  # when its computation began, and ended
+    ended: float
     change: int
     value: T
 
@@ -42,8 +43,10 @@ class Recent(Generic[T]):
         return self._at_most(2 * self._seconds, key, make)
 
     def renew(self, key: Hashable, make: Callable[[], T]) -> None:
-        """Make it again for those who come next, where it is old."""
-        self._at_most(self._seconds, key, make)
+        """Make it again for those who come next, unless that has just been done."""
+        made = self._entry(key).made
+        if made is None or self._now() - made.ended >= self._seconds:
+            self._at_most(self._seconds, key, make)
 
     def _at_most(self, old_s: float, key: Hashable, make: Callable[[], T]) -> T:
         seen, entry = self._changes(), self._entry(key)
@@ -55,7 +58,9 @@ class Recent(Generic[T]):
         if (made := good()) is None:
             with entry.lock:
                 if (made := good()) is None:
-                    made = entry.made = _Made(self._now(), self._changes(), make())
+                    at, change = self._now(), self._changes()
+                    value = make()
+                    made = entry.made = _Made(at, self._now(), change, value)
         return made.value
 
     def _entry(self, key: Hashable) -> _Entry[T]:

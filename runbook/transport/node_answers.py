@@ -400,7 +400,7 @@ class SurveyAnswer(TypedDict):
     login: tuple[Line, Port] | None
     speeds: dict[Interface, Count]
     nvidia_smi: Ran
-    nvidia_devices: Annotated[int, Meta(ge=0, le=1 << 16)] | None
+    nvidia_devices: Annotated[int, Meta(ge=0, le=1024)] | None
 
 
 class PythonFacts(TypedDict):

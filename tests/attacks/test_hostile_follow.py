@@ -26,8 +26,6 @@ FOLLOWED = replace(recording("job_attach"), command=("logs", "-f", "-i", "{inven
 
 LINES = 40
 LOGS = ("rank-00001.node-b.l0.out", "rank-00001.node-b.l0.err")
-SOON_S = 15.0
-"""Far less than the minute for which a silent node is waited for without Ctrl-C."""
 
 
 @pytest.fixture(autouse=True)
@@ -109,23 +107,20 @@ LIVING: dict[str, Callable[[Json], Json]] = {
 
 @pytest.mark.parametrize("name", LIVING)
 def test_ctrl_c_ends_it_while_a_node_says_that_the_job_runs(name: str, tmp_path: Path) -> None:
-    pressed: list[float] = []
+    """Nothing else ends it with this code."""
 
     def press() -> None:
         """Once all that the other node printed is here."""
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline and told_by_node_a(tmp_path) < LINES:
             time.sleep(0.05)
-        pressed.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
 
     ctrl_c = threading.Thread(target=press)
     ctrl_c.start()
     done = followed(LIVING[name], tmp_path)
-    ended = time.monotonic()
     ctrl_c.join()
     assert done.complaint((130,)) is None, str(done)[-3000:]
-    assert ended - pressed[0] < watch.LEAVE_S + SOON_S, str(done)[-3000:]
     assert lines_of(done, "node-a") == LINES, str(done)[-3000:]
 
 

@@ -247,3 +247,12 @@ def test_a_pod_that_failed_after_another_ran_is_not_lost_sight_of() -> None:
     missing = 'Warning  Failed  1m  kubelet  Failed to pull image "repo.local/train:v3": not found\n'
     assert first_in(started + missing) == "ranks-missing"
     assert first_in(missing + started) != "ranks-missing"
+
+
+@pytest.mark.parametrize(
+    "speed", ["train_tokens/s=51", "avg_samples/s: 51", "5120tokens/s", "1.2ktokens/s", "51 img/s"]
+)
+def test_a_speed_that_goes_on_shows_that_a_refused_connection_was_no_end(speed: str) -> None:
+    refused = "[W socket.cpp:764] [c10d] The client socket has failed to connect to [n1]:29500 (errno: 111 - Connection refused).\n"
+    assert first_in(refused) == "master-not-listening"
+    assert first_in(refused + f"12:00:01 | {speed}\n" * 30) is None

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.files.node_sets import expand, has_range
+from runbook.files.node_sets import expand, has_range, size
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,10 @@ def test_nothing_else_is_raised(text: str) -> None:
     except ValueError:
         return
     assert names
+
+
+def test_very_many_brackets_cost_no_more_than_their_length() -> None:
+    """Their product has a million digits: `str` of it would raise, and making it takes seconds."""
+    assert size("a" + "[1-999999999999999999]" * 50_000) == 0
+    with pytest.raises(ValueError, match="stands for more than"):
+        expand("[1-999999999999999999]" * 50)

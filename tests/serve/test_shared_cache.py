@@ -48,6 +48,22 @@ def test_who_has_answered_with_an_old_one_makes_the_next() -> None:
     assert (world.get("a"), world.made) == (1, [0, 1])
 
 
+def test_what_has_just_been_made_is_not_made_again_however_long_it_took_and_whatever_changed() -> None:
+    class Long(World):
+        def make(self) -> int:
+            self.clock += 1.5
+            self.changes += 1
+            return super().make()
+
+    world = Long()
+    assert world.get("a") == 0
+    world.renew("a")
+    assert world.made == [0]
+    world.clock += 1.0
+    world.renew("a")
+    assert world.made == [0, 1]
+
+
 def test_it_is_made_again_at_once_when_something_has_changed() -> None:
     world = World()
     assert world.get("a") == 0

@@ -479,20 +479,19 @@ def verdict(judged: Judgement) -> LinksVerdict:
     pairs = judged.slow_leaf_pairs
     several = in_several(pairs)
     leaves = tuple(dict.fromkeys([*judged.accused_leaves, *several]))
-    ends = with_several(judged, judged.slow_links)
+    slow = {leaf.name for leaf in leaves}
 
     def explained(link: Link) -> bool:
+        """Either way: acknowledgements of the other direction wait in the same queue."""
         between = judged.leaves_of(link)
-        return between is not None and any(between.end(role) in leaves for role in Role)
+        return between is not None and any(between.end(role).name in slow for role in Role)
 
+    links = [link for link in judged.slow_links if not explained(link)]
+    ends = with_several(judged, links)
     return LinksVerdict(
         judged.normal,
         tuple(dict.fromkeys([*judged.accused, *ends])),
-        tuple(
-            link
-            for link in judged.slow_links
-            if not explained(link) and not any(link.end(role) in ends for role in Role)
-        ),
+        tuple(link for link in links if not any(link.end(role) in ends for role in Role)),
         leaves,
         tuple(pair for pair in pairs if not any(pair.end(role) in leaves for role in Role)),
         open=tuple(judged.open_links),

@@ -1,0 +1,29 @@
+"""What an agent looks at for its heartbeat."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runbook.agent import heartbeat
+from runbook.node.job_control import folders_of_jobs
+
+
+def test_a_machine_without_another_process_still_reports_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_fork(*_: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(heartbeat, "tool", no_fork)
+    assert heartbeat.facts("node-a", []).gpus == []
+
+
+def test_of_a_home_that_nodes_share_only_the_own_folders_are_read(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    for node in ("node-a", "node-b"):
+        folder = tmp_path / "job-1" / node
+        folder.mkdir(parents=True)
+        (folder / "job.json").write_text("{}")
+    assert folders_of_jobs(str(tmp_path), "node-a") == [f"{tmp_path}/job-1/node-a"]
+    assert folders_of_jobs(str(tmp_path), "node-c") == []
+    assert len(folders_of_jobs(str(tmp_path))) == 2
