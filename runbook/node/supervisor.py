@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -127,12 +128,15 @@ class Program:
         self.over = threading.Event()  # and all that it wrote has been sent
         self.timed_out = False
         self.stopped = False  # by us
-        self.pumps = [
-            threading.Thread(target=self.pump, args=(1, self.process.stdout), daemon=True),
-            threading.Thread(target=self.pump, args=(2, self.process.stderr), daemon=True),
-        ]
+        self.streams = {1: self.process.stdout, 2: self.process.stderr}
+        self.taking = threading.Lock()  # while bytes leave a stream and are counted
+        self.taken = {1: 0, 2: 0}
+        self.sent = {1: 0, 2: 0}
+        self.pumps = {
+            number: threading.Thread(target=self.pump, args=(number,), daemon=True) for number in self.streams
+        }
         pipe.send({"id": self.id, "event": "started", "pid": self.process.pid})
-        threads = [*self.pumps, threading.Thread(target=self.wait, daemon=True)]
+        threads = [*self.pumps.values(), threading.Thread(target=self.wait, daemon=True)]
         if frame.get("timeout") is not None:
             threads.append(threading.Thread(target=self.limit, args=(frame["timeout"],), daemon=True))
         try:
@@ -142,15 +146,22 @@ class Program:
             self.signal(signal.SIGKILL)
             raise
 
-    def pump(self, number: int, stream: Any) -> None:
+    def pump(self, number: int) -> None:
+        stream: Any = self.streams[number]
+        readable = select.poll()
+        readable.register(stream, select.POLLIN)
         while True:
-            data = stream.read1(CHUNK)
+            readable.poll()
+            with self.taking:
+                data = stream.read1(CHUNK)
+                self.taken[number] += len(data)
             if not data:
                 return
             try:
                 self.pipe.send({"id": self.id, "event": "output", "stream": number}, data)
             except OSError:
                 return
+            self.sent[number] += len(data)
 
     def limit(self, seconds: float) -> None:
         if not self.ended.wait(seconds):
@@ -160,8 +171,13 @@ class Program:
     def wait(self) -> None:
         code = self.process.wait()
         self.ended.set()
-        # A grandchild may hold the pipes open for ever: what the program itself wrote is there by now.
-        for pump in self.pumps:
+        # A grandchild may hold the pipes open for ever: what the program itself wrote is there by now, and is sent
+        # however long that takes on a busy machine.
+        with self.taking:
+            owed = {number: self.taken[number] + waiting(stream) for number, stream in self.streams.items()}
+        for number, pump in self.pumps.items():
+            while pump.is_alive() and self.sent[number] < owed[number]:
+                pump.join(0.1)
             pump.join(0.5)
         if code in KILLED and not self.stopped and BATCH_VARIABLE in os.environ:
             for _ in range(TURNS):
@@ -357,7 +373,7 @@ class Supervisor:
             if self.pipe.last_heard != heard:
                 silent_s, heard = 0.0, self.pipe.last_heard
             elif silent_s > self.silence_s:
-                before, unread = unread, waiting()
+                before, unread = unread, waiting(0)
                 if unread == before:
                     self.end()
                 silent_s = 0.0  # data is arriving, or has arrived: look again
@@ -400,13 +416,13 @@ class Supervisor:
         os._exit(0)
 
 
-def waiting() -> int:
-    """Bytes that have arrived and are not read yet; 0 if the system does not say."""
+def waiting(stream: Any) -> int:
+    """Bytes that have arrived there and are not read yet; 0 if the system does not say."""
     try:
         import fcntl
         import termios
 
-        return int.from_bytes(fcntl.ioctl(0, termios.FIONREAD, bytes(4)), sys.byteorder)
+        return int.from_bytes(fcntl.ioctl(stream, termios.FIONREAD, bytes(4)), sys.byteorder)
     except (ImportError, OSError, ValueError):
         return 0
 

@@ -1,0 +1,47 @@
+"""The supervisor's programs, with a pipe of ours for what it sends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from runbook.node.supervisor import Program
+
+
+class SlowPipe:
+    """Takes its time for each piece of output, as a starved machine does before its threads run."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.over = threading.Event()
+
+    def send(self, frame: dict[str, Any], payload: bytes = b"") -> None:
+        if frame["event"] == "output":
+            time.sleep(1.0)
+        self.sent.append(frame["event"] + payload.decode())
+        if frame["event"] == "exit":
+            self.over.set()
+
+
+def told(script: str) -> list[str]:
+    pipe = SlowPipe()
+    program = Program(pipe, {}, None, {"id": 1, "argv": ["/bin/sh", "-c", script]})  # type: ignore[arg-type]
+    assert pipe.over.wait(60)
+    sent = [*pipe.sent]
+    for pump in program.pumps.values():
+        pump.join(60)
+    for stream in (program.process.stdin, program.process.stdout, program.process.stderr):
+        assert stream is not None
+        stream.close()
+    return sent
+
+
+def test_what_a_program_wrote_is_sent_before_its_end_however_slowly() -> None:
+    first, *said, last = told("echo out; echo err >&2")
+    assert (first, sorted(said), last) == ("started", ["outputerr\n", "outputout\n"], "exit")
+    assert told("head -c 200000 /dev/zero | tr '\\0' x")[-1] == "exit"
+
+
+def test_a_grandchild_that_holds_the_pipes_keeps_no_end_back() -> None:
+    assert told("echo here; sleep 4 & exit 0")[-2:] == ["outputhere\n", "exit"]
