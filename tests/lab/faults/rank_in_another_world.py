@@ -9,6 +9,6 @@ FAULT = Fault(
     stage="connection",
     cause="world-size-mismatch",
     nodes="node-b",
-    says=(r"WORLD_SIZE=3, and it is 2",),
+    says=(r"WORLD_SIZE=3 instead of 2",),
     within_s=6,
 )

@@ -10,6 +10,6 @@ FAULT = Fault(
     stage="connection",
     cause="duplicate-rank",
     nodes="node-b",
-    says=(r"RANK=0, and it is 1",),
+    says=(r"RANK=0 instead of 1",),
     within_s=6,
 )
