@@ -129,12 +129,14 @@ class Worker:
             say("beat", **self.place.snapshot())
 
     def watch_pauses(self) -> None:
-        """While something is timed: how much later than asked for a sleeping thread wakes up."""
+        """While something is timed: how much later than asked for a sleeping thread wakes up, without the time for
+        which it was ready and had no CPU."""
+        task = threading.get_native_id()
         while True:
             self.timing.wait()
-            begun = time.monotonic()
+            begun, queued = time.monotonic(), queued_of(task) or 0.0
             threading.Event().wait(TICK_S)
-            late = time.monotonic() - begun - TICK_S
+            late = time.monotonic() - begun - TICK_S - ((queued_of(task) or 0.0) - queued)
             if late > TICK_S:
                 self.lag.paused += late
 
@@ -557,12 +559,22 @@ def queued_seconds() -> dict[str, float]:
         try:
             with open("/proc/self/task/%s/comm" % task) as file:
                 needed = int(task) == os.getpid() or file.read().startswith(TRANSPORT)
-            if needed:
-                with open("/proc/self/task/%s/schedstat" % task) as file:
-                    found[task] = int(file.read().split()[1]) / 1e9
-        except (OSError, ValueError, IndexError):
-            continue  # a thread that has ended, or a kernel that does not count
+        except OSError:
+            continue  # it has ended
+        waited = queued_of(int(task)) if needed else None
+        if waited is not None:
+            found[task] = waited
     return found
+
+
+def queued_of(task: int) -> float | None:
+    """Seconds for which this thread of ours has ever been ready to run without a CPU; None when it has ended, or where
+    the kernel does not count."""
+    try:
+        with open("/proc/self/task/%d/schedstat" % task) as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def longest_growth(before: dict[str, float], after: dict[str, float]) -> float:

@@ -257,7 +257,7 @@ def test_beats_of_the_store_are_no_data(pool: RankPool) -> None:
 
 def lags(pool: RankPool, *each: dict[str, float]) -> list[Outcome] | None:
     for member, lag in zip(pool.members, each, strict=True):
-        member.steps["done"] = {"event": "step", "lag": {"timed": 2.0, "own": 0.0, "paused": 0.0, "queued": 0.0} | lag}
+        member.steps["done"] = {"event": "step", "lag": {"timed": 4.0, "own": 0.0, "paused": 0.0, "queued": 0.0} | lag}
     return stragglers(pool, "during full")
 
 
@@ -265,7 +265,7 @@ def lags(pool: RankPool, *each: dict[str, float]) -> list[Outcome] | None:
 def test_the_rank_for_which_all_wait(pool: RankPool, kind: str, says: str) -> None:
     busy = {"pid": 7, "user": "bob", "command": "burn", "cpu": 0.99}
     nobody(pool, "node-b").kernel = {"busy": [busy]}
-    outcomes = lags(pool, {"own": 0.1}, {kind: 1.7}, {"own": 0.2})
+    outcomes = lags(pool, {"own": 0.1}, {kind: 3.4}, {"own": 0.2})
     assert outcomes
     assert verdicts(outcomes) == {"node-a": BYSTANDER, "node-b": (FAIL, ("rank-behind",)), "node-c": BYSTANDER}
     assert says in outcomes[1].findings[0].says
@@ -278,7 +278,8 @@ def test_the_rank_for_which_all_wait(pool: RankPool, kind: str, says: str) -> No
         ({}, {}, {}),
         ({"own": 0.9}, {"own": 0.9}, {"own": 0.9}),  # all slow alike
         ({"own": 0.1}, {"own": 0.8}, {"own": 0.1}),  # less than half of the time
-        ({"queued": 0.5}, {"queued": 1.9}, {"queued": 0.1}),  # a loaded machine
+        ({"queued": 1.0}, {"queued": 3.8}, {"queued": 0.1}),  # a loaded machine
+        ({"timed": 1.8, "queued": 0.3}, {"timed": 1.8, "queued": 1.4}, {"timed": 1.8}),  # and for a moment only
         ({"timed": 0.1}, {"timed": 0.1, "own": 0.09}, {"timed": 0.1}),  # too short to tell
     ],
 )

@@ -88,16 +88,13 @@ HELD_SHARE = 0.5
 HELD_TIMES = 4.0
 """How much longer than any rank of another node."""
 
-HELD_LEAST_S = {"own": 0.3, "paused": 1.0, "queued": 1.0}
+HELD_LEAST_S = {"own": 0.3, "paused": 2.0, "queued": 2.0}
 """Time in its own code is measured exactly; pauses and queues happen on every busy machine now and then."""
 
 HELD_BY = {
     "own": "spends it before it enters the collective, in its own code",
-    "paused": (
-        "did not run at all meanwhile: something stops it again and again (SIGSTOP, a CPU quota, "
-        "a frozen virtual machine)"
-    ),
-    "queued": "was ready to run and got no CPU: other processes are on them",
+    "paused": ("did not run at all meanwhile: something stops it again and again (SIGSTOP, a frozen virtual machine)"),
+    "queued": "was ready to run and got no CPU: other processes are on them, or a CPU quota is used up",
 }
 
 
