@@ -47,8 +47,8 @@ class KnownJob:
 
     @property
     def grace_s(self) -> float:
-        """From TERM to KILL. It comes from its nodes, which may ask for a day at most."""
-        return min(float(self.about.get("grace_s") or 30.0), LONGEST_GRACE_S)
+        """Seconds from TERM to KILL."""
+        return min(float(self.about.get("grace_s") or 30.0), MOST_GRACE_S)
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -245,8 +245,10 @@ def serial_of(attempt: str) -> int:
 
 
 POLL_S = 0.3
-LONGEST_GRACE_S = 86_400.0
-MOST_GRACE_S = 900.0
+MOST_GRACE_S = 86_400.0
+"""The longest grace of a job that is believed: it comes from the job's nodes."""
+
+STOP_GRACE_S = 900.0
 """The longest grace for which a user who stops a job is kept waiting. What ends later is killed."""
 
 LONGER_S = 10.0
@@ -265,7 +267,7 @@ class Stopped:
 def stop(cluster: Cluster, job: KnownJob, *, now: bool = False) -> Stopped:
     """TERM to every keeper, who gives its process the grace of the job; with `now` KILL at once."""
     before = living(job)
-    grace = 0.0 if now else min(job.grace_s, MOST_GRACE_S)
+    grace = 0.0 if now else min(job.grace_s, STOP_GRACE_S)
     unsure = {name: _silent(cluster, name) for name in job.absent}
     for attempt in sorted({name for attempts in job.attempts.values() for name in attempts}):
         folders = {name: f"{folder}/{attempt}" for name, folder in job.folders.items() if attempt in job.attempts[name]}

@@ -279,9 +279,9 @@ class SlowdownSearch:
             self._named += slower is not None
             if self._named <= MOST_NAMED:
                 return  # it is reported if the next reading shows it too
-            found = None  # it is another one each time
+            found, self._unclear = None, True  # it is another one each time
         network = self._network(looks) if found is None else None
-        if slower is not None and found is None and network is None and not (self._unclear or self._named > MOST_NAMED):
+        if slower is not None and found is None and network is None and not self._unclear:
             self._unclear = True
             return  # a busy machine may have hidden the late node from one reading
         self._doubted = None

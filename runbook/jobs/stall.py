@@ -63,7 +63,7 @@ TOGETHER = re.compile(
 WRAPS_A_MODEL = re.compile(
     r"/torch/(?:nn/parallel|distributed/(?:fsdp|tensor|_tensor|_composable|algorithms|pipelining|optim))/"
 )
-"""Of these, what a rank is in for as long as its model computes: by itself it shows no wait."""
+"""Files of TOGETHER that are also on the stack while a wrapped model computes: alone they do not show a wait."""
 
 OF_PYTHON = re.compile(r"/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)")
 OF_A_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d[\d.]*/|^<(?:frozen|string)")
@@ -314,9 +314,9 @@ def _main(of_rank: Sequence[Mapping[str, Any]], stacks: Mapping[int, Sequence[St
     of_loaders = {pid for pid, frames in stacks.items() if any(map(_starts_a_child, frames))}
     told = [one for one in of_rank if stacks.get(one["pid"]) or one["state"] in "TtD"]
     mains = [one for one in told if one["pid"] not in of_loaders]
-    if mains or told:
-        return mains[0] if mains else of_rank[0]
-    return max(of_rank, key=lambda process: process["cpu"])
+    if mains:
+        return mains[0]
+    return of_rank[0] if told else max(of_rank, key=lambda process: process["cpu"])
 
 
 def _starts_a_child(frame: StackFrame) -> bool:

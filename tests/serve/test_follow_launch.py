@@ -98,12 +98,18 @@ def followed(data: Path) -> bool:
     return any(data.glob("runs/*/follower.json"))
 
 
+def launched(server: Running, data: Path) -> tuple[Page, str]:
+    """The page, and the id of a run started there whose ranks run by themselves by now."""
+    page = Page(server)
+    id = page.press("/groups/train/start", only="launch").rpartition("/")[2]
+    until("the ranks run by themselves", lambda: followed(data))
+    return page, id
+
+
 def test_the_server_ends_and_comes_back_and_the_run_is_told_to_its_end(tmp_path: Path) -> None:
     work = prepared(tmp_path)
     with running(tmp_path) as server:
-        page = Page(server)
-        id = page.press("/groups/train/start", only="launch").rpartition("/")[2]
-        until("the ranks run by themselves", lambda: followed(tmp_path / "data"))
+        page, id = launched(server, tmp_path / "data")
         ranks = pids(work)
         assert sorted(ranks) == ["0", "1"]
         assert page.api(f"/runs/{id}")["running"]
@@ -132,9 +138,7 @@ def test_the_server_ends_and_comes_back_and_the_run_is_told_to_its_end(tmp_path:
 def test_stop_ends_what_was_left_to_itself(tmp_path: Path) -> None:
     work = prepared(tmp_path)
     with running(tmp_path) as server:
-        page = Page(server)
-        id = page.press("/groups/train/start", only="launch").rpartition("/")[2]
-        until("the ranks run by themselves", lambda: followed(tmp_path / "data"))
+        page, id = launched(server, tmp_path / "data")
         ranks = pids(work)
         page.press(f"/runs/{id}/stop")
         until("the ranks have ended", lambda: not any(map(lives, ranks.values())))
@@ -147,9 +151,7 @@ def test_stop_ends_what_was_left_to_itself(tmp_path: Path) -> None:
 def test_retries_hold_also_for_the_next_server(tmp_path: Path) -> None:
     work = prepared(tmp_path, more="  retries: 1\n")
     with running(tmp_path) as server:
-        page = Page(server)
-        id = page.press("/groups/train/start", only="launch").rpartition("/")[2]
-        until("the ranks run by themselves", lambda: followed(tmp_path / "data"))
+        page, id = launched(server, tmp_path / "data")
         first = pids(work)
         server.stop(signal.SIGKILL)
     os.kill(json.loads((tmp_path / "data" / "runs" / id / "follower.json").read_text())["pid"], signal.SIGKILL)
@@ -211,9 +213,7 @@ def test_a_spare_takes_the_place_of_a_broken_node_also_after_the_server_was_away
 def test_a_stall_is_told_while_the_server_follows(tmp_path: Path) -> None:
     work = prepared(tmp_path, STEPS, "  watch: {stall: 3s, on_stall: stop}\n")
     with running(tmp_path) as server:
-        page = Page(server)
-        id = page.press("/groups/train/start", only="launch").rpartition("/")[2]
-        until("the ranks run by themselves", lambda: followed(tmp_path / "data"))
+        page, id = launched(server, tmp_path / "data")
         until("steps are told", lambda: "pace" in (tmp_path / "data" / "runs" / id / "events.jsonl").read_text())
         (work / "stuck").touch()
         told = until("the end is told", lambda: (one := page.api(f"/runs/{id}"))["verdict"] and one)
