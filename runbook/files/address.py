@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
+from runbook.files.node_sets import ANSIBLE_RANGE, OF_ANSIBLE
 from runbook.model.escaped_text import visible
 
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
@@ -59,6 +60,8 @@ def address_fault(address: str) -> tuple[str, str | None] | None:
         return f"`{address}` begins with `-`: programs would take it for an option", None
     if any(char.isspace() for char in address):
         return f'"{visible(address)}" holds a space or a line break', "an address is one word"
+    if ANSIBLE_RANGE.search(address):
+        return f"`{address}` has a range as Ansible writes it", OF_ANSIBLE
     if ":" in address:
         return f"`{address}` is not an IPv6 address", None
     odd = next((char for char in address if not re.match(r"[A-Za-z0-9_.-]", char)), None)
