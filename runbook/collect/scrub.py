@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator
 
 import yaml
 
+from runbook.collect.known_names import Place
 from runbook.collect.machine_pseudonyms import Machines
-from runbook.collect.people_pseudonyms import PeopleNames, Place
+from runbook.collect.people_pseudonyms import PeopleNames
 from runbook.files.schema import schema
 from runbook.files.yaml_document import Document, line_starts, parse_document
 from runbook.model.decoded_text import views
@@ -236,7 +237,7 @@ class Scrubber:
         for view in views(text):
             gone += self._known.find(view)
             gone += [view.raw(*place) for place in secret_places(view.text)]
-            others += [(view.raw(*place), other) for place, other in self._names(view.text)]
+            others += [(_bare(text, view.raw(*place)), other) for place, other in self._names(view.text)]
         places = [(place, GONE) for place in joined(gone)]
         self.secrets_found += sum(text[start:end] != GONE for (start, end), _ in places)
         return _replaced(text, places, others)
@@ -347,6 +348,13 @@ def _shape(value: object) -> object:
     if isinstance(value, list):
         return [_shape(item) for item in value] + ["list"]
     return None
+
+
+def _bare(text: str, place: Place) -> Place:
+    """Without the backslash before a letter that no escape has: `C:\\Users\\Émile` is a path."""
+    start, end = place
+    escape = text[start] == "\\" and not text[start + 1 : start + 2].isascii()
+    return (start + escape, end)
 
 
 def _replaced(text: str, gone: list[tuple[Place, str]], others: list[tuple[Place, str]]) -> str:

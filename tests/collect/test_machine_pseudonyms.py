@@ -96,6 +96,11 @@ def test_a_host_whose_name_is_in_anothers() -> None:
     assert text == "host1 host2 gn-1 host1-ib0 xgn1 host1.log host1:host3 rank-00000.host2.log"
 
 
+def test_a_name_beyond_ascii_is_found_right_behind_another_word() -> None:
+    (text,) = hidden("örsted çörsted gn1örsted 连接节点1失败 节点12", names=("örsted", "gn1", "节点1"))
+    assert text == "host1 çhost1 host2host1 连接host3失败 节点12"
+
+
 def test_hardware_and_ipv6() -> None:
     first, second = hidden(
         "link/ether 02:42:ac:11:00:02 inet6 fe80::42:acff:fe11:2/64 fd12:3456:789a:1::5/64 2a00:1450::1",

@@ -194,6 +194,25 @@ def test_names_are_learnt_from_paths_and_found_in_other_texts() -> None:
     assert scrubber.text("/home/ubuntu/x") == "/home/ubuntu/x"
 
 
+@pytest.mark.parametrize(
+    ("path", "name", "hidden"),
+    [
+        (r"C:\Users\Jane Doe\x.py", "Jane Doe", r"C:\Users\user1\x.py"),
+        (r"D:/Users/Jane van der Berg/x", "Jane van der Berg", r"D:/Users/user1/x"),
+        (r"C:\Users\Émile\x.py", "Émile", r"C:\Users\user1\x.py"),
+        ("/home/örjan/x", "örjan", "/home/user1/x"),
+        ("/home/张伟/x", "用户张伟登录", "/home/user1/x"),
+        (r"C:\Users\zoe C:\x", "zoe", r"C:\Users\user1 C:\x"),
+    ],
+)
+def test_homes_of_any_letters_and_of_whole_names(path: str, name: str, hidden: str) -> None:
+    scrubber = Scrubber()
+    scrubber.learn(path)
+    assert scrubber.text(path) == hidden
+    assert scrubber.text(name) in ("user1", "用户user1登录")
+    assert scrubber.json(json.dumps({"x": path})) == json.dumps({"x": hidden})
+
+
 def test_mail_addresses() -> None:
     text = "From Jane.Doe+x@corp.example.net to a@b.io, again jane.doe+x@corp.example.net"
     assert scrub(text) == "From mail1@example.org to mail2@example.org, again mail1@example.org"
