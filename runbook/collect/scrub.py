@@ -23,6 +23,8 @@ from runbook.model.decoded_text import views
 from runbook.model.redact import Forms, joined
 from runbook.model.secrets import (
     LOGIN_OF_CURL,
+    LOGIN_OF_REGISTRY,
+    LOGIN_OF_WANDB,
     TYPED_FOR_A_PROMPT,
     known_tokens,
     may_name_secret,
@@ -43,7 +45,7 @@ _FLAG = re.compile(
     rf"(?:(?P<quoted>{_QUOTED})|(?P<bare>[^\s\"'-][^\s\"']*))"
 )
 _SET = re.compile(
-    rf"\b(?:setenv|ENV)[^\S\n]+(?P<name>[A-Za-z_]\w*)[^\S\n]+(?:(?P<quoted>{_QUOTED})|(?P<bare>[^\s\"']\S*))"
+    rf"\b(?:setenv|setx|ENV|config(?:ure)?[^\S\n]+set)[^\S\n]+(?P<name>[A-Za-z_]\w*)[^\S\n]+(?:(?P<quoted>{_QUOTED})|(?P<bare>[^\s\"']\S*))"
 )
 _NETRC = re.compile(r"\blogin\s+\S+\s+password\s+(\S+)")
 _HEADER = re.compile(
@@ -159,7 +161,7 @@ def _in_line(line: str) -> Iterator[Place]:
     for match in _SCHEME.finditer(line):
         if any(char.isdigit() or char in "=._" for char in match[1]) or len(match[1]) >= 16:
             yield match.span(1)
-    for pattern in (LOGIN_OF_CURL, _NETRC):
+    for pattern in (LOGIN_OF_CURL, LOGIN_OF_REGISTRY, LOGIN_OF_WANDB, _NETRC):
         for match in pattern.finditer(line):
             if not stands_for_one(match[1]):
                 yield match.span(1)

@@ -12,6 +12,8 @@ from runbook.model.errors import Problem, Span
 from runbook.model.secrets import (
     AUTHORIZATION,
     LOGIN_OF_CURL,
+    LOGIN_OF_REGISTRY,
+    LOGIN_OF_WANDB,
     PRIVATE_KEY,
     TYPED_FOR_A_PROMPT,
     URL_PASSWORD,
@@ -31,6 +33,10 @@ _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.+))?", re.DOTALL)
 _VALUE = r"(\"[^\"]*\"|'[^']*'|[^\s;&|\"']+)"
 _FLAG_IN_LINE = re.compile(r"(?<![\w-])--?([A-Za-z][A-Za-z0-9_-]*)(?:=|\s+)" + _VALUE)
 _ASSIGNED = re.compile(r"(?<![\w-])(?:\$env:)?([A-Za-z_]\w*)\s*=\s*" + _VALUE)
+_GIVEN = (
+    *(("Authorization", AUTHORIZATION), ("--user", LOGIN_OF_CURL)),
+    *(("login -p", LOGIN_OF_REGISTRY), ("wandb login", LOGIN_OF_WANDB)),
+)
 
 
 def known_formats(document: Document) -> Iterator[Problem]:
@@ -120,7 +126,7 @@ def _in_line(line: str) -> Iterator[tuple[str, int, int]]:
                 yield match[1], *match.span(2)
     for match in TYPED_FOR_A_PROMPT.finditer(line):
         yield "a prompt", *match.span(match.lastindex or 0)
-    for name, pattern in (("Authorization", AUTHORIZATION), ("--user", LOGIN_OF_CURL)):
+    for name, pattern in _GIVEN:
         for match in pattern.finditer(line):
             if not stands_for_one(match[1]) and not _has_known_format(match[1]):
                 yield name, *match.span(1)
