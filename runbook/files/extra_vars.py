@@ -10,10 +10,12 @@ from runbook.files.scalars import plain_scalar
 from runbook.files.suggestions import nearest
 from runbook.files.templating import names_used
 from runbook.files.yaml_document import mapping_problem, read_document
+from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.playbook import Playbook
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SEVERAL = re.compile(r"\S*(?:\s+[A-Za-z_][A-Za-z0-9_]*=\S*)+\s*")  # as Ansible takes them: `a=1 b=2`
 
 
 def parse_extra(arguments: Iterable[str]) -> dict[str, object]:
@@ -81,6 +83,9 @@ def _one(argument: str) -> tuple[dict[str, object], list[Problem]]:
     if not equals:
         help = "write -e name=value, -e @file.yml or -e '{\"name\": 1}'"
         return {}, [Problem("extra.syntax", f"-e {argument}: there is no `=`", None, help)]
+    if _SEVERAL.fullmatch(text):
+        help = f"write one -e for each; of one value: -e {word(json.dumps({name.strip(): text}))}"
+        return {}, [Problem("extra.syntax", f"-e {argument}: several variables in one -e", None, help)]
     return {name.strip(): text if text == "" else plain_scalar(text)}, []
 
 

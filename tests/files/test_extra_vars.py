@@ -40,6 +40,8 @@ def test_the_three_forms(tmp_path: Path) -> None:
         ("1=2", "extra.bad-name"),
         ("{" * 100000, "extra.syntax"),
         ('{"a": NaN}', "extra.syntax"),
+        ("a=1 b=2", "extra.syntax"),
+        ("a= b=2 c=x", "extra.syntax"),
         ('{"a": 1, "a": 2}', "extra.syntax"),
     ],
 )
@@ -47,6 +49,14 @@ def test_what_is_refused(argument: str, id: str) -> None:
     with pytest.raises(FilesWrong) as wrong:
         parse_extra(["ok=1", argument])
     assert [problem.id for problem in wrong.value.problems] == [id]
+
+
+def test_several_variables_in_one_argument_are_no_value() -> None:
+    with pytest.raises(FilesWrong) as wrong:
+        parse_extra(["a=1 b=2"])
+    (problem,) = wrong.value.problems
+    assert problem.help == """write one -e for each; of one value: -e '{"a": "1 b=2"}'"""
+    assert parse_extra(['{"a": "1 b=2"}', "flags=--lr 1 --x=2"]) == {"a": "1 b=2", "flags": "--lr 1 --x=2"}
 
 
 def test_a_file_must_hold_a_mapping(tmp_path: Path) -> None:
