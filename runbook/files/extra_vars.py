@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
-from runbook.files.scalars import plain_scalar
+from runbook.files.scalars import TypedFloat, plain_scalar
 from runbook.files.suggestions import nearest
 from runbook.files.templating import names_used
 from runbook.files.yaml_document import mapping_problem, read_document
@@ -86,7 +86,8 @@ def _one(argument: str) -> tuple[dict[str, object], list[Problem]]:
     if _SEVERAL.fullmatch(text):
         help = f"write one -e for each; of one value: -e {word(json.dumps({name.strip(): text}))}"
         return {}, [Problem("extra.syntax", f"-e {argument}: several variables in one -e", None, help)]
-    return {name.strip(): text if text == "" else plain_scalar(text)}, []
+    value = text if text == "" else plain_scalar(text)
+    return {name.strip(): TypedFloat(text) if isinstance(value, float) else value}, []
 
 
 def _file(path: str) -> tuple[dict[str, object], list[Problem]]:
@@ -96,7 +97,7 @@ def _file(path: str) -> tuple[dict[str, object], list[Problem]]:
     if not isinstance(document.data, dict):
         problem = mapping_problem(document, "a file for -e")
         return {}, [problem] if problem else []
-    return document.data, []
+    return document.as_typed(document.data), []
 
 
 def _json(argument: str) -> tuple[dict[str, object], list[Problem]]:

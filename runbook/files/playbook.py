@@ -90,7 +90,7 @@ class _PlaybookReader:
             stages=tuple(self._stage(index, stage, names[index]) for index, stage in enumerate(stages) if stage),
             inventory=data.get("inventory"),
             nodes=data.get("nodes", "all"),
-            vars=data.get("vars") or {},
+            vars=self._document.as_typed(data.get("vars") or {}, "vars"),
             source=self._document.path,
             when_bad=data.get("when_bad", "stop"),
             min_nodes=data.get("min_nodes"),

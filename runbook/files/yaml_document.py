@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from runbook.files.scalars import plain_scalar
+from runbook.files.scalars import TypedFloat, plain_scalar
 from runbook.files.suggestions import unfinished
 from runbook.model.errors import Problem, Span
 
@@ -111,6 +111,14 @@ class Document:
     def key_span(self, *keys: str | int) -> Span | None:
         """The place of the key at `keys`; for an item of a list, of the item."""
         return self.key_spans[keys] if keys in self.key_spans else self.span(*keys)
+
+    def as_typed(self, value: object, *keys: str | int) -> Any:
+        """The value at `keys`, with numbers that stand in texts as they were typed."""
+        if isinstance(value, dict):
+            return {key: self.as_typed(inner, *keys, key) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [self.as_typed(item, *keys, index) for index, item in enumerate(value)]
+        return TypedFloat(self.texts[keys]) if isinstance(value, float) and keys in self.texts else value
 
     def extent(self, *keys: str | int) -> tuple[Point, Point] | None:
         """Where the value at `keys` begins, and the first place after it; None where there is none."""
