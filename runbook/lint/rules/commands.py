@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 
 from runbook.files.address import is_loopback, strip_brackets
 from runbook.files.templating import is_template
+from runbook.launch.job import STARTS_ITS_RANKS
 from runbook.lint.planned_stages import Staged
 from runbook.lint.rules.node_values import UNEXPANDED, WRITE_OUT
 from runbook.model.errors import Problem, Span
@@ -22,6 +23,7 @@ _VARIABLE = re.compile(r"\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*|\([^)]*\))|^%[A-Za-z
 _FLAG_WITH_VALUE = re.compile(r"--?[A-Za-z][\w-]*[ \t]+\S")
 _LAUNCHERS = {"torchrun", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun"}
 _LAUNCHER_MODULES = {"torch.distributed.run", "torch.distributed.launch"}
+_OF_TORCHRUN = re.compile(r"nnodes|nproc-per-node|standalone|rdzv-(?:backend|conf|endpoint|id)")
 
 
 def one_word_command(staged: Staged) -> Iterator[Problem]:
@@ -78,6 +80,18 @@ def nested_launcher(staged: Staged) -> Iterator[Problem]:
         message = f"`launcher: {launcher}` would start `{found}`, which is a launcher itself"
     help = "name the launcher in `launcher:`, and begin the command with your script"
     yield Problem("playbook.nested-launcher", message, _span(staged, 0), help)
+
+
+def launcher_option(staged: Staged) -> Iterator[Problem]:
+    launcher = staged.stage.launch.get("launcher")
+    if launcher not in STARTS_ITS_RANKS or any(True for _ in nested_launcher(staged)):
+        return
+    for index, word in enumerate(_words(staged)):
+        option = _OPTION.fullmatch(word)
+        if option and _OF_TORCHRUN.fullmatch(option[1].replace("_", "-")):
+            message = f"`--{option[1]}` is an option of {launcher}, and here it reaches the script"
+            help = "remove it: the launcher gets nodes, ranks a node and rendezvous from the inventory"
+            yield Problem("playbook.launcher-option", message, _span(staged, index), help)
 
 
 def _launcher_in(words: list[str]) -> str | None:
@@ -306,6 +320,7 @@ STAGE_RULES = (
     shell_in_command,
     flag_with_value,
     nested_launcher,
+    launcher_option,
     workdir_of_launch,
     rank_in_command,
     loopback_in_command,
