@@ -197,8 +197,8 @@ def _options(staged: Staged) -> Iterator[tuple[str, str, int]]:
 _SEPARATOR = re.compile(r"&&|\|\||[;|\n()]|&(?![>0-9])")
 _WRAPPERS = {"sudo", "env", "nice", "nohup", "time", "exec", "stdbuf", "command"}
 _EDITORS = {"vi", "vim", "nano", "emacs", "less", "more", "man", "passwd", "htop", "nvtop"}
-_ASSUME_YES = {"apt": "-y", "apt-get": "-y", "yum": "-y", "dnf": "-y", "zypper": "-n", "conda": "-y"}
-_INSTALLING = {"install", "remove", "upgrade", "update", "dist-upgrade", "purge", "create"}
+_ASSUME_YES = {"apt": "-y", "apt-get": "-y", "yum": "-y", "dnf": "-y", "zypper": "-n"}
+_INSTALLING = {"install", "remove", "upgrade", "update", "dist-upgrade", "purge"}
 _TEMPLATE = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
 
 
@@ -273,11 +273,12 @@ def _asks(words: list[str]) -> tuple[str, str] | None:
     if program in _EDITORS:
         return f"`{program}` waits for input at a terminal, and there is none", "use a command that only prints"
     flag = _ASSUME_YES.get(program)
-    if flag and _INSTALLING & set(bare[1:]) and program != "conda" and not _agrees(bare, flag):
+    if flag and _INSTALLING & set(bare[1:]) and not _agrees(bare, flag):
         if program in ("apt", "apt-get") and "update" in bare[1:]:
             return None
         return f"`{program}` would ask whether to go on, and gets no answer", f"add {flag}"
-    if program == "ssh-copy-id" or (program == "read" and len(words) == len(bare)):
+    reads = program == "read" and len(words) == len(bare) and not any("<" in word for word in words)
+    if program == "ssh-copy-id" or reads:
         return f"`{program}` waits for input", "stdin is closed in a stage"
     return None
 
