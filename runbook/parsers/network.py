@@ -31,7 +31,7 @@ CONFIG = re.compile(r"\A(?P<name>[^\s:]+(?::\w+)?):? +(?:flags=\d+<(?P<flags>[^>
 
 ADDRESS = re.compile(
     r"\A\s+inet6? (?:addr: ?)?(?P<address>[0-9a-fA-F.:]+(?:/\d+)?)(?:.*?netmask "
-    r"(?P<mask>[0-9.]+))?(?:.*?prefixlen (?P<prefix>\d+))?"
+    r"(?P<mask>[0-9]+\.[0-9.]+))?(?:.*?prefixlen (?P<prefix>\d+))?"
 )
 
 
@@ -174,9 +174,9 @@ SS = re.compile(
     r"|\S+)\s+(?P<peer>\S+?):(?P<peer_port>\*|\w+)(?:\s+(?P<rest>\S.*))?\s*\Z"
 )
 SS_PROCESS = re.compile(r'\("(?P<program>[^"]*)",pid=(?P<pid>\d+)')
-NETSTAT = re.compile(
-    r"\A(?P<net>tcp6?|udp6?)\s+\d+\s+\d+\s+(?P<address>\S+):(?P<port>\d+|\w+)\s+\S+:\S+\s+(?P<state>LISTEN"
-    r"|[A-Z_0-9]+)(?:\s+(?P<who>-|\d+/.*\S))?\s*\Z"
+NETSTAT = re.compile(  # only UDP has no state; -e adds a user and an inode
+    r"\A(?P<net>udp6?|tcp6?(?=.* [A-Z]{2}))\s+\d+\s+\d+\s+(?P<address>\S+):(?P<port>\d+|\w+)\s+\S+:\S+"
+    r"(?:\s+(?P<state>[A-Z][A-Z_0-9]*))?(?:\s+\S+\s+\d+)?(?:\s+(?P<who>-|\d+/.*\S))?\s*\Z"
 )
 NETSTAT_WINDOWS = re.compile(
     r"\A\s*(?P<net>TCP|UDP)\s+(?P<address>\S+):(?P<port>\d+)\s+\S+:\S+\s+(?P<state>LISTENING"
@@ -206,7 +206,7 @@ def sockets(text: str) -> Reading | None:
         elif (row["state"] or "").startswith("LISTEN"):
             port, (who, pid) = row["port"], _holder(row.groupdict())
             says = f"port {port} on {row['address'].strip('[]')} is held by {who}"
-            way = "held" if pid else "shown-to-root"
+            way = "held-windows" if row.re is NETSTAT_WINDOWS else "held" if pid else "shown-to-root"
             reading.explains(
                 "port-in-use", says, (at,), also=("stale-store",), about=port, way=way, port=word(port), pid=word(pid)
             )

@@ -282,6 +282,42 @@ tcp6       0      0 :::22                   :::*                    LISTEN      
         (),
         ("port-in-use", "port-in-use"),
     ),
+    "ifconfig of macOS": Output(
+        "ifconfig en0",
+        """\
+en0: flags=8863<UP,BROADCAST,SMART,RUNNING,SIMPLEX,MULTICAST> mtu 1500
+	ether 02:42:ac:11:00:02
+	inet 10.0.0.1 netmask 0xffffff00 broadcast 10.0.0.255
+""",
+        (),
+        ("interface-missing",),
+    ),
+    "netstat, with UDP, users and inodes": Output(
+        "netstat -tulnpe",
+        """\
+Active Internet connections (only servers)
+Proto Recv-Q Send-Q Local Address           Foreign Address         State       User       Inode      PID/Program name
+tcp        0      0 0.0.0.0:29500           0.0.0.0:*               LISTEN      1000       123456     4711/python3
+udp        0      0 0.0.0.0:68              0.0.0.0:*                           0          23456      612/dhclient
+udp6       0      0 :::111                  :::*                                0          23457      -
+""",
+        (),
+        ("port-in-use",),
+    ),
+    "netstat of Windows": Output(
+        "netstat -ano",
+        """\
+
+Active Connections
+
+  Proto  Local Address          Foreign Address        State           PID
+  TCP    0.0.0.0:29500          0.0.0.0:0              LISTENING       4711
+  TCP    10.0.0.2:50112         10.0.0.1:29500         ESTABLISHED     4711
+  UDP    0.0.0.0:123            *:*                                    1040
+""",
+        (),
+        ("port-in-use",),
+    ),
     "lsof": Output(
         "lsof -iTCP -sTCP:LISTEN -n -P",
         """\
@@ -461,6 +497,22 @@ ib_core               491520  3 rdma_cm,ib_umad,ib_uverbs
         ("gpu-ecc-uncorrectable",),
         ("gpu-out-of-memory",),
         from_="|   0  NVIDIA",
+    ),
+    "nvidia-smi, memory that is the machine's": Output(
+        "nvidia-smi",
+        """\
++-----------------------------------------------------------------------------------------+
+| NVIDIA-SMI 580.95.05              Driver Version: 580.95.05      CUDA Version: 13.0     |
++-----------------------------------------+------------------------+----------------------+
+| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |
+| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |
+|                                         |                        |               MIG M. |
+|=========================================+========================+======================|
+|   0  NVIDIA GB10                    On  |   0000000F:01:00.0 Off |                  N/A |
+| N/A   38C    P8              4W /  N/A  | Not Supported          |      0%      Default |
+|                                         |                        |                  N/A |
++-----------------------------------------+------------------------+----------------------+
+""",
     ),
     "nvidia-smi, no driver": Output(
         "nvidia-smi",

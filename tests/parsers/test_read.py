@@ -54,6 +54,19 @@ def test_a_fault_has_lines_that_show_it_and_a_command_that_helps(name: str) -> N
     assert {cause for support in reading.supports for cause in support.causes} <= set(known_causes())
 
 
+def test_a_port_held_on_windows_is_ended_as_on_windows() -> None:
+    reading = read_tool(OUTPUTS["netstat of Windows"].text)
+    assert reading
+    assert reading.supports[0].remedy.startswith('`tasklist /fi "pid eq 4711"`')
+
+
+def test_a_row_of_tcp_without_its_state_is_cut() -> None:
+    output = OUTPUTS["netstat, with UDP, users and inodes"].text
+    reading = read_tool(output.replace("LISTEN", "      "))
+    assert reading
+    assert reading.unknown
+
+
 def test_every_tool_of_the_table_is_tried_here() -> None:
     tried = {reading.tool for output in OUTPUTS.values() if (reading := read_tool(typed(output)))}
     only_in_the_corpus = {
