@@ -298,6 +298,10 @@ def foreign_kind(text: str, file: str) -> str:
 def _yaml_kind(text: str, file: str) -> str:
     document = parse_document(text, file)
     shape = shape_of(document.data)
+    if isinstance(document.data, Mapping) and isinstance(document.data.get("plugin"), str):
+        message = "this tells a plugin of Ansible's where to ask for hosts, and an import asks nobody"
+        help = f"ansible-inventory -i {word(file)} --list --yaml | runbook inventory import -"
+        raise FilesWrong.of("import.program", message, span=document.key_span("plugin"), help=help)
     if shape == PLAYBOOK:
         message, help = "this is a playbook of runbook, and no inventory", f"run it: runbook run {file} -i INVENTORY"
         raise FilesWrong.of("import.ours", message, span=document.key_span("stages"), help=help)

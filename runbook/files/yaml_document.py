@@ -221,6 +221,9 @@ def mapping_problem(document: Document, what: str) -> Problem | None:
     """The problem of a document that is not a mapping; None when it is one. `what` is e.g. `an inventory`."""
     if isinstance(document.data, dict):
         return None
+    if document.text.startswith("$ANSIBLE_VAULT"):
+        help = "`ansible-vault view` shows what is in it; secrets come from the environment here, `{env: NAME}`"
+        return Problem("yaml.not-a-mapping", "this file is encrypted with Ansible Vault", document.span(), help)
     kind = "a list" if isinstance(document.data, list) else "a single value"
     message = f"{what} is a mapping of keys to values, and this file holds {kind}"
     return Problem("yaml.not-a-mapping", message, document.span(), "begin with `name: …` at the left margin")
@@ -323,6 +326,8 @@ class _TreeReader:
         if event.tag is not None and event.tag not in _OUR_TAGS:
             message = f"the tag `{event.tag.replace('tag:yaml.org,2002:', '!!')}` is not supported"
             help = "remove the tag: values have the type they are written as"
+            if event.tag == "!vault":
+                help = "nothing is decrypted here: a secret comes from the environment, `{env: NAME}`"
             self._tell(self._stop("yaml.tag", message, event, help).problem)
         if event.anchor is not None:
             self._numbers[event.anchor] = len(self._anchored)

@@ -276,6 +276,12 @@ def test_a_range_as_ansible_writes_it_is_told_as_that(address: str) -> None:
     assert problem.message == f"`{address}` has a range as Ansible writes it"
 
 
+def test_a_file_of_ansible_vault_is_told_as_that() -> None:
+    (problem,) = examine_inventory(parse_document("$ANSIBLE_VAULT;1.1;AES256\n36313233\n", "x.yml")).problems
+    assert problem.message == "this file is encrypted with Ansible Vault"
+    assert str(problem.span) == "x.yml:1:1"
+
+
 def test_a_rendezvous_address_is_checked_too() -> None:
     assert inventory_problems("rendezvous: {address: '10.0.0.1:29500'}\nnodes: {a: }") == ["inventory.bad-address"]
 

@@ -388,6 +388,7 @@ def test_the_kind_is_seen(text: str, file: str, kind: str) -> None:
         ("dear colleagues, the hosts are!\n", "import.unknown-kind"),
         ("#!/usr/bin/env python\nprint('{}')\n", "import.program"),
         ("$ANSIBLE_VAULT;1.1;AES256\n6162\n", "import.vault"),
+        ("plugin: amazon.aws.aws_ec2\nregions: [us-east-1]\n", "import.program"),
         ("name: ours\nnodes: {n1: {}}\n", "import.ours"),
         ("nodes: all\nstages: [{check: ping}]\n", "import.ours"),
         ("- hosts: all\n  tasks: []\n", "import.playbook"),
