@@ -25,13 +25,15 @@ def strip_brackets(address: str) -> str:
 
 
 def one_spelling(address: str) -> str:
-    """The same text for every way to write one address: `GPU1.lab.` is `gpu1.lab`, `fd00:0:0::1` is `fd00::1`."""
-    if ":" in address:
-        try:
-            return ipaddress.ip_address(address).compressed
-        except ValueError:
-            return address
-    return address.lower().rstrip(".")
+    """The same text for every way to write one address: `GPU1.lab.` is `gpu1.lab`, `fd00:0:0::1` is `fd00::1`, and
+    `::ffff:10.0.0.1` is `10.0.0.1`."""
+    if ":" not in address:
+        return address.lower().rstrip(".")
+    try:
+        ip = ipaddress.IPv6Address(address)
+    except ValueError:
+        return address
+    return str(ip.ipv4_mapped or ip)
 
 
 def address_fault(address: str) -> tuple[str, str | None] | None:

@@ -381,6 +381,14 @@ def test_the_kind_is_seen(text: str, file: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("one", "other"), [("fd00::1", "FD00:0::1"), ("10.0.0.1", "::ffff:10.0.0.1"), ("GPU1.lab.", "gpu1.lab")]
+)
+def test_one_machine_in_two_spellings(one: str, other: str) -> None:
+    found = nodes(f"[g]\na ansible_host={one}\nb ansible_host={other}\nc\n")
+    assert list(found) == ["a", "c"]
+
+
+@pytest.mark.parametrize(
     ("text", "id"),
     [
         ("n1:2222\nn2:2222\n", "import.unknown-kind"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from runbook.files.address import one_spelling
 from runbook.lint.rule_inputs import (
     InventoryFile,
     all_trusted,
@@ -51,7 +52,7 @@ def _machines(nodes: Sequence[Node]) -> Iterator[tuple[str, list[Node]]]:
     several: dict[str, list[Node]] = {}
     for node in nodes:
         local = node.connection == "local"
-        where = "connection: local" if local else node.address.lower()
+        where = "connection: local" if local else one_spelling(node.address)
         one = first.setdefault(where, node)
         if one is not node:
             several.setdefault(where, [one]).append(node)
