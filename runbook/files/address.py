@@ -10,6 +10,7 @@ from runbook.model.escaped_text import visible
 
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 _ENDPOINT = re.compile(r"\A(?:\[[^\[\]]*\]|[^:\[\]]*):[0-9]*")
+QUOTES = "\u201c\u201d\u201e\u2018\u2019\u201a"  # what word processors put for " and '
 _NUMBERS = re.compile(r"(?:0[xX][0-9A-Fa-f]*|[0-9]*)(?:\.(?:0[xX][0-9A-Fa-f]*|[0-9]*))*")  # never looked up as a name
 _OWN_NAMES = frozenset(
     (
@@ -69,8 +70,10 @@ def address_fault(address: str) -> tuple[str, str | None] | None:
     odd = next((char for char in address if not re.match(r"[A-Za-z0-9_.-]", char)), None)
     if odd is None:
         return f"`{address}` is not a host name", "a host name ends in a letter or a digit"
-    ascii_form = "write the name in its ASCII form (xn--…)" if ord(odd) > 127 else None
-    return f"`{visible(address)}` holds `{visible(odd)}`, which no address has", ascii_form
+    help = "write the name in its ASCII form (xn--…)" if ord(odd) > 127 else None
+    if odd in QUOTES:
+        help = "YAML's own quotes are \" and '"
+    return f"`{visible(address)}` holds `{visible(odd)}`, which no address has", help
 
 
 def _nobody(address: str) -> tuple[str, str | None] | None:
