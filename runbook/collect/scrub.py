@@ -18,7 +18,7 @@ from runbook.collect.known_names import Place
 from runbook.collect.machine_pseudonyms import Machines
 from runbook.collect.people_pseudonyms import PeopleNames
 from runbook.files.schema import schema
-from runbook.files.yaml_document import Document, line_starts, parse_document
+from runbook.files.yaml_document import Document, line_starts, parse_document, scalars
 from runbook.model.decoded_text import views
 from runbook.model.redact import Forms, joined
 from runbook.model.secrets import (
@@ -328,12 +328,9 @@ def _words_of_schemas() -> frozenset[str]:
 def _secret_values(document: Document) -> Iterator[Place]:
     """The values under names that say they are secret, whatever their style: plain, quoted, or a block of lines."""
     starts = line_starts(document.text)
-    for keys in document.spans:
+    for keys, value in scalars(document.data):
         name = next((key for key in reversed(keys) if isinstance(key, str)), "")
-        value: object = document.data
-        for key in keys:
-            value = value[key]  # type: ignore[index]
-        if value is None or isinstance(value, (dict, list, bool)) or not is_secret(name, str(value)):
+        if value is None or isinstance(value, bool) or not is_secret(name, str(value)):
             continue
         extent = document.extent(*keys)
         if extent:

@@ -217,6 +217,19 @@ def parse_document(text: str, file: str) -> Document:
     )
 
 
+def scalars(data: object, keys: Keys = ()) -> Iterator[tuple[Keys, object]]:
+    """Every value in what stands at `keys` that is neither a mapping nor a list, in the order of the file."""
+    todo: list[tuple[Keys, object]] = [(keys, data)]
+    while todo:
+        keys, value = todo.pop()
+        if isinstance(value, dict):
+            todo.extend([((*keys, key), inner) for key, inner in value.items()][::-1])
+        elif isinstance(value, list):
+            todo.extend([((*keys, index), inner) for index, inner in enumerate(value)][::-1])
+        else:
+            yield keys, value
+
+
 def mapping_problem(document: Document, what: str) -> Problem | None:
     """The problem of a document that is not a mapping; None when it is one. `what` is e.g. `an inventory`."""
     if isinstance(document.data, dict):

@@ -6,8 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from runbook.files.yaml_document import Document, Keys, line_starts
-from runbook.lint.rule_inputs import scalars
+from runbook.files.yaml_document import Document, Keys, line_starts, scalars
 from runbook.model.errors import Problem, Span
 from runbook.model.secrets import (
     AUTHORIZATION,
@@ -59,7 +58,7 @@ def named_secrets(document: Document) -> Iterator[Problem]:
     """Under keys that say so: `env: {WANDB_API_KEY: …}`, `vars: {db_password: …}`."""
     if not may_name_secrets(document.text):
         return
-    for keys, value in scalars(document):
+    for keys, value in scalars(document.data):
         name = next((key for key in reversed(keys) if isinstance(key, str)), "")
         if names_secret(name) is None or value is None or isinstance(value, bool):
             continue
@@ -99,7 +98,7 @@ def _commands(document: Document) -> Iterator[tuple[Keys, object]]:
             launch = stage.get("launch")
             yield ("stages", index, "launch", "command"), launch.get("command") if isinstance(launch, dict) else None
     if "activate" in document.text and may_name_secrets(document.text):
-        yield from ((keys, value) for keys, value in scalars(document) if keys and keys[-1] == "activate")
+        yield from ((keys, value) for keys, value in scalars(document.data) if keys and keys[-1] == "activate")
 
 
 def _in_words(words: list[str]) -> Iterator[tuple[str, int]]:
@@ -173,7 +172,7 @@ def host_keys_off(document: Document) -> Iterator[Problem]:
     text = document.text.lower()
     if not any(name.lower() in text for name in _NAMES):
         return
-    for keys, value in scalars(document):
+    for keys, value in scalars(document.data):
         setting = f"{keys[-1]}={value}" if keys and isinstance(keys[-1], str) else str(value)
         if _OFF.search(setting):
             message = "this accepts any host key: an attacker in between gets the login"

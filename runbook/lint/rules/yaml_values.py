@@ -11,8 +11,7 @@ from typing import Any
 import yaml
 
 from runbook.files.address import QUOTES
-from runbook.files.yaml_document import Document
-from runbook.lint.rule_inputs import scalars
+from runbook.files.yaml_document import Document, scalars
 from runbook.model.errors import Problem, Span
 
 _SUSPECT = re.compile(
@@ -38,7 +37,7 @@ def yaml_surprises(document: Document) -> Iterator[Problem]:
 
 def odd_quotes(document: Document) -> Iterator[Problem]:
     lines = document.lines
-    for keys, value in scalars(document):
+    for keys, value in scalars(document.data):
         if isinstance(value, str) and value[:1] and value[0] in QUOTES and value[-1] in QUOTES:
             span = document.span(*keys)
             if span is not None and _is_plain(value, span, lines):
@@ -56,7 +55,7 @@ def unused_anchors(document: Document) -> Iterator[Problem]:
 
 def _suspects(document: Document) -> Iterator[tuple[str, Span | None, bool]]:
     """Values and keys, and which it is: a key is always text."""
-    for keys, value in scalars(document):
+    for keys, value in scalars(document.data):
         if isinstance(value, str) and _SUSPECT.fullmatch(value):
             yield value, document.span(*keys), False
     for keys in document.key_spans:
