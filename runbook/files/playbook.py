@@ -21,8 +21,8 @@ from runbook.model.playbook import Expect, Place, Playbook, Stage
 
 T = TypeVar("T")
 GRACE_S = 30.0
-RENDEZVOUS_S = 120.0
 """From TERM to KILL, unless a launch gives another grace."""
+RENDEZVOUS_S = 120.0
 MAX_STAGES = 1000
 WHEN_BAD = frozenset({"when_bad", "min_nodes"})
 
