@@ -26,7 +26,8 @@ _V4_DASHED = re.compile(r"(?<![A-Za-z0-9-])ip-((?:[0-9]{1,3}-){3}[0-9]{1,3})(?![
 _V6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,8}(?:(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9A-Fa-f]{0,4})(?![\w:])")
 _MAC = re.compile(r"(?<![\w:-])(?:[0-9A-Fa-f]{2}([:-]))(?:[0-9A-Fa-f]{2}\1){4,18}[0-9A-Fa-f]{2}(?![\w:-])")
 _GUID = re.compile(r"(?:GUID|guid):?\s+((?:0x)?[0-9A-Fa-f]{16}|[0-9A-Fa-f]{4}(?::[0-9A-Fa-f]{4}){3})(?![\w:])")
-_RANGE = re.compile(r"[A-Za-z0-9_.-]{0,64}(?:\[[0-9,\- ]{1,64}\][A-Za-z0-9_.-]{0,64}){1,4}")
+_RANGE = re.compile(r"[A-Za-z0-9_.-]{0,64}(?:\[[0-9a-z,\- ]{1,64}\](?:[A-Za-z0-9_.-]{0,64}[A-Za-z0-9_-])?){1,4}")
+_LETTERS = re.compile(r"(?<=[-_.])\[([a-z](?:-[a-z])?(?:,[a-z](?:-[a-z])?)*)\]\Z")
 _VERSION_BEFORE = re.compile(
     r"(?:==|version[\s:=\"']*|[-_]cu[0-9]+[\s=]*|\bv|cudnn[\s:=]*|firmware[\s:=\w-]*|fw_ver[\s:=]*)\Z", re.IGNORECASE
 )
@@ -92,6 +93,8 @@ class Machines:
             self._learn(match[1].replace("-", "."))
         for match in _V4_RANGE.finditer(text):
             self._learn(match[1] + "0")
+        for match in _RANGE.finditer(text) if "[" in text else ():
+            self._of_range(match[0])
         for match in re.finditer(r"^(?:search|domain)\s+(.+)$", text, re.MULTILINE):
             for domain in match[1].split():
                 if re.fullmatch(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+\.?", domain):
@@ -196,14 +199,19 @@ class Machines:
         return self._macs.setdefault(of.lower(), len(self._macs) + 1)
 
     def _of_range(self, text: str) -> str | None:
-        """`gn[01-04]` as the names of its hosts, in brackets if they follow one another."""
+        """`gn[01-04]` as the names of its hosts, in brackets if they follow one another. Of a range with a known host
+        all are hosts."""
         try:
-            names = [name.lower() for name in expand(text)]
+            names = [name.split(".")[0] for name in _each(text.lower())]
         except ValueError:
             return None
-        if len(names) > 10_000 or any(name.split(".")[0] not in self._names for name in names):
+        if len(names) > 10_000 or self._names.keys().isdisjoint(names):
             return None
-        numbers = [int(self._names[name.split(".")[0]].removeprefix("host")) for name in names]
+        for name in names:
+            self.add_name(name)
+        if not self._names.keys() >= set(names):
+            return None
+        numbers = [int(self._names[name].removeprefix("host")) for name in names]
         if numbers == list(range(numbers[0], numbers[0] + len(numbers))) and len(numbers) > 1:
             return f"host[{numbers[0]}-{numbers[-1]}]"
         return ":".join(f"host{number}" for number in numbers)
@@ -211,6 +219,16 @@ class Machines:
     @property
     def names(self) -> list[str]:
         return [*self._names, *self._domains]
+
+
+def _each(text: str) -> list[str]:
+    """The names of `gn[01-04]`, and of `node-[a-c]`, as findings and events write it. Raises ValueError."""
+    letters = _LETTERS.search(text)
+    if letters is None:
+        return expand(text)
+    spans = [(part[0], part[-1]) for part in letters[1].split(",")]
+    ends = [chr(code) for first, last in spans for code in range(ord(first), ord(last) + 1)]
+    return [name + end for name in expand(text[: letters.start()]) for end in ends]
 
 
 def _is_version(text: str, at: int) -> bool:

@@ -101,6 +101,17 @@ def test_a_name_beyond_ascii_is_found_right_behind_another_word() -> None:
     assert text == "host1 çhost1 host2host1 连接host3失败 节点12"
 
 
+def test_ranges_with_letters_and_with_hosts_that_nobody_named() -> None:
+    texts = hidden(
+        "2 nodes (acme-[a-b]): on acme-[a,c].",
+        "acme[1-4] [error] x[0-9] gpu[0-7] [rank-a]",
+        names=("acme-a", "acme-b", "acme2"),
+    )
+    assert texts[0] == "2 nodes (host[1-2]): on host1:host4."
+    assert texts[1] == "host5:host3:host6:host7 [error] x[0-9] gpu[0-7] [rank-a]"
+    assert hidden("gn3 alone", "gn[1-4]", names=("gn1",)) == ["host3 alone", "host[1-4]"]
+
+
 def test_hardware_and_ipv6() -> None:
     first, second = hidden(
         "link/ether 02:42:ac:11:00:02 inet6 fe80::42:acff:fe11:2/64 fd12:3456:789a:1::5/64 2a00:1450::1",
