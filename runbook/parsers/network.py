@@ -170,8 +170,8 @@ def sysctl(text: str) -> Reading | None:
 
 
 SS = re.compile(
-    r"\A(?:(?P<net>tcp|udp|u_str)\s+)?(?P<state>[A-Z-]+)\s+\d+\s+\d+\s+(?P<address>\S+?):(?P<port>\d+"
-    r"|\S+)\s+(?P<peer>\S+?):(?P<peer_port>\*|\w+)(?:\s+(?P<rest>\S.*))?\s*\Z"
+    r"\A(?:(?P<net>tcp|udp|u_str)\s+)?(?P<state>[A-Z-]+)\s+\d+\s+\d+\s+(?P<address>\S+):(?P<port>[^\s:]+)\s+"
+    r"(?P<peer>\S+):(?P<peer_port>\*|\w+)(?:\s+(?P<rest>\S.*))?\s*\Z"
 )
 SS_PROCESS = re.compile(r'\("(?P<program>[^"]*)",pid=(?P<pid>\d+)')
 NETSTAT = re.compile(  # only UDP has no state; -e adds a user and an inode

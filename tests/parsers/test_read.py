@@ -54,6 +54,17 @@ def test_a_fault_has_lines_that_show_it_and_a_command_that_helps(name: str) -> N
     assert {cause for support in reading.supports for cause in support.causes} <= set(known_causes())
 
 
+@pytest.mark.parametrize(
+    ("local", "address"),
+    [("[::]:29500", "::"), (":::29500", "::"), ("*:29500", "*"), ("127.0.0.53%lo:29500", "127.0.0.53%lo")],
+)
+def test_whatever_the_address_a_port_is_read(local: str, address: str) -> None:
+    reading = read_tool(f'LISTEN 0 128 {local} [::]:* users:(("python3",pid=4711,fd=18))\n')
+    assert reading
+    (held,) = reading.supports
+    assert (held.about, held.says) == ("29500", f"port 29500 on {address} is held by python3 (pid 4711)")
+
+
 def test_a_port_held_on_windows_is_ended_as_on_windows() -> None:
     reading = read_tool(OUTPUTS["netstat of Windows"].text)
     assert reading
