@@ -383,6 +383,16 @@ Swap:              0           0           0
         (),
         ("rank-killed",),
     ),
+    "free of procps 3.2": Output(
+        "free -m",
+        """\
+             total       used       free     shared    buffers     cached
+Mem:          7982       7800        182          0        300       5000
+-/+ buffers/cache:       2500       5482
+Swap:            0          0          0
+""",
+        unknown=True,
+    ),
     "ip address": Output(
         "ip addr",
         """\

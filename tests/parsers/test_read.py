@@ -65,6 +65,12 @@ def test_whatever_the_address_a_port_is_read(local: str, address: str) -> None:
     assert (held.about, held.says) == ("29500", f"port 29500 on {address} is held by python3 (pid 4711)")
 
 
+def test_what_fills_the_root_is_looked_for_in_it() -> None:
+    reading = read_tool(OUTPUTS["df, full"].text)
+    assert reading
+    assert reading.faults[-1].remedy.startswith("sudo du -xsh /* | sort")
+
+
 def test_a_port_held_on_windows_is_ended_as_on_windows() -> None:
     reading = read_tool(OUTPUTS["netstat of Windows"].text)
     assert reading
