@@ -486,11 +486,13 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
     if "end of stream" in said and context is not None:
         mark = context  # where the quote was opened; the end of the file would not help
     line = min(mark.line, len(lines) - 1)
-    for number in (line, line - 1):
-        indent = re.match(r"[ \t]*", lines[number]) if number >= 0 else None
-        if indent and "\t" in indent.group():
-            span = Span(file, number + 1, indent.group().index("\t") + 1)
-            return Problem("yaml.tab", "a tab indents this line", span, "YAML is indented with spaces only")
+    indent = len(lines[line]) - len(lines[line].lstrip(" \t"))
+    tab = lines[line].find("\t", 0, indent)
+    if tab < 0 and lines[line][mark.column : mark.column + 1] == "\t":  # behind a `-`
+        tab = mark.column
+    if tab >= 0:
+        span = Span(file, line + 1, tab + 1)
+        return Problem("yaml.tab", "a tab indents this line", span, "YAML is indented with spaces only")
     help = next((help for needle, help in _SYNTAX_HELP if needle in said), None)
     if "find expected ':'" in said and context is not None:
         line, mark = context.line, context  # where the key began that has no colon, not where the search for it ended
