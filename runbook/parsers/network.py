@@ -10,6 +10,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 
+from runbook.files.address import is_ip, is_loopback
 from runbook.model.command_quoting import word
 from runbook.parsers.tool_reading import CUT, Reading, Support, numbered
 
@@ -128,27 +129,15 @@ def lookup(text: str) -> Reading | None:
         if address in told:
             continue
         told.append(address)
-        ours = name.startswith(("localhost", "ip6-")) or any(map(_is_address, words[:1]))
-        if name and not ours and _loopback(address):
+        ours = name.startswith(("localhost", "ip6-")) or any(map(is_ip, words[:1]))
+        if name and not ours and is_loopback(address):
             says = f"{name} means {address} here, which no other machine can reach"
             reading.proves("name-resolves-to-loopback", says, (at,), "medium", way="hosts", name=name)
             reading.supports.append(Support(ON_NAMES, says, (at,), reading.faults[-1].remedy))
     read = len(answers) == len(lines) and "" not in names
-    if not read or not all(_is_address(answer["address"]) for _, answer in answers):
+    if not read or not all(is_ip(answer["address"]) for _, answer in answers):
         reading.unknown = CUT
     return reading
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return False
-    return True
-
-
-def _loopback(text: str) -> bool:
-    return _is_address(text) and ipaddress.ip_address(text.partition("%")[0]).is_loopback
 
 
 SYSCTL = re.compile(r"\A(?P<key>[a-z][\w.-]*\.[\w-]+) ?= ?(?P<value>.*)\Z")
