@@ -109,7 +109,8 @@ def _judge(gpus: Sequence[TableRow], processes: Sequence[tuple[int, re.Match[str
         numbers, lines = _numbers(alone)
         says = f"GPU {numbers} is in compute mode Exclusive Process: a second process is turned away"
         found.explains("gpu-busy", says, lines[:4], also=("duplicate-gpu",), way="prohibited", indices=word(numbers))
-    if held := [(at, one) for at, one in processes if "C" in one["kind"]]:
+    # On a desktop of Windows every program computes, and none says how much memory it has.
+    if held := [(at, one) for at, one in processes if "C" in one["kind"] and one["mib"] != "N/A"]:
         says = "; ".join(
             f"GPU {one['gpu']}: {one['program']} (pid {one['pid']}) holds {one['mib']}" for _, one in held[:4]
         )

@@ -524,6 +524,30 @@ ib_core               491520  3 rdma_cm,ib_umad,ib_uverbs
 +-----------------------------------------+------------------------+----------------------+
 """,
     ),
+    "nvidia-smi of Windows": Output(
+        "nvidia-smi",
+        """\
++-----------------------------------------------------------------------------------------+
+| NVIDIA-SMI 566.14                 Driver Version: 566.14         CUDA Version: 12.7     |
+|-----------------------------------------+------------------------+----------------------+
+| GPU  Name                  Driver-Model | Bus-Id          Disp.A | Volatile Uncorr. ECC |
+| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |
+|                                         |                        |               MIG M. |
+|=========================================+========================+======================|
+|   0  NVIDIA GeForce RTX 4090      WDDM  |   00000000:01:00.0  On |                  Off |
+|  0%   44C    P8             18W /  450W |    1593MiB /  24564MiB |      4%      Default |
+|                                         |                        |                  N/A |
++-----------------------------------------+------------------------+----------------------+
+
++-----------------------------------------------------------------------------------------+
+| Processes:                                                                              |
+|  GPU   GI   CI        PID   Type   Process name                              GPU Memory |
+|        ID   ID                                                               Usage      |
+|=========================================================================================|
+|    0   N/A  N/A      1234    C+G   ...5n1h2txyewy\\ShellExperienceHost.exe    N/A       |
++-----------------------------------------------------------------------------------------+
+""",
+    ),
     "nvidia-smi, no driver": Output(
         "nvidia-smi",
         "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed and running.\n",
