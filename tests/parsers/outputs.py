@@ -129,6 +129,24 @@ CA 'mlx5_1'
         ("ib-port-not-active",),
         from_="CA 'mlx5_1'",
     ),
+    "ibstat of one port": Output(
+        "ibstat mlx5_1 1",
+        """\
+CA: 'mlx5_1'
+Port 1:
+State: Down
+Physical state: Polling
+Rate: 10
+Base lid: 65535
+LMC: 0
+SM lid: 0
+Capability mask: 0xa659e848
+Port GUID: 0x0002c90300a1b2c3
+Link layer: InfiniBand
+""",
+        ("ib-port-not-active",),
+        from_="CA: 'mlx5_1'",
+    ),
     "ibstatus, no subnet manager": Output(
         "ibstatus",
         """\

@@ -77,6 +77,13 @@ def test_a_port_held_on_windows_is_ended_as_on_windows() -> None:
     assert reading.supports[0].remedy.startswith('`tasklist /fi "pid eq 4711"`')
 
 
+def test_a_port_alone_has_the_name_of_its_adapter() -> None:
+    reading = read_tool(OUTPUTS["ibstat of one port"].text)
+    assert reading
+    assert not reading.unknown
+    assert reading.faults[0].says.startswith("mlx5_1:1 is Down")
+
+
 def test_a_row_of_tcp_without_its_state_is_cut() -> None:
     output = OUTPUTS["netstat, with UDP, users and inodes"].text
     reading = read_tool(output.replace("LISTEN", "      "))
