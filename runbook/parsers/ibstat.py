@@ -229,7 +229,7 @@ def _lines(down: Sequence[PortBlock]) -> tuple[int, ...]:
 
 
 LINE = (
-    r"\s*(?:CA:? '|CA type:|Number of ports:|Firmware version:|Hardware version:|Node GUID:|System image GUID:|Port \d+:"
-    r"|State:|Physical state:|Rate:|Base lid:|LMC:|SM lid:|Capability mask:|Port GUID:|Link layer:|Infiniband device '"
-    r"|default gid:|base lid:|sm lid:|state:|phys state:|rate:|link_layer:|ibpanic:)"
+    r"\s*(?:CA:? '|CA type:|Number of ports:|Firmware version:|Hardware version:|Node GUID:|System image GUID:"
+    r"|Port \d+:|State:|Physical state:|Rate:|Base lid:|LMC:|SM lid:|Capability mask:|Port GUID:|Link layer:"
+    r"|Infiniband device '|default gid:|base lid:|sm lid:|state:|phys state:|rate:|link_layer:|ibpanic:)"
 )

@@ -231,6 +231,8 @@ rtt min/avg/max/mdev = 0.040/0.040/0.040/0.000 ms
         ("packet-loss",),
         from_="PING",
     ),
+    "ping, no way at all": Output("ping -c1 10.9.0.2", "ping: connect: Network is unreachable\n", ("no-route",)),
+    "ping of old iputils, no such name": Output("ping node-b", "ping: unknown host node-b\n", ("name-unresolvable",)),
     "ping of Windows, unreachable though received": Output(
         "C:\\> ping 10.0.0.9",
         """\

@@ -11,7 +11,10 @@ from runbook.parsers.tool_reading import Reading
 
 from .outputs import OUTPUTS, Output
 
-NEEDS_ITS_COMMAND = ("ulimit -l", "ip route get, none", "getent, Debian's loopback", "in German")
+NEEDS_ITS_COMMAND = (
+    *("ulimit -l", "ip route get, none", "getent, Debian's loopback", "in German"),
+    *("ping, no way at all", "no such name"),
+)
 
 
 def typed(output: Output) -> str:
@@ -82,6 +85,16 @@ def test_a_port_alone_has_the_name_of_its_adapter() -> None:
     assert reading
     assert not reading.unknown
     assert reading.faults[0].says.startswith("mlx5_1:1 is Down")
+
+
+def test_a_ping_that_names_nobody_gives_no_command_with_a_sentence_in_it() -> None:
+    reading = read_tool(typed(OUTPUTS["ping, no way at all"]))
+    assert reading
+    assert reading.faults[0].remedy == "ip route get PEER; ip route"
+    end = "--- 10.9.0.2 ping statistics ---\n2 packets transmitted, 0 received, 100% packet loss, time 1ms\n"
+    reading = read_tool(f"$ ping 10.9.0.2\n{end}")
+    assert reading
+    assert reading.faults[0].says.startswith("10.9.0.2 answered none")
 
 
 def test_a_row_of_tcp_without_its_state_is_cut() -> None:
