@@ -70,10 +70,10 @@ def address_fault(address: str) -> tuple[str, str | None] | None:
     odd = next((char for char in address if not re.match(r"[A-Za-z0-9_.-]", char)), None)
     if odd is None:
         return f"`{address}` is not a host name", "a host name ends in a letter or a digit"
-    help = "write the name in its ASCII form (xn--…)" if ord(odd) > 127 else None
+    message = f"`{visible(address)}` holds `{visible(odd)}`, which no address has"
     if odd in QUOTES:
-        help = "YAML's own quotes are \" and '"
-    return f"`{visible(address)}` holds `{visible(odd)}`, which no address has", help
+        return message, "YAML's own quotes are \" and '"
+    return message, "write the name in its ASCII form (xn--…)" if ord(odd) > 127 else None
 
 
 def _nobody(address: str) -> tuple[str, str | None] | None:
