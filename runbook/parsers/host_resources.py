@@ -52,7 +52,7 @@ def disks(text: str) -> Reading | None:
             way = "many-files" if inodes else "what-takes-it"
             sure: Confidence = "high" if WORKED_IN.match(mount) else "medium"
             says = f"{mount} has no {what} left {used} used)"
-            found.proves("disk-full", says, (at,), sure, way=way, mount="" if mount == "/" else word(mount))
+            found.proves("disk-full", says, (at,), sure, way=way, mount=word(mount.rstrip("/") + "/"))
     if not mounts:
         found.unknown = CUT
     return found

@@ -111,7 +111,7 @@ def _read_one(text: str) -> Reading | None:
     elif loss >= LOSS and received < sent:
         says = f"{target} answers {received} of {sent} echoes: {loss:g} % are lost"
         sure: Confidence = "high" if sent >= 10 and loss >= 5 else "medium"
-        found.proves("packet-loss", says, lines, sure, way="here", target=_typed(target))
+        found.proves("packet-loss", says, lines, sure, way="here", target=word(_typed(target)))
     return found
 
 
@@ -126,14 +126,14 @@ def _silent(target: str, sent: int, reason: str, lines: Sequence[int], found: Re
     cause = cause_of_reason(reason)
     if cause == "firewall-reject":
         says = f"{target} refuses ICMP: {reason}"
-        found.proves("firewall-reject", says, lines, "medium", way="which-rule", target=_typed(target))
+        found.proves("firewall-reject", says, lines, "medium", way="which-rule", target=word(_typed(target)))
         return
     says = f"{target} answered none of {sent} echoes: {reason or 'no echo came back'}"
     sure: Confidence = "high" if reason else "medium"
     if cause == "no-route":
-        found.proves("no-route", says, lines, sure, way="to-target", target=_typed(target))
+        found.proves("no-route", says, lines, sure, way="to-target", target=word(_typed(target)))
     else:
-        found.proves("host-unreachable", says, lines, sure, way="to-target", target=_typed(target))
+        found.proves("host-unreachable", says, lines, sure, way="to-target", target=word(_typed(target)))
 
 
 def _refusal(text: str, refused: re.Match[str], target: str, found: Reading) -> None:
@@ -150,11 +150,11 @@ def _refusal(text: str, refused: re.Match[str], target: str, found: Reading) -> 
         found.proves("firewall-drop", says, at, "medium", way="output")
     else:
         says = f"the kernel has no route to {target}: {why}"
-        found.proves("no-route", says, at, way="to-target", target=_typed(target))
+        found.proves("no-route", says, at, way="to-target", target=word(_typed(target)))
 
 
 def _typed(target: str) -> str:
-    return "PEER" if target == NAMELESS else word(target)
+    return "PEER" if target == NAMELESS else target
 
 
 def _line(text: str, at: int) -> int:
