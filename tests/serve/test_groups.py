@@ -244,6 +244,46 @@ def test_a_secret_cannot_be_moved_to_where_it_is_shown(workspace: Workspace) -> 
         actions.propose(workspace, look.file, {"text": stolen})
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        f"env: {{MY_API_KEY: {SECRET}}}  # noqa: secret.value",
+        f"env: {{MY_API_KEY: {SECRET}, OTHER_TOKEN: 7ab3c45d9e021f68}}",
+        f"env: {{OTHER_TOKEN: 7ab3c45d9e021f68, MY_API_KEY: {SECRET}}}",
+        f"env: {{MY_API_KEY: {SECRET}}}\nnetwork: {{ports: 1-2",  # no YAML
+        "env:\n" + "".join(f"  NUMBER_{number}_TOKEN: 7ab3c45d9e02{number:04d}\n" for number in range(600))
+        + f"  MY_API_KEY: {SECRET}",
+    ],
+    ids=["silenced", "first of two in a line", "second of two in a line", "broken YAML", "one of very many"],
+)  # fmt: skip
+def test_a_secret_is_hidden_whether_lint_tells_of_it_or_not(workspace: Workspace, lines: str) -> None:
+    (workspace.groups.folder / "pool.yml").write_text(f"{POOL}{lines}\n")
+    look = workspace.view("pool")
+    assert SECRET not in repr((look.linted.told, look.linted.shown, look.meaning))
+    assert not look.linted.closed
+    assert "7ab3c45d9e02" not in look.linted.shown
+    proposed = actions.propose(workspace, look.file, {"text": look.linted.shown.replace("gn7", "gn8")})
+    assert proposed.text == look.file.text.replace("gn7", "gn8")
+
+
+def test_what_cannot_be_hidden_closes_the_text(workspace: Workspace) -> None:
+    of_two_lines = f'defaults: {{activate: "source env\n    && export MY_API_KEY={SECRET}"}}'
+    block = f"defaults:\n  activate: |\n    export MY_API_KEY={SECRET}"
+    for lines in (of_two_lines, block):
+        text = POOL.replace("defaults: {connection: ssh, ssh: {user: train}}", lines)
+        (workspace.groups.folder / "pool.yml").write_text(text)
+        look = workspace.view("pool")
+        assert SECRET not in repr((look.linted, look.meaning)), lines
+
+
+def test_a_secret_on_the_command_line_is_hidden_in_json_as_well(workspace: Workspace) -> None:
+    command = f"launch: {{command: [python, train.py, --api-key, {SECRET}]}}\n"
+    (workspace.groups.folder / "pool.yml").write_text(POOL + command)
+    look = workspace.view("pool")
+    assert look.meaning.command == ("python", "train.py", "--api-key", "***")
+    assert SECRET not in repr((look.linted.shown, look.meaning))
+
+
 # As a server answers.
 
 
