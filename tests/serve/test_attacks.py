@@ -307,6 +307,26 @@ def test_a_session_holds_for_no_other_origin_and_a_token_must_be_whole(tmp_path:
     attack(tmp_path, tried)
 
 
+def test_a_token_does_not_change_its_persons_password(tmp_path: Path) -> None:
+    """Else one that allows to look would let its holder log in with all that the person may."""
+
+    async def tried() -> None:
+        async with world_of(tmp_path) as world:
+            people = world.app.state.people
+            _, little = people.make_token("admin", "viewer", "to look")
+            form = ("content-type", "application/x-www-form-urlencoded")
+            for secret in (little, world.tokens["admin"]):
+                headers = [("host", HOST), ("authorization", f"Bearer {secret}"), form]
+                assert (await world.ask("GET", "/api/v1/me", headers[:2])).status == 200
+                assert (await world.ask("POST", "/account/password", headers, b"password=0123456789")).status == 403
+            assert people.by_password("admin", "0123456789") is None
+            mine = [*world.as_page("admin"), form]
+            assert (await world.ask("POST", "/account/password", mine, b"password=0123456789")).status == 303
+            assert people.by_password("admin", "0123456789") is not None
+
+    asyncio.run(tried())
+
+
 def test_a_browser_does_not_speak_as_an_agent_and_an_agents_secret_opens_no_page(tmp_path: Path) -> None:
     async def tried(attacked: Attacked) -> None:
         for page, method in attacked.cases():

@@ -126,8 +126,11 @@ async def account(request: Request) -> Response:
 
 
 async def new_password(request: Request) -> Response:
-    """Ends every session of this person, this one too: a stolen session is closed."""
+    """Ends every session of this person, this one too: a stolen session is closed. Not with a token, which may allow
+    less than its person: a password allows everything."""
     form, person = request.state.form, request.state.person
+    if not person.session:
+        raise RequestRefused(403, "a password is changed by logging in, not with a token")
     await asyncio.to_thread(_people(request).change, person.name, password=str(form.get("password", "")))
     return RedirectResponse("/login", 303)
 
