@@ -103,7 +103,8 @@ class OuterGuard:
             await _answer(refusal, scope, receive, guarded_send)
             return
         state = scope.setdefault("state", {})
-        state.update(origin=self._hosts[host_of(scope) or ""], person=None, csrf="", kind="page")
+        seen = scope["app"].state.changed.now
+        state.update(origin=self._hosts[host_of(scope) or ""], person=None, csrf="", kind="page", seen=seen)
         try:
             await self._app(scope, receive, guarded_send)
         except Exception:

@@ -78,7 +78,8 @@ def static_files() -> dict[str, tuple[bytes, str, str]]:
 
 async def html(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """A page, made in a thread: one of a thousand nodes takes a while. Templates are given `person`, `csrf` (for
-    `<input name="csrf">` of every form) and `nav` beside `values`. `address` is where a page that answers a form is
+    `<input name="csrf">` of every form) and `nav` beside `values`. `seen` is the last change
+    before anything of the page was read. `address` is where a page that answers a form is
     found afterwards."""
     return await run_in_threadpool(_html, request, template, status, values)
 
@@ -89,6 +90,7 @@ def _html(request: Request, template: str, status: int, values: Mapping[str, Any
         "csrf": request.state.csrf,
         "nav": request.app.state.nav(request.state.person),
         "here": request.url.path,
+        "seen": request.state.seen,
         "address": "",
         **values,
     }

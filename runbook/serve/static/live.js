@@ -12,12 +12,8 @@
 (() => {
   const WAIT_MS = 250;
   const AGAIN_MS = 10000;
+  const REST = 3;  // times as long as the last fetch took is waited before the next: a server makes large pages for many
   const parse = (text) => new DOMParser().parseFromString(text, "text/html");
-
-  const debounced = (action) => {
-    let timer = 0;
-    return () => { clearTimeout(timer); timer = setTimeout(action, WAIT_MS); };
-  };
 
   // Live parts.
   const parts = () => [...document.querySelectorAll("[data-live][id]")];
@@ -34,24 +30,30 @@
     const focus = old.contains(document.activeElement) ? document.activeElement.id : "";
     const scrolled = [...old.querySelectorAll("[id]")].filter((one) => one.scrollTop || one.scrollLeft)
       .map((one) => [one.id, one.scrollTop, one.scrollLeft]);
-    const ticked = new Set([...old.querySelectorAll("input[type=checkbox]:checked[id]")].map((one) => one.id));
+    const ticked = new Set([...old.querySelectorAll("input:checked[id]")].map((one) => one.id));
     for (const one of fresh.querySelectorAll("details[id]")) one.open = open.has(one.id) || one.open;
     for (const one of fresh.querySelectorAll("input[type=checkbox][id]")) one.checked = ticked.has(one.id);
+    for (const one of fresh.querySelectorAll("input[type=radio][id]")) if (ticked.has(one.id)) one.checked = true;
     old.replaceWith(fresh);
     for (const [id, top, left] of scrolled) document.getElementById(id)?.scrollTo(left, top);
     if (focus) document.getElementById(focus)?.focus({ preventScroll: true });
     document.dispatchEvent(new Event("refreshed"));
   };
 
-  let fetching = false;
+  let seen = document.documentElement.dataset.seen;  // the last change that what is shown knows of
+  let timer = 0, fetching = false, again = false, pause = WAIT_MS;
+  const refreshSoon = () => { timer ||= setTimeout(refresh, pause); };  // however often things change
   const refresh = async () => {
-    if (fetching || document.hidden || !stale.size) return;
+    clearTimeout(timer);
+    timer = 0;
+    if (document.hidden || !stale.size) return;
+    if (fetching) { again = true; return; }
     fetching = true;
-    const topics = new Set(stale);
+    const topics = new Set(stale), began = performance.now();
     stale.clear();
     try {
-      const answer = await fetch(document.documentElement.dataset.address || location.href, { headers: { "X-Live": "1" }, redirect: "error" });
-      if (!answer.ok) return;
+      const answer = await fetch(document.documentElement.dataset.address || location.href, { redirect: "error" });
+      if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
       const page = parse(await answer.text());
       for (const part of parts()) {
         if (!topics.has("*") && !topicsOf(part).some((topic) => topics.has(topic))) continue;
@@ -59,40 +61,49 @@
         if (typedIn(part)) for (const topic of topicsOf(part)) stale.add(topic);
         else if (fresh) put(part, fresh);
       }
-    } catch { /* the server is away: its stream will say when it is back */ } finally { fetching = false; }
+      seen = page.documentElement.dataset.seen;
+    } catch {  // shown when the server's stream is back, or with the next change
+      for (const topic of topics) stale.add(topic);
+    } finally {
+      fetching = false;
+      pause = Math.min(AGAIN_MS, Math.max(WAIT_MS, REST * (performance.now() - began)));
+      if (again) { again = false; refreshSoon(); }
+    }
   };
-  const refreshSoon = debounced(refresh);
   document.addEventListener("focusout", () => { if (stale.size) refreshSoon(); });
 
   let stream = null;
   const listen = () => {
     const topics = new Set(parts().flatMap(topicsOf));
     if (stream || !topics.size || document.hidden) return;
-    stream = new EventSource("/events?" + [...topics].map((topic) => "topic=" + encodeURIComponent(topic)).join("&"));
+    const asked = [["since", seen], ...[...topics].map((topic) => ["topic", topic])];
+    stream = new EventSource("/events?" + new URLSearchParams(asked));
     stream.addEventListener("changed", (event) => { stale.add(event.data); refreshSoon(); });
-    stream.addEventListener("open", () => document.documentElement.removeAttribute("data-away"));
+    stream.addEventListener("open", () => {
+      document.documentElement.removeAttribute("data-away");
+      if (stale.size) refreshSoon();
+    });
     stream.addEventListener("error", () => {
       document.documentElement.setAttribute("data-away", "");
       if (stream?.readyState !== EventSource.CLOSED) return;  // the browser tries again by itself
       stream = null;
-      setTimeout(() => { stale.add("*"); refresh(); listen(); }, AGAIN_MS);
+      setTimeout(listen, AGAIN_MS);
     });
   };
+  const leave = () => { stream?.close(); stream = null; };
   for (const part of parts())
     if (part.dataset.every)
       setInterval(() => { topicsOf(part).forEach((topic) => stale.add(topic)); refresh(); }, 1000 * part.dataset.every);
-  // Browsers allow six connections to a server: a hidden tab keeps none.
-  document.addEventListener("visibilitychange", () => {
-    if (document.hidden) { stream?.close(); stream = null; } else { stale.add("*"); refresh(); listen(); }
-  });
-  addEventListener("pagehide", () => { stream?.close(); stream = null; });
-  addEventListener("pageshow", (event) => { if (event.persisted) { stale.add("*"); refresh(); listen(); } });
+  // Browsers allow six connections to a server: a hidden tab keeps none. What it misses is told when it listens again.
+  document.addEventListener("visibilitychange", () => { if (document.hidden) leave(); else listen(); });
+  addEventListener("pagehide", leave);
+  addEventListener("pageshow", (event) => { if (event.persisted) listen(); });
   listen();
 
   // Previews.
   for (const form of document.querySelectorAll("form[data-preview][data-into]")) {
-    let asked = 0;
-    const ask = debounced(async () => {
+    let asked = 0, typing = 0;
+    const ask = async () => {
       const mine = ++asked;
       try {
         const body = new URLSearchParams(new FormData(form));
@@ -100,8 +111,9 @@
         const into = document.getElementById(form.dataset.into);
         if (mine === asked && into && answer.ok) into.replaceChildren(...parse(await answer.text()).body.childNodes);
       } catch { /* the server is away: saving will report it */ }
-    });
-    form.addEventListener("input", ask);
-    form.addEventListener("change", ask);
+    };
+    const askSoon = () => { clearTimeout(typing); typing = setTimeout(ask, WAIT_MS); };
+    form.addEventListener("input", askSoon);
+    form.addEventListener("change", askSoon);
   }
 })();
