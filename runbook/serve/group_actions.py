@@ -239,12 +239,11 @@ def restart(workspace: Workspace, name: str, person: str) -> None:
 
 def restore(workspace: Workspace, name: str, version: int, seen: str, person: str) -> None:
     """Restore an earlier state of the file. Raises Refused, ChangedMeanwhile, NoGroup."""
-    for one in workspace.groups.history(name):
-        if one.id == version:
-            workspace.groups.save(name, one.text, seen, person, f"restored version {version}")
-            _tell(workspace, name)
-            return
-    raise Refused("there is no such version of it")
+    text = workspace.groups.text_of(name, version)
+    if text is None:
+        raise Refused("there is no such version of it")
+    workspace.groups.save(name, text, seen, person, f"restored version {version}")
+    _tell(workspace, name)
 
 
 def editing(file: GroupFile, seen: Linted) -> Text | None:

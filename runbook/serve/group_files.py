@@ -58,7 +58,6 @@ class Version:
     person: str
     what: str
     hash: str
-    text: str
 
 
 class Groups:
@@ -154,9 +153,14 @@ class Groups:
     def history(self, name: str) -> list[Version]:
         """The latest first."""
         rows = self._store.read(
-            "SELECT id, at, person, what, hash, text FROM group_versions WHERE name = ? ORDER BY id DESC", name
+            "SELECT id, at, person, what, hash FROM group_versions WHERE name = ? ORDER BY id DESC", name
         )
         return [Version(*row) for row in rows]
+
+    def text_of(self, name: str, version: int) -> str | None:
+        """The file as it was then; None where there is no such version of this group, or no longer."""
+        rows = self._store.read("SELECT text FROM group_versions WHERE name = ? AND id = ?", name, version)
+        return rows[0]["text"] if rows else None
 
     def _expected(self, name: str, seen: str) -> GroupFile:
         now = self._read(name)

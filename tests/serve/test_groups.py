@@ -187,6 +187,44 @@ def test_two_people_and_an_editor(workspace: Workspace) -> None:
     first = workspace.groups.history("pool")[-1]
     actions.restore(workspace, "pool", first.id, workspace.groups.read("pool").hash, "bob")
     assert workspace.groups.read("pool").text == POOL
+    with pytest.raises(actions.Refused, match="version"):
+        actions.restore(workspace, "pool", 10**9, workspace.groups.read("pool").hash, "bob")
+
+
+def test_a_page_of_a_group_does_not_read_every_text_that_it_ever_had(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two hundred of a megabyte each would be in memory at once, while every other page waits for the database."""
+    pool(workspace)
+    for number in range(5):
+        saved(workspace, "pool", port=str(29600 + number))
+    read = workspace.groups._store.read
+    rows: list[Any] = []
+    monkeypatch.setattr(workspace.groups._store, "read", lambda *asked: rows.extend(found := read(*asked)) or found)
+    assert len(workspace.groups.history("pool")) == 6
+    assert not [row for row in rows if "text" in row.keys()]  # noqa: SIM118  a row is no mapping
+
+
+def test_a_version_shows_what_it_changed(tmp_path: Path) -> None:
+    async def look(world: World) -> None:
+        workspace = world.app.state.workspace
+        saved(workspace, "pool", port="29600")
+        saved(workspace, "pool", port="29700")
+        for one, lines in zip(
+            workspace.groups.history("pool"),
+            (
+                [b"-rendezvous: {port: 29600}", b"+rendezvous: {port: 29700}"],
+                [b"+rendezvous: {port: 29600}"],
+                [b"+name: pool"],
+            ),
+            strict=True,
+        ):
+            page = await world.ask("GET", f"/groups/pool/history/{one.id}", world.as_page("viewer"))
+            assert page.status == 200
+            assert all(line in page.body for line in lines), (one, page.body)
+        assert (await world.ask("GET", "/groups/pool/history/999999", world.as_page("viewer"))).status == 404
+
+    on(tmp_path, look)
 
 
 def test_names(workspace: Workspace) -> None:

@@ -23,8 +23,8 @@ MOST = 2000
 
 
 async def events(request: Request) -> Response:
-    """`topic=` any number of times, none for all; `since=`: the `data-seen` of the page that asks. A client that was cut
-    off says `Last-Event-ID`, as browsers do."""
+    """`topic=` any number of times, none for all; `since=`: the `data-seen` of a page. A client that was cut off says
+    `Last-Event-ID`, as browsers do."""
     changed: Changed = request.app.state.changed
     topics = request.query_params.getlist("topic")
     if len(topics) > MOST_TOPICS:
