@@ -196,14 +196,17 @@ def _next(out: str | None, heard: SurveyResult) -> None:
         stderr.line(f"wrote {out}: {count}. Look it over, then: runbook run two_node_allreduce -i {word(out)}")
 
 
-def refuse_to_replace(out: str | None, *, force: bool) -> None:
-    """Raises FilesWrong before any work is done for a file that could not be written."""
+def refuse_to_replace(
+    out: str | None, *, force: bool, such_as: str = "inventory.yml", instead: str = "--force replaces it"
+) -> None:
+    """Raises FilesWrong before any work is done for a file that could not be written. `such_as`: a name for one;
+    `instead`: what to do where it is there."""
     if out is None:
         return
     if Path(out).is_dir():
-        raise FilesWrong.of("arguments.out", f"--out {out} is a folder", help=f"name a file: --out {out}/inventory.yml")
+        raise FilesWrong.of("arguments.out", f"--out {out} is a folder", help=f"name a file: --out {out}/{such_as}")
     if os.path.lexists(out) and not force:
-        raise FilesWrong.of("arguments.out", f"--out {out}: the file exists", help="--force replaces it")
+        raise FilesWrong.of("arguments.out", f"--out {out}: the file exists", help=instead)
     if not Path(out).resolve().parent.is_dir():
         raise FilesWrong.of(
             "arguments.out", f"--out {out}: there is no folder {Path(out).parent}", help="make it, or name another"
