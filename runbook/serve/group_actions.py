@@ -68,8 +68,9 @@ def propose(workspace: Workspace, file: GroupFile, fields: Mapping[str, str]) ->
     else:
         try:
             editing = opened(file.name, file.text)
-            shown = {name: revealed(value, look.linted.hidden) for name, value in fields.items()}
-            changed = set_fields(editing, shown)
+            given = {name: revealed(value, look.linted.hidden) for name, value in fields.items()}
+            given.pop("world_size", None)  # which the file does not say: it is compared below
+            changed = set_fields(editing, given)
         except WrongField as wrong:
             raise Refused(f"{wrong.field}: {wrong}") from None
         except (Uneditable, ValueError) as error:

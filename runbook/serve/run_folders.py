@@ -143,7 +143,9 @@ class Runs:
             for id in ids:
                 seen = _seen(self.folder / id)
                 if seen and known.get(id) != seen:
-                    changed.append((seen, self._made(id)))
+                    first = first_event(self.folder / id)
+                    half_written = first is None and "events.jsonl" in seen  # it is looked at again
+                    changed.append(("" if half_written else seen, self._made(id, first)))
             gone = [] if only else [id for id in known if id not in set(ids)]
             if changed or gone:
                 entry = f"INSERT OR REPLACE INTO runs (seen, {_COLUMNS}) VALUES ({', '.join('?' * 13)})"
@@ -157,9 +159,8 @@ class Runs:
         with os.scandir(self.folder) as entries:
             return [e.name for e in entries if ID.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
 
-    def _made(self, id: str) -> tuple[str | float | None, ...]:
+    def _made(self, id: str, first: RunStarted | None) -> tuple[str | float | None, ...]:
         path = self.folder / id
-        first = first_event(path)
         told = read_json(path / "result.json")
         by = started(path)
         began = first.time if first else number(by.get("at")) or path.lstat().st_mtime

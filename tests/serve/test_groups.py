@@ -378,6 +378,26 @@ def test_a_change_over_the_api_says_which_state_it_is_made_for(tmp_path: Path) -
     on(tmp_path, look)
 
 
+def test_json_that_says_nothing_here_is_refused(tmp_path: Path) -> None:
+    async def look(world: World) -> None:
+        etag = (await api(world, "GET", "/api/v1/groups/pool")).header("etag")
+        half = "\ud800"
+        tried = [
+            ("PUT", "/api/v1/groups/pool", {"text": POOL + f"# {half}"}, 400),
+            ("POST", "/api/v1/move", {"nodes": [{"group": "", "node": half}], "target": "pool"}, 400),
+            ("POST", "/api/v1/groups/pool/rename", [half], 400),
+            ("PUT", "/api/v1/groups/pool", {"fields": {"prot": "29600"}}, 422),
+            ("POST", "/api/v1/groups/pool/preview", {"fields": {"node.gn8.gpus": "1"}}, 422),
+        ]
+        for method, path, body, status in tried:
+            answer = await api(world, method, path, body, if_match=etag)
+            assert answer.status == status, (path, body, answer.body)
+        assert "no such field" in answer.json()["error"]["says"]
+        assert world.app.state.workspace.groups.read("pool").text == POOL
+
+    on(tmp_path, look)
+
+
 def test_scripts_are_downloaded_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_very_secret_token")
 

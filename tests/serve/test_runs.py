@@ -111,6 +111,17 @@ def test_what_is_damaged_or_no_run_hides_no_other(runs: Runs, tmp_path: Path) ->
     assert runs.document("odd-1")["verdict"] == "unknown"
 
 
+def test_a_run_whose_first_event_is_not_whole_yet_is_looked_at_again(runs: Runs, tmp_path: Path) -> None:
+    """Else it would have no nodes, and its ranks no place on the fleet's page, until it has ended."""
+    folder = tmp_path / "runs" / "begins"
+    folder.mkdir()
+    line = json.dumps(STARTED)
+    for written in ("", line[:100], line + "\n"):
+        (folder / "events.jsonl").write_text(written)
+        row = runs.row("begins")
+    assert (row.nodes, row.job) == (("gn1", "gn10"), "job-1")
+
+
 # Logs.
 
 
@@ -157,6 +168,18 @@ def test_what_would_act_is_text_and_long_lines_are_cut() -> None:
     lines = logs.window(io.BytesIO(data)).lines
     assert [line.text[:40] for line in lines[:2]] == ["\\x1b[2J\\x1b]0;owned\\x07�<script>", "50 %\\r100 %"]
     assert (len(lines[2].text), lines[2].cut) == (logs.LONGEST_SHOWN, 6000)
+
+
+def test_empty_lines_are_lines_whatever_ends_the_others() -> None:
+    for end in (b"\n", b"\r\n"):
+        data = end.join((b"one", b"", b"50 %\r100 %", b"", b"", b"six", b""))
+        lines = logs.window(io.BytesIO(data)).lines
+        assert [line.text for line in lines] == ["one", "", "50 %\\r100 %", "", "", "six"]
+        assert [data[line.at :].startswith(text) for line, text in zip(lines, (b"one", end), strict=False)] == [
+            True,
+            True,
+        ]
+        assert data[lines[-1].at :] == b"six" + end
 
 
 def test_a_line_without_an_end_does_not_stop_the_paging() -> None:
