@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import zipfile
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,10 +19,11 @@ from runbook.serve.agent_fleet import Fleet
 from runbook.serve.change_stream import Changed
 from runbook.serve.group_files import ChangedMeanwhile, NameTaken, NoGroup
 from runbook.serve.pages.nodes import RankCell, rank_cells
+from runbook.serve.people import csrf_of
 from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 from runbook.serve.workspace import Workspace
-from serve.server_in_process import World, world_of
+from serve.server_in_process import HOST, World, world_of
 
 POOL = """\
 # the machines of the second room
@@ -443,6 +445,26 @@ def test_the_fleet_has_every_node_of_every_group(tmp_path: Path) -> None:
         filtered = await world.ask("GET", "/?q=gn4", world.as_page("viewer"))
         assert b"/nodes/gn40" in filtered.body
         assert b"/nodes/gn39" not in filtered.body
+
+    on(tmp_path, look)
+
+
+def test_an_open_page_of_the_fleet_is_sent_what_changes_packed_and_without_a_token(tmp_path: Path) -> None:
+    async def look(world: World) -> None:
+        page = await world.ask("GET", "/?q=gn", world.as_page("viewer", accept_encoding="gzip"))
+        token = csrf_of(world.sessions["viewer"]).encode()
+        assert token in page.body
+        assert page.header("content-encoding") is None
+        whole = await world.ask("GET", "/?q=gn", world.as_page("viewer", x_live="1"))
+        packed = await world.ask("GET", "/?q=gn", world.as_page("viewer", x_live="1", accept_encoding="br, gzip"))
+        assert packed.header("content-encoding") == "gzip"
+        for part in (whole.body, gzip.decompress(packed.body)):
+            assert part.startswith(b'<div id="fleet"')
+            assert b"/nodes/gn40" in part
+            assert part in page.body
+            assert token not in part
+        stranger = await world.ask("GET", "/", [("host", HOST), ("x-live", "1")])
+        assert stranger.status == 303
 
     on(tmp_path, look)
 

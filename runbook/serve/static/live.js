@@ -52,7 +52,8 @@
     const topics = new Set(stale), began = performance.now();
     stale.clear();
     try {
-      const answer = await fetch(document.documentElement.dataset.address || location.href, { redirect: "error" });
+      const address = document.documentElement.dataset.address || location.href;
+      const answer = await fetch(address, { headers: { "X-Live": "1" }, redirect: "error" });
       if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
       const page = parse(await answer.text());
       for (const part of parts()) {
@@ -61,7 +62,7 @@
         if (typedIn(part)) for (const topic of topicsOf(part)) stale.add(topic);
         else if (fresh) put(part, fresh);
       }
-      seen = page.documentElement.dataset.seen;
+      seen = page.documentElement.dataset.seen ?? seen;  // a part of a page does not tell
     } catch {  // shown when the server's stream is back, or with the next change
       for (const topic of topics) stale.add(topic);
     } finally {
