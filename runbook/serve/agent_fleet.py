@@ -472,6 +472,7 @@ class Fleet:
             jobs=member.ranks,
             incarnation=member.incarnation,
             connected=member.link is not None,
+            drained_here=member.draining,
         )
 
     def _end(self, link: ControlSocket | None, denied: Denied | None) -> None:

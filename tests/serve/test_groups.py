@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from runbook.agent.protocol import Enrolment, GpuLoad, Heartbeat
 from runbook.serve import group_actions as actions
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.change_stream import Changed
@@ -465,6 +466,28 @@ def test_an_open_page_of_the_fleet_is_sent_what_changes_packed_and_without_a_tok
             assert token not in part
         stranger = await world.ask("GET", "/", [("host", HOST), ("x-live", "1")])
         assert stranger.status == 303
+
+    on(tmp_path, look)
+
+
+def test_a_node_that_is_silent_can_be_undrained_and_tells_of_its_gpus(tmp_path: Path) -> None:
+    async def look(world: World) -> None:
+        fleet = world.app.state.fleet
+        _, token = fleet.enrolled(Enrolment.of(fleet.enrol("ann")).secret, "gn6")
+        member = fleet.by_token(token)
+        member.beat = Heartbeat(1, gpus=[GpuLoad(0, "NVIDIA H100", 97.0, 40960, 81559), GpuLoad(1, "NVIDIA H100")])
+        page = await world.ask("GET", "/nodes/gn6", world.as_page("operator"))
+        assert b"2 GPUs" in page.body
+        assert b'97 %</td><td class="number">40 GiB of 79.6 GiB</td>' in page.body
+        assert (await post(world, "/nodes/gn6/drain", drain="on")).status == 303
+        fleet._awake.seconds += 3600
+        assert fleet.node("gn6").state == "LOST"
+        for path, role in (("/nodes/gn6", "operator"), ("/admin", "admin")):
+            page = await world.ask("GET", path, world.as_page(role))
+            assert b"LOST" in page.body, path
+            assert b'name="drain" value="off"' in page.body, path
+        assert (await post(world, "/nodes/gn6/drain", drain="off")).status == 303
+        assert not fleet.node("gn6").drained_here
 
     on(tmp_path, look)
 
