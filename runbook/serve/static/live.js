@@ -1,8 +1,9 @@
 // What moves on a page. Everything works without this but for two things:
 //
 // data-live="TOPIC TOPIC" on an element with an id: when one of these topics changes, the page is fetched again and the
-//   element is put in the place of the old one. What is being typed into, or is open, stays. A page that answers a form
-//   names its address in data-address on the root. With data-every="SECONDS" it is fetched again that often as well.
+//   element is put in the place of the old one. What is in use waits; what is open, scrolled, ticked or has the focus
+//   stays so. A page that answers a form names its address in data-address on the root. With data-every="SECONDS" it is
+//   fetched again that often as well.
 // data-preview="URL" data-into="ID" on a form: while a person types, the form is posted there and the answer, which is
 //   HTML of ours, becomes what the element with that id holds.
 //
@@ -20,23 +21,32 @@
   const topicsOf = (part) => part.dataset.live.split(/\s+/).filter(Boolean);
   const stale = new Set();
 
-  const typedIn = (part) => {
-    const active = document.activeElement;
-    return part.contains(active) && active.matches("input:not([type=checkbox]):not([type=radio]), textarea, select");
+  // Typed into, or a text of it is selected to be copied.
+  const inUse = (part) => {
+    const active = document.activeElement, chosen = getSelection();
+    return part.contains(active) && active.matches("input:not([type=checkbox]):not([type=radio]), textarea, select")
+      || !chosen.isCollapsed && part.contains(chosen.anchorNode);
   };
 
+  // What is what in two versions of a part: by its id, its label, or the words that stand in it.
+  const nameOf = (one) => one.id || one.getAttribute("aria-label") || (one.querySelector("summary") ?? one).textContent;
+  const scrolling = (part) => [part, ...part.querySelectorAll("[id], [aria-label]")];
+  const atEnd = (one) => one.scrollTop > 0 && one.scrollTop + one.clientHeight >= one.scrollHeight - 4;
+  const alike = (part, other) => [...part.querySelectorAll(other.localName)].filter((one) => nameOf(one) === nameOf(other));
+
   const put = (old, fresh) => {
-    const open = new Set([...old.querySelectorAll("details[open][id]")].map((one) => one.id));
-    const focus = old.contains(document.activeElement) ? document.activeElement.id : "";
-    const scrolled = [...old.querySelectorAll("[id]")].filter((one) => one.scrollTop || one.scrollLeft)
-      .map((one) => [one.id, one.scrollTop, one.scrollLeft]);
+    const open = new Map([...old.querySelectorAll("details")].map((one) => [nameOf(one), one.open]));
+    const scrolled = new Map(scrolling(old).filter((one) => one.scrollTop || one.scrollLeft)
+      .map((one) => [nameOf(one), [one.scrollLeft, atEnd(one) ? Number.MAX_SAFE_INTEGER : one.scrollTop]]));
     const ticked = new Set([...old.querySelectorAll("input:checked[id]")].map((one) => one.id));
-    for (const one of fresh.querySelectorAll("details[id]")) one.open = open.has(one.id) || one.open;
+    const active = old.contains(document.activeElement) ? document.activeElement : null;
+    const place = active ? alike(old, active).indexOf(active) : -1;
+    for (const one of fresh.querySelectorAll("details")) one.open = open.get(nameOf(one)) ?? one.open;
     for (const one of fresh.querySelectorAll("input[type=checkbox][id]")) one.checked = ticked.has(one.id);
     for (const one of fresh.querySelectorAll("input[type=radio][id]")) if (ticked.has(one.id)) one.checked = true;
     old.replaceWith(fresh);
-    for (const [id, top, left] of scrolled) document.getElementById(id)?.scrollTo(left, top);
-    if (focus) document.getElementById(focus)?.focus({ preventScroll: true });
+    for (const one of scrolling(fresh)) if (scrolled.has(nameOf(one))) one.scrollTo(...scrolled.get(nameOf(one)));
+    if (active) (active === old ? fresh : alike(fresh, active)[place])?.focus({ preventScroll: true });
     document.dispatchEvent(new Event("refreshed"));
   };
 
@@ -59,7 +69,7 @@
       for (const part of parts()) {
         if (!topics.has("*") && !topicsOf(part).some((topic) => topics.has(topic))) continue;
         const fresh = page.getElementById(part.id);
-        if (typedIn(part)) for (const topic of topicsOf(part)) stale.add(topic);
+        if (inUse(part)) for (const topic of topicsOf(part)) stale.add(topic);
         else if (fresh) put(part, fresh);
       }
       seen = page.documentElement.dataset.seen ?? seen;  // a part of a page does not tell
@@ -72,6 +82,7 @@
     }
   };
   document.addEventListener("focusout", () => { if (stale.size) refreshSoon(); });
+  document.addEventListener("selectionchange", () => { if (stale.size && getSelection().isCollapsed) refreshSoon(); });
 
   let stream = null;
   const listen = () => {
