@@ -27,6 +27,7 @@ MOST_BYTES = 64 << 20
 STARTED = "started.json"
 """A run that was started from a page: by whom, of which group, and as which process."""
 LOOK_AGAIN_S = 1.0
+KEPT_LAUNCHES = 200
 
 
 class NoRun(LookupError):
@@ -75,6 +76,7 @@ class Runs:
         self._store = store
         self._lock = threading.Lock()
         self._looked = float("-inf")
+        self._launches: dict[str, tuple[object, Mapping[str, str] | None]] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def path(self, id: str) -> Path:
@@ -127,6 +129,20 @@ class Runs:
         document = result.document()
         document["exit_code"] = None
         return document
+
+    def launch_verdicts(self, id: str) -> Mapping[str, str] | None:
+        """By node, what the latest launch of a run says of it so far; None before one has begun. Raises NoRun. Kept until
+        the run writes something: of a thousand nodes it takes long to read, and the fleet's page asks each second."""
+        path = self.path(id)
+        written = result_mark(path), _length(path / "events.jsonl")
+        known = self._launches.get(id)
+        if known is None or known[0] != written:
+            launches = [stage for stage in self.document(id)["stages"] if stage.get("check") == "launch"]
+            told = {one["node"]: one["verdict"] for one in launches[-1]["outcomes"]} if launches else None
+            if len(self._launches) >= KEPT_LAUNCHES:
+                self._launches.clear()
+            known = self._launches[id] = written, told
+        return known[1]
 
     def forget(self) -> None:
         """Look again at the next question, however soon it comes."""
@@ -199,6 +215,13 @@ def result_mark(path: Path) -> int:
     """An id of the result that is in this folder now, different from any earlier or later one; 0 if there is none."""
     try:
         return (path / "result.json").lstat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _length(path: Path) -> int:
+    try:
+        return path.lstat().st_size
     except OSError:
         return 0
 

@@ -174,8 +174,11 @@ class Processes:
         without. A launch that was left running is ended by `runbook stop`.
         """
         folder = self._runs.path(id)
+        first, group, is_there = first_event(folder), started(folder).get("group"), self._is_there(id)
+        if not is_there and (first is None or not isinstance(group, str)):
+            raise NotRunning(id)
         write_below(folder, ENDING, data=json.dumps({"person": person, "at": time.time()}))
-        if self._is_there(id):
+        if is_there:
             os.kill(started(folder)["pid"], signal.SIGTERM)
             if now:
                 time.sleep(_POLL_S)
@@ -187,9 +190,7 @@ class Processes:
                 if now
                 else "it has been asked to end, with the grace of its ranks"
             )
-        first, group = first_event(folder), started(folder).get("group")
-        if first is None or not isinstance(group, str):
-            raise NotRunning(id)
+        assert first is not None
         words = ["stop", first.run_id, "-i", _group_of(folder, first), *(["--now"] if now else [])]
         process = self._child(words, folder / CONSOLE, person)
         threading.Thread(target=process.wait, name=f"stop {id}", daemon=True).start()  # or it stays a zombie

@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
+from runbook.engine.runfolder import ENDING
 from runbook.serve import run_logs as logs
-from runbook.serve.run_folders import RunFilter, Runs
+from runbook.serve.run_folders import NoRun, RunFilter, Runs
 from runbook.serve.run_processes import process_start
 from runbook.serve.store import Store
 from serve.server_in_process import World, world_of
@@ -120,6 +121,30 @@ def test_a_run_whose_first_event_is_not_whole_yet_is_looked_at_again(runs: Runs,
         (folder / "events.jsonl").write_text(written)
         row = runs.row("begins")
     assert (row.nodes, row.job) == (("gn1", "gn10"), "job-1")
+
+
+def test_what_a_launch_says_is_read_again_only_when_more_is_written(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    document = runs.document
+    monkeypatch.setattr(runs, "document", lambda id: read.append(id) or document(id))
+    for _ in range(3):
+        assert runs.launch_verdicts("three") is None
+    folder = tmp_path / "runs" / "three"
+    with (folder / "events.jsonl").open("a") as events:
+        about = {"time": 200_001.0, "stage": "train"}
+        events.write(json.dumps(about | {"event": "stage-started", "check": "launch", "nodes": ["gn1", "gn10"]}) + "\n")
+    for _ in range(3):
+        assert runs.launch_verdicts("three") == {}
+    outcomes = [{"node": "gn1", "verdict": "pass", "proof": "it ended well", "findings": []}]
+    stage = {"name": "train", "check": "launch", "verdict": "pass", "seconds": 1, "outcomes": outcomes}
+    (folder / "result.json").write_text(json.dumps({"verdict": "pass", "stages": [stage]}))
+    for _ in range(3):
+        assert runs.launch_verdicts("three") == {"gn1": "pass"}
+    assert read == ["three"] * 3
+    with pytest.raises(NoRun):
+        runs.launch_verdicts("nowhere")
 
 
 # Logs.
@@ -356,6 +381,19 @@ launch:
 
 
 @pytest.mark.thorough
+def test_a_run_by_hand_that_is_not_ended_here_is_not_marked_as_ending(tmp_path: Path) -> None:
+    """Whoever follows it later would take the mark for a person's wish."""
+    folder = placed(tmp_path, "hand")
+
+    async def look() -> None:
+        async with world_of(tmp_path) as world:
+            headers = world.as_page("operator", content_type="application/x-www-form-urlencoded")
+            assert (await world.ask("POST", "/runs/hand/stop", headers)).status == 409
+
+    asyncio.run(look())
+    assert not (folder / ENDING).exists()
+
+
 def test_a_group_is_started_seen_and_stopped(tmp_path: Path) -> None:
     (tmp_path / "groups").mkdir()
     text = HERE.replace("PYTHON", sys.executable).replace("WORKDIR", str(tmp_path / "work"))

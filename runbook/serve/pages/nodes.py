@@ -182,13 +182,11 @@ def rank_states(workspace: Workspace, run: RunRow) -> dict[str, str]:
     """By node, how its ranks are, as far as the run has written: one of GLYPHS."""
     alive = workspace.processes.lives(run.id)
     try:
-        document = workspace.runs.document(run.id)
+        verdicts = workspace.runs.launch_verdicts(run.id)
     except NoRun:
         return {}
-    launches = [stage for stage in document["stages"] if stage.get("check") == "launch"]
-    if not launches:
+    if verdicts is None:
         return dict.fromkeys(run.nodes, "waiting" if alive else "none")
-    verdicts = {one["node"]: one["verdict"] for one in launches[-1].get("outcomes", ())}
     words = {"pass": "ended", "fail": "failed", "unknown": "unknown", "skip": "none"}
     return {node: words.get(verdicts.get(node, ""), "running" if alive else "unknown") for node in run.nodes}
 
