@@ -131,8 +131,9 @@ class Runs:
         return document
 
     def launch_verdicts(self, id: str) -> Mapping[str, str] | None:
-        """By node, what the latest launch of a run says of it so far; None before one has begun. Raises NoRun. Kept until
-        the run writes something: of a thousand nodes it takes long to read, and the fleet's page asks each second."""
+        """By node, what the latest launch of a run says of it so far; None before one has begun. Raises NoRun. Kept
+        until the run writes something: of a thousand nodes it takes long to read, and the fleet's page asks each
+        second."""
         path = self.path(id)
         written = result_mark(path), _length(path / "events.jsonl")
         known = self._launches.get(id)

@@ -179,17 +179,14 @@ class Processes:
             raise NotRunning(id)
         write_below(folder, ENDING, data=json.dumps({"person": person, "at": time.time()}))
         if is_there:
-            os.kill(started(folder)["pid"], signal.SIGTERM)
-            if now:
-                time.sleep(_POLL_S)
-                with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(started(folder)["pid"], signal.SIGTERM)
+                if now:
+                    time.sleep(_POLL_S)
                     if self._is_there(id):
                         os.kill(started(folder)["pid"], signal.SIGTERM)
-            return (
-                "it has been asked to end its ranks at once"
-                if now
-                else "it has been asked to end, with the grace of its ranks"
-            )
+            how = "its ranks at once" if now else "with the grace of its ranks"
+            return f"it has been asked to end, {how}"
         assert first is not None
         words = ["stop", first.run_id, "-i", _group_of(folder, first), *(["--now"] if now else [])]
         process = self._child(words, folder / CONSOLE, person)
