@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runbook.files.scalars import scalar
 from runbook.files.yaml_edit import Text, Uneditable
 from runbook.model.grouping import grouped
 from runbook.serve.agent_states import AgentState
-from runbook.serve.group_files import NAME, GroupFile, NameTaken
+from runbook.serve.group_files import GroupFile
 from runbook.serve.group_form import (
     NEW,
     WrongField,
@@ -50,9 +51,7 @@ class Proposed:
 
 def create(workspace: Workspace, name: str, person: str) -> GroupFile:
     """A group without nodes. Raises NameTaken."""
-    if not NAME.fullmatch(name):
-        raise NameTaken(f"`{name[:80]}` cannot be the name of a group")
-    file = workspace.groups.create(name, NEW.format(name=name), person)
+    file = workspace.groups.create(name, NEW.format(name=scalar(name)), person)
     _tell(workspace, name)
     return file
 

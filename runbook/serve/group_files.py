@@ -90,8 +90,7 @@ class Groups:
 
     def create(self, name: str, text: str, person: str) -> GroupFile:
         """Raises NameTaken."""
-        if not NAME.fullmatch(name):
-            raise NameTaken(f"`{name}` cannot be the name of a group: {NAME_HELP}")
+        _refuse_odd(name)
         with self._lock:
             path = self.path(name)
             if os.path.lexists(path):
@@ -128,8 +127,7 @@ class Groups:
 
     def rename(self, name: str, new: str, seen: str, person: str) -> None:
         """Raises ChangedMeanwhile, NoGroup, NameTaken. The history goes with it."""
-        if not NAME.fullmatch(new):
-            raise NameTaken(f"`{new}` cannot be the name of a group: {NAME_HELP}")
+        _refuse_odd(new)
         with self._lock:
             before = self._expected(name, seen)
             try:
@@ -214,6 +212,11 @@ class Groups:
         except OSError:
             draft.unlink(missing_ok=True)
             raise
+
+
+def _refuse_odd(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise NameTaken(f"`{name[:80]}` cannot be the name of a group: {NAME_HELP}")
 
 
 def _is_group(entry: os.DirEntry[str]) -> bool:

@@ -249,6 +249,15 @@ def test_names(workspace: Workspace) -> None:
     assert workspace.groups.names() == ["pool"]
 
 
+@pytest.mark.parametrize("name", ["2026", "1.5", "null", "true", "no", "0x10"])
+def test_a_group_may_be_called_what_yaml_takes_for_something_else(workspace: Workspace, name: str) -> None:
+    pool(workspace)
+    actions.create(workspace, name, "ann")
+    moved(workspace, name, "gn6", "gn7")
+    look = workspace.view(name)
+    assert (look.linted.errors, look.meaning.why, look.meaning.world_size) == ([], "", 2)
+
+
 def test_a_link_is_no_group(workspace: Workspace, tmp_path: Path) -> None:
     (tmp_path / "passwords").write_text("nodes: {a: {}}\n")
     (workspace.groups.folder / "linked.yml").symlink_to(tmp_path / "passwords")
