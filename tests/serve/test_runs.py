@@ -128,7 +128,12 @@ def test_what_a_launch_says_is_read_again_only_when_more_is_written(
 ) -> None:
     read: list[str] = []
     document = runs.document
-    monkeypatch.setattr(runs, "document", lambda id: read.append(id) or document(id))
+
+    def counted(id: str) -> dict[str, Any]:
+        read.append(id)
+        return document(id)
+
+    monkeypatch.setattr(runs, "document", counted)
     for _ in range(3):
         assert runs.launch_verdicts("three") is None
     folder = tmp_path / "runs" / "three"
