@@ -6,12 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from runbook.checks.context import Facts
+from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial
 from runbook.checks.network.pairs import Pairs, culprits, listed
 from runbook.checks.ping.host_names import name_findings
 from runbook.checks.ping.loss import chance_findings, loses
-from runbook.checks.ping.observations import Observations
+from runbook.checks.ping.observations import Observations, Pair
+from runbook.checks.ping.packet_sizes import size_findings, ways
 from runbook.checks.ping.ping import Judge, before_packets, ssh_port, targets
 from runbook.model.inventory import Inventory, Network, Ssh
 from runbook.model.verdict import Finding, Outcome, Verdict
@@ -600,3 +601,45 @@ def test_a_full_neighbour_table_is_the_senders_own_doing(refused: int | None, sa
     assert verdicts(outcomes)["node-a"] == (Verdict.FAIL, ("neighbour-table-full",))
     assert "gc_thresh3" in outcomes[0].findings[0].remedy
     assert verdicts(outcomes)["node-b"][0] == Verdict.PASS
+
+
+def test_the_addresses_of_many_nodes_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every two of 1,000 nodes are half a million pairs: only those that share an address are compared."""
+    counted: list[str] = []
+    own = Context.own_addresses
+    monkeypatch.setattr(Context, "own_addresses", lambda at, name: (counted.append(name), own(at, name))[1])
+    nodes = [node(f"n{i}", address=f"n{i}.lab") for i in range(60)]
+    numbers = {one.name: f"10.0.0.{i}" for i, one in enumerate(nodes, 1)}
+    numbers["n59"] = numbers["n7"]
+    at = context(cluster(*nodes), {name: machine(number) for name, number in numbers.items()})
+    meant = {f"{name}.lab": looked_up([number]) for name, number in numbers.items()}
+    answers = {one.name: answer(target("n7", "n7.lab", resolved=[numbers["n7"]]), names=meant) for one in nodes}
+    told = before_packets(Observations(at, answers, []))
+    assert {name: [finding.cause for finding in those] for name, those in told.items()} == {
+        "n59": ["duplicate-address"]
+    }
+    assert len(counted) <= 4 * len(nodes)
+
+
+def test_the_mtus_of_many_nodes_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[str] = []
+    route = Pair.route.fget
+    assert route is not None
+    monkeypatch.setattr(Pair, "route", property(lambda pair: (counted.append(pair.source), route(pair))[1]))
+    nodes = [node(f"n{i}", address=f"10.0.0.{i + 1}") for i in range(20)]
+    at = context(cluster(*nodes))
+    large, full = {**ROUTE, "mtu": 9000}, LOST
+    answers = {
+        one.name: answer(
+            *(
+                target(peer.name, peer.address, full=full, **({"route": large} if one.name == "n7" else {}))
+                for peer in nodes
+                if peer != one and "n7" in (one.name, peer.name)
+            )
+        )
+        for one in nodes
+    }
+    seen = Observations(at, answers, [])
+    told = size_findings(seen, ways(seen, seen.pairs, []))
+    assert {name: [finding.cause for finding in those] for name, those in told.items()} == {"n7": ["mtu-blackhole"]}
+    assert len(counted) <= 10 * len(seen.pairs)

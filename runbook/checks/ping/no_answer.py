@@ -86,7 +86,7 @@ def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Findin
 
 
 def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
-    own = seen.at.own_addresses(pair.peer)
+    own = seen.own[pair.peer]
     if not is_ip(pair.address) or not own or pair.address in own:
         return None
     right = next((a for a in own if ":" not in a), own[0])
@@ -280,7 +280,7 @@ def _gateway(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     dead = "FAILED" in state or "INCOMPLETE" in state
     if not dead and not mine:
         return None
-    owner = next((f" ({node.name})" for node in seen.nodes if via in seen.at.own_addresses(node.name)), "")
+    owner = next((f" ({name})" for name in seen.owners.get(via, ()) if name in seen.answers), "")
     says = f"{pair.source} sends packets for {pair.peer} ({pair.numeric}) to the gateway {via}{owner}"
     says += ", which does not answer" if dead else ""
     says += f", though {pair.peer} is in its own network {ipaddress.ip_interface(mine).network}" if mine else ""
