@@ -643,3 +643,43 @@ def test_the_mtus_of_many_nodes_are_read_once(monkeypatch: pytest.MonkeyPatch) -
     told = size_findings(seen, ways(seen, seen.pairs, []))
     assert {name: [finding.cause for finding in those] for name, those in told.items()} == {"n7": ["mtu-blackhole"]}
     assert len(counted) <= 10 * len(seen.pairs)
+
+
+@pytest.mark.parametrize(
+    ("dropped", "heard", "found"),
+    [
+        (40, True, "host-unreachable"),
+        (0, False, "host-unreachable"),  # the filter covers ARP as well
+        (0, True, None),  # it dropped nothing of what came
+    ],
+)
+def test_a_strict_reverse_path_filter_is_the_reason_only_where_it_may_have_dropped_something(
+    dropped: int, heard: bool, found: str | None
+) -> None:
+    neighbour = {"lladdr": "02:00:00:00:00:02", "state": ["REACHABLE"]} if heard else {"state": ["FAILED"]}
+    away = {**ROUTE, "dev": "eth1"}
+    assert reverse_path(A, B, dropped=dropped, away=away, neighbour=neighbour) == found
+
+
+def test_ipv6_has_no_reverse_path_filter() -> None:
+    away = {**ROUTE, "dev": "eth1"}
+    assert reverse_path("fd00::1", "fd00::2", dropped=40, away=away, neighbour=None) is None
+
+
+def reverse_path(one: str, other: str, *, dropped: int, away: Facts, neighbour: Facts | None) -> str | None:
+    """The cause, where node-b's filter is named for the silence of `other`."""
+    inventory = cluster(node("node-a", address=one), node("node-b", address=other))
+    at = context(inventory, {"node-a": machine(one), "node-b": machine(other)})
+    length = 64 if ":" in one else 24
+    places = {
+        name: {"eth0": card(f"{number}/{length}", rp_filter=1)} for name, number in (("node-a", one), ("node-b", other))
+    }
+    answers = {
+        "node-a": answer(
+            target("node-b", other, small=LOST, full=None, neighbour=neighbour), interfaces=places["node-a"]
+        ),
+        "node-b": answer(target("node-a", one, route=away), interfaces=places["node-b"], rp_filtered=dropped),
+    }
+    lost = [dial("node-a", "node-b", "dropped", kind="full", mode="up", address=other)]
+    outcome = Judge(Observations(at, answers, lost)).outcomes({})[1]
+    return next((f.cause for f in outcome.findings if "rp_filter" in f.says), None)

@@ -105,27 +105,31 @@ def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
 
 
 def _reverse_path(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
-    """The peer would send its answers by another interface than our packets come in by, and drops these for that."""
+    """The peer would send its answers by another interface than our packets come in by, and drops these for that. Only
+    IPv4 has such a filter; one that has dropped nothing of what surely came there is not the reason."""
     arrives = seen.data_interface(pair.peer)
     back = seen.pair(pair.peer, pair.source)
-    if arrives is None or back is None:
+    if arrives is None or back is None or ":" in pair.numeric:
         return None
     interface = seen.interface(pair.peer, arrives)
     strict = interface["rp_filter"] if interface else None
     leaves = back.route.get("dev")
-    if strict != 1 or leaves in (None, arrives):
+    dropped = seen.answers[pair.peer].get("rp_filtered")
+    arp = not pair.route.get("via") and not (pair.target.get("neighbour") or {}).get("lladdr")
+    if strict != 1 or leaves in (None, arrives) or (dropped == 0 and not arp):
         return None
     setting = f"net.ipv4.conf.{arrives.replace('.', '/')}.rp_filter=2"  # as sysctl spells `eth0.100`
+    proof: list[str] = []
+    if dropped:
+        proof = [f"{pair.peer}: its reverse-path filter dropped {dropped} packets meanwhile (IPReversePathFilter)"]
+    elif arp:
+        proof = [f"{pair.peer} does not even answer ARP for {pair.numeric}: the filter covers that as well"]
     return pair.peer, finding_for(
         "host-unreachable",
         f"{pair.peer} drops what {pair.source} sends to {pair.numeric}: it comes in by {arrives}, the route back to "
         f"{back.numeric} leaves by {leaves}, and {arrives} has rp_filter=1 (strict)",
         (
-            *(
-                (f"{pair.peer}: its reverse-path filter dropped {dropped} packets meanwhile (IPReversePathFilter)",)
-                if (dropped := seen.answers[pair.peer].get("rp_filtered"))
-                else (f"{pair.peer} does not even answer ARP for {pair.numeric}: the filter covers that as well",)
-            ),
+            *proof,
             f"{pair.peer}: ip route get {back.numeric}: dev {leaves}; a route by {arrives} mends it as well",
             "the fix lasts until the next boot: to keep it, write it into /etc/sysctl.d",
         ),
