@@ -683,3 +683,20 @@ def reverse_path(one: str, other: str, *, dropped: int, away: Facts, neighbour: 
     lost = [dial("node-a", "node-b", "dropped", kind="full", mode="up", address=other)]
     outcome = Judge(Observations(at, answers, lost)).outcomes({})[1]
     return next((f.cause for f in outcome.findings if "rp_filter" in f.says), None)
+
+
+def test_the_neighbour_table_of_ipv6_has_limits_of_its_own() -> None:
+    one, other = "fd00::1", "fd00::2"
+    at = context(
+        cluster(node("node-a", address=one), node("node-b", address=other)),
+        {"node-a": machine(one), "node-b": machine(other)},
+    )
+    lost = [dial("node-a", "node-b", "dropped", kind="full", mode="up", address=other)]
+    answers = {
+        "node-a": answer(target("node-b", other, small=LOST, full=None), neighbours_refused=7),
+        "node-b": answer(target("node-a", one)),
+    }
+    (finding,) = Judge(Observations(at, answers, lost)).outcomes({})[0].findings
+    assert finding.cause == "neighbour-table-full"
+    assert finding.remedy.count("net.ipv6.neigh.default.") == 2
+    assert "ipv4" not in "".join((finding.remedy, *finding.evidence))

@@ -61,26 +61,30 @@ def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
 
 def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     """The neighbour table of either end is full: its kernel sends nothing to further neighbours."""
+    family, table, asking = (
+        ("ipv6", "ndisc_cache", "neighbour discovery") if ":" in pair.numeric else ("ipv4", "arp_cache", "ARP")
+    )
     for name, way in ((pair.source, pair), (pair.peer, seen.pair(pair.peer, pair.source))):
         refused = seen.answers[name].get("neighbours_refused") or 0
         told = way is not None and NO_BUFFER in str(way.small.get("raw", ""))
         if way is None or way.small.get("received") or not (refused or told):
             continue
-        lines = [f"{name}: {refused} times meanwhile (table_fulls in /proc/net/stat/arp_cache)"] if refused else []
+        lines = [f"{name}: {refused} times meanwhile (table_fulls in /proc/net/stat/{table})"] if refused else []
         return name, finding_for(
             "neighbour-table-full",
-            f"the kernel of {name} has no room for one more neighbour (ARP), so that it sends nothing to those it does "
-            "not know yet",
+            f"the kernel of {name} has no room for one more neighbour ({asking}), so that it sends nothing to those it "
+            "does not know yet",
             (
                 *lines,
                 *way.echo_says(),
                 (
-                    f"on {name}: `sysctl net.ipv4.neigh.default.gc_thresh3` is the most it keeps, of all networks and "
-                    "containers"
+                    f"on {name}: `sysctl net.{family}.neigh.default.gc_thresh3` is the most it keeps, of all networks "
+                    "and containers"
                 ),
                 "the fix lasts until the next boot: to keep it, write it into /etc/sysctl.d",
             ),
             tuple({pair.source, pair.peer} - {name}),
+            family=family,
         )
     return None
 
