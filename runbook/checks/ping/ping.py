@@ -248,8 +248,8 @@ class Judge:
         """The proof that holds for all nodes: with many nodes it is said once."""
         trips = sorted(pair.small.get("ms", 0.0) for pair in self.seen.pairs if pair.small.get("received"))
         trip = f", half of them within {max(trips[len(trips) // 2], 0.1):.1f} ms" if trips else " over TCP"
-        mtus = sorted({pair.route.get("mtu") or 0 for pair in self.seen.pairs})
-        full = f"full-size packets (MTU {listed(map(str, mtus))}) get through"
+        mtus = sorted({mtu for pair in self.seen.pairs if (mtu := pair.route.get("mtu"))})
+        full = f"full-size packets{f' (MTU {listed(map(str, mtus))})' if mtus else ''} get through"
         if unproven := [pair.peer for pair in self.seen.pairs if not pair.full_size_proven]:
             full = f"full-size packets to {listed(sorted(set(unproven)))} could not be tried"
         return f"all peers that were tried answer{trip}; {full}"
@@ -267,7 +267,7 @@ class Judge:
             return f"{self._usual}; {note}"
         echoed = [pair for pair in pairs if pair.small.get("received")]
         slowest = max((pair.small.get("ms", 0.0) for pair in echoed), default=None)
-        mtu = min((pair.route.get("mtu") or 0 for pair in pairs), default=0)
+        mtu = min((mtu for pair in pairs if (mtu := pair.route.get("mtu"))), default=None)
         count = f"{peers} peer{'s' if peers > 1 else ''}"
         if len(echoed) not in (0, peers):
             count = f"{len(echoed)} of {peers} peers"
@@ -276,7 +276,7 @@ class Judge:
         unproven = [pair.peer for pair in pairs if not pair.full_size_proven]
         if unproven:
             return f"{reached}{trip}; full-size packets to {', '.join(unproven[:4])} could not be tried"
-        return f"{reached}{trip}; full-size packets (MTU {mtu}) get through"
+        return f"{reached}{trip}; full-size packets{f' (MTU {mtu})' if mtu else ''} get through"
 
 
 def _unproven(pair: Pair) -> Finding:
