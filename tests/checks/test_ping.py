@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial
 from runbook.checks.network.pairs import Pairs, culprits, listed
@@ -13,7 +16,7 @@ from runbook.checks.ping.host_names import name_findings
 from runbook.checks.ping.loss import chance_findings, loses
 from runbook.checks.ping.observations import Observations, Pair
 from runbook.checks.ping.packet_sizes import size_findings, ways
-from runbook.checks.ping.ping import Judge, before_packets, ssh_port, targets
+from runbook.checks.ping.ping import Judge, Ping, before_packets, ssh_port, targets
 from runbook.model.inventory import Inventory, Network, Ssh
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.transport.node_answers import PingAnswer
@@ -704,3 +707,23 @@ def test_the_neighbour_table_of_ipv6_has_limits_of_its_own() -> None:
     assert finding.cause == "neighbour-table-full"
     assert finding.remedy.count("net.ipv6.neigh.default.") == 2
     assert "ipv4" not in "".join((finding.remedy, *finding.evidence))
+
+
+@pytest.mark.parametrize("proven", [True, False])
+def test_tcp_that_our_program_could_not_try_says_nothing_of_the_path(
+    proven: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where echoes are filtered, and the program that listens could not be started, nobody was heard to be silent."""
+    limited = Outcome.unknown(
+        "node-b", finding_for("process-limit", "it may start no more processes", way="limit", node="node-b")
+    )
+    mesh = SimpleNamespace(
+        dials=[], busy={}, occupied={}, silent={"node-b": limited}, dial=lambda *_, **__: None, again=lambda _: None
+    )
+    monkeypatch.setattr("runbook.checks.ping.ping.Mesh", lambda *_: nullcontext(mesh))
+    seen = {"small": GOOD, "full": FULL} if proven else {"small": LOST, "full": None}
+    answers = {"node-a": answer(target("node-b", B, **seen)), "node-b": answer(target("node-a", A, **seen))}
+    monkeypatch.setattr(Ping, "_asked", lambda *_: answers)
+    outcomes = {outcome.node: outcome for outcome in Ping().run(context(cluster()))}
+    assert outcomes["node-a"].verdict is Verdict.PASS
+    assert outcomes["node-b"] == limited if not proven else outcomes["node-b"].verdict is Verdict.PASS

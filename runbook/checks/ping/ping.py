@@ -58,6 +58,7 @@ class Ping(Check):
                 mesh.again([dial for dial in mesh.dials if dial.outcome in (UNMEASURED, "lost")])
             dials, busy = [dial for dial in mesh.dials if dial.outcome != "unsent"], mesh.busy
             starved = without_ports(mesh)
+            silent.update(untried(echoes, mesh.silent))
         silent.update(at.lost_nodes())
         for name in silent:
             answers.pop(name, None)
@@ -89,6 +90,12 @@ class Ping(Check):
             again = at.ask(PING, arguments, timeout_s=30.0, nodes=doubtful)
             said.update(again)
         return said
+
+
+def untried(echoes: Observations, silent: Mapping[str, Outcome]) -> dict[str, Outcome]:
+    """Of these nodes, on which our program for TCP did not run, those of which echoes alone do not prove every way."""
+    unproven = {name for pair in echoes.pairs if not pair.full.get("received") for name in pair.ends}
+    return {name: outcome for name, outcome in silent.items() if name in unproven}
 
 
 def overslept(answer: PingAnswer | Outcome) -> bool:
