@@ -55,7 +55,8 @@ class StandingRanks(Protocol):
 class Run:
     """What the stages of one run share. `facts` is what `reach` learned, by node; `pool` the ranks that are up;
     `attempts` how often something was launched, each time with a folder of its own. `tried`: by stage, the causes of
-    the attempts before one that goes on with a spare; `leaving`: the nodes for which it comes, and why."""
+    the attempts before one that goes on with a spare; `leaving`: the nodes for which it comes, and why. `looked_up`:
+    what names mean on this machine."""
 
     run_id: str
     run_dir: Path
@@ -65,6 +66,7 @@ class Run:
     attempts: int = 0
     tried: dict[str, list[str]] = field(default_factory=dict)
     leaving: dict[str, str] = field(default_factory=dict)
+    looked_up: dict[str, str] = field(default_factory=dict)
     made_from: tuple[str, ...] = ()
     redactor: Redactor = field(default_factory=lambda: Redactor(()))
     stopping: threading.Event = field(default_factory=threading.Event)  # the user wants the run to end

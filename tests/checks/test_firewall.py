@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import socket
+import threading
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
 from runbook.checks.firewall import MOST_RANGE_PORTS, Firewall, judge, sample
-from runbook.checks.network.dial import Dial, ephemeral_range, needed_ports, numeric, ports_text
+from runbook.checks.network.dial import Dial, ephemeral_range, needed_ports, number, numeric, ports_text
 from runbook.checks.network.failed_dials import Trouble
 from runbook.checks.network.mesh import Mesh
 from runbook.model.verdict import Finding, Outcome, Verdict
 
-from .made_up_cluster import C, cluster, context, dial, node, ruled, with_ports
+from .made_up_cluster import A, B, C, cluster, context, dial, machine, node, ruled, with_ports
 
 RANGE = with_ports(cluster(), (29500, 29510))
 
@@ -53,10 +55,31 @@ def test_text_of_many_ports() -> None:
     assert ports_text(dials) == "TCP 3-5, 7, 9"
 
 
-def test_addresses_that_only_the_nodes_know() -> None:
-    assert numeric("10.0.0.1") == "10.0.0.1"
-    assert numeric("::1") == "::1"
-    assert numeric("name.invalid") == "0.0.0.0"
+@pytest.mark.parametrize("name", ["name.invalid", "gpu..lab", f"{'long' * 16}.lab"])
+def test_addresses_that_only_the_nodes_know(name: str) -> None:
+    at = context(cluster())
+    assert numeric(at, "10.0.0.1") == "10.0.0.1"
+    assert numeric(at, "::1") == "::1"
+    assert numeric(at, name) == "0.0.0.0"
+
+
+def test_name_servers_of_this_machine_that_do_not_answer_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    over = threading.Event()
+
+    def silence(name: str, *_: object, **__: object) -> NoReturn:
+        asked.append(name)
+        if not over.wait(10):
+            raise AssertionError("it was waited for")
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr("runbook.checks.network.dial.LOOKUP_S", 0.05)
+    monkeypatch.setattr(socket, "getaddrinfo", silence)
+    nodes = [node(name, address=f"{name}.lab") for name in ("node-a", "node-b", "node-c")]
+    at = context(cluster(*nodes), {"node-a": machine(A, "192.168.0.1"), "node-b": machine(B), "node-c": machine(C)})
+    assert [number(at, one.name) for one in nodes for _ in range(2)] == [A, A, B, B, C, C]
+    over.set()
+    assert sorted(asked) == ["node-a.lab", "node-b.lab", "node-c.lab"], "all of them together, and once"
 
 
 def mesh_of(*dials: Dial, **options: Any) -> Mesh:

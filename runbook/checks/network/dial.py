@@ -5,15 +5,28 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+import threading
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from runbook.checks.context import Context
+from runbook.files.address import is_ip
 from runbook.firewall.evaluate import EPHEMERAL
 from runbook.model.inventory import Inventory
 
 UNMEASURED = "unmeasured"
+
+NOWHERE = "0.0.0.0"
+"""Stands for the address of a name that means nothing."""
+
+LOOKUP_S = 3.0
+"""For all names of an inventory together."""
+
+LOOKUPS = 32
+"""How many of them are looked up at a time."""
 
 OPENED_AT_ONCE = {
     "outcome": "open",
@@ -128,17 +141,39 @@ def number(at: Context, name: str) -> str:
     """The address at which a node is dialled, as a number. Where it is a name, the nodes know better than this machine
     what it means: of several addresses it is one of the node's own."""
     written = at.data_address(at.inventory.node(name))
-    found, own = numeric(written), at.own_addresses(name)
+    found, own = numeric(at, written), at.own_addresses(name)
     if found == written or found in own or not own:
         return found
     return next((address for address in own if ":" not in address), own[0])
 
 
-def numeric(address: str) -> str:
+def numeric(at: Context, address: str) -> str:
+    """An address as a number: of a name what it means on this machine, NOWHERE if it means nothing here."""
     try:
         return str(ipaddress.ip_address(address))
     except ValueError:
-        try:
-            return str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
-        except OSError:
-            return "0.0.0.0"
+        known = at.run.looked_up
+        if address not in known:
+            names = {address, *(node.address for node in at.nodes if not is_ip(node.address))}
+            known.update(looked_up(names - known.keys()))
+        return known[address]
+
+
+def looked_up(names: Collection[str]) -> dict[str, str]:
+    """The first address of each, NOWHERE where there is none within LOOKUP_S: getaddrinfo itself has no deadline."""
+    found, left = dict.fromkeys(names, NOWHERE), list(names)
+
+    def look() -> None:
+        while left:
+            with suppress(OSError, UnicodeError, IndexError):  # IndexError: another thread took the last one
+                name = left.pop()
+                found[name] = str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+
+    threads = [threading.Thread(target=look, daemon=True) for _ in range(min(LOOKUPS, len(left)))]
+    deadline = time.monotonic() + LOOKUP_S
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    left.clear()
+    return dict(found)

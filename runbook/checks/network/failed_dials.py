@@ -240,7 +240,7 @@ class Trouble:
         return dial.local or number(self.at, dial.source)
 
     def destination_of(self, dial: Dial) -> str:
-        return dial.remote or numeric(dial.address)
+        return dial.remote or numeric(self.at, dial.address)
 
     def _mtu(self, name: str) -> int | None:
         entries = self.at.facts(name).get("interfaces", {}).values()
