@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import threading
 import time
@@ -195,6 +196,11 @@ class Context:
     def machine(self, node: str) -> str:
         session = self.run.site.sessions.get(node)
         return str(session.hello["machine"]) if session else node
+
+
+def is_link_local(address: str) -> bool:
+    """Whether it is a link-local address, which a host gives itself; also with its prefix length."""
+    return ipaddress.ip_interface(address).ip.is_link_local
 
 
 def select_interfaces(expression: str, names: Iterable[str]) -> list[str]:

@@ -114,6 +114,32 @@ def test_interfaces() -> None:
     assert interface_causes("^eth,docker,ib,lo", here) == ["interface-missing"]
 
 
+def test_a_vlan_whose_link_below_is_down_carries_nothing() -> None:
+    flags = ["NO-CARRIER", "BROADCAST", "MULTICAST", "UP", "M-DOWN"]
+    below = interface(A, state="LOWERLAYERDOWN", flags=flags)
+    inventory = cluster(network=Network("bond0.100"))
+    (finding,) = interface_findings(inventory, inventory.nodes[0], {"interfaces": {"lo": LO, "bond0.100": below}})
+    assert finding.cause == "interface-missing"
+    assert "bond0.100 of node-a has no carrier" in finding.says
+    assert finding.evidence[0] == "bond0.100: NO-CARRIER, state LOWERLAYERDOWN"
+
+
+def test_link_local_addresses_are_good_where_the_inventory_gives_them() -> None:
+    """Two nodes with a cable between them, and addresses that they gave themselves."""
+    mine, other = node("node-a", address="169.254.31.7"), node("node-b", address="169.254.80.2")
+    inventory = cluster(mine, other, network=Network("enp1s0f0np0"))
+    cabled = {"interfaces": {"lo": LO, "enp1s0f0np0": interface("169.254.31.7", "fe80::1")}}
+    assert interface_findings(inventory, mine, cabled) == []
+    (finding,) = interface_findings(inventory, other, cabled)
+    assert "has no address that others can reach" in finding.says
+
+
+def test_without_iproute2_loopback_is_known_by_its_address() -> None:
+    bare = {"interfaces": {"lo": interface("127.0.0.1", state="UNKNOWN"), "eth0": interface(A)}}
+    assert interface_causes("lo", bare) == ["interface-wrong"]
+    assert interface_causes("eth0", bare) == []
+
+
 def test_loopback_is_right_where_all_is_one_machine() -> None:
     nodes = [node(name, connection="local", address="127.0.0.1") for name in ("node-a", "node-b")]
     inventory = cluster(*nodes, network=Network("lo"))

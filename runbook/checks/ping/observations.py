@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from runbook.checks.context import Context, Facts, select_interfaces
+from runbook.checks.context import Context, Facts, is_link_local, select_interfaces
 from runbook.checks.network.dial import UNMEASURED, Dial, number
 from runbook.files.address import is_ip
 from runbook.launch.ranks import socket_interface
@@ -198,11 +198,6 @@ class Observations:
             if any(entry["mac"] == mac for entry in self.interfaces(node).values()):
                 return node
         return None
-
-
-def is_link_local(address: str) -> bool:
-    """Whether it is a link-local address, which a host gives itself; also with its prefix length."""
-    return ipaddress.ip_interface(address).ip.is_link_local
 
 
 def _own_affair(prefix: str) -> bool:
