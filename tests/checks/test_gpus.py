@@ -379,8 +379,10 @@ def test_links_that_none_of_them_has_are_not_missed(states: tuple[str, ...]) -> 
     assert healthy(judge_gpus(GPUS, asked(smi(TWO), links=links(*states))))
 
 
-def test_a_card_without_a_bridge_is_no_broken_card() -> None:
-    name = "NVIDIA A100 80GB PCIe"
+@pytest.mark.parametrize(
+    "name", ["NVIDIA A100 80GB PCIe", "NVIDIA A100-PCIE-40GB", "NVIDIA A40", "NVIDIA A30", "NVIDIA H100 NVL"]
+)
+def test_a_card_without_a_bridge_is_no_broken_card(name: str) -> None:
     text = line(0, name=name) + line(1, name=name)
     assert healthy(judge_gpus(GPUS, asked(smi(text), links=links("++++", "none", name=name))))
 
