@@ -459,6 +459,20 @@ def test_a_fault_of_a_gpu_that_the_job_does_not_use_is_not_its_fault() -> None:
     assert healthy(judge_gpus(node("node-a", gpus=(0,)), asked(smi(TWO), dmesg=[xid(48, "DBE")])))
 
 
+def test_a_container_has_the_kernels_log_of_gpus_that_are_not_its_own() -> None:
+    """The host's log tells of all its GPUs; where each of ours is listed, one that is not is somebody else's."""
+    fallen, died = xid(79, "GPU has fallen off the bus.", at="0000:9b:00"), xid(31, "MMU Fault", at="0000:ab:00")
+    judged = judge_gpus(GPUS, asked(smi(TWO), dmesg=[fallen, died]))
+    assert healthy(judged)
+    (warning,) = judged.warnings
+    assert "Xid 79 of the GPU at 0000:9b:00" in warning
+    one_is_missing = judge_gpus(GPUS, asked(smi(line(0)), dmesg=[fallen]))
+    assert causes(one_is_missing) == ["gpu-fell-off-bus"]
+    switch = "[ 4990.000000] nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 12028, Fatal, Link 33 egress"
+    (finding,) = judge_gpus(GPUS, asked(smi(TWO), dmesg=[switch])).findings
+    assert finding.says.startswith("the NVSwitch at 0000:c1:00 of node-a had an NVLink error")
+
+
 def test_the_kernels_word_goes_before_what_only_looks_like_it() -> None:
     fallen = xid(79, "GPU has fallen off the bus.")
     for answer in (smi(line(0)), {"timed_out": True, "code": None}, smi("", code=255)):
