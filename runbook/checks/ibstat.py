@@ -16,6 +16,7 @@ from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.nccl_devices import Selection, selection
 from runbook.model.verdict import Finding, Outcome, Verdict
+from runbook.node.ibstat import GIDS
 from runbook.parsers.ibstat import STATES, Port, from_sysfs, parse, read
 from runbook.parsers.tool_reading import some
 from runbook.transport.node_answers import IBSTAT
@@ -287,10 +288,11 @@ Gids = Mapping[str, Mapping[str, str]]
 def gid_findings(
     node: Node, ports: Sequence[Port], gids: Mapping[str, Any] | None, index: str | None
 ) -> Iterator[Finding]:
-    """Where the GID table is readable: a set index must be a RoCE v2 GID, and some routable GID must exist."""
+    """Where the GID table is readable, and was read as far as that: a set index must be a RoCE v2 GID, and some
+    routable GID must exist."""
     for port in ports:
         table: Gids | None = (gids or {}).get(port.name)
-        if not port.ethernet or table is None:
+        if not port.ethernet or table is None or (index and index.isdecimal() and int(index) >= GIDS):
             continue
         listed = tuple(f"GID {n}: {e.get('gid')} ({e.get('type')}, {e.get('ndev')})" for n, e in table.items())[:8]
         good = [n for n, entry in table.items() if routable(entry)]
