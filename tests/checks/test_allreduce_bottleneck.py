@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -195,6 +196,20 @@ def test_an_adapter_that_came_up_slower() -> None:
 
     (reason,) = reasons(NodeAdapters({}, ports(400, 100)), [NodeAdapters({}, ports(400, 400))])
     assert "mlx5_1:1 runs at 100 Gbit/s, where others have 400" in reason.says
+    assert reason.command == "sudo ibportstate -C mlx5_1 -P 1 -D 0 1 reset", "of this adapter, and not of the first"
+    roce = tuple(replace(port, link_layer="Ethernet") for port in ports(400, 100))
+    (reason,) = reasons(NodeAdapters({}, roce), [NodeAdapters({}, ports(400, 400))])
+    assert reason.command == 'sudo ethtool -r "$(ls /sys/class/infiniband/mlx5_1/device/net | head -1)"'
+
+
+def test_a_bond_is_made_of_several_adapters() -> None:
+    bond: AdapterFacts = {**told(1000).interfaces["eth0"], "hardware": ["eth0", "eth1"], "duplex": ["full", "half"]}
+    half, slow = reasons(NodeAdapters({"bond0": bond}), [told(10000)])[::-1]
+    assert (half.says, half.command) == ("eth1 runs at half duplex", "sudo ethtool -r eth1")
+    assert half.evidence == "/sys/class/net/eth1/duplex: half"
+    assert slow.says == "eth0/eth1 runs at 1000 Mbit/s, where other nodes have 10000"
+    assert slow.command == "sudo ethtool -r eth0 && sudo ethtool -r eth1"
+    assert slow.evidence == "/sys/class/net/eth0/speed, /sys/class/net/eth1/speed: 1000"
 
 
 THREE = pool_of(cluster(node("node-a"), node("node-b"), node("node-c"))).members

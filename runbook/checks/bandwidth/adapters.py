@@ -100,15 +100,16 @@ def tcp_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[Slo
     usual = max((other.gbps for other in others if other.gbps), default=None)
     for name, facts in wires.interfaces.items():
         found += shapers(name, facts["tc"] or {})
-        mbit = facts["mbit"]
-        metal = "/".join(facts["hardware"]) or name
-        renegotiate = mend("node-slow", "renegotiate", metal=word(metal))
-        if "half" in facts["duplex"]:
-            proof = f"/sys/class/net/{metal}/duplex: half"
-            found.append(SlowReason(f"{metal} runs at half duplex", renegotiate, proof, None))
+        mbit, metal = facts["mbit"], facts["hardware"] or [name]  # of a bond several
+        renegotiate = {device: mend("node-slow", "renegotiate", metal=word(device)) for device in metal}
+        for device, duplex in zip(metal, facts["duplex"], strict=False):
+            if duplex == "half":
+                proof = f"/sys/class/net/{device}/duplex: half"
+                found.append(SlowReason(f"{device} runs at half duplex", renegotiate[device], proof, None))
         if mbit and usual and mbit / 1000 < usual:
-            says = f"{metal} runs at {mbit:g} Mbit/s, where other nodes have {usual * 1000:g}"
-            found.append(SlowReason(says, renegotiate, f"/sys/class/net/{metal}/speed: {mbit}", mbit / 8000))
+            says = f"{'/'.join(metal)} runs at {mbit:g} Mbit/s, where other nodes have {usual * 1000:g}"
+            proof = f"{', '.join(f'/sys/class/net/{device}/speed' for device in metal)}: {mbit}"
+            found.append(SlowReason(says, " && ".join(renegotiate.values()), proof, mbit / 8000))
     return found
 
 
@@ -119,7 +120,12 @@ def port_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[Sl
     return [
         SlowReason(
             f"{port.name} runs at {port.rate_gbps:g} Gbit/s, where others have {usual:g}",
-            mend("node-slow", "port-reset", number=port.number),
+            mend(
+                "node-slow",
+                "port-renegotiate" if port.ethernet else "port-reset",
+                hca=word(port.hca),
+                number=port.number,
+            ),
             f"{port.name}: Rate {port.rate_gbps:g}",
             port.rate_gbps / 8,
         )
