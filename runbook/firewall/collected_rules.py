@@ -187,9 +187,12 @@ class Evidence:
         found: list[Base] = []
         for name, reading in self._saves(version):
             if reading.read:
-                sets = iptables.parse_sets(self.tool("ipset").stdout)
-                found += iptables.parse(reading.stdout, self._engine(name, reading, version), sets)
+                found += iptables.parse(reading.stdout, self._engine(name, reading, version), self._ip_sets)
         return found
+
+    @cached_property
+    def _ip_sets(self) -> Mapping[str, iptables.IpSet]:
+        return iptables.parse_sets(self.tool("ipset").stdout)
 
     def _engine(self, name: str, reading: CommandResult, version: Version) -> Engine:
         """Named after the command that changes these rules: plain `iptables` when that is the flavour it speaks."""

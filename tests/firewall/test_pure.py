@@ -281,6 +281,31 @@ def test_one_rule_of_iptables(rule: str, blocks: bool | None) -> None:
     assert explain(evidence(iptables_save=ok(save(rule), "legacy")), FLOW).blocks is blocks
 
 
+ICMPV6 = Flow("fd00::1", "fd00::2", 0, protocol="ipv6-icmp")
+
+
+@pytest.mark.parametrize(
+    ("condition", "blocks"),
+    [
+        (match(payload("icmpv6", "type"), {"set": ["nd-neighbor-solicit", "nd-neighbor-advert"]}), None),
+        (match({"meta": {"key": "l4proto"}}, "ipv6-icmp"), False),
+        (match({"meta": {"key": "l4proto"}}, "icmpv6"), False),
+        (match({"meta": {"key": "l4proto"}}, {"set": ["tcp", 58]}), False),
+        (match(payload("icmp", "type"), "echo-request"), True),
+        (match(payload("tcp", "dport"), 22), True),
+    ],
+)
+def test_nft_has_two_names_for_icmpv6(condition: Any, blocks: bool | None) -> None:
+    """What a rule accepts before a policy that drops everything else."""
+    assert explain(nft([condition, ACCEPT], policy="drop"), ICMPV6).blocks is blocks
+
+
+@pytest.mark.parametrize("protocol", ["ipv6-icmp", "icmpv6", "58"])
+def test_iptables_writes_icmpv6_in_three_ways(protocol: str) -> None:
+    rules = save(f"-A INPUT -p {protocol} -j ACCEPT", policy="DROP")
+    assert explain(evidence(ip6tables_save=ok(rules, "legacy")), ICMPV6).blocks is False
+
+
 def test_iptables_nft_is_read_once_and_from_iptables_save() -> None:
     """The same chain in nft's JSON carries an `xt` match: had it been read from there, nothing could be told."""
     chain = {"family": "ip", "table": "filter", "name": "INPUT", "type": "filter", "hook": "input", "prio": 0}
@@ -313,10 +338,12 @@ def test_a_large_blocklist_is_read_in_one_pass() -> None:
         ("hash:ip", "10.77.0.1", True),
         ("hash:net", "10.78.0.0/16", False),
         ("hash:ip,port", "10.77.0.1,tcp:29500", None),
+        ("hash:ip netmask 24", "10.77.0.0", None),  # the kernel looks for 10.77.0.0 where the source is 10.77.0.1
     ],
 )
 def test_ipset(kind: str, entry: str, blocks: bool | None) -> None:
-    sets = f"create bad {kind} family inet hashsize 1024\nadd bad {entry}\n"
+    kind, *more = kind.split(maxsplit=1)
+    sets = f"create bad {kind} family inet hashsize 1024 {' '.join(more)}\nadd bad {entry}\n"
     rules = save("-A INPUT -m set --match-set bad src -j DROP")
     assert explain(evidence(iptables_save=ok(rules, "legacy"), ipset=ok(sets)), FLOW).blocks is blocks
 
