@@ -52,12 +52,6 @@ class Journey:
     translator: BlockingChain | None = None  # that rule
     steps: int = 0  # what it cost
 
-    @property
-    def blocked(self) -> Truth:
-        if any(stop.certain for stop in self.stops):
-            return True
-        return None if self.stops or self.elsewhere else False
-
 
 def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -> Journey:
     """Walk every base chain that the flow's packet meets on this node, also those behind a blocking one.
@@ -190,10 +184,6 @@ class Explanation:
     elsewhere: Truth = False  # `rule` is a NAT rule that surely (True) or perhaps (None) gives it another destination
     new_source: str = ""  # a NAT rule gives it this source address on its way out
     by_chance: bool = False  # nothing surely blocks all of it, and a rule takes some of the packets by chance
-
-    @property
-    def decided(self) -> bool:
-        return self.blocks is not None
 
 
 def explain(

@@ -16,7 +16,6 @@ from runbook.firewall.explain_connection import READERS
 from runbook.firewall.explain_node import merge
 from runbook.firewall.front_ends import blocking_line, firewalld_runs, parse_ufw, parse_zones, port_lists
 from runbook.firewall.nft import texts_by_handle
-from runbook.model.verdict import Finding
 from runbook.node.firewall_rules import AS_ROOT
 
 HERE = Path(__file__).parent
@@ -116,13 +115,13 @@ def test_one_condition_of_nft(condition: Any, blocks: bool | None) -> None:
 def test_the_finding_says_who_what_and_how() -> None:
     told = explain_blocked("dropped", FLOW, Ends(nft(), nft([match(DPORT, 29500), DROP]), "node-a", "node-b"))
     assert told is not None
-    assert told.finding(["node-a"]) == Finding(
+    assert (told.cause, told.says, told.remedy) == (
         "firewall-drop",
-        'node-b drops TCP 29500 from 10.77.0.1: nft rule inet filter base handle 10 `[{"match":{"op":"==","left":'
-        '{"payload":{"protocol":"tcp","field":"dport"}},"right":29500}},{"drop":null}]`',
+        (
+            'node-b drops TCP 29500 from 10.77.0.1: nft rule inet filter base handle 10 `[{"match":{"op":"==","left":'
+            '{"payload":{"protocol":"tcp","field":"dport"}},"right":29500}},{"drop":null}]`'
+        ),
         "sudo nft insert rule inet filter base position 10 ip saddr 10.77.0.1 tcp dport 29500 accept",
-        told.evidence,
-        ("node-a",),
     )
     assert told.evidence[-1].startswith("node-a lets the answer in")
 
@@ -226,13 +225,11 @@ def test_not_having_looked_is_never_an_open_port(record: dict[str, Any], words: 
 
 
 def test_nothing_collected_at_all() -> None:
-    blocked = explain_blocked(
-        "dropped", FLOW, Ends(nft(), None, "node-a", "node-b"), no_evidence="node-b did not answer"
-    )
+    blocked = explain_blocked("dropped", FLOW, Ends(nft(), None, "node-a", "node-b"))
     assert blocked is not None
     assert not blocked.decided
-    assert "node-b did not answer" in blocked.says
-    assert blocked.finding().remedy
+    assert "on node-b: its rules were not collected" in blocked.says
+    assert blocked.remedy
 
 
 def test_a_refusal_without_a_listener_is_no_firewall() -> None:
