@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -65,17 +65,15 @@ class RankConnection:
         return bool(self.said)
 
 
-def between(at: Context, nodes: Iterable[str] | None = None, *, timeout_s: float = 5.0) -> Between:
-    """Look now at what lies between these nodes (all of the stage by default); back after `timeout_s` at the latest.
+def between(at: Context, *, timeout_s: float = 5.0) -> Between:
+    """Look now at what lies between the nodes of the stage; back after `timeout_s` at the latest.
 
     The stage's own deadline does not apply: often it has run out, and this explains why.
     """
-    chosen = tuple(node for node in at.nodes if nodes is None or node.name in set(nodes))
-    begun = time.monotonic()
-    at = replace(at, inventory=replace(at.inventory, nodes=chosen), deadline=begun + timeout_s)
-    if len(chosen) < 2:
+    at = replace(at, deadline=time.monotonic() + timeout_s)
+    if len(at.nodes) < 2:
         return Between()
-    names = [node.name for node in chosen]
+    names = [node.name for node in at.nodes]
     numbers = {name: number(at, name) for name in names}
     peers = {name: [address for other, address in numbers.items() if other != name] for name in names}
     pool = ThreadPoolExecutor(2, thread_name_prefix="between")
