@@ -329,3 +329,15 @@ def test_what_could_not_be_measured_is_said() -> None:
     found = blame(THREE, Isolation(stopped="the ranks did not finish"), {}, GATE)
     assert "could not be measured: the ranks did not finish" in found.common
     assert not found.charges
+
+
+def test_the_rings_of_many_nodes_are_judged_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand nodes have eight thousand links inside: none is compared with each of the others."""
+    compared: list[Link] = []
+    monkeypatch.setattr(Link, "__eq__", lambda one, other: (compared.append(one), hash(one) == hash(other))[1])
+    rings = [ring([f"n{node}r{rank}" for rank in range(4)]) for node in range(100)]
+    first = {link: SLOW if link.source.endswith("r1") else FAST for links in rings for link in links}
+    second = {link: SLOW if link.source.endswith("r1") else FAST for link in second_look(first, GATE)}
+    verdict = judge(first, second, GATE)
+    assert (len(verdict.sending), verdict.receiving, verdict.paths) == (100, (), ())
+    assert len(compared) < 20 * len(first)
