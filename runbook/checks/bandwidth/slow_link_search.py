@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -201,13 +201,6 @@ class Search:
         """The share of segments lost from which a link loses packets."""
         told = [each.moved.losses for each in self.found if each.counts and each.moved.losses is not None]
         return max(LOSSY, LOSSY_TIMES * statistics.median(told)) if told else math.inf
-
-    def lost(self, links: Iterable[Link]) -> float | None:
-        """The share of segments that all of these links lost at least, each time; None where one is not lossy."""
-        wanted = set(links)
-        told = [each.moved.losses or 0.0 for each in self.found if each.counts and each.link in wanted]
-        least = min(told, default=0.0)
-        return least if least >= self.lossy_from else None
 
     def judge(self) -> Judgement:
         return Judgement(self.nodes, self.measured, self.leaf_of)
