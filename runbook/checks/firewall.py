@@ -42,7 +42,7 @@ class Firewall(Check):
             return [
                 Outcome.passed(at.nodes[0].name, "one node: its ranks meet on loopback, which no port has to cross")
             ]
-        promised = sample(promised_ports(at.inventory))
+        promised = promised_ports(at.inventory, MOST_RANGE_PORTS)
 
         master, rendezvous = at.inventory.rendezvous.master, at.inventory.rendezvous.port
 
@@ -184,14 +184,6 @@ def slow(arriving: list[Dial]) -> list[str]:
     tries = max(dial.tries for dial in late)
     seen = f"{len(late)} of {len(arriving)} connections opened only after up to {tries} tries"
     return [f"{seen}: packets are lost on the way, or a rule limits new connections"]
-
-
-def sample(ports: list[int]) -> list[int]:
-    """A long range is sampled evenly, with both ends: a firewall rule rarely has holes of one port."""
-    if len(ports) <= MOST_RANGE_PORTS:
-        return ports
-    step = (len(ports) - 1) / (MOST_RANGE_PORTS - 1)
-    return sorted({ports[round(index * step)] for index in range(MOST_RANGE_PORTS)})
 
 
 def held(at: Context, mesh: Mesh) -> dict[str, list[Finding]]:

@@ -61,14 +61,19 @@ class PortCheck(Check):
         return outcomes
 
 
-def promised_ports(inventory: Inventory) -> list[int]:
-    """The ports of `network.ports`; of a very long list a spread sample with both ends of every range."""
-    ports = [port for low, high in inventory.network.ports for port in range(low, high + 1)]
-    if len(ports) <= MOST_PORTS:
+def promised_ports(inventory: Inventory, most: int = MOST_PORTS) -> list[int]:
+    """The ports of `network.ports`, each once; of more than `most` an even sample, with both ends of every range unless
+    there are very many: a rule rarely has holes of one port."""
+    ranges = inventory.network.ports
+    ports = sorted({port for low, high in ranges for port in range(low, high + 1)})
+    if len(ports) <= most:
         return ports
-    step = len(ports) // (MOST_PORTS - 2 * len(inventory.network.ports))
-    ends = {port for ends in inventory.network.ports for port in ends}
-    return sorted({*ports[:: max(1, step)], *ends})
+    ends = {end for span in ranges for end in span}
+    if 2 * len(ends) > most:
+        ends = {ports[0], ports[-1]}
+    count = most - len(ends) + 2  # the first and the last are in both
+    step = (len(ports) - 1) / (count - 1)
+    return sorted(ends | {ports[round(index * step)] for index in range(count)})
 
 
 def judge(at: Context, node: Node, answer: Mapping[str, Any], address: str) -> Outcome:

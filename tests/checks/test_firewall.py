@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import socket
 import threading
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from runbook.checks.firewall import MOST_RANGE_PORTS, Firewall, judge, sample
+from runbook.checks.firewall import Firewall, judge
 from runbook.checks.network.dial import Dial, ephemeral_range, needed_ports, number, numeric, ports_text
 from runbook.checks.network.failed_dials import Trouble
 from runbook.checks.network.mesh import Mesh
@@ -19,15 +18,6 @@ from runbook.model.verdict import Finding, Outcome, Verdict
 from .made_up_cluster import A, B, C, cluster, context, dial, machine, node, ruled, with_ports
 
 RANGE = with_ports(cluster(), (29500, 29510))
-
-
-def test_a_short_range_is_tried_whole_and_a_long_one_evenly_with_its_ends() -> None:
-    assert sample([]) == []
-    assert sample(list(range(100, 132))) == list(range(100, 132))
-    some = sample(list(range(20000, 30000)))
-    assert (some[0], some[-1], len(some)) == (20000, 29999, MOST_RANGE_PORTS)
-    assert max(b - a for a, b in itertools.pairwise(some)) < 400
-    assert len(sample(list(range(33)))) == MOST_RANGE_PORTS
 
 
 @pytest.mark.parametrize(

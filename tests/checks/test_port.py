@@ -158,6 +158,27 @@ def test_the_kernels_range(text: str | None, warns: bool) -> None:
     assert any("lies in the range" in line for line in warnings) is warns
 
 
+def test_a_short_range_is_tried_whole_and_a_long_one_evenly_with_its_ends() -> None:
+    assert promised_ports(with_ports(cluster(), (100, 131)), 32) == list(range(100, 132))
+    some = promised_ports(with_ports(cluster(), (20000, 29999)), 32)
+    assert (some[0], some[-1], len(some)) == (20000, 29999, 32)
+    assert max(b - a for a, b in itertools.pairwise(some)) < 400
+    assert len(promised_ports(with_ports(cluster(), (0, 32)), 32)) == 32
+
+
+def test_ports_that_are_promised_twice_are_tried_once() -> None:
+    """Our own listener would be found in the way of its twin."""
+    overlapping = with_ports(cluster(), (29500, 29510), (29505, 29512), (29500, 29500))
+    assert promised_ports(overlapping) == list(range(29500, 29513))
+
+
+def test_very_many_ranges_are_sampled_as_well() -> None:
+    many = with_ports(cluster(), *((port, port + 1) for port in range(10000, 10000 + 3 * 128, 3)), (20000, 20100))
+    some = promised_ports(many)
+    assert (some[0], some[-1]) == (10000, 20100)
+    assert 100 <= len(some) <= MOST_PORTS
+
+
 def test_promised_ports_are_all_tried_until_there_are_too_many() -> None:
     assert promised_ports(cluster()) == []
     assert promised_ports(with_ports(cluster(), (29500, 29503), (40000, 40000))) == [29500, 29501, 29502, 29503, 40000]
