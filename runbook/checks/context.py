@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from runbook.causes.findings import finding_for, unreachable_for
-from runbook.files.address import is_loopback
+from runbook.files.address import is_loopback, one_spelling
 from runbook.launch.ranks import socket_interface
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
@@ -189,7 +189,7 @@ class Context:
         expression = socket_interface(self.inventory, node)
         chosen = [interfaces[name] for name in select_interfaces(expression, interfaces)] if expression else []
         addresses = [address for entry in chosen for address in entry["addresses"]]
-        if not addresses or node.address in addresses or self.inventory.one_machine:
+        if not addresses or one_spelling(node.address) in addresses or self.inventory.one_machine:
             return node.address
         return next((address for address in addresses if ":" not in address), str(addresses[0]))
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runbook.checks.bandwidth.adapters import interfaces_of
 from runbook.checks.context import Facts, folder_finding, no_answer, select_interfaces
 from runbook.checks.ranks.pool import RankPool
 from runbook.checks.reach.interfaces import interface_findings
@@ -22,7 +23,7 @@ from runbook.model.verdict import Outcome, Verdict
 from runbook.parsers.clock import WARN_S
 from runbook.transport import Answer, NoPython, ProgramNotStarted
 
-from .made_up_cluster import LO, A, B, cluster, interface, machine, node, pool_of
+from .made_up_cluster import LO, A, B, cluster, context, interface, machine, node, pool_of
 
 GPUS = node("node-a", gpus=(0, 1))
 
@@ -132,6 +133,16 @@ def test_link_local_addresses_are_good_where_the_inventory_gives_them() -> None:
     assert interface_findings(inventory, mine, cabled) == []
     (finding,) = interface_findings(inventory, other, cabled)
     assert "has no address that others can reach" in finding.says
+
+
+@pytest.mark.parametrize("written", ["fd00::1", "FD00::1", "fd00:0:0::1", "fd00:0000:0000:0000:0000:0000:0000:0001"])
+def test_an_ipv6_address_may_be_written_in_other_ways_than_the_kernel_writes_it(written: str) -> None:
+    one = node("node-a", address=written)
+    inventory = cluster(one, node("node-b"), network=Network("eth0,eth1"))
+    facts = {"node-a": machine("10.0.0.1", eth1=interface("10.1.0.1", "fd00::1"))}
+    at = context(inventory, facts)
+    assert at.data_address(one) == written
+    assert interfaces_of(context(cluster(one, node("node-b")), facts), one) == ["eth1"]
 
 
 def test_without_iproute2_loopback_is_known_by_its_address() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from runbook.causes.catalogue import mend
 from runbook.checks.context import Context, Facts, select_interfaces
 from runbook.checks.ibstat import ports_of, select
+from runbook.files.address import one_spelling
 from runbook.launch.ranks import hca_expression, network_environment, socket_interface
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
@@ -72,7 +73,7 @@ def interfaces_of(at: Context, node: Node) -> list[str]:
     expression = socket_interface(at.inventory, node)
     if expression and (chosen := select_interfaces(expression, known)):
         return chosen
-    address = at.data_address(node)
+    address = one_spelling(at.data_address(node))
     return [name for name, facts in known.items() if address in facts["addresses"]]
 
 

@@ -91,7 +91,7 @@ def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Findin
 
 def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     own = seen.own[pair.peer]
-    if not is_ip(pair.address) or not own or pair.address in own:
+    if not is_ip(pair.address) or not own or pair.numeric in own:
         return None
     right = next((a for a in own if ":" not in a), own[0])
     return pair.peer, finding_for(

@@ -8,7 +8,7 @@ from typing import Any
 
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts, is_link_local, select_interfaces
-from runbook.files.address import is_ip, is_loopback
+from runbook.files.address import is_ip, is_loopback, one_spelling
 from runbook.launch.ranks import socket_interfaces
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory, Node
@@ -102,7 +102,8 @@ def interface_finding(
     interfaces: Mapping[str, Facts] = facts["interfaces"]
     listed = "; ".join(f"{name} {' '.join(entry['addresses']) or '(no address)'}" for name, entry in interfaces.items())
     evidence = (f"interfaces of {node.name}: {listed}",)
-    owner = next((name for name, entry in interfaces.items() if node.address in entry["addresses"]), None)
+    address = one_spelling(node.address)
+    owner = next((name for name, entry in interfaces.items() if address in entry["addresses"]), None)
     suggestion = owner or next(
         (
             name
