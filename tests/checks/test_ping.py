@@ -727,3 +727,21 @@ def test_tcp_that_our_program_could_not_try_says_nothing_of_the_path(
     outcomes = {outcome.node: outcome for outcome in Ping().run(context(cluster()))}
     assert outcomes["node-a"].verdict is Verdict.PASS
     assert outcomes["node-b"] == limited if not proven else outcomes["node-b"].verdict is Verdict.PASS
+
+
+def test_a_node_without_iproute2_is_no_router_on_its_own_way() -> None:
+    """Its own kernel says that no neighbour answers; the route that would tell its address is not known."""
+    one, other = "fd00::1", "fd00::2"
+    inventory = cluster(node("node-a", address=one), node("node-b", address=other))
+    says = f"From {one} icmp_seq=1 Destination unreachable: Address unreachable\n"
+    silent = target("node-b", other, route={"error": None}, small=echo(5, 0, raw=says), full=None)
+    lost = [dial("node-a", "node-b", "dropped", kind="full", mode="up", address=other, local=one)]
+    outcomes = judged(
+        silent,
+        lost,
+        b_to_a=target("node-a", one),
+        inventory=inventory,
+        facts={"node-a": machine(), "node-b": machine()},
+    )
+    (finding,) = outcomes["node-a"].findings
+    assert (finding.cause, "on the way" in finding.says) == ("host-unreachable", False)

@@ -43,7 +43,7 @@ def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
             or _no_arp(seen, pair, evidence)
             or _reverse_path(seen, pair)
             or _rule(seen, pair, evidence)
-            or _router(pair)
+            or _router(seen, pair)
             or _gateway(seen, pair)
             or (None, None)
         )
@@ -235,10 +235,12 @@ def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) 
     return blocked.node, Finding(blocked.cause, says, remedy, lines[:10], others)
 
 
-def _router(pair: Pair) -> tuple[str, Finding] | None:
-    """A router on the way says why not; when the address is the sender's own, it says that no machine answers ARP."""
+def _router(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
+    """A router on the way says why not; when the address is the sender's own, it says that no machine answers ARP.
+    Without iproute2 the route does not tell which address that is."""
+    own = {pair.route.get("src"), *seen.own[pair.source], *(dial.local for dial in pair.dials)}
     for router, says in ROUTER_SAYS.findall(str(pair.small.get("raw", ""))):
-        if router in (pair.route.get("src"), pair.numeric):
+        if router in own or router == pair.numeric:
             continue
         lines = (
             f"ping {word(pair.numeric)} on {pair.source}: From {router} {says}",
