@@ -233,7 +233,7 @@ def test_one_node_is_blamed_and_the_others_are_cleared() -> None:
     found = blame(THREE, Isolation(between=SENDS_SLOWLY), {}, GATE)
     assert set(found.charges) == {"node-b"}
     assert "node-b sends at 1.00 GB/s, with every other node" in found.charges["node-b"].says
-    assert found.cleared["node-a"].startswith("node-a, node-c move 11.5 to 12.0 GB/s among themselves")
+    assert found.cleared["node-a"].startswith("node-a and node-c move 11.5 to 12.0 GB/s among themselves")
 
 
 def test_the_nodes_own_word_becomes_the_reason_and_the_remedy() -> None:

@@ -500,6 +500,8 @@ def test_the_node_with_another_driver_is_told() -> None:
     same, other = judge_gpus(GPUS, asked(smi(TWO))), judge_gpus(GPUS, asked(smi(TWO.replace("550.90.07", "535.1"))))
     assert driver_warnings({"a": same, "b": same}) == {}
     assert list(driver_warnings({"a": same, "b": other, "c": same})) == ["b"]
+    (warning,) = driver_warnings({"odd": other, **{f"n{number}": same for number in range(999)}}).values()
+    assert warning.endswith("that of n0, n1, n2, n3 and 995 more is 550.90.07"), "and not a line of all their names"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from runbook.checks.bandwidth.adapters import NodeAdapters, SlowReason, inner_re
 from runbook.checks.bandwidth.allreduce_bottleneck import Isolation, LinkLayer
 from runbook.checks.bandwidth.normal_busbw import span_text
 from runbook.checks.bandwidth.slow_links import Link
+from runbook.checks.network.pairs import listed
 from runbook.checks.ranks.pool import RankMember
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
@@ -236,11 +237,11 @@ def _cleared(nodes: Sequence[str], charges: Mapping[str, Charge], found: Isolati
     free = [node for node in nodes if node not in charges]
     rates = found.between.rates
     among = {link: rate for link, rate in rates.items() if link.source in free and link.destination in free}
-    guilty = ", ".join(charges)
+    guilty, others = listed(charges), listed(free)
     if not among:
         return {node: f"nothing speaks against {node}: the loss is explained by {guilty}" for node in free}
     span = span_text(min(among.values()), max(among.values()))
-    return {node: f"{', '.join(free)} move {span} among themselves; what is slow is {guilty}" for node in free}
+    return dict.fromkeys(free, f"{others} move {span} among themselves; what is slow is {guilty}")
 
 
 def _measured(found: Isolation) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Context
+from runbook.checks.network.pairs import listed
 from runbook.checks.reach.gpu_faults import (
     SMI_DEADLINE_S,
     busy,
@@ -300,9 +301,9 @@ def driver_warnings(judged: Mapping[str, GpuJudgement]) -> dict[str, str]:
         return {}
     counts = Counter(drivers.values())
     most = max(counts, key=lambda driver: (counts[driver], version(driver)))
+    others = listed(name for name, driver in drivers.items() if driver == most)
     return {
-        name: f"its NVIDIA driver is {driver}, that of {', '.join(n for n, d in drivers.items() if d == most)} is "
-        f"{most}"
+        name: f"its NVIDIA driver is {driver}, that of {others} is {most}"
         for name, driver in drivers.items()
         if driver != most
     }
