@@ -15,10 +15,11 @@ from runbook.checks.network.dial import Dial
 from runbook.checks.network.ephemeral_ports import NO_PORT, exhausted, how_many, too_few, without_ports
 from runbook.checks.network.failed_dials import Trouble
 from runbook.checks.network.mesh import Mesh, Want, too_busy
-from runbook.checks.network.pairs import Pairs, around, chosen, groupings, listed
+from runbook.checks.network.pairs import Pairs, around, chosen, groupings
 from runbook.checks.port import holders, promised_ports
 from runbook.firewall import Evidence
 from runbook.model.inventory import Node
+from runbook.model.units import listed
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport.node_answers import PORT, AwakeFacts
 

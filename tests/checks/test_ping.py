@@ -11,13 +11,14 @@ import pytest
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial
-from runbook.checks.network.pairs import Pairs, culprits, listed
+from runbook.checks.network.pairs import Pairs, culprits
 from runbook.checks.ping.host_names import name_findings
 from runbook.checks.ping.loss import chance_findings, loses
 from runbook.checks.ping.observations import Observations, Pair
 from runbook.checks.ping.packet_sizes import size_findings, ways
 from runbook.checks.ping.ping import Judge, Ping, before_packets, ssh_port, targets
 from runbook.model.inventory import Inventory, Network, Ssh
+from runbook.model.units import listed
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.transport.node_answers import PingAnswer
 

@@ -11,11 +11,10 @@ from runbook.checks.bandwidth.adapters import NodeAdapters, SlowReason, inner_re
 from runbook.checks.bandwidth.allreduce_bottleneck import Isolation, LinkLayer
 from runbook.checks.bandwidth.normal_busbw import span_text
 from runbook.checks.bandwidth.slow_links import Link
-from runbook.checks.network.pairs import listed
 from runbook.checks.ranks.pool import RankMember
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
-from runbook.model.units import bandwidth_text
+from runbook.model.units import bandwidth_text, listed
 
 STARVED = 1 / 3
 """A rank is slow by itself below this part of the fastest one: sound machines of one cluster differ by less, even when

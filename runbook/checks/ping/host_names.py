@@ -9,13 +9,13 @@ from typing import Any
 from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.context import is_link_local
-from runbook.checks.network.pairs import listed
 from runbook.checks.ping.observations import Observations, version
 from runbook.files.address import is_ip, is_loopback
 from runbook.launch.ranks import socket_interface
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy
+from runbook.model.units import listed
 from runbook.model.verdict import Finding
 
 SLOW_S = 2.0

@@ -10,13 +10,14 @@ from dataclasses import replace
 
 from runbook.causes.findings import finding_for
 from runbook.checks.network.packet_filters import rules_of
-from runbook.checks.network.pairs import culprits, listed
+from runbook.checks.network.pairs import culprits
 from runbook.checks.network.routing import typed
 from runbook.checks.ping.observations import Observations, Pair
 from runbook.files.address import is_ip
 from runbook.firewall import Ends, Evidence, Flow, arp_stop, explain_blocked
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
+from runbook.model.units import listed
 from runbook.model.verdict import Finding
 from runbook.parsers.ping import cause_of_reason
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 from runbook.causes.catalogue import mend
 from runbook.checks.network.packet_filters import rules_of
-from runbook.checks.network.pairs import culprits, ends, listed
+from runbook.checks.network.pairs import culprits, ends
 from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.firewall import Ends, Evidence, Flow, also_small, explain_blocked
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
+from runbook.model.units import listed
 from runbook.model.verdict import Finding
 
 LEAST = 1280

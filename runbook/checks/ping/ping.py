@@ -14,7 +14,7 @@ from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import UNMEASURED, Dial
 from runbook.checks.network.ephemeral_ports import exhausted, without_ports
 from runbook.checks.network.mesh import TURNS, Mesh, Want, sleepy, too_busy
-from runbook.checks.network.pairs import Pairs, chosen, groupings, listed
+from runbook.checks.network.pairs import Pairs, chosen, groupings
 from runbook.checks.ping.host_names import name_findings, name_warnings, names_used
 from runbook.checks.ping.loss import chance_findings, loses, loss_findings, losses, warning
 from runbook.checks.ping.no_answer import silence_findings
@@ -23,6 +23,7 @@ from runbook.checks.ping.packet_sizes import cannot_probe, only_icmp_limited, si
 from runbook.checks.ping.routes import address_findings, route_findings, strangers, wrong_interface
 from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
+from runbook.model.units import listed
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport.node_answers import PING, AwakeFacts, PingAnswer, PingTarget
 

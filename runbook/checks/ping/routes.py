@@ -8,13 +8,14 @@ from collections.abc import Iterable
 
 from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
-from runbook.checks.network.pairs import culprits, listed
+from runbook.checks.network.pairs import culprits
 from runbook.checks.network.routing import Sent, family, refusal
 from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.files.address import is_ip
 from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
+from runbook.model.units import listed
 from runbook.model.verdict import Finding
 
 Found = dict[str, list[Finding]]

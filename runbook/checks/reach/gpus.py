@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Context
-from runbook.checks.network.pairs import listed
 from runbook.checks.reach.gpu_faults import (
     SMI_DEADLINE_S,
     busy,
@@ -23,7 +22,7 @@ from runbook.checks.reach.gpu_faults import (
 )
 from runbook.launch.ranks import network_environment
 from runbook.model.inventory import Node
-from runbook.model.units import number
+from runbook.model.units import listed, number
 from runbook.model.verdict import Finding, Outcome
 from runbook.parsers.nvidia import (
     APPLICATION,
