@@ -197,6 +197,12 @@ def test_an_adapter_that_came_up_slower() -> None:
     (reason,) = reasons(NodeAdapters({}, ports(400, 100)), [NodeAdapters({}, ports(400, 400))])
     assert "mlx5_1:1 runs at 100 Gbit/s, where others have 400" in reason.says
     assert reason.command == "sudo ibportstate -C mlx5_1 -P 1 -D 0 1 reset", "of this adapter, and not of the first"
+    storage = [NodeAdapters({}, ports(400, 400, 200)), NodeAdapters({}, ports(400, 400, 200))]
+    assert reasons(storage[0], storage[1:]) == [], "a card of another kind, on every node"
+    (reason,) = reasons(NodeAdapters({}, ports(400, 400, 100)), storage)
+    assert "mlx5_2:1 runs at 100 Gbit/s, where others have 200" in reason.says
+    (reason,) = reasons(NodeAdapters({}, ports(400, 400, 200)), [NodeAdapters({}, ports(400, 400))])
+    assert "mlx5_2:1 runs at 200 Gbit/s, where others have 400" in reason.says
     roce = tuple(replace(port, link_layer="Ethernet") for port in ports(400, 100))
     (reason,) = reasons(NodeAdapters({}, roce), [NodeAdapters({}, ports(400, 400))])
     assert reason.command == 'sudo ethtool -r "$(ls /sys/class/infiniband/mlx5_1/device/net | head -1)"'

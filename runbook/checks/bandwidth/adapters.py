@@ -12,6 +12,7 @@ from runbook.checks.ibstat import ports_of, select
 from runbook.files.address import one_spelling
 from runbook.launch.ranks import hca_expression, network_environment, socket_interface
 from runbook.model.command_quoting import word
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 from runbook.model.verdict import Outcome
 from runbook.parsers.ibstat import Port
@@ -115,9 +116,11 @@ def tcp_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[Slo
 
 
 def port_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[SlowReason]:
-    """HCA ports that came up slower than the fastest one around."""
-    rates = [port.rate_gbps for each in (wires, *others) for port in each.ports if port.rate_gbps]
-    usual = max(rates, default=0.0)
+    """HCA ports that came up slower than those of the same name on other nodes; than the fastest one around, where no
+    other node has one of that name. A node's ports may be of several kinds."""
+    rates = [(port.name, port.rate_gbps) for each in others for port in each.ports if port.rate_gbps]
+    alike = {name: max(those) for name, those in grouped(rates).items()}
+    fastest = max([*alike.values(), *(port.rate_gbps or 0.0 for port in wires.ports)], default=0.0)
     return [
         SlowReason(
             f"{port.name} runs at {port.rate_gbps:g} Gbit/s, where others have {usual:g}",
@@ -131,7 +134,7 @@ def port_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[Sl
             port.rate_gbps / 8,
         )
         for port in wires.ports
-        if port.rate_gbps and port.rate_gbps < usual
+        if port.rate_gbps and port.rate_gbps < (usual := alike.get(port.name, fastest))
     ]
 
 

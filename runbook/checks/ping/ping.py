@@ -215,7 +215,9 @@ class Judge:
     def _warn(self, pair: Pair) -> None:
         """ICMP that is missing where TCP passes, or a tool that is missing where nothing does."""
         if pair.small.get("missing") and any(dial.outcome == "open" for dial in pair.dials):
-            self.warnings[pair.source].append("no ping program here (package iputils-ping or iputils): proven over TCP instead")
+            self.warnings[pair.source].append(
+                "no ping program here (package iputils-ping or iputils): proven over TCP instead"
+            )
         elif pair.small.get("missing") and not pair.routeless:
             says = f"{pair.source} has no ping program, and TCP to {pair.peer} does not open either"
             seen = tuple(str(dial) for dial in pair.dials[:3])
