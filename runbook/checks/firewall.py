@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ from runbook.checks.network.mesh import Mesh, Want, too_busy
 from runbook.checks.network.pairs import Pairs, around, chosen, groupings
 from runbook.checks.port import holders, promised_ports
 from runbook.firewall import Evidence
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 from runbook.model.units import listed
 from runbook.model.verdict import Finding, Outcome
@@ -114,11 +114,7 @@ class FirewallJudge:
     @cached_property
     def opened(self) -> Mapping[str, list[Dial]]:
         """The connections that opened, by the node that they lead to."""
-        found: dict[str, list[Dial]] = defaultdict(list)
-        for dial in self.mesh.dials:
-            if dial.outcome == "open":
-                found[dial.destination].append(dial)
-        return found
+        return grouped((dial.destination, dial) for dial in self.mesh.dials if dial.outcome == "open")
 
     @cached_property
     def without_port(self) -> Mapping[str, Finding]:
@@ -167,10 +163,10 @@ class FirewallJudge:
 
 def in_vain(unmeasured: Sequence[Dial], busy: Mapping[str, AwakeFacts]) -> dict[str, list[Dial]]:
     """By node that had no CPU for them, dials of which nothing is known."""
-    found: dict[str, list[Dial]] = defaultdict(list)
-    for dial in unmeasured:
-        found[dial.destination if dial.destination in busy and dial.source not in busy else dial.source].append(dial)
-    return found
+    return grouped(
+        (dial.destination if dial.destination in busy and dial.source not in busy else dial.source, dial)
+        for dial in unmeasured
+    )
 
 
 def others_of(name: str, dials: Sequence[Dial]) -> list[str]:

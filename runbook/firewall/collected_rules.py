@@ -19,6 +19,7 @@ from runbook.firewall import iptables, nft
 from runbook.firewall.evaluate import EPHEMERAL, Base, Engine, Truth, Walk
 from runbook.firewall.front_ends import UFW_CHAINS, FirewalldStatus, UfwStatus, firewalld_runs, parse_ufw, parse_zones
 from runbook.model.command_quoting import word
+from runbook.model.grouping import grouped
 
 Version = Literal[4, 6]
 
@@ -204,10 +205,7 @@ class Evidence:
 
     def _kept_by_iptables(self, version: Version) -> set[tuple[str, str]]:
         family = _families(version)[0]
-        native: dict[str, list[str]] = {}
-        for base in self._nft_bases:
-            if base.family == family:
-                native.setdefault(base.table, []).append(base.chain)
+        native = grouped((base.table, base.chain) for base in self._nft_bases if base.family == family)
         kept = set()
         for _, reading in self._saves(version):
             if reading.read and reading.flavour == "nft":

@@ -16,7 +16,7 @@ from runbook.checks.bandwidth.slow_link_search import MeasuringRanks, Search, Un
 from runbook.checks.bandwidth.slow_links import Link, Role
 from runbook.checks.context import Context
 from runbook.checks.ranks.evidence import busy_lines, gather
-from runbook.checks.ranks.pool import RankMember, RankPool
+from runbook.checks.ranks.pool import RankPool
 from runbook.model.errors import Unreachable
 from runbook.model.grouping import grouped
 
@@ -192,9 +192,7 @@ class Isolation:
 def isolate(pool: RankPool, at: Context, gate: float) -> Isolation:
     """Measure every layer. `gate` is the bus bandwidth, in GB/s, that all of them together should have had."""
     found = Isolation()
-    by_node: dict[str, list[RankMember]] = {}
-    for member in pool.members:
-        by_node.setdefault(member.rank.node, []).append(member)
+    by_node = grouped((member.rank.node, member) for member in pool.members)
     numbers = {member.label: member.rank.rank for member in pool.members}
     inside = [link for members in by_node.values() for link in ring([member.label for member in members])]
     try:

@@ -7,7 +7,6 @@ import re
 import socket
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +14,9 @@ from dataclasses import dataclass
 from runbook.checks.context import Context
 from runbook.files.address import is_ip
 from runbook.firewall.evaluate import EPHEMERAL
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory
+from runbook.model.units import spans_of
 
 UNMEASURED = "unmeasured"
 
@@ -83,9 +84,7 @@ class Dial:
 
 def seen_of(dials: Sequence[Dial]) -> list[str]:
     """What was seen, a line for each pair and outcome."""
-    lines: dict[tuple[str, str, str], list[Dial]] = defaultdict(list)
-    for dial in dials:
-        lines[dial.source, dial.address, dial.outcome].append(dial)
+    lines = grouped(((dial.source, dial.address, dial.outcome), dial) for dial in dials)
     return [f"{source} → {where}, {ports_text(some)}: {some[0].says}" for (source, where, _), some in lines.items()]
 
 
@@ -96,13 +95,7 @@ def ports_text(dials: Iterable[Dial]) -> str:
 
 def folded(dials: Iterable[Dial]) -> str:
     """Ports with their runs folded: `29500-29510, 41927`."""
-    runs: list[list[int]] = []
-    for port in sorted({dial.port for dial in dials}):
-        if runs and port == runs[-1][-1] + 1:
-            runs[-1].append(port)
-        else:
-            runs.append([port])
-    shown = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    shown = spans_of(sorted({dial.port for dial in dials}))
     return ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
 
 

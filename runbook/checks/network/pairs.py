@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from runbook.checks.context import Context
 from runbook.checks.network.dial import number
+from runbook.model.grouping import grouped
 from runbook.model.units import listed
 
 ALL_UP_TO = 16
@@ -99,11 +100,7 @@ def groupings(at: Context) -> list[Mapping[str, str]]:
 
 
 def members(names: Iterable[str], grouping: Mapping[str, str]) -> list[list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        if name in grouping:
-            found[grouping[name]].append(name)
-    return list(found.values())
+    return list(grouped((grouping[name], name) for name in names if name in grouping).values())
 
 
 def _crossing(groups: Sequence[Sequence[str]]) -> list[tuple[str, str]]:

@@ -23,6 +23,7 @@ from runbook.launch.ranks import Rank, layout
 from runbook.launch.script import write
 from runbook.model.bounded_regex import bounded
 from runbook.model.errors import Unreachable
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory, Node
 from runbook.transport import Message, Remote, Session, node_answers
 
@@ -127,9 +128,7 @@ class RankPool:
         self.script = script
         self.layout = layout(inventory)
         self.members = [RankMember(rank) for rank in self.layout.ranks]
-        self._on_node: dict[str, list[RankMember]] = {}
-        for member in self.members:
-            self._on_node.setdefault(member.rank.node, []).append(member)
+        self._on_node = grouped((member.rank.node, member) for member in self.members)
         self.joined = False
         self.extra: dict[str, Message] = {}
         self.failures: dict[str, BaseException] = {}
