@@ -18,6 +18,7 @@ from runbook.firewall.evaluate import EPHEMERAL, Flow, Leg
 from runbook.firewall.explain_node import Explanation, explain, merge
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy, RemedyStep
+from runbook.model.units import span_of
 
 READERS = (
     "nft -j -a list ruleset",
@@ -298,10 +299,7 @@ class _Case:
 
     def between(self) -> Blocked:
         flow, node = self.flow, self.ends.destination_name
-        wanted = ", ".join(
-            str(low) if low == high else f"{low}-{high}"
-            for low, high in merge(((flow.port, flow.port), *self.ends.ports))
-        )
+        wanted = ", ".join(span_of(*span) for span in merge(((flow.port, flow.port), *self.ends.ports)))
         found = self._blocked(
             node,
             f"{_flow(flow)} was {self.seen}, though the rules of {self.ends.source_name} and of {node} allow it: "

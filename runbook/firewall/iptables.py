@@ -339,6 +339,7 @@ PASSED_OVER = frozenset(
         "CLASSIFY", "CHECKSUM", "TRACE", "AUDIT", "SET", "TEE", "RATEEST", "IDLETIMER", "LED", "HMARK", "TCPOPTSTRIP",
     }
 )  # fmt: skip
+VERDICTS = {"ACCEPT": RuleVerdict("accept"), "DROP": RuleVerdict("drop"), "RETURN": RuleVerdict("return")}
 REWRITES = frozenset({"DNAT", "SNAT", "MASQUERADE", "REDIRECT", "NETMAP"})
 
 
@@ -453,8 +454,8 @@ def _target(target: tuple[str, str], options: list[str], table: _Table) -> tuple
     how, name = target
     if name in table.rules:
         return (RuleVerdict("goto" if how in ("-g", "--goto") else "jump", name),)
-    if name in ("ACCEPT", "DROP", "RETURN"):
-        return (RuleVerdict("accept" if name == "ACCEPT" else "drop" if name == "DROP" else "return"),)
+    if name in VERDICTS:
+        return (VERDICTS[name],)
     if name == "REJECT":
         return (RuleVerdict("reject-rst" if "tcp-reset" in options else "reject-icmp"),)
     if name in REWRITES:

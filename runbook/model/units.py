@@ -83,6 +83,14 @@ def spans_of(numbers: Iterable[int]) -> list[str]:
     return [span_of(*run) for run in runs]
 
 
+def from_to(low: str, high: str) -> str:
+    """Two numbers with their units: `328 to 388 GB/s`; one of them where they are the same."""
+    if low == high:
+        return low
+    number, _, unit = low.partition(" ")
+    return f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
+
+
 def listed(names: Iterable[str]) -> str:
     """`node-a, node-b and node-c`; with very many, the first ones and their number."""
     words = list(names)

@@ -19,7 +19,7 @@ from runbook.checks.bandwidth.slow_links import Endpoint, Judgement, Link, Links
 from runbook.checks.network.mesh import too_busy_finding
 from runbook.checks.ranks.pool import RankMember
 from runbook.model.grouping import grouped
-from runbook.model.units import link_text, significant
+from runbook.model.units import from_to, link_text, significant
 from runbook.model.verdict import Finding
 
 SHOWN = 6
@@ -119,11 +119,7 @@ class _FindingsOfLinks:
 
     def _span(self, links: Iterable[Link]) -> str:
         rates = [self.rates[link] for link in links]
-        low, high = gbps(min(rates)), gbps(max(rates))
-        if low == high:
-            return low
-        number, _, unit = low.partition(" ")
-        return f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
+        return from_to(gbps(min(rates)), gbps(max(rates)))
 
     def _evidence(self, links: Iterable[Link]) -> tuple[str, ...]:
         """The slowest of them, each with its rounds."""
