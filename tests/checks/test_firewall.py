@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
@@ -12,6 +13,7 @@ import pytest
 from runbook.checks.firewall import Firewall, judge
 from runbook.checks.network.dial import Dial, ephemeral_range, needed_ports, number, numeric, ports_text
 from runbook.checks.network.failed_dials import Trouble
+from runbook.checks.network.live_traffic import RankConnection, all_stopped
 from runbook.checks.network.mesh import Mesh
 from runbook.model.verdict import Finding, Outcome, Verdict
 
@@ -259,3 +261,19 @@ def test_what_a_node_does_to_itself_and_to_others_is_one_finding() -> None:
     name, finding = guilty(dial("node-b", "node-a", "dropped"), dial("node-a", "node-a", "dropped"))
     assert (name, finding.cause, finding.peers) == ("node-a", "firewall-drop", ("node-b",))
     assert len([line for line in finding.evidence if "no answer within" in line]) == 2
+
+
+def test_of_thousands_of_connections_those_that_stand_still_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[RankConnection] = []
+    monkeypatch.setattr("runbook.checks.network.live_traffic.OTHERS_S", -1.0)
+    monkeypatch.setattr("runbook.checks.network.live_traffic.stopped", lambda _at, stream, _: looked.append(stream))
+    still, moving = (
+        [RankConnection("node-a", "node-b", A, B, port, 29500, said) for port in range(40000, 40100)]
+        for said in (("sent again",), ())
+    )
+    at = context(cluster())
+    assert list(all_stopped(replace(at, deadline=0.0), [*still, *moving], {}, set())) == []
+    assert looked == still
+    looked.clear()
+    assert list(all_stopped(at, [*still, *moving], {}, set())) == []
+    assert looked == [*still, *moving]
