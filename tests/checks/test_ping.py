@@ -208,6 +208,12 @@ def test_no_route() -> None:
     assert "RTNETLINK answers: Network is unreachable" in outcomes["node-a"].findings[0].evidence[0]
 
 
+def test_an_ip_that_does_not_know_the_question_says_nothing_of_the_route() -> None:
+    route = {"error": "ip: unrecognized option: j\nBusyBox v1.36.1 multi-call binary."}
+    outcomes = judged(target("node-b", B, route=route, small=LOST, full=None), dials_of("dropped"))
+    assert {cause for told in causes(outcomes).values() for cause in told} == {"host-unreachable"}
+
+
 def test_a_node_without_ip_has_no_route_error() -> None:
     """`ip` is missing there: that says nothing of the route, and the echoes came back."""
     outcome = judged(target("node-b", B, route={"error": None}), OPEN)["node-a"]
@@ -517,7 +523,7 @@ def remedy_of_no_route(route: Facts, *prefixes: str, peer: str = "10.0.0.2/24") 
     at = context(cluster())
     answers = {
         "node-a": answer(
-            target("node-b", B, **{**NO_WAY, "route": {"error": "no way", **route}}),
+            target("node-b", B, **{**NO_WAY, "route": {**NO_WAY["route"], **route}}),
             interfaces={"eth0": card(*prefixes)},
         ),
         "node-b": answer(target("node-a", A), interfaces={"eth0": card(peer)}),

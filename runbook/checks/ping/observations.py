@@ -79,7 +79,9 @@ class Pair:
 
     @property
     def routeless(self) -> bool:
-        return bool(self.route.get("error")) and not self.small.get("received") and not self.answered
+        """Whether the kernel refuses to send there; an `ip` that does not know the question says nothing of it."""
+        refused = "RTNETLINK" in str(self.route.get("error"))
+        return refused and not self.small.get("received") and not self.answered
 
     @property
     def unanswered(self) -> bool:
