@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from runbook.causes.findings import finding_for
 from runbook.checks.base import Check
-from runbook.checks.context import Context, in_brief
+from runbook.checks.context import Context, in_brief, limit_met
 from runbook.checks.network.ephemeral_ports import few_ports_warning, port_range
 from runbook.files.address import is_loopback
 from runbook.launch.ranks import dialled_address
@@ -160,9 +160,11 @@ def taken(
     what = "the rendezvous port" if rendezvous else "the port"
     others = f" (and {len(ports) - 1} more ports)" if len(ports) > 1 else ""
     other = f"another port: `rendezvous: {{port: {spare}}}`" if rendezvous else "other `network: {ports: …}`"
-    evidence: tuple[str, ...] = (f"bind({port}): {found['errno']}",)
-    if found["errno"] == "EACCES":
-        first = unprivileged or 1024
+    errno, first = str(found["errno"]), 1024 if unprivileged is None else unprivileged
+    evidence: tuple[str, ...] = (f"bind({port}): {errno}",)
+    if errno != "EADDRINUSE" and not (errno == "EACCES" and port < first):
+        return not_bound(node, f"{what} {port}{others}", errno, evidence, other)
+    if errno == "EACCES":
         says = f"the login user may not bind {what} {port} of {node.name}: ports below {first} are root's"
         seen = (*evidence, f"net.ipv4.ip_unprivileged_port_start = {first}")
         return finding_for("port-privileged-or-reserved", says, seen, first=first)
@@ -186,7 +188,7 @@ def taken(
         elif holder.get("run_id"):
             who += f" (it belongs to runbook's run {holder['run_id']}, which still goes on)"
             way = "other-run"
-    elif found["errno"] == "EADDRINUSE" and not (holder.get("listens") or holder.get("peer")):
+    elif not (holder.get("listens") or holder.get("peer")):
         who = "a process that has bound it and neither listens nor connects, which no table of the kernel shows"
         way = "only-bound"
     else:
@@ -194,3 +196,14 @@ def taken(
         way = "hidden"
     says = f"{what} {port}{others} of {node.name} is taken by {who}"
     return finding_for("port-in-use", says, evidence, way=way, node=node.name, port=port, other=other, kill=kill)
+
+
+def not_bound(node: Node, what: str, errno: str, evidence: tuple[str, ...], other: str) -> Finding:
+    """A port that nobody holds, and that cannot be bound all the same."""
+    if met := limit_met(node.name, "port", errno, ""):
+        return met
+    says = (
+        f"the login user may not bind {what} of {node.name}: its kernel refuses that with {errno}, as SELinux and "
+        "other security modules do"
+    )
+    return finding_for("port-privileged-or-reserved", says, evidence, way="refused", node=node.name, other=other)

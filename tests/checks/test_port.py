@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runbook.checks.context import Facts
-from runbook.checks.port import MOST_PORTS, judge, promised_ports
+from runbook.checks.port import MOST_PORTS, judge, promised_ports, taken
 from runbook.model.inventory import Inventory
 from runbook.model.verdict import Outcome, Verdict
 
@@ -105,6 +105,28 @@ def test_privileged() -> None:
     outcome = judged({"80": {"free": False, "errno": "EACCES", "holder": None}}, LOCAL, inventory=cluster(port=80))
     assert causes(outcome) == ["port-privileged-or-reserved"]
     assert "ports below 1024 are root's" in outcome.findings[0].says
+
+
+@pytest.mark.parametrize(
+    ("errno", "port", "cause", "says"),
+    [
+        ("EACCES", 29500, "port-privileged-or-reserved", "its kernel refuses that with EACCES, as SELinux"),
+        ("EPERM", 29500, "port-privileged-or-reserved", "its kernel refuses that with EPERM"),
+        ("EMFILE", 29500, "open-files-limit", "may have no more files open"),
+    ],
+)
+def test_a_port_that_nobody_holds_and_that_cannot_be_bound(errno: str, port: int, cause: str, says: str) -> None:
+    (finding,) = judged({str(port): {"free": False, "errno": errno, "holder": None}}, LOCAL).findings
+    assert finding.cause == cause
+    assert says in finding.says
+    assert "is taken by" not in finding.says
+
+
+def test_where_anybody_may_bind_every_port_none_is_roots() -> None:
+    """Docker sets net.ipv4.ip_unprivileged_port_start to 0."""
+    refused = {"free": False, "errno": "EACCES", "holder": None}
+    finding = taken(node("node-a"), [80], refused, rendezvous=True, unprivileged=0)
+    assert "are root's" not in finding.says
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
