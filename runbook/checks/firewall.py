@@ -15,7 +15,7 @@ from runbook.checks.network.ephemeral_ports import NO_PORT, exhausted, how_many,
 from runbook.checks.network.failed_dials import Trouble
 from runbook.checks.network.mesh import Mesh, Want, too_busy
 from runbook.checks.network.pairs import Pairs, around, chosen, groupings
-from runbook.checks.port import holders, promised_ports
+from runbook.checks.port import holders, not_bound, promised_ports
 from runbook.firewall import Evidence
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
@@ -205,7 +205,8 @@ def occupied(node: Node, errors: Sequence[Facts]) -> list[Finding]:
         return []
     port, errno = errors[0]["port"], errors[0]["errno"]
     others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    says = f"port {port}{others} of {node.name} was taken, so our program could not listen on it"
     seen = (f"bind({port}): {errno}",)
-    finding = finding_for("port-in-use", says, seen, way="ours", port=port, node=node.name)
-    return [finding]
+    if errno != "EADDRINUSE":
+        return [not_bound(node, f"port {port}{others}", errno, seen, "other `network: {ports: …}`")]
+    says = f"port {port}{others} of {node.name} was taken, so our program could not listen on it"
+    return [finding_for("port-in-use", says, seen, way="ours", port=port, node=node.name)]

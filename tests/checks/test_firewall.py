@@ -178,6 +178,8 @@ def test_a_port_that_is_taken_fails_although_all_else_is_open() -> None:
     outcomes = judged(*EVERY, occupied=taken)
     assert [f.cause for f in outcomes["node-b"].findings] == ["port-in-use"]
     assert outcomes["node-a"].verdict is Verdict.PASS
+    refused = {"node-b": [{"port": 29500, "errno": "EACCES", "text": "Permission denied"}]}
+    assert [f.cause for f in judged(*EVERY, occupied=refused)["node-b"].findings] == ["port-privileged-or-reserved"]
 
 
 def test_one_node_has_no_wire_to_cross() -> None:
