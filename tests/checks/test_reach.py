@@ -219,7 +219,7 @@ def limits(*, shm_mib: int = 65536, shm_free_mib: int | None = None, **changed: 
         (cluster(), GPUS, limits(shm_mib=65536, shm_free_mib=5), ["shm-too-small"], 0),
         (cluster(), node("node-a", gpus=(0,)), limits(shm_mib=16), [], 0),
         (cluster(), node("node-a", gpus=tuple(range(8))), limits(shm_mib=64), ["shm-too-small"], 0),
-        (cluster(), GPUS, {"limits": {}, "shm": None}, [], 0),
+        (cluster(), GPUS, {"limits": {}, "shm": None}, [], 1),
     ],
 )
 def test_limits(inventory: Any, one: Any, facts: Facts, causes: list[str], warned: int) -> None:
