@@ -71,8 +71,10 @@ class EventLoop:
             tasks.setdefault(key.data, []).append(key.fileobj)
         for task, sockets in tasks.items():
             self._go_on(task, sockets)
+        due: list[tuple[int, Task]] = []
         while self._due and self._due[0][0] <= self.clock:
-            _, number, task = heapq.heappop(self._due)
+            due.append(heapq.heappop(self._due)[1:])
+        for number, task in due:  # once a turn: the clock may end a hair before what a task waits for, for ever
             if task.number == number:
                 self._go_on(task, [])
 

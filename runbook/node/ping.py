@@ -50,8 +50,8 @@ SUMMARY = re.compile(r"(?<!\d)(\d+) packets transmitted, (\d+) (?:packets )?rece
 ROUND_TRIP = re.compile(r"= [\d.]+/([\d.]+)/")
 FEWEST, MOST, ALL_PEERS = 20, 100, 400
 """Echoes for each peer: many with few peers, since 20 of them miss a loss of 5 % every third time."""
-DOUBTFUL = 0.2
-"""Up to this share of the echoes may be lost by haste or chance; above it, more echoes would show nothing new."""
+PLAIN = 0.2
+"""A loss of more than this share of the echoes shows in few as well."""
 SIGN_OF_LIFE = ["-w", "2"]
 """First ones, before the many: without an answer to ARP, each packet of a hundred would cost its time. After a lost ARP
 request the kernel repeats it in a second."""
@@ -243,9 +243,9 @@ def look_at(target: dict[str, Any], lookup: Lookup, count: int) -> PingTarget:
         result["small"] = seen
         result["spare_answers"] = bool(spare and spare.result().get("received"))
     lost = seen.get("sent", 0) - seen.get("received", 0)
-    if seen.get("received") and 0 < lost <= DOUBTFUL * seen["sent"]:
-        # One lost echo proves nothing: a busy host answers late. More echoes distinguish loss from haste.
-        result["again"] = ping(address, [], 200)
+    if seen.get("received") and lost > 0:
+        # What is lost in one moment proves nothing: a busy host answers late. A second round tells loss from haste.
+        result["again"] = ping(address, [], 60 if lost > PLAIN * seen["sent"] else 200)
     result["neighbour"] = neighbour(address)
     via = way.get("via")
     if via and not seen.get("received"):

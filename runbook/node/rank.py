@@ -693,6 +693,7 @@ def main() -> None:
                 rank_bandwidth.measure(worker, order, say, worker.waited)
             else:
                 raise RankFailure("program-error", "unknown order %r" % order["do"])
+            worker.place.size = worker.place.turn = 0  # no place of the next order
     except RankFailure as failure:
         say("failed", cause=failure.cause, text=str(failure), **failure.details)
     except BaseException as error:

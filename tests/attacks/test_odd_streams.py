@@ -186,7 +186,7 @@ def test_the_code_stands(folder: Path, condition: str, name: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("name", "condition"), list(itertools.product(MORE, CONDITIONS))[::3])
+@pytest.mark.parametrize(("name", "condition"), list(itertools.product(MORE, CONDITIONS))[::7])
 def test_the_code_of_every_command_stands(folder: Path, condition: str, name: str) -> None:
     look(folder, condition, MORE[name])
 

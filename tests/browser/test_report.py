@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ pytestmark = [
     pytest.mark.xdist_group("browser"),
 ]
 EVERY_VIEW = tuple((scheme, width) for scheme in ("light", "dark") for width in (360, 768, 1920))
-TWO_VIEWS = (("light", 1920), ("dark", 360))
+IN_TURNS = (("light", 1920), ("dark", 360))
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +43,14 @@ def looked_at(browser: Browser, file: Path, views: Iterable[tuple[str, int]] = E
             assert shown.asked == []
 
 
-QUICK = ("a hang",)
+def test_a_report_is_sound_at_every_width_in_light_and_dark(browser: Browser, tmp_path: Path, thorough: bool) -> None:
+    looked_at(browser, report(tmp_path, "a hang"), EVERY_VIEW if thorough else IN_TURNS)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.thorough) for name in VARIED]
-)
-def test_a_report_is_sound_at_every_width_in_light_and_dark(
-    browser: Browser, name: str, tmp_path: Path, thorough: bool
-) -> None:
-    looked_at(browser, report(tmp_path, name), EVERY_VIEW if thorough and name in QUICK else TWO_VIEWS)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "view"), zip(VARIED, itertools.cycle(IN_TURNS)))
+def test_so_is_every_kind_of_report(browser: Browser, tmp_path: Path, name: str, view: tuple[str, int]) -> None:
+    looked_at(browser, report(tmp_path, name), [view])
 
 
 @pytest.mark.thorough

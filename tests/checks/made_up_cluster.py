@@ -14,6 +14,7 @@ from runbook.checks.context import Context, Facts, Run
 from runbook.checks.network.dial import Dial
 from runbook.checks.ranks.pool import RankMember, RankPool
 from runbook.firewall import Evidence
+from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Network, Node, Rendezvous
 from runbook.model.verdict import Outcome, Verdict
 from runbook.transport import ProgramNotStarted, Remote, Site
@@ -73,7 +74,7 @@ STACK = (
 class Nobody:
     """A session of a node that tells what its kernel and its ranks left for us, and runs nothing."""
 
-    lost = None
+    lost: Unreachable | None = None
     silence_s = 0.0
 
     def __init__(self, name: str, pool: RankPool | None = None) -> None:

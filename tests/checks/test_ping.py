@@ -153,6 +153,22 @@ def test_a_few_lost_echoes_are_at_most_a_warning(first: int, second: int, *, war
     assert any("are lost" in warning for warning in outcome.warnings) == warned
 
 
+@pytest.mark.parametrize(
+    ("again", "verdict"),
+    [
+        (echo(60, 60), Verdict.PASS),
+        (echo(60, 59), Verdict.PASS),
+        (echo(60, 46), Verdict.FAIL),
+        (echo(3, 3), Verdict.FAIL),  # too few to tell
+    ],
+)
+def test_what_is_lost_in_one_moment_and_not_again_accuses_nobody(again: Facts, verdict: Verdict) -> None:
+    seen = {**target("node-b", B, small=echo(100, 71, ms=0.2)), "again": again}
+    outcome = judged(seen, dials_of("dropped"))["node-a"]
+    assert outcome.verdict is verdict
+    assert any("all in one moment" in warning for warning in outcome.warnings) == (verdict is Verdict.PASS)
+
+
 def test_what_was_lost_is_counted_over_both_rounds() -> None:
     seen = {**target("node-b", B, small=echo(100, 97, ms=0.2)), "again": echo(200, 195, ms=0.2)}
     outcomes = judged(seen, dials_of("dropped"))

@@ -14,7 +14,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.verdict import Outcome, Verdict
 from runbook.transport import ProgramNotStarted, Remote
 
-from .made_up_cluster import FakeRemote, at, cluster, node, pool_of, verdicts
+from .made_up_cluster import FakeRemote, Nobody, at, cluster, node, pool_of, verdicts
 
 DIED, FAILED, STALLED = Halt("died", 1.0), Halt("failed", 1.0), Halt("stalled", 4.0)
 PASS, FAIL, UNKNOWN = Verdict.PASS, Verdict.FAIL, Verdict.UNKNOWN
@@ -135,6 +135,23 @@ def test_the_rank_that_is_behind(pool: RankPool) -> None:
     assert "at 512 KiB, iteration 20 of 20, the others at 1 MiB, iteration 3 of 20" in finding.says
     assert "rank 2 on node-c is in:" in finding.evidence
     assert any("all_reduce" in line for line in finding.evidence)
+
+
+def test_no_rank_is_behind_one_whose_node_was_lost_before_its_ranks_learned_of_it(pool: RankPool) -> None:
+    at(pool.members[2], 1 << 20, 1)
+    cast(Nobody, pool.run.site.sessions["node-b"]).lost = Unreachable("ssh-unreachable", "nothing has come", "check it")
+    assert judged(pool, STALLED) == {
+        "node-a": BYSTANDER,
+        "node-b": (UNKNOWN, ("ssh-unreachable",)),
+        "node-c": BYSTANDER,
+    }
+
+
+def test_a_place_is_one_of_the_order_that_is_under_way(pool: RankPool) -> None:
+    """A node may be cut off before its ranks tell of the new order: then they are where they began."""
+    pool.order({"do": "allreduce"})
+    at(pool.members[0], 2048, 41)
+    assert [member.place for member in pool.members] == [(2048, 41), (0, 0), (0, 0)]
 
 
 def test_several_ranks_behind_on_two_nodes() -> None:

@@ -39,7 +39,7 @@ WAYS = {
         "hold",
     ),
     "a queue": ("import queue; queue.Queue().get()", "rank-behind", "hold"),
-    "spinning": ("while True: pass", "rank-behind", "it computes"),
+    "spinning": ("while True: pass", "rank-behind", "hold"),  # it computes, or waits for a CPU
     "another collective": ("dist.barrier()", "mismatched-collectives", "barrier"),
     "a child": ("import subprocess; subprocess.run(['sleep', '1000'])", "rank-behind", "it sleeps"),
 }

@@ -97,3 +97,26 @@ while len(over) < 4:
 print(over)
 """)
     assert said.strip() == "[0.0, 0.1, 0.2, 0.3]"
+
+
+def test_one_that_waits_for_a_moment_that_the_clock_misses_by_a_hair_holds_nobody_up() -> None:
+    """Sums of 0.05 s end in front of what is meant: it goes on once a turn, and time passes between turns."""
+    said = on_a_node("""
+def until(seconds, loop):
+    begun = loop.clock
+    for times in range(100_000):
+        left = seconds - (loop.clock - begun)
+        if left <= 0:
+            return times
+        yield (), READ, min(left, 1e-18)
+
+loop, over = EventLoop(), []
+loop.start(until(0.1, loop), over.append)
+turns = 0
+while not over:
+    time.sleep(LOOK_S)  # as on a busy machine, so that the clock goes in whole steps
+    loop.turn()
+    turns += 1
+print(over[0] <= turns, turns < 10)
+""")
+    assert said.split() == ["True", "True"]

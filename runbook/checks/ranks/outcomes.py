@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from runbook.causes.findings import finding_for
-from runbook.checks.context import Context, no_answer
+from runbook.checks.context import no_answer
 from runbook.checks.network.ephemeral_ports import NO_PORT, exhausted
 from runbook.checks.ranks.collective_calls import mismatched
 from runbook.checks.ranks.evidence import WATCH_S, busy_lines, gather
 from runbook.checks.ranks.own_failure import own_failure
 from runbook.checks.ranks.pool import Halt, RankPool
-from runbook.checks.ranks.stuck import LOOK_S, stuck
+from runbook.checks.ranks.stuck import at_nodes, stuck
 from runbook.model.verdict import Finding, Outcome, outcomes_of
 
 if TYPE_CHECKING:
@@ -36,6 +35,8 @@ def outcomes_of_halt(pool: RankPool, halt: Halt, doing: str) -> list[Outcome]:
         if member.lost:
             unknown[member.rank.node] = no_answer(member.rank.node, "launch", member.lost)
     gather(pool, watch_s=0.05 if halt.kind == "died" else WATCH_S)
+    # What a node that went silent said last proves nothing about the others.
+    unknown |= {name: told for name, told in at_nodes(pool).lost_nodes().items() if name not in unknown}
     guilty = mismatched(pool, doing)
     if not guilty:
         for member in pool.members:
@@ -65,8 +66,7 @@ def with_ports_counted(pool: RankPool, guilty: dict[str, list[Finding]]) -> dict
         for node, told in guilty.items()
         if any(finding.cause == NO_PORT for finding in told)
     }
-    at = Context(pool.run, pool.inventory, "ports", time.monotonic() + LOOK_S, lambda *_, **__: None)
-    for node, finding in exhausted(at, words).items():
+    for node, finding in exhausted(at_nodes(pool), words).items():
         guilty[node] = [finding, *(other for other in guilty[node] if other.cause != NO_PORT)]
     return guilty
 

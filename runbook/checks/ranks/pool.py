@@ -200,6 +200,7 @@ class RankPool:
             for step in ("done", "wrong"):
                 member.steps.pop(step, None)
             member.finished_size = 0
+            member.beat = {}  # its place was one of the order before
             member.moved = now
             if member.remote and not member.over:
                 try:

@@ -208,8 +208,12 @@ def ends(pool: RankPool, member: RankMember) -> list[str]:
 def look_between(pool: RankPool) -> Between:
     if len(pool.inventory.nodes) < 2 or pool.inventory.one_machine:
         return Between()
-    at = Context(pool.run, pool.inventory, "between", time.monotonic() + LOOK_S, lambda *_, **__: None)
-    return between(at, timeout_s=LOOK_S)
+    return between(at_nodes(pool), timeout_s=LOOK_S)
+
+
+def at_nodes(pool: RankPool) -> Context:
+    """For questions to the nodes of the ranks, which have LOOK_S to answer and print nothing."""
+    return Context(pool.run, pool.inventory, "ranks", time.monotonic() + LOOK_S, lambda *_, **__: None)
 
 
 def ruled_out(pool: RankPool, seen: Between) -> tuple[str, ...]:
