@@ -62,12 +62,13 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
     peer = flow.source if leg in ("request-in", "reply-out") else flow.destination
     given = flow.in_interface if leg in ("request-in", "reply-out") else flow.out_interface
     interface = given or evidence.interface_to(peer)
+    devices = evidence.devices(interface)
     now = packet(flow, leg, interface, evidence.has_route_to(peer), tracked=tracked, owner=evidence.owner)
     stops: list[BlockingChain] = []
     last: Walk | None = None
     new_source, translator, steps = "", None, 0
     for base in _on_the_way(evidence.bases(flow.version), ARRIVING if arriving else LEAVING, now.state == NEW):
-        if base.for_device and base.devices and interface is not None and interface not in base.devices:
+        if base.for_device and base.devices and devices and not set(devices) & set(base.devices):
             continue
         result = evidence.tangled.get(id(base)) or walk(base, now)
         if result.steps > MOST_STEPS:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from runbook.firewall import Ends, Evidence, Flow, explain, explain_blocked, sent_elsewhere
+from runbook.firewall.collected_rules import CommandResult
 from runbook.firewall.explain_connection import READERS
 from runbook.firewall.explain_node import merge
 from runbook.firewall.front_ends import blocking_line, firewalld_runs, parse_ufw, parse_zones, port_lists
@@ -376,6 +377,23 @@ def test_what_drops_beside_the_packet_filter_is_named_when_no_rule_does_it() -> 
         assert (told.node, told.between) == ("node-b", not found)
         assert ("a tc filter on eth0 (ingress)" in told.says) is found
         assert ("`sudo tc filter del dev eth0 ingress pref 7`" in told.remedy) is found
+
+
+def test_packets_of_a_vlan_pass_the_interfaces_below_it() -> None:
+    shown = [
+        {"ifname": "eth0", "master": "bond0"},
+        {"ifname": "eth1", "xdp": {"mode": 1}},
+        {"ifname": "bond0"},
+        {"ifname": "bond0.100", "link": "bond0"},
+    ]
+    node = evidence(addresses=ok(json.dumps(shown)))
+    tools = {**node.tools, "route 10.77.0.1": CommandResult("ok", 0, '[{"dev": "bond0.100"}]')}
+    assert Evidence(tools, {}).devices("bond0.100") == ["bond0.100", "bond0", "eth0"]
+    filters = {"traffic_filters": {"eth0 ingress": "filter protocol ip pref 7 u32\n action drop"}}
+    told = explain_blocked("dropped", FLOW, Ends(evidence(), Evidence(tools, filters), "node-a", "node-b"))
+    assert told is not None
+    assert (told.node, told.between) == ("node-b", False)
+    assert "a tc filter on eth0 (ingress)" in told.says
 
 
 def test_the_permission_that_is_asked_for_is_what_the_node_program_runs() -> None:
