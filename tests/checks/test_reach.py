@@ -151,6 +151,13 @@ def test_without_iproute2_loopback_is_known_by_its_address() -> None:
     assert interface_causes("eth0", bare) == []
 
 
+@pytest.mark.parametrize(("address", "causes"), [("fd00::1", []), ("gpu1.lab", []), (A, ["interface-missing"])])
+def test_without_iproute2_addresses_of_ipv6_are_not_missing_but_unknown(address: str, causes: list[str]) -> None:
+    inventory = cluster(node("node-a", address=address), node("node-b"), network=Network("eth0"))
+    bare = {"interfaces": {"lo": interface("127.0.0.1", state="UNKNOWN"), "eth0": interface()}}
+    assert [finding.cause for finding in interface_findings(inventory, inventory.nodes[0], bare)] == causes
+
+
 def test_loopback_is_right_where_all_is_one_machine() -> None:
     nodes = [node(name, connection="local", address="127.0.0.1") for name in ("node-a", "node-b")]
     inventory = cluster(*nodes, network=Network("lo"))

@@ -118,11 +118,13 @@ def interface_finding(
         chosen = words if all(word in interfaces for word in words) else []
     cause = "interface-wrong" if chosen else "interface-missing"
     several = len(inventory.nodes) > 1 and not inventory.one_machine
+    # Without iproute2 an interface has no flags here, and of its addresses only those of IPv4 are known.
+    blind = (":" in address or not is_ip(address)) and not any(entry["flags"] for entry in interfaces.values())
     usable = [
         name
         for name in chosen
         if interfaces[name]["state"] not in NO_CARRIER
-        and (name == owner or any(not is_link_local(a) for a in interfaces[name]["addresses"]))
+        and (blind or name == owner or any(not is_link_local(a) for a in interfaces[name]["addresses"]))
     ]
     if not chosen:
         says = f"{node.name} has no interface {expression}" + (f"; {owner} carries {node.address}" if owner else "")
@@ -141,8 +143,8 @@ def interface_finding(
 
 
 def _loops_back(entry: Facts) -> bool:
-    """Without iproute2 an interface has no flags, and its addresses tell."""
-    return "LOOPBACK" in entry["flags"] or all(map(is_loopback, entry["addresses"]))
+    """By its flags, or by its addresses where it has none."""
+    return "LOOPBACK" in entry["flags"] or (bool(entry["addresses"]) and all(map(is_loopback, entry["addresses"])))
 
 
 def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: tuple[str, ...]) -> Finding:
