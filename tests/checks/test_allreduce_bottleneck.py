@@ -340,7 +340,12 @@ def test_what_could_not_be_measured_is_said() -> None:
 def test_the_rings_of_many_nodes_are_judged_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand nodes have eight thousand links inside: none is compared with each of the others."""
     compared: list[Link] = []
-    monkeypatch.setattr(Link, "__eq__", lambda one, other: (compared.append(one), hash(one) == hash(other))[1])
+
+    def same(one: Link, other: Link) -> bool:
+        compared.append(one)
+        return hash(one) == hash(other)
+
+    monkeypatch.setattr(Link, "__eq__", same)
     rings = [ring([f"n{node}r{rank}" for rank in range(4)]) for node in range(100)]
     first = {link: SLOW if link.source.endswith("r1") else FAST for links in rings for link in links}
     second = {link: SLOW if link.source.endswith("r1") else FAST for link in second_look(first, GATE)}

@@ -637,7 +637,12 @@ def test_the_addresses_of_many_nodes_are_looked_at_once(monkeypatch: pytest.Monk
     """Every two of 1,000 nodes are half a million pairs: only those that share an address are compared."""
     counted: list[str] = []
     own = Context.own_addresses
-    monkeypatch.setattr(Context, "own_addresses", lambda at, name: (counted.append(name), own(at, name))[1])
+
+    def looked_at(at: Context, name: str) -> list[str]:
+        counted.append(name)
+        return own(at, name)
+
+    monkeypatch.setattr(Context, "own_addresses", looked_at)
     nodes = [node(f"n{i}", address=f"n{i}.lab") for i in range(60)]
     numbers = {one.name: f"10.0.0.{i}" for i, one in enumerate(nodes, 1)}
     numbers["n59"] = numbers["n7"]
@@ -653,9 +658,13 @@ def test_the_addresses_of_many_nodes_are_looked_at_once(monkeypatch: pytest.Monk
 
 def test_the_mtus_of_many_nodes_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[str] = []
-    route = Pair.route.fget
-    assert route is not None
-    monkeypatch.setattr(Pair, "route", property(lambda pair: (counted.append(pair.source), route(pair))[1]))
+    route = vars(Pair)["route"].fget
+
+    def read(pair: Pair) -> Facts:
+        counted.append(pair.source)
+        return cast(Facts, route(pair))
+
+    monkeypatch.setattr(Pair, "route", property(read))
     nodes = [node(f"n{i}", address=f"10.0.0.{i + 1}") for i in range(20)]
     at = context(cluster(*nodes))
     large, full = {**ROUTE, "mtu": 9000}, LOST
