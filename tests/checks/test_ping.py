@@ -496,7 +496,8 @@ def triangle(*said: Facts) -> dict[str, list[str]]:
 
 
 LOSING = echo(100, 90, ms=0.2)
-NO_WAY = {"route": {"error": "RTNETLINK answers: Network is unreachable"}, "small": {"code": 2, "raw": UNREACHABLE}}
+REFUSED = {"error": "RTNETLINK answers: Network is unreachable"}
+NO_WAY = {"route": REFUSED, "small": {"code": 2, "raw": UNREACHABLE}}
 NOTHING = {"small": echo(100, 0, raw=SILENCE), "full": LOST}
 
 
@@ -539,7 +540,7 @@ def remedy_of_no_route(route: Facts, *prefixes: str, peer: str = "10.0.0.2/24") 
     at = context(cluster())
     answers = {
         "node-a": answer(
-            target("node-b", B, **{**NO_WAY, "route": {**NO_WAY["route"], **route}}),
+            target("node-b", B, **{**NO_WAY, "route": {**REFUSED, **route}}),
             interfaces={"eth0": card(*prefixes)},
         ),
         "node-b": answer(target("node-a", A), interfaces={"eth0": card(peer)}),
