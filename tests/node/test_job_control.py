@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runbook.node import job_control
+from runbook.node import job_control, own_files
 from runbook.node.journal import attempt_folder
 
 NODES = 50
@@ -36,11 +36,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[st
     for path in (tmp_path, *tmp_path.rglob("*")):
         path.chmod(0o700 if path.is_dir() else 0o600)
     opened: list[str] = []
-    truly = job_control.opened
 
     def noted(path: str, strict: bool = True) -> Any:
         opened.append(path)
-        return truly(path, strict)
+        return own_files.opened(path, strict)
 
     def document(path: str) -> Any:
         opened.append(path)
@@ -77,7 +76,12 @@ def test_nvidia_smi_runs_once_however_many_attempts_had_gpus(
     """And not at all where none of them lives: it may take a second."""
     workdir, _ = home
     ran: list[None] = []
-    monkeypatch.setattr(job_control, "gpu_memory", lambda: ran.append(None) or {})
+
+    def gpu_memory() -> dict[int, int]:
+        ran.append(None)
+        return {}
+
+    monkeypatch.setattr(job_control, "gpu_memory", gpu_memory)
     order = {"do": "list", "workdir": str(workdir), "node": "node-7", "job": None}
     monkeypatch.setattr(job_control, "living", lambda: {("another", "1", "rank-00000.node-7.l0"): [4]})
     job_control.look(order)
