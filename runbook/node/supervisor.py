@@ -384,7 +384,8 @@ class Supervisor:
         # Programs that the supervisor ends by itself have not failed: a controller that is back must not see it as
         # that.
         self.pipe.mute = frame is None
-        running = [one for one in self.programs.values() if not one.over.is_set() and not one.spared]
+        # Copied in one step: another thread may just be starting one more.
+        running = [one for one in list(self.programs.values()) if not one.over.is_set() and not one.spared]
         for program in running:
             program.end()
         deadline = time.monotonic() + max([self.grace_s] + [one.grace for one in running] if running else [0.0])
