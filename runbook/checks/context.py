@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import threading
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from runbook.causes.findings import finding_for, unreachable_for
-from runbook.files.address import is_loopback
+from runbook.files.address import is_loopback, one_spelling
 from runbook.launch.ranks import socket_interface
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
@@ -55,7 +56,8 @@ class StandingRanks(Protocol):
 class Run:
     """What the stages of one run share. `facts` is what `reach` learned, by node; `pool` the ranks that are up;
     `attempts` how often something was launched, each time with a folder of its own. `tried`: by stage, the causes of
-    the attempts before one that goes on with a spare; `leaving`: the nodes for which it comes, and why."""
+    the attempts before one that goes on with a spare; `leaving`: the nodes for which it comes, and why. `looked_up`:
+    what names mean on this machine."""
 
     run_id: str
     run_dir: Path
@@ -65,6 +67,7 @@ class Run:
     attempts: int = 0
     tried: dict[str, list[str]] = field(default_factory=dict)
     leaving: dict[str, str] = field(default_factory=dict)
+    looked_up: dict[str, str] = field(default_factory=dict)
     made_from: tuple[str, ...] = ()
     redactor: Redactor = field(default_factory=lambda: Redactor(()))
     stopping: threading.Event = field(default_factory=threading.Event)  # the user wants the run to end
@@ -186,13 +189,18 @@ class Context:
         expression = socket_interface(self.inventory, node)
         chosen = [interfaces[name] for name in select_interfaces(expression, interfaces)] if expression else []
         addresses = [address for entry in chosen for address in entry["addresses"]]
-        if not addresses or node.address in addresses or self.inventory.one_machine:
+        if not addresses or one_spelling(node.address) in addresses or self.inventory.one_machine:
             return node.address
         return next((address for address in addresses if ":" not in address), str(addresses[0]))
 
     def machine(self, node: str) -> str:
         session = self.run.site.sessions.get(node)
         return str(session.hello["machine"]) if session else node
+
+
+def is_link_local(address: str) -> bool:
+    """Whether it is a link-local address, which a host gives itself; also with its prefix length."""
+    return ipaddress.ip_interface(address).ip.is_link_local
 
 
 def select_interfaces(expression: str, names: Iterable[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,10 +14,12 @@ from runbook.checks.network.dial import Dial
 from runbook.checks.network.ephemeral_ports import NO_PORT, exhausted, how_many, too_few, without_ports
 from runbook.checks.network.failed_dials import Trouble
 from runbook.checks.network.mesh import Mesh, Want, too_busy
-from runbook.checks.network.pairs import Pairs, around, chosen, groupings, listed
-from runbook.checks.port import holders, promised_ports
+from runbook.checks.network.pairs import Pairs, around, chosen, groupings
+from runbook.checks.port import holders, not_bound, promised_ports
 from runbook.firewall import Evidence
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
+from runbook.model.units import listed
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport.node_answers import PORT, AwakeFacts
 
@@ -42,7 +43,7 @@ class Firewall(Check):
             return [
                 Outcome.passed(at.nodes[0].name, "one node: its ranks meet on loopback, which no port has to cross")
             ]
-        promised = sample(promised_ports(at.inventory))
+        promised = promised_ports(at.inventory, MOST_RANGE_PORTS)
 
         master, rendezvous = at.inventory.rendezvous.master, at.inventory.rendezvous.port
 
@@ -113,11 +114,7 @@ class FirewallJudge:
     @cached_property
     def opened(self) -> Mapping[str, list[Dial]]:
         """The connections that opened, by the node that they lead to."""
-        found: dict[str, list[Dial]] = defaultdict(list)
-        for dial in self.mesh.dials:
-            if dial.outcome == "open":
-                found[dial.destination].append(dial)
-        return found
+        return grouped((dial.destination, dial) for dial in self.mesh.dials if dial.outcome == "open")
 
     @cached_property
     def without_port(self) -> Mapping[str, Finding]:
@@ -166,10 +163,10 @@ class FirewallJudge:
 
 def in_vain(unmeasured: Sequence[Dial], busy: Mapping[str, AwakeFacts]) -> dict[str, list[Dial]]:
     """By node that had no CPU for them, dials of which nothing is known."""
-    found: dict[str, list[Dial]] = defaultdict(list)
-    for dial in unmeasured:
-        found[dial.destination if dial.destination in busy and dial.source not in busy else dial.source].append(dial)
-    return found
+    return grouped(
+        (dial.destination if dial.destination in busy and dial.source not in busy else dial.source, dial)
+        for dial in unmeasured
+    )
 
 
 def others_of(name: str, dials: Sequence[Dial]) -> list[str]:
@@ -184,14 +181,6 @@ def slow(arriving: list[Dial]) -> list[str]:
     tries = max(dial.tries for dial in late)
     seen = f"{len(late)} of {len(arriving)} connections opened only after up to {tries} tries"
     return [f"{seen}: packets are lost on the way, or a rule limits new connections"]
-
-
-def sample(ports: list[int]) -> list[int]:
-    """A long range is sampled evenly, with both ends: a firewall rule rarely has holes of one port."""
-    if len(ports) <= MOST_RANGE_PORTS:
-        return ports
-    step = (len(ports) - 1) / (MOST_RANGE_PORTS - 1)
-    return sorted({ports[round(index * step)] for index in range(MOST_RANGE_PORTS)})
 
 
 def held(at: Context, mesh: Mesh) -> dict[str, list[Finding]]:
@@ -216,7 +205,8 @@ def occupied(node: Node, errors: Sequence[Facts]) -> list[Finding]:
         return []
     port, errno = errors[0]["port"], errors[0]["errno"]
     others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    says = f"port {port}{others} of {node.name} was taken, so our program could not listen on it"
     seen = (f"bind({port}): {errno}",)
-    finding = finding_for("port-in-use", says, seen, way="ours", port=port, node=node.name)
-    return [finding]
+    if errno != "EADDRINUSE":
+        return [not_bound(node, f"port {port}{others}", errno, seen, "other `network: {ports: …}`")]
+    says = f"port {port}{others} of {node.name} was taken, so our program could not listen on it"
+    return [finding_for("port-in-use", says, seen, way="ours", port=port, node=node.name)]

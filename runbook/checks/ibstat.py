@@ -15,7 +15,9 @@ from runbook.launch.ranks import hca_expression, network_environment
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.nccl_devices import Selection, selection
+from runbook.model.units import listed
 from runbook.model.verdict import Finding, Outcome, Verdict
+from runbook.node.ibstat import GIDS
 from runbook.parsers.ibstat import STATES, Port, from_sysfs, parse, read
 from runbook.parsers.tool_reading import some
 from runbook.transport.node_answers import IBSTAT
@@ -97,9 +99,9 @@ def judge(
     if not ports:
         return nothing_to_see(node, answer)
     chosen = select(expression, ports)
-    listed = tuple(f"{p.name}: {p.state}, {p.physical}, {p.detail or rate(p)}, {p.link_layer}" for p in ports)
-    metrics: dict[str, object] = {"ports": listed}
-    if missing := missing_hcas(node, expression, ports, listed):
+    shown = tuple(f"{p.name}: {p.state}, {p.physical}, {p.detail or rate(p)}, {p.link_layer}" for p in ports)
+    metrics: dict[str, object] = {"ports": shown}
+    if missing := missing_hcas(node, expression, ports, shown):
         return Outcome.failed(node.name, *missing, *faults(node, chosen, min_rate), metrics=metrics)
     idle = [port for port in chosen if port.name in spare and not named(expression, port)]
     chosen = [port for port in chosen if port not in idle] or chosen
@@ -135,11 +137,11 @@ def judge(
 
 def spares(ports: Mapping[str, Sequence[Port]]) -> set[str]:
     """Ports that are down on every one of several nodes that look alike: cards often have more ports than cables."""
-    down = [{port.name for port in listed if port.state == "down"} for listed in ports.values()]
+    down = [{port.name for port in shown if port.state == "down"} for shown in ports.values()]
     return set.intersection(*down) if len(down) > 1 else set()
 
 
-def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], listed: tuple[str, ...]) -> list[Finding]:
+def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], shown: tuple[str, ...]) -> list[Finding]:
     """Names that select nothing. An expression that excludes names what need not be there; it must leave something."""
     wanted = selection(expression or "")
     hcas = sorted({port.hca for port in ports})
@@ -148,7 +150,7 @@ def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], list
         if select(expression, ports):
             return []
         says = f"`{expression}` leaves {node.name} no HCA: {there}"
-        return [finding_for("ib-hca-missing", says, listed, way="inventory", node=node.name)]
+        return [finding_for("ib-hca-missing", says, shown, way="inventory", node=node.name)]
     found = []
     for chosen in wanted.names:
         if any(matches(chosen, port, wanted) for port in ports):
@@ -164,7 +166,7 @@ def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], list
         else:
             says = f"{node.name} has no HCA {name}: {there}"
             way = "near" if near else "unknown"
-        found.append(finding_for("ib-hca-missing", says, listed, way=way, node=node.name, name=name, near=near))
+        found.append(finding_for("ib-hca-missing", says, shown, way=way, node=node.name, name=name, near=near))
     return found
 
 
@@ -287,12 +289,13 @@ Gids = Mapping[str, Mapping[str, str]]
 def gid_findings(
     node: Node, ports: Sequence[Port], gids: Mapping[str, Any] | None, index: str | None
 ) -> Iterator[Finding]:
-    """Where the GID table is readable: a set index must be a RoCE v2 GID, and some routable GID must exist."""
+    """Where the GID table is readable, and was read as far as that: a set index must be a RoCE v2 GID, and some
+    routable GID must exist."""
     for port in ports:
         table: Gids | None = (gids or {}).get(port.name)
-        if not port.ethernet or table is None:
+        if not port.ethernet or table is None or (index and index.isdecimal() and int(index) >= GIDS):
             continue
-        listed = tuple(f"GID {n}: {e.get('gid')} ({e.get('type')}, {e.get('ndev')})" for n, e in table.items())[:8]
+        shown = tuple(f"GID {n}: {e.get('gid')} ({e.get('type')}, {e.get('ndev')})" for n, e in table.items())[:8]
         good = [n for n, entry in table.items() if routable(entry)]
         way = "index" if index else "no-address"
         if index and index != "-1" and index not in table:
@@ -305,7 +308,7 @@ def gid_findings(
         else:
             continue
         one_of = f", or set it to {good[-1]} for this node" if good else ""
-        seen = listed or ("its GID table is empty",)
+        seen = shown or ("its GID table is empty",)
         hca = word(port.hca)
         yield finding_for("roce-wrong-gid-index", says, seen, way=way, one_of=one_of, node=node.name, hca=hca)
 
@@ -320,7 +323,7 @@ def uneven(chosen: Mapping[str, Sequence[Port]], *, promised: bool) -> dict[str,
     counts = Counter(len(ports) for ports in chosen.values())
     if len(counts) > 1:
         usual = max(counts, key=lambda count: (counts[count], count))
-        others = ", ".join(name for name, ports in chosen.items() if len(ports) == usual)
+        others = listed(name for name, ports in chosen.items() if len(ports) == usual)
         for name, ports in chosen.items():
             if len(ports) != usual:
                 warnings[name].append(

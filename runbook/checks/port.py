@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from runbook.causes.findings import finding_for
 from runbook.checks.base import Check
-from runbook.checks.context import Context, in_brief
+from runbook.checks.context import Context, in_brief, limit_met
 from runbook.checks.network.ephemeral_ports import few_ports_warning, port_range
 from runbook.files.address import is_loopback
 from runbook.launch.ranks import dialled_address
@@ -61,14 +61,19 @@ class PortCheck(Check):
         return outcomes
 
 
-def promised_ports(inventory: Inventory) -> list[int]:
-    """The ports of `network.ports`; of a very long list a spread sample with both ends of every range."""
-    ports = [port for low, high in inventory.network.ports for port in range(low, high + 1)]
-    if len(ports) <= MOST_PORTS:
+def promised_ports(inventory: Inventory, most: int = MOST_PORTS) -> list[int]:
+    """The ports of `network.ports`, each once; of more than `most` an even sample, with both ends of every range unless
+    there are very many: a rule rarely has holes of one port."""
+    ranges = inventory.network.ports
+    ports = sorted({port for low, high in ranges for port in range(low, high + 1)})
+    if len(ports) <= most:
         return ports
-    step = len(ports) // (MOST_PORTS - 2 * len(inventory.network.ports))
-    ends = {port for ends in inventory.network.ports for port in ends}
-    return sorted({*ports[:: max(1, step)], *ends})
+    ends = {end for span in ranges for end in span}
+    if 2 * len(ends) > most:
+        ends = {ports[0], ports[-1]}
+    count = most - len(ends) + 2  # the first and the last are in both
+    step = (len(ports) - 1) / (count - 1)
+    return sorted(ends | {ports[round(index * step)] for index in range(count)})
 
 
 def judge(at: Context, node: Node, answer: Mapping[str, Any], address: str) -> Outcome:
@@ -155,9 +160,11 @@ def taken(
     what = "the rendezvous port" if rendezvous else "the port"
     others = f" (and {len(ports) - 1} more ports)" if len(ports) > 1 else ""
     other = f"another port: `rendezvous: {{port: {spare}}}`" if rendezvous else "other `network: {ports: …}`"
-    evidence: tuple[str, ...] = (f"bind({port}): {found['errno']}",)
-    if found["errno"] == "EACCES":
-        first = unprivileged or 1024
+    errno, first = str(found["errno"]), 1024 if unprivileged is None else unprivileged
+    evidence: tuple[str, ...] = (f"bind({port}): {errno}",)
+    if errno != "EADDRINUSE" and not (errno == "EACCES" and port < first):
+        return not_bound(node, f"{what} {port}{others}", errno, evidence, other)
+    if errno == "EACCES":
         says = f"the login user may not bind {what} {port} of {node.name}: ports below {first} are root's"
         seen = (*evidence, f"net.ipv4.ip_unprivileged_port_start = {first}")
         return finding_for("port-privileged-or-reserved", says, seen, first=first)
@@ -181,7 +188,7 @@ def taken(
         elif holder.get("run_id"):
             who += f" (it belongs to runbook's run {holder['run_id']}, which still goes on)"
             way = "other-run"
-    elif found["errno"] == "EADDRINUSE" and not (holder.get("listens") or holder.get("peer")):
+    elif not (holder.get("listens") or holder.get("peer")):
         who = "a process that has bound it and neither listens nor connects, which no table of the kernel shows"
         way = "only-bound"
     else:
@@ -189,3 +196,14 @@ def taken(
         way = "hidden"
     says = f"{what} {port}{others} of {node.name} is taken by {who}"
     return finding_for("port-in-use", says, evidence, way=way, node=node.name, port=port, other=other, kill=kill)
+
+
+def not_bound(node: Node, what: str, errno: str, evidence: tuple[str, ...], other: str) -> Finding:
+    """A port that nobody holds, and that cannot be bound all the same."""
+    if met := limit_met(node.name, "port", errno, ""):
+        return met
+    says = (
+        f"the login user may not bind {what} of {node.name}: its kernel refuses that with {errno}, as SELinux and "
+        "other security modules do"
+    )
+    return finding_for("port-privileged-or-reserved", says, evidence, way="refused", node=node.name, other=other)

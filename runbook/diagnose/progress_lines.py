@@ -124,6 +124,7 @@ NOISE = re.compile(
     r"|df: .*triton.*No such file|fatal: not a git repository|\berrors?(?:_count)? ?[:=] ?0\b"
     r"|: (?:rocm-smi|hipcc|git|lspci|lsmod|numactl)\W* (?:command )?not found|Unable to find hostfile"
     r"|^debconf: |can only test a child process"
+    r"|bash: cannot set terminal process group|bash: no job control in this shell"
     r"|^wandb: |metrics exporter agent|Export metrics to agent failed|\] Read -1, expected \d+, errno = 1\b"
     r"|module verification failed: signature"
     r"|PMIX ERROR: .* in file \S*gds_|net_fastsocket\.cc:\d+ NCCL WARN (?:Cannot get incoming CPU"

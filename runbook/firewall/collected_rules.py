@@ -19,6 +19,7 @@ from runbook.firewall import iptables, nft
 from runbook.firewall.evaluate import EPHEMERAL, Base, Engine, Truth, Walk
 from runbook.firewall.front_ends import UFW_CHAINS, FirewalldStatus, UfwStatus, firewalld_runs, parse_ufw, parse_zones
 from runbook.model.command_quoting import word
+from runbook.model.grouping import grouped
 
 Version = Literal[4, 6]
 
@@ -52,13 +53,16 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """As `ip` shows it: `state` is UP, DOWN or UNKNOWN, `flags` has UP where it is switched on."""
+    """As `ip` shows it: `state` is UP, DOWN or UNKNOWN, `flags` has UP where it is switched on; `link` is the interface
+    below a VLAN, `master` the bond or bridge that this one is a part of."""
 
     state: str
     flags: tuple[str, ...]
     prefixes: tuple[str, ...]  # addresses with their lengths
     mtu: int | None
     xdp: bool = False  # a program there may drop what arrives
+    link: str | None = None
+    master: str | None = None
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -187,9 +191,12 @@ class Evidence:
         found: list[Base] = []
         for name, reading in self._saves(version):
             if reading.read:
-                sets = iptables.parse_sets(self.tool("ipset").stdout)
-                found += iptables.parse(reading.stdout, self._engine(name, reading, version), sets)
+                found += iptables.parse(reading.stdout, self._engine(name, reading, version), self._ip_sets)
         return found
+
+    @cached_property
+    def _ip_sets(self) -> Mapping[str, iptables.IpSet]:
+        return iptables.parse_sets(self.tool("ipset").stdout)
 
     def _engine(self, name: str, reading: CommandResult, version: Version) -> Engine:
         """Named after the command that changes these rules: plain `iptables` when that is the flavour it speaks."""
@@ -201,10 +208,7 @@ class Evidence:
 
     def _kept_by_iptables(self, version: Version) -> set[tuple[str, str]]:
         family = _families(version)[0]
-        native: dict[str, list[str]] = {}
-        for base in self._nft_bases:
-            if base.family == family:
-                native.setdefault(base.table, []).append(base.chain)
+        native = grouped((base.table, base.chain) for base in self._nft_bases if base.family == family)
         kept = set()
         for _, reading in self._saves(version):
             if reading.read and reading.flavour == "nft":
@@ -299,6 +303,8 @@ class Evidence:
                     ),
                     mtu if isinstance(mtu := one.get("mtu"), int) else None,
                     "xdp" in one,
+                    one.get("link"),
+                    one.get("master"),
                 )
                 for one in _listed(self.tool("addresses"))
                 if "ifname" in one
@@ -314,7 +320,19 @@ class Evidence:
 
     def beside(self, peer: str, *, arriving: bool) -> tuple[str, str] | None:
         """What else may drop packets of this peer here, outside of all rules: what it is, how to look and mend."""
-        device = self.interface_to(peer)
+        found = (self._beside(device, arriving=arriving) for device in self.devices(self.interface_to(peer)))
+        return next((told for told in found if told), None)
+
+    def devices(self, interface: str | None) -> list[str]:
+        """An interface, and those that carry its packets: below a VLAN, in a bond or a bridge."""
+        found = [] if interface is None else [interface]
+        for upper in found:
+            link = self.interfaces[upper].link if upper in self.interfaces else None
+            below = (name for name, one in self.interfaces.items() if name == link or one.master == upper)
+            found += [name for name in below if name not in found]
+        return found
+
+    def _beside(self, device: str, *, arriving: bool) -> tuple[str, str] | None:
         way = "ingress" if arriving else "egress"
         text = (self.facts.get("traffic_filters") or {}).get(f"{device} {way}", "")
         if re.search(r"action drop|police .*drop|action .*\bdrop\b|bpf|action.* steal", text, re.DOTALL):
@@ -323,7 +341,7 @@ class Evidence:
             if number := re.search(r"pref (\d+)", text):
                 how += f"; if it is that one: `sudo tc filter del {where} pref {number[1]}`"
             return f"a tc filter on {device} ({way}): {_in_one_line(text)}", how
-        if arriving and device and device in self.interfaces and self.interfaces[device].xdp:
+        if arriving and device in self.interfaces and self.interfaces[device].xdp:
             return f"an XDP program on {device}", f"`ip -d link show dev {word(device)}`, `sudo bpftool net show`"
         return None
 

@@ -124,7 +124,7 @@ class Flow:
 
     @property
     def version(self) -> Literal[4, 6]:
-        return ipaddress.ip_address(self.destination).version
+        return 6 if ":" in self.destination else 4
 
     def between(self, source: str, destination: str, port: int) -> Flow:
         return replace(self, source=source, destination=destination, port=port)

@@ -8,7 +8,7 @@ are never confused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,7 +18,7 @@ from runbook.firewall.evaluate import EPHEMERAL, Flow, Leg
 from runbook.firewall.explain_node import Explanation, explain, merge
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy, RemedyStep
-from runbook.model.verdict import Finding
+from runbook.model.units import span_of
 
 READERS = (
     "nft -j -a list ruleset",
@@ -60,9 +60,6 @@ class Blocked:
     def by_chance(self) -> bool:
         """Whether a rule of the culprit stops some of these packets and lets others pass, as if they got lost."""
         return not self.decided and any(e.by_chance for name, e in self.explanations if name == self.node)
-
-    def finding(self, peers: Iterable[str] = ()) -> Finding:
-        return Finding(self.cause, self.says, self.remedy, self.evidence, tuple(peers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +110,6 @@ def explain_blocked(
     ends: Ends,
     *,
     listener_was_up: bool = True,
-    no_evidence: str = "its rules were not collected",
 ) -> Blocked | None:
     """Explain why `flow` was `dropped` (timeout), `rejected` (ICMP error, EPERM) or `refused` (RST); of an established
     one: why it was `reset`, or `lost` (its packets vanish).
@@ -135,7 +131,7 @@ def explain_blocked(
         return None
     if possible := [(name, e) for name, e in legs if e.candidates]:
         return case.perhaps(possible)
-    if blind := case.blind(no_evidence):
+    if blind := case.blind():
         return case.not_seen(blind)
     return case.foreign_source() or case.beside() or case.between()
 
@@ -237,13 +233,13 @@ class _Case:
             rule=rules[0] if len(rules) == 1 else "",
         )
 
-    def blind(self, no_evidence: str) -> dict[str, str]:
+    def blind(self) -> dict[str, str]:
         """The nodes whose rules could not be read, and why."""
         ends = self.ends
         found = {name: e.could_not_look for name, e in reversed(self.legs) if e.could_not_look}
         for name, evidence in ((ends.source_name, ends.source), (ends.destination_name, ends.destination)):
             if evidence is None:
-                found[name] = no_evidence
+                found[name] = "its rules were not collected"
         return found
 
     def not_seen(self, blind: dict[str, str]) -> Blocked:
@@ -303,10 +299,7 @@ class _Case:
 
     def between(self) -> Blocked:
         flow, node = self.flow, self.ends.destination_name
-        wanted = ", ".join(
-            str(low) if low == high else f"{low}-{high}"
-            for low, high in merge(((flow.port, flow.port), *self.ends.ports))
-        )
+        wanted = ", ".join(span_of(*span) for span in merge(((flow.port, flow.port), *self.ends.ports)))
         found = self._blocked(
             node,
             f"{_flow(flow)} was {self.seen}, though the rules of {self.ends.source_name} and of {node} allow it: "

@@ -52,12 +52,6 @@ class Journey:
     translator: BlockingChain | None = None  # that rule
     steps: int = 0  # what it cost
 
-    @property
-    def blocked(self) -> Truth:
-        if any(stop.certain for stop in self.stops):
-            return True
-        return None if self.stops or self.elsewhere else False
-
 
 def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -> Journey:
     """Walk every base chain that the flow's packet meets on this node, also those behind a blocking one.
@@ -68,12 +62,13 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
     peer = flow.source if leg in ("request-in", "reply-out") else flow.destination
     given = flow.in_interface if leg in ("request-in", "reply-out") else flow.out_interface
     interface = given or evidence.interface_to(peer)
+    devices = evidence.devices(interface)
     now = packet(flow, leg, interface, evidence.has_route_to(peer), tracked=tracked, owner=evidence.owner)
     stops: list[BlockingChain] = []
     last: Walk | None = None
     new_source, translator, steps = "", None, 0
     for base in _on_the_way(evidence.bases(flow.version), ARRIVING if arriving else LEAVING, now.state == NEW):
-        if base.for_device and base.devices and interface is not None and interface not in base.devices:
+        if base.for_device and base.devices and devices and not set(devices) & set(base.devices):
             continue
         result = evidence.tangled.get(id(base)) or walk(base, now)
         if result.steps > MOST_STEPS:
@@ -190,10 +185,6 @@ class Explanation:
     elsewhere: Truth = False  # `rule` is a NAT rule that surely (True) or perhaps (None) gives it another destination
     new_source: str = ""  # a NAT rule gives it this source address on its way out
     by_chance: bool = False  # nothing surely blocks all of it, and a rule takes some of the packets by chance
-
-    @property
-    def decided(self) -> bool:
-        return self.blocks is not None
 
 
 def explain(

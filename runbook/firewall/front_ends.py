@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 
 from runbook.model.command_quoting import word
-from runbook.model.units import number
+from runbook.model.units import number, span_of
 
 # --- ufw ------------------------------------------------------------------------------------------------------------
 
@@ -220,8 +220,7 @@ def _rich(end: str, peers: list[str], ports: Ports, protocol: str, *, first: boo
     for peer in peers:
         family = "ipv4" if ipaddress.ip_address(peer).version == 4 else "ipv6"
         priority = ' priority="-1"' if first else ""
-        for low, high in ports:
-            span = str(low) if low == high else f"{low}-{high}"
-            port = f'port port="{span}" protocol="{protocol}"'
+        for span in ports:
+            port = f'port port="{span_of(*span)}" protocol="{protocol}"'
             rules.append(f'--add-rich-rule=\'rule{priority} family="{family}" {end} address="{peer}" {port} accept\'')
     return rules

@@ -1,9 +1,9 @@
 """`iptables-save` (or `iptables -S`) and `ipset save` text as base chains to walk.
 
 Contract: iptables(8), iptables-extensions(8), ipset(8). An option or a target that is not listed here is unknown. Of
-sets only plain ones of addresses or networks are read (`hash:ip`, `hash:net`); every other kind, and entries that say
-`nomatch`, make the answer unknown, and so does a set that is not listed. Priorities of the built-in tables are the
-kernel's (linux/netfilter_ipv4.h): raw, mangle, nat, filter, security.
+sets only plain ones of addresses or networks are read (`hash:ip`, `hash:net`); every other kind, a mask for all of a
+set's addresses, and entries that say `nomatch`, make the answer unknown, and so does a set that is not listed.
+Priorities of the built-in tables are the kernel's (linux/netfilter_ipv4.h): raw, mangle, nat, filter, security.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def parse_sets(text: str) -> dict[str, IpSet]:
     for line in text.splitlines():
         words = line.split()
         if len(words) >= 3 and words[0] == "create":
-            sets[words[1]] = IpSet(words[2] in PLAIN)
+            sets[words[1]] = IpSet(words[2] in PLAIN and not {"netmask", "bitmask"} & set(words))
         elif len(words) >= 3 and words[0] == "add" and words[1] in sets:
             entry = NumberRange.of_network(words[2])
             if entry is None or "nomatch" in words:
@@ -98,7 +98,7 @@ def set_test(words: list[str], sets: Mapping[str, IpSet]) -> Test:
 
 NO_SETS: Mapping[str, IpSet] = {}
 STATES = {"INVALID": 1, "ESTABLISHED": 2, "RELATED": 4, "NEW": 8, "UNTRACKED": 64}
-PROTOCOLS = {"6": "tcp", "17": "udp", "1": "icmp", "0": "all"}
+PROTOCOLS = {"6": "tcp", "17": "udp", "1": "icmp", "0": "all", "58": "ipv6-icmp", "icmpv6": "ipv6-icmp"}
 Maker = Callable[[list[str]], Test]
 
 
@@ -339,6 +339,7 @@ PASSED_OVER = frozenset(
         "CLASSIFY", "CHECKSUM", "TRACE", "AUDIT", "SET", "TEE", "RATEEST", "IDLETIMER", "LED", "HMARK", "TCPOPTSTRIP",
     }
 )  # fmt: skip
+VERDICTS = {"ACCEPT": RuleVerdict("accept"), "DROP": RuleVerdict("drop"), "RETURN": RuleVerdict("return")}
 REWRITES = frozenset({"DNAT", "SNAT", "MASQUERADE", "REDIRECT", "NETMAP"})
 
 
@@ -453,8 +454,8 @@ def _target(target: tuple[str, str], options: list[str], table: _Table) -> tuple
     how, name = target
     if name in table.rules:
         return (RuleVerdict("goto" if how in ("-g", "--goto") else "jump", name),)
-    if name in ("ACCEPT", "DROP", "RETURN"):
-        return (RuleVerdict("accept" if name == "ACCEPT" else "drop" if name == "DROP" else "return"),)
+    if name in VERDICTS:
+        return (VERDICTS[name],)
     if name == "REJECT":
         return (RuleVerdict("reject-rst" if "tcp-reset" in options else "reject-icmp"),)
     if name in REWRITES:

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import get_args
 
 from runbook.firewall.evaluate import (
     NOTRACK,
     Action,
     Base,
     FilterRule,
-    Kind,
     Match,
     Packet,
     RuleVerdict,
@@ -46,6 +44,12 @@ Table = tuple[str, str]  # family, name
 PASSED_OVER = frozenset(
     ("counter", "log", "comment", "last", "flow", "dup", "secmark", "ct helper", "ct timeout", "ct expectation")
 )
+VERDICTS = {
+    "accept": RuleVerdict("accept"),
+    "drop": RuleVerdict("drop"),
+    "return": RuleVerdict("return"),
+    "continue": RuleVerdict("continue"),
+}
 REWRITES = frozenset({"snat", "dnat", "masquerade", "redirect"})
 SOMEBODY_ELSES = frozenset({"queue", "synproxy", "tproxy", "fwd"})
 PRIORITIES = {"raw": -300, "mangle": -150, "dstnat": -100, "filter": 0, "security": 50, "srcnat": 100}
@@ -189,10 +193,10 @@ def _step(expression: Json, sets: Sets) -> Step | None:
     ((name, body),) = expression.items()
     if name == "match":
         return Match(match_test(body, sets), match_cost(body, sets))
-    if name in ("accept", "drop", "return", "continue"):
-        return RuleVerdict(_kind(name))
+    if name in VERDICTS:
+        return VERDICTS[name]
     if name in ("jump", "goto"):
-        return RuleVerdict(_kind(name), str(body["target"]))
+        return RuleVerdict("jump" if name == "jump" else "goto", str(body["target"]))
     if name == "reject":
         return RuleVerdict("reject-rst" if (body or {}).get("type") == "tcp reset" else "reject-icmp")
     if name == "vmap":
@@ -215,13 +219,6 @@ def _draws(expression: Json) -> bool:
     if isinstance(expression, dict):
         return "numgen" in expression or any(map(_draws, expression.values()))
     return isinstance(expression, list) and any(map(_draws, expression))
-
-
-def _kind(name: str) -> Kind:
-    for kind in get_args(Kind):
-        if kind == name:
-            return kind  # type: ignore[no-any-return]
-    raise UnreadableRulesetError(f"no verdict: {name}")
 
 
 def _unknown(_: Packet) -> Truth:

@@ -24,6 +24,8 @@ CT_STATUS = {"expected": 1, "seen-reply": 2, "assured": 4, "confirmed": 8, "snat
 NAT = CT_STATUS["snat"] | CT_STATUS["dnat"]  # a flow that a NAT rule changes is not followed any further
 TCP_FLAGS = {"fin": 1, "syn": 2, "rst": 4, "psh": 8, "ack": 16, "urg": 32, "ecn": 64, "cwr": 128}
 PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp", 132: "sctp"}
+TWO_NAMES = {"icmpv6": "ipv6-icmp"}
+"""What nft calls a protocol that packets, and most other tools, call otherwise."""
 NFPROTO = {2: "ipv4", 10: "ipv6"}
 ETHERTYPES = {0x0800: "ip", 0x86DD: "ip6"}
 OTHER_TRANSPORTS = frozenset({"tcp", "udp", "udplite", "sctp", "dccp", "icmp", "icmpv6", "igmp", "ah", "esp", "comp"})
@@ -219,7 +221,7 @@ def constant_holds(operand: Operand, value: Value, constant: Json) -> Truth:
         return interface_is(value, constant) if isinstance(constant, str) else None
     if isinstance(constant, int) and operand.numbers:
         constant = operand.numbers.get(constant, "")
-    return value == constant if isinstance(constant, str) else None
+    return value == TWO_NAMES.get(constant, constant) if isinstance(constant, str) else None
 
 
 def interface_is(name: str, pattern: str) -> bool:
@@ -317,7 +319,7 @@ def _payload(protocol: str, field: str) -> Operand:
         return _PORTS.get(field, UNKNOWN)
     if protocol in OTHER_TRANSPORTS:
         inner = _TCP_FLAGS if (protocol, field) == ("tcp", "flags") else _PORTS.get(field, UNKNOWN)
-        return _only(inner, lambda packet: packet.protocol == protocol)
+        return _only(inner, lambda packet: packet.protocol == TWO_NAMES.get(protocol, protocol))
     if protocol == "arp":
         inner = _NETWORK.get(("ip", field.removesuffix(" ip")), UNKNOWN) if field.endswith(" ip") else UNKNOWN
         return _only(inner, lambda packet: packet.protocol == "arp")

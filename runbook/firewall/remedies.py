@@ -16,6 +16,7 @@ from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import TRACKING, Base, BlockingChain, FilterRule, Leg, PacketEnd
 from runbook.firewall.front_ends import UFW_CHAINS, firewalld_allow, firewalld_allow_out, port_lists, ufw_allow
 from runbook.model.command_quoting import NFT_BY_HAND, nft_words, word
+from runbook.model.units import span_of
 
 Ports = tuple[tuple[int, int], ...]
 NFT_LASTS = "the fix lasts until the next reload or boot: to keep it, add the rule to the nft file that is loaded then"
@@ -149,7 +150,7 @@ def _nft(base: Base, ends: list[PacketEnd], wanted: FirewallOpening) -> list[str
         return [NFT_BY_HAND]
     version = ipaddress.ip_address(wanted.peers[0]).version
     address = f"{'ip' if version == 4 else 'ip6'} {'saddr' if wanted.from_peers else 'daddr'} {_set(wanted.peers)}"
-    spans = tuple(str(low) if low == high else f"{low}-{high}" for low, high in wanted.ports)
+    spans = tuple(span_of(*span) for span in wanted.ports)
     port = f"{wanted.protocol} {'sport' if wanted.reply else 'dport'} {_set(spans)}"
     if not wanted.has_ports:
         port = f"meta l4proto {wanted.protocol}"

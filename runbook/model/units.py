@@ -1,4 +1,4 @@
-"""Numbers: as an engineer writes them, and as they are read from the texts of others."""
+"""Numbers and names: as an engineer writes them; numbers as they are read from the texts of others."""
 
 from __future__ import annotations
 
@@ -81,6 +81,22 @@ def spans_of(numbers: Iterable[int]) -> list[str]:
         else:
             runs.append((one, one))
     return [span_of(*run) for run in runs]
+
+
+def from_to(low: str, high: str) -> str:
+    """Two numbers with their units: `328 to 388 GB/s`; one of them where they are the same."""
+    if low == high:
+        return low
+    number, _, unit = low.partition(" ")
+    return f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """`node-a, node-b and node-c`; with very many, the first ones and their number."""
+    words = list(names)
+    if len(words) > 6:
+        return f"{', '.join(words[:4])} and {len(words) - 4} more"
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 # Numbers in foreign texts: whatever the digits, a usable number and no error.

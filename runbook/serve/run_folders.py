@@ -27,6 +27,7 @@ MOST_BYTES = 64 << 20
 STARTED = "started.json"
 """A run that was started from a page: by whom, of which group, and as which process."""
 LOOK_AGAIN_S = 1.0
+KEPT_LAUNCHES = 200
 
 
 class NoRun(LookupError):
@@ -75,6 +76,7 @@ class Runs:
         self._store = store
         self._lock = threading.Lock()
         self._looked = float("-inf")
+        self._launches: dict[str, tuple[object, Mapping[str, str] | None]] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def path(self, id: str) -> Path:
@@ -128,6 +130,21 @@ class Runs:
         document["exit_code"] = None
         return document
 
+    def launch_verdicts(self, id: str) -> Mapping[str, str] | None:
+        """By node, what the latest launch of a run says of it so far; None before one has begun. Raises NoRun. Kept
+        until the run writes something: of a thousand nodes it takes long to read, and the fleet's page asks each
+        second."""
+        path = self.path(id)
+        written = result_mark(path), _length(path / "events.jsonl")
+        known = self._launches.get(id)
+        if known is None or known[0] != written:
+            launches = [stage for stage in self.document(id)["stages"] if stage.get("check") == "launch"]
+            told = {one["node"]: one["verdict"] for one in launches[-1]["outcomes"]} if launches else None
+            if len(self._launches) >= KEPT_LAUNCHES:
+                self._launches.clear()
+            known = self._launches[id] = written, told
+        return known[1]
+
     def forget(self) -> None:
         """Look again at the next question, however soon it comes."""
         self._looked = float("-inf")
@@ -143,7 +160,9 @@ class Runs:
             for id in ids:
                 seen = _seen(self.folder / id)
                 if seen and known.get(id) != seen:
-                    changed.append((seen, self._made(id)))
+                    first = first_event(self.folder / id)
+                    half_written = first is None and "events.jsonl" in seen  # it is looked at again
+                    changed.append(("" if half_written else seen, self._made(id, first)))
             gone = [] if only else [id for id in known if id not in set(ids)]
             if changed or gone:
                 entry = f"INSERT OR REPLACE INTO runs (seen, {_COLUMNS}) VALUES ({', '.join('?' * 13)})"
@@ -157,9 +176,8 @@ class Runs:
         with os.scandir(self.folder) as entries:
             return [e.name for e in entries if ID.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
 
-    def _made(self, id: str) -> tuple[str | float | None, ...]:
+    def _made(self, id: str, first: RunStarted | None) -> tuple[str | float | None, ...]:
         path = self.folder / id
-        first = first_event(path)
         told = read_json(path / "result.json")
         by = started(path)
         began = first.time if first else number(by.get("at")) or path.lstat().st_mtime
@@ -198,6 +216,13 @@ def result_mark(path: Path) -> int:
     """An id of the result that is in this folder now, different from any earlier or later one; 0 if there is none."""
     try:
         return (path / "result.json").lstat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _length(path: Path) -> int:
+    try:
+        return path.lstat().st_size
     except OSError:
         return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -195,6 +196,26 @@ def test_an_adapter_that_came_up_slower() -> None:
 
     (reason,) = reasons(NodeAdapters({}, ports(400, 100)), [NodeAdapters({}, ports(400, 400))])
     assert "mlx5_1:1 runs at 100 Gbit/s, where others have 400" in reason.says
+    assert reason.command == "sudo ibportstate -C mlx5_1 -P 1 -D 0 1 reset", "of this adapter, and not of the first"
+    storage = [NodeAdapters({}, ports(400, 400, 200)), NodeAdapters({}, ports(400, 400, 200))]
+    assert reasons(storage[0], storage[1:]) == [], "a card of another kind, on every node"
+    (reason,) = reasons(NodeAdapters({}, ports(400, 400, 100)), storage)
+    assert "mlx5_2:1 runs at 100 Gbit/s, where others have 200" in reason.says
+    (reason,) = reasons(NodeAdapters({}, ports(400, 400, 200)), [NodeAdapters({}, ports(400, 400))])
+    assert "mlx5_2:1 runs at 200 Gbit/s, where others have 400" in reason.says
+    roce = tuple(replace(port, link_layer="Ethernet") for port in ports(400, 100))
+    (reason,) = reasons(NodeAdapters({}, roce), [NodeAdapters({}, ports(400, 400))])
+    assert reason.command == 'sudo ethtool -r "$(ls /sys/class/infiniband/mlx5_1/device/net | head -1)"'
+
+
+def test_a_bond_is_made_of_several_adapters() -> None:
+    bond: AdapterFacts = {**told(1000).interfaces["eth0"], "hardware": ["eth0", "eth1"], "duplex": ["full", "half"]}
+    half, slow = reasons(NodeAdapters({"bond0": bond}), [told(10000)])[::-1]
+    assert (half.says, half.command) == ("eth1 runs at half duplex", "sudo ethtool -r eth1")
+    assert half.evidence == "/sys/class/net/eth1/duplex: half"
+    assert slow.says == "eth0/eth1 runs at 1000 Mbit/s, where other nodes have 10000"
+    assert slow.command == "sudo ethtool -r eth0 && sudo ethtool -r eth1"
+    assert slow.evidence == "/sys/class/net/eth0/speed, /sys/class/net/eth1/speed: 1000"
 
 
 THREE = pool_of(cluster(node("node-a"), node("node-b"), node("node-c"))).members
@@ -218,7 +239,7 @@ def test_one_node_is_blamed_and_the_others_are_cleared() -> None:
     found = blame(THREE, Isolation(between=SENDS_SLOWLY), {}, GATE)
     assert set(found.charges) == {"node-b"}
     assert "node-b sends at 1.00 GB/s, with every other node" in found.charges["node-b"].says
-    assert found.cleared["node-a"].startswith("node-a, node-c move 11.5 to 12.0 GB/s among themselves")
+    assert found.cleared["node-a"].startswith("node-a and node-c move 11.5 to 12.0 GB/s among themselves")
 
 
 def test_the_nodes_own_word_becomes_the_reason_and_the_remedy() -> None:
@@ -314,3 +335,20 @@ def test_what_could_not_be_measured_is_said() -> None:
     found = blame(THREE, Isolation(stopped="the ranks did not finish"), {}, GATE)
     assert "could not be measured: the ranks did not finish" in found.common
     assert not found.charges
+
+
+def test_the_rings_of_many_nodes_are_judged_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand nodes have eight thousand links inside: none is compared with each of the others."""
+    compared: list[Link] = []
+
+    def same(one: Link, other: Link) -> bool:
+        compared.append(one)
+        return hash(one) == hash(other)
+
+    monkeypatch.setattr(Link, "__eq__", same)
+    rings = [ring([f"n{node}r{rank}" for rank in range(4)]) for node in range(100)]
+    first = {link: SLOW if link.source.endswith("r1") else FAST for links in rings for link in links}
+    second = {link: SLOW if link.source.endswith("r1") else FAST for link in second_look(first, GATE)}
+    verdict = judge(first, second, GATE)
+    assert (len(verdict.sending), verdict.receiving, verdict.paths) == (100, (), ())
+    assert len(compared) < 20 * len(first)

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
+import socket
+import threading
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
-from runbook.checks.firewall import MOST_RANGE_PORTS, Firewall, judge, sample
-from runbook.checks.network.dial import Dial, ephemeral_range, needed_ports, numeric, ports_text
+from runbook.checks.firewall import Firewall, judge
+from runbook.checks.network.dial import Dial, ephemeral_range, needed_ports, number, numeric, ports_text
 from runbook.checks.network.failed_dials import Trouble
+from runbook.checks.network.live_traffic import RankConnection, all_stopped
 from runbook.checks.network.mesh import Mesh
 from runbook.model.verdict import Finding, Outcome, Verdict
 
-from .made_up_cluster import C, cluster, context, dial, node, ruled, with_ports
+from .made_up_cluster import A, B, C, cluster, context, dial, machine, node, ruled, with_ports
 
 RANGE = with_ports(cluster(), (29500, 29510))
-
-
-def test_a_short_range_is_tried_whole_and_a_long_one_evenly_with_its_ends() -> None:
-    assert sample([]) == []
-    assert sample(list(range(100, 132))) == list(range(100, 132))
-    some = sample(list(range(20000, 30000)))
-    assert (some[0], some[-1], len(some)) == (20000, 29999, MOST_RANGE_PORTS)
-    assert max(b - a for a, b in itertools.pairwise(some)) < 400
-    assert len(sample(list(range(33)))) == MOST_RANGE_PORTS
 
 
 @pytest.mark.parametrize(
@@ -53,10 +47,31 @@ def test_text_of_many_ports() -> None:
     assert ports_text(dials) == "TCP 3-5, 7, 9"
 
 
-def test_addresses_that_only_the_nodes_know() -> None:
-    assert numeric("10.0.0.1") == "10.0.0.1"
-    assert numeric("::1") == "::1"
-    assert numeric("name.invalid") == "0.0.0.0"
+@pytest.mark.parametrize("name", ["name.invalid", "gpu..lab", f"{'long' * 16}.lab"])
+def test_addresses_that_only_the_nodes_know(name: str) -> None:
+    at = context(cluster())
+    assert numeric(at, "10.0.0.1") == "10.0.0.1"
+    assert numeric(at, "::1") == "::1"
+    assert numeric(at, name) == "0.0.0.0"
+
+
+def test_name_servers_of_this_machine_that_do_not_answer_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    over = threading.Event()
+
+    def silence(name: str, *_: object, **__: object) -> NoReturn:
+        asked.append(name)
+        if not over.wait(10):
+            raise AssertionError("it was waited for")
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr("runbook.checks.network.dial.LOOKUP_S", 0.05)
+    monkeypatch.setattr(socket, "getaddrinfo", silence)
+    nodes = [node(name, address=f"{name}.lab") for name in ("node-a", "node-b", "node-c")]
+    at = context(cluster(*nodes), {"node-a": machine(A, "192.168.0.1"), "node-b": machine(B), "node-c": machine(C)})
+    assert [number(at, one.name) for one in nodes for _ in range(2)] == [A, A, B, B, C, C]
+    over.set()
+    assert sorted(asked) == ["node-a.lab", "node-b.lab", "node-c.lab"], "all of them together, and once"
 
 
 def mesh_of(*dials: Dial, **options: Any) -> Mesh:
@@ -163,6 +178,8 @@ def test_a_port_that_is_taken_fails_although_all_else_is_open() -> None:
     outcomes = judged(*EVERY, occupied=taken)
     assert [f.cause for f in outcomes["node-b"].findings] == ["port-in-use"]
     assert outcomes["node-a"].verdict is Verdict.PASS
+    refused = {"node-b": [{"port": 29500, "errno": "EACCES", "text": "Permission denied"}]}
+    assert [f.cause for f in judged(*EVERY, occupied=refused)["node-b"].findings] == ["port-privileged-or-reserved"]
 
 
 def test_one_node_has_no_wire_to_cross() -> None:
@@ -246,3 +263,19 @@ def test_what_a_node_does_to_itself_and_to_others_is_one_finding() -> None:
     name, finding = guilty(dial("node-b", "node-a", "dropped"), dial("node-a", "node-a", "dropped"))
     assert (name, finding.cause, finding.peers) == ("node-a", "firewall-drop", ("node-b",))
     assert len([line for line in finding.evidence if "no answer within" in line]) == 2
+
+
+def test_of_thousands_of_connections_those_that_stand_still_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[RankConnection] = []
+    monkeypatch.setattr("runbook.checks.network.live_traffic.OTHERS_S", -1.0)
+    monkeypatch.setattr("runbook.checks.network.live_traffic.stopped", lambda _at, stream, _: looked.append(stream))
+    still, moving = (
+        [RankConnection("node-a", "node-b", A, B, port, 29500, said) for port in range(40000, 40100)]
+        for said in (("sent again",), ())
+    )
+    at = context(cluster())
+    assert list(all_stopped(replace(at, deadline=0.0), [*still, *moving], {}, set())) == []
+    assert looked == still
+    looked.clear()
+    assert list(all_stopped(at, [*still, *moving], {}, set())) == []
+    assert looked == [*still, *moving]

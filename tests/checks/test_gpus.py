@@ -379,8 +379,10 @@ def test_links_that_none_of_them_has_are_not_missed(states: tuple[str, ...]) -> 
     assert healthy(judge_gpus(GPUS, asked(smi(TWO), links=links(*states))))
 
 
-def test_a_card_without_a_bridge_is_no_broken_card() -> None:
-    name = "NVIDIA A100 80GB PCIe"
+@pytest.mark.parametrize(
+    "name", ["NVIDIA A100 80GB PCIe", "NVIDIA A100-PCIE-40GB", "NVIDIA A40", "NVIDIA A30", "NVIDIA H100 NVL"]
+)
+def test_a_card_without_a_bridge_is_no_broken_card(name: str) -> None:
     text = line(0, name=name) + line(1, name=name)
     assert healthy(judge_gpus(GPUS, asked(smi(text), links=links("++++", "none", name=name))))
 
@@ -457,6 +459,20 @@ def test_a_fault_of_a_gpu_that_the_job_does_not_use_is_not_its_fault() -> None:
     assert healthy(judge_gpus(node("node-a", gpus=(0,)), asked(smi(TWO), dmesg=[xid(48, "DBE")])))
 
 
+def test_a_container_has_the_kernels_log_of_gpus_that_are_not_its_own() -> None:
+    """The host's log tells of all its GPUs; where each of ours is listed, one that is not is somebody else's."""
+    fallen, died = xid(79, "GPU has fallen off the bus.", at="0000:9b:00"), xid(31, "MMU Fault", at="0000:ab:00")
+    judged = judge_gpus(GPUS, asked(smi(TWO), dmesg=[fallen, died]))
+    assert healthy(judged)
+    (warning,) = judged.warnings
+    assert "Xid 79 of the GPU at 0000:9b:00" in warning
+    one_is_missing = judge_gpus(GPUS, asked(smi(line(0)), dmesg=[fallen]))
+    assert causes(one_is_missing) == ["gpu-fell-off-bus"]
+    switch = "[ 4990.000000] nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 12028, Fatal, Link 33 egress"
+    (finding,) = judge_gpus(GPUS, asked(smi(TWO), dmesg=[switch])).findings
+    assert finding.says.startswith("the NVSwitch at 0000:c1:00 of node-a had an NVLink error")
+
+
 def test_the_kernels_word_goes_before_what_only_looks_like_it() -> None:
     fallen = xid(79, "GPU has fallen off the bus.")
     for answer in (smi(line(0)), {"timed_out": True, "code": None}, smi("", code=255)):
@@ -484,6 +500,8 @@ def test_the_node_with_another_driver_is_told() -> None:
     same, other = judge_gpus(GPUS, asked(smi(TWO))), judge_gpus(GPUS, asked(smi(TWO.replace("550.90.07", "535.1"))))
     assert driver_warnings({"a": same, "b": same}) == {}
     assert list(driver_warnings({"a": same, "b": other, "c": same})) == ["b"]
+    (warning,) = driver_warnings({"odd": other, **{f"n{number}": same for number in range(999)}}).values()
+    assert warning.endswith("that of n0, n1, n2, n3 and 995 more is 550.90.07"), "and not a line of all their names"
 
 
 @pytest.mark.parametrize(

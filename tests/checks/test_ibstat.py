@@ -281,6 +281,7 @@ LOCAL = {**V2, "gid": "fe80:0000:0000:0000:0ac0:ebff:fe00:0001"}
         ({"0": LOCAL, "2": V1, "3": V2}, "2", ["roce-wrong-gid-index"]),
         ({"0": LOCAL, "3": V2}, "0", ["roce-wrong-gid-index"]),
         ({"0": LOCAL, "3": V2}, "5", ["roce-wrong-gid-index"]),
+        ({"0": LOCAL, "3": V2}, "40", []),  # behind what is read of the table
         ({"0": LOCAL}, None, ["roce-wrong-gid-index"]),
         ({}, None, ["roce-wrong-gid-index"]),
     ],

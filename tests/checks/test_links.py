@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +14,16 @@ from runbook.checks.bandwidth.adapters import NodeAdapters
 from runbook.checks.bandwidth.allreduce_bottleneck import between
 from runbook.checks.bandwidth.link_findings import LinkFindings, as_csv, as_metrics, tell
 from runbook.checks.bandwidth.normal_busbw import BandwidthSetting, link_floor
-from runbook.checks.bandwidth.slow_link_search import Pair, PairMeasured, Search, Unfinished, leaves, look, starved
+from runbook.checks.bandwidth.slow_link_search import (
+    MeasuredLink,
+    Pair,
+    PairMeasured,
+    Search,
+    Unfinished,
+    leaves,
+    look,
+    starved,
+)
 from runbook.checks.bandwidth.slow_links import Normal
 from runbook.checks.base import configure
 from runbook.checks.links import Links, outcomes
@@ -302,6 +311,22 @@ def test_late_answers_and_half_duplex_are_warnings() -> None:
     assert not found.findings
     assert any("a few bytes to or from n1 take 5000 us" in text for text in found.warnings["n1"])
     assert any("n2 keeps 40% of its rate while both ways are busy" in text for text in found.warnings["n2"])
+
+
+def test_the_measurements_of_many_nodes_are_not_read_once_a_node() -> None:
+    class Counted(list[MeasuredLink]):
+        walked = 0
+
+        def __iter__(self) -> Iterator[MeasuredLink]:
+            self.walked += 1
+            return super().__iter__()
+
+    slow = {f"n{number}" for number in range(0, 60, 6)}
+    done = searched(60, lambda source, _: moved(0.5 if source in slow else 1.0, losses=0.0))
+    done.found = Counted(done.found)
+    found = tell(done, pool_of(world(60)).members, {}, None)
+    assert causes(found) == {name: ["node-slow"] for name in slow}
+    assert done.found.walked < 60
 
 
 def test_time_that_ran_out_proves_nobody_sound_or_slow() -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from runbook.checks.context import Facts
+from runbook.causes.findings import finding_for
+from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial
-from runbook.checks.network.pairs import Pairs, culprits, listed
+from runbook.checks.network.pairs import Pairs, culprits
 from runbook.checks.ping.host_names import name_findings
 from runbook.checks.ping.loss import chance_findings, loses
-from runbook.checks.ping.observations import Observations
-from runbook.checks.ping.ping import Judge, before_packets, ssh_port, targets
+from runbook.checks.ping.observations import Observations, Pair
+from runbook.checks.ping.packet_sizes import size_findings, ways
+from runbook.checks.ping.ping import Judge, Ping, before_packets, ssh_port, targets
 from runbook.model.inventory import Inventory, Network, Ssh
+from runbook.model.units import listed
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.transport.node_answers import PingAnswer
 
@@ -219,9 +224,19 @@ def test_no_route() -> None:
     assert "RTNETLINK answers: Network is unreachable" in outcomes["node-a"].findings[0].evidence[0]
 
 
+def test_an_ip_that_does_not_know_the_question_says_nothing_of_the_route() -> None:
+    route = {"error": "ip: unrecognized option: j\nBusyBox v1.36.1 multi-call binary."}
+    outcomes = judged(target("node-b", B, route=route, small=LOST, full=None), dials_of("dropped"))
+    assert {cause for told in causes(outcomes).values() for cause in told} == {"host-unreachable"}
+
+
 def test_a_node_without_ip_has_no_route_error() -> None:
     """`ip` is missing there: that says nothing of the route, and the echoes came back."""
-    assert judged(target("node-b", B, route={"error": None}), OPEN)["node-a"].verdict is Verdict.PASS
+    outcome = judged(target("node-b", B, route={"error": None}), OPEN)["node-a"]
+    assert (outcome.verdict, outcome.proof) == (
+        Verdict.PASS,
+        "1 peer answers within 0.2 ms; full-size packets get through",
+    )
 
 
 def test_without_a_ping_program_tcp_has_to_prove_it() -> None:
@@ -481,7 +496,8 @@ def triangle(*said: Facts) -> dict[str, list[str]]:
 
 
 LOSING = echo(100, 90, ms=0.2)
-NO_WAY = {"route": {"error": "RTNETLINK answers: Network is unreachable"}, "small": {"code": 2, "raw": UNREACHABLE}}
+REFUSED = {"error": "RTNETLINK answers: Network is unreachable"}
+NO_WAY = {"route": REFUSED, "small": {"code": 2, "raw": UNREACHABLE}}
 NOTHING = {"small": echo(100, 0, raw=SILENCE), "full": LOST}
 
 
@@ -524,7 +540,7 @@ def remedy_of_no_route(route: Facts, *prefixes: str, peer: str = "10.0.0.2/24") 
     at = context(cluster())
     answers = {
         "node-a": answer(
-            target("node-b", B, **{**NO_WAY, "route": {"error": "no way", **route}}),
+            target("node-b", B, **{**NO_WAY, "route": {**REFUSED, **route}}),
             interfaces={"eth0": card(*prefixes)},
         ),
         "node-b": answer(target("node-a", A), interfaces={"eth0": card(peer)}),
@@ -616,3 +632,149 @@ def test_a_full_neighbour_table_is_the_senders_own_doing(refused: int | None, sa
     assert verdicts(outcomes)["node-a"] == (Verdict.FAIL, ("neighbour-table-full",))
     assert "gc_thresh3" in outcomes[0].findings[0].remedy
     assert verdicts(outcomes)["node-b"][0] == Verdict.PASS
+
+
+def test_the_addresses_of_many_nodes_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every two of 1,000 nodes are half a million pairs: only those that share an address are compared."""
+    counted: list[str] = []
+    own = Context.own_addresses
+
+    def looked_at(at: Context, name: str) -> list[str]:
+        counted.append(name)
+        return own(at, name)
+
+    monkeypatch.setattr(Context, "own_addresses", looked_at)
+    nodes = [node(f"n{i}", address=f"n{i}.lab") for i in range(60)]
+    numbers = {one.name: f"10.0.0.{i}" for i, one in enumerate(nodes, 1)}
+    numbers["n59"] = numbers["n7"]
+    at = context(cluster(*nodes), {name: machine(number) for name, number in numbers.items()})
+    meant = {f"{name}.lab": looked_up([number]) for name, number in numbers.items()}
+    answers = {one.name: answer(target("n7", "n7.lab", resolved=[numbers["n7"]]), names=meant) for one in nodes}
+    told = before_packets(Observations(at, answers, []))
+    assert {name: [finding.cause for finding in those] for name, those in told.items()} == {
+        "n59": ["duplicate-address"]
+    }
+    assert len(counted) <= 4 * len(nodes)
+
+
+def test_the_mtus_of_many_nodes_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[str] = []
+    route = vars(Pair)["route"].fget
+
+    def read(pair: Pair) -> Facts:
+        counted.append(pair.source)
+        return cast(Facts, route(pair))
+
+    monkeypatch.setattr(Pair, "route", property(read))
+    nodes = [node(f"n{i}", address=f"10.0.0.{i + 1}") for i in range(20)]
+    at = context(cluster(*nodes))
+    large, full = {**ROUTE, "mtu": 9000}, LOST
+    answers = {
+        one.name: answer(
+            *(
+                target(peer.name, peer.address, full=full, **({"route": large} if one.name == "n7" else {}))
+                for peer in nodes
+                if peer != one and "n7" in (one.name, peer.name)
+            )
+        )
+        for one in nodes
+    }
+    seen = Observations(at, answers, [])
+    told = size_findings(seen, ways(seen, seen.pairs, []))
+    assert {name: [finding.cause for finding in those] for name, those in told.items()} == {"n7": ["mtu-blackhole"]}
+    assert len(counted) <= 10 * len(seen.pairs)
+
+
+@pytest.mark.parametrize(
+    ("dropped", "heard", "found"),
+    [
+        (40, True, "host-unreachable"),
+        (0, False, "host-unreachable"),  # the filter covers ARP as well
+        (0, True, None),  # it dropped nothing of what came
+    ],
+)
+def test_a_strict_reverse_path_filter_is_the_reason_only_where_it_may_have_dropped_something(
+    dropped: int, heard: bool, found: str | None
+) -> None:
+    neighbour = {"lladdr": "02:00:00:00:00:02", "state": ["REACHABLE"]} if heard else {"state": ["FAILED"]}
+    away = {**ROUTE, "dev": "eth1"}
+    assert reverse_path(A, B, dropped=dropped, away=away, neighbour=neighbour) == found
+
+
+def test_ipv6_has_no_reverse_path_filter() -> None:
+    away = {**ROUTE, "dev": "eth1"}
+    assert reverse_path("fd00::1", "fd00::2", dropped=40, away=away, neighbour=None) is None
+
+
+def reverse_path(one: str, other: str, *, dropped: int, away: Facts, neighbour: Facts | None) -> str | None:
+    """The cause, where node-b's filter is named for the silence of `other`."""
+    inventory = cluster(node("node-a", address=one), node("node-b", address=other))
+    at = context(inventory, {"node-a": machine(one), "node-b": machine(other)})
+    length = 64 if ":" in one else 24
+    places = {
+        name: {"eth0": card(f"{number}/{length}", rp_filter=1)} for name, number in (("node-a", one), ("node-b", other))
+    }
+    answers = {
+        "node-a": answer(
+            target("node-b", other, small=LOST, full=None, neighbour=neighbour), interfaces=places["node-a"]
+        ),
+        "node-b": answer(target("node-a", one, route=away), interfaces=places["node-b"], rp_filtered=dropped),
+    }
+    lost = [dial("node-a", "node-b", "dropped", kind="full", mode="up", address=other)]
+    outcome = Judge(Observations(at, answers, lost)).outcomes({})[1]
+    return next((f.cause for f in outcome.findings if "rp_filter" in f.says), None)
+
+
+def test_the_neighbour_table_of_ipv6_has_limits_of_its_own() -> None:
+    one, other = "fd00::1", "fd00::2"
+    at = context(
+        cluster(node("node-a", address=one), node("node-b", address=other)),
+        {"node-a": machine(one), "node-b": machine(other)},
+    )
+    lost = [dial("node-a", "node-b", "dropped", kind="full", mode="up", address=other)]
+    answers = {
+        "node-a": answer(target("node-b", other, small=LOST, full=None), neighbours_refused=7),
+        "node-b": answer(target("node-a", one)),
+    }
+    (finding,) = Judge(Observations(at, answers, lost)).outcomes({})[0].findings
+    assert finding.cause == "neighbour-table-full"
+    assert finding.remedy.count("net.ipv6.neigh.default.") == 2
+    assert "ipv4" not in "".join((finding.remedy, *finding.evidence))
+
+
+@pytest.mark.parametrize("proven", [True, False])
+def test_tcp_that_our_program_could_not_try_says_nothing_of_the_path(
+    proven: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where echoes are filtered, and the program that listens could not be started, nobody was heard to be silent."""
+    limited = Outcome.unknown(
+        "node-b", finding_for("process-limit", "it may start no more processes", way="limit", node="node-b")
+    )
+    mesh = SimpleNamespace(
+        dials=[], busy={}, occupied={}, silent={"node-b": limited}, dial=lambda *_, **__: None, again=lambda _: None
+    )
+    monkeypatch.setattr("runbook.checks.ping.ping.Mesh", lambda *_: nullcontext(mesh))
+    seen = {"small": GOOD, "full": FULL} if proven else {"small": LOST, "full": None}
+    answers = {"node-a": answer(target("node-b", B, **seen)), "node-b": answer(target("node-a", A, **seen))}
+    monkeypatch.setattr(Ping, "_asked", lambda *_: answers)
+    outcomes = {outcome.node: outcome for outcome in Ping().run(context(cluster()))}
+    assert outcomes["node-a"].verdict is Verdict.PASS
+    assert outcomes["node-b"] == limited if not proven else outcomes["node-b"].verdict is Verdict.PASS
+
+
+def test_a_node_without_iproute2_is_no_router_on_its_own_way() -> None:
+    """Its own kernel says that no neighbour answers; the route that would tell its address is not known."""
+    one, other = "fd00::1", "fd00::2"
+    inventory = cluster(node("node-a", address=one), node("node-b", address=other))
+    says = f"From {one} icmp_seq=1 Destination unreachable: Address unreachable\n"
+    silent = target("node-b", other, route={"error": None}, small=echo(5, 0, raw=says), full=None)
+    lost = [dial("node-a", "node-b", "dropped", kind="full", mode="up", address=other, local=one)]
+    outcomes = judged(
+        silent,
+        lost,
+        b_to_a=target("node-a", one),
+        inventory=inventory,
+        facts={"node-a": machine(), "node-b": machine()},
+    )
+    (finding,) = outcomes["node-a"].findings
+    assert (finding.cause, "on the way" in finding.says) == ("host-unreachable", False)

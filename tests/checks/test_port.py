@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runbook.checks.context import Facts
-from runbook.checks.port import MOST_PORTS, judge, promised_ports
+from runbook.checks.port import MOST_PORTS, judge, promised_ports, taken
 from runbook.model.inventory import Inventory
 from runbook.model.verdict import Outcome, Verdict
 
@@ -107,6 +107,28 @@ def test_privileged() -> None:
     assert "ports below 1024 are root's" in outcome.findings[0].says
 
 
+@pytest.mark.parametrize(
+    ("errno", "port", "cause", "says"),
+    [
+        ("EACCES", 29500, "port-privileged-or-reserved", "its kernel refuses that with EACCES, as SELinux"),
+        ("EPERM", 29500, "port-privileged-or-reserved", "its kernel refuses that with EPERM"),
+        ("EMFILE", 29500, "open-files-limit", "may have no more files open"),
+    ],
+)
+def test_a_port_that_nobody_holds_and_that_cannot_be_bound(errno: str, port: int, cause: str, says: str) -> None:
+    (finding,) = judged({str(port): {"free": False, "errno": errno, "holder": None}}, LOCAL).findings
+    assert finding.cause == cause
+    assert says in finding.says
+    assert "is taken by" not in finding.says
+
+
+def test_where_anybody_may_bind_every_port_none_is_roots() -> None:
+    """Docker sets net.ipv4.ip_unprivileged_port_start to 0."""
+    refused = {"free": False, "errno": "EACCES", "holder": None}
+    finding = taken(node("node-a"), [80], refused, rendezvous=True, unprivileged=0)
+    assert "are root's" not in finding.says
+
+
 def test_all_that_is_wrong_is_told_at_once() -> None:
     outcome = judged({"29500": holder(), "29501": holder()}, {"resolved": [B], "local": False})
     assert causes(outcome) == ["master-address-not-local", "port-in-use"]
@@ -156,6 +178,27 @@ def test_the_kernels_range(text: str | None, warns: bool) -> None:
     facts["node-a"]["port_range"] = text
     warnings = judged({"29500": FREE}, LOCAL, facts=facts).warnings
     assert any("lies in the range" in line for line in warnings) is warns
+
+
+def test_a_short_range_is_tried_whole_and_a_long_one_evenly_with_its_ends() -> None:
+    assert promised_ports(with_ports(cluster(), (100, 131)), 32) == list(range(100, 132))
+    some = promised_ports(with_ports(cluster(), (20000, 29999)), 32)
+    assert (some[0], some[-1], len(some)) == (20000, 29999, 32)
+    assert max(b - a for a, b in itertools.pairwise(some)) < 400
+    assert len(promised_ports(with_ports(cluster(), (0, 32)), 32)) == 32
+
+
+def test_ports_that_are_promised_twice_are_tried_once() -> None:
+    """Our own listener would be found in the way of its twin."""
+    overlapping = with_ports(cluster(), (29500, 29510), (29505, 29512), (29500, 29500))
+    assert promised_ports(overlapping) == list(range(29500, 29513))
+
+
+def test_very_many_ranges_are_sampled_as_well() -> None:
+    many = with_ports(cluster(), *((port, port + 1) for port in range(10000, 10000 + 3 * 128, 3)), (20000, 20100))
+    some = promised_ports(many)
+    assert (some[0], some[-1]) == (10000, 20100)
+    assert 100 <= len(some) <= MOST_PORTS
 
 
 def test_promised_ports_are_all_tried_until_there_are_too_many() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -322,3 +324,28 @@ def test_the_last_place_of_a_traceback() -> None:
     lines = ('  File "/a/run.py", line 3, in main', '  File "/a/data.py", line 17, in load', "KeyError: 'lr'")
     assert last_place(lines) == " at /a/data.py:17 in load"
     assert last_place(("KeyError: 'lr'",)) == ""
+
+
+def test_ranks_that_do_not_end_are_stopped_together() -> None:
+    """One after the other, a job of thousands that hangs would take an hour to end."""
+    pool = pool_of(cluster(node("node-a", processes=3), node("node-b", processes=3)))
+    did: list[str] = []
+
+    class Hanging:
+        over = SimpleNamespace(wait=lambda seconds: did.append("wait"))
+
+        def feed(self, *_: object, **__: object) -> None:
+            did.append("feed")
+
+        def stop(self, *_: object) -> None:
+            did.append("stop")
+
+    for member in pool.members:
+        member.remote = cast(Remote, Hanging())
+    pool.dismiss()
+    assert [(what, len(list(those))) for what, those in itertools.groupby(did)] == [
+        ("feed", 6),
+        ("wait", 6),
+        ("stop", 6),
+        ("wait", 6),
+    ]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runbook.checks.bandwidth.adapters import interfaces_of
 from runbook.checks.context import Facts, folder_finding, no_answer, select_interfaces
 from runbook.checks.ranks.pool import RankPool
 from runbook.checks.reach.interfaces import interface_findings
@@ -22,7 +23,7 @@ from runbook.model.verdict import Outcome, Verdict
 from runbook.parsers.clock import WARN_S
 from runbook.transport import Answer, NoPython, ProgramNotStarted
 
-from .made_up_cluster import LO, A, B, cluster, interface, machine, node, pool_of
+from .made_up_cluster import LO, A, B, cluster, context, interface, machine, node, pool_of
 
 GPUS = node("node-a", gpus=(0, 1))
 
@@ -114,6 +115,49 @@ def test_interfaces() -> None:
     assert interface_causes("^eth,docker,ib,lo", here) == ["interface-missing"]
 
 
+def test_a_vlan_whose_link_below_is_down_carries_nothing() -> None:
+    flags = ["NO-CARRIER", "BROADCAST", "MULTICAST", "UP", "M-DOWN"]
+    below = interface(A, state="LOWERLAYERDOWN", flags=flags)
+    inventory = cluster(network=Network("bond0.100"))
+    (finding,) = interface_findings(inventory, inventory.nodes[0], {"interfaces": {"lo": LO, "bond0.100": below}})
+    assert finding.cause == "interface-missing"
+    assert "bond0.100 of node-a has no carrier" in finding.says
+    assert finding.evidence[0] == "bond0.100: NO-CARRIER, state LOWERLAYERDOWN"
+
+
+def test_link_local_addresses_are_good_where_the_inventory_gives_them() -> None:
+    """Two nodes with a cable between them, and addresses that they gave themselves."""
+    mine, other = node("node-a", address="169.254.31.7"), node("node-b", address="169.254.80.2")
+    inventory = cluster(mine, other, network=Network("enp1s0f0np0"))
+    cabled = {"interfaces": {"lo": LO, "enp1s0f0np0": interface("169.254.31.7", "fe80::1")}}
+    assert interface_findings(inventory, mine, cabled) == []
+    (finding,) = interface_findings(inventory, other, cabled)
+    assert "has no address that others can reach" in finding.says
+
+
+@pytest.mark.parametrize("written", ["fd00::1", "FD00::1", "fd00:0:0::1", "fd00:0000:0000:0000:0000:0000:0000:0001"])
+def test_an_ipv6_address_may_be_written_in_other_ways_than_the_kernel_writes_it(written: str) -> None:
+    one = node("node-a", address=written)
+    inventory = cluster(one, node("node-b"), network=Network("eth0,eth1"))
+    facts = {"node-a": machine("10.0.0.1", eth1=interface("10.1.0.1", "fd00::1"))}
+    at = context(inventory, facts)
+    assert at.data_address(one) == written
+    assert interfaces_of(context(cluster(one, node("node-b")), facts), one) == ["eth1"]
+
+
+def test_without_iproute2_loopback_is_known_by_its_address() -> None:
+    bare = {"interfaces": {"lo": interface("127.0.0.1", state="UNKNOWN"), "eth0": interface(A)}}
+    assert interface_causes("lo", bare) == ["interface-wrong"]
+    assert interface_causes("eth0", bare) == []
+
+
+@pytest.mark.parametrize(("address", "causes"), [("fd00::1", []), ("gpu1.lab", []), (A, ["interface-missing"])])
+def test_without_iproute2_addresses_of_ipv6_are_not_missing_but_unknown(address: str, causes: list[str]) -> None:
+    inventory = cluster(node("node-a", address=address), node("node-b"), network=Network("eth0"))
+    bare = {"interfaces": {"lo": interface("127.0.0.1", state="UNKNOWN"), "eth0": interface()}}
+    assert [finding.cause for finding in interface_findings(inventory, inventory.nodes[0], bare)] == causes
+
+
 def test_loopback_is_right_where_all_is_one_machine() -> None:
     nodes = [node(name, connection="local", address="127.0.0.1") for name in ("node-a", "node-b")]
     inventory = cluster(*nodes, network=Network("lo"))
@@ -182,7 +226,7 @@ def limits(*, shm_mib: int = 65536, shm_free_mib: int | None = None, **changed: 
         (cluster(), GPUS, limits(shm_mib=65536, shm_free_mib=5), ["shm-too-small"], 0),
         (cluster(), node("node-a", gpus=(0,)), limits(shm_mib=16), [], 0),
         (cluster(), node("node-a", gpus=tuple(range(8))), limits(shm_mib=64), ["shm-too-small"], 0),
-        (cluster(), GPUS, {"limits": {}, "shm": None}, [], 0),
+        (cluster(), GPUS, {"limits": {}, "shm": None}, [], 1),
     ],
 )
 def test_limits(inventory: Any, one: Any, facts: Facts, causes: list[str], warned: int) -> None:

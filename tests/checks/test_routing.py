@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from runbook.checks.network.routing import RouteRefusal, Sent, family, refusal, rule_text, within
+from runbook.checks.network.routing import RouteRefusal, Sent, family, gone, refusal, rule_text, within
+from runbook.firewall import Evidence
 from runbook.firewall.evaluate import NumberRange
+
+from .made_up_cluster import cluster, context, machine, node
 
 Rule = dict[str, Any]
 Route = dict[str, Any]
@@ -190,3 +194,27 @@ def test_within(network: str, inside: bool) -> None:
     address = ipaddress.ip_address("10.0.0.2")
     assert within(address, network) is inside
     assert family(address) == ""
+
+
+@pytest.mark.parametrize(
+    ("address", "left", "restored"),
+    [
+        ("10.0.0.1", ["10.0.0.77/16", "fe80::1/64"], "10.0.0.1/16"),
+        ("10.0.0.1", ["fd00::1/64", "fe80::1/64"], "10.0.0.1/24"),  # nothing of IPv4 tells how long it was
+        ("10.0.0.1", [], "10.0.0.1/24"),
+        ("fd00::1", ["10.0.0.1/24", "fe80::1/64"], "fd00::1/64"),
+        ("fd00::1", ["10.0.0.1/24", "fd00::77/56", "fe80::1/64"], "fd00::1/56"),
+    ],
+)
+def test_an_address_that_was_lost_comes_back_with_a_length_of_its_family(
+    address: str, left: list[str], restored: str
+) -> None:
+    at = context(cluster(node("node-a", address=address), node("node-b")), {"node-a": machine(address)})
+    addresses = [dict(zip(("local", "prefixlen"), prefix.split("/"), strict=True)) for prefix in left]
+    shown = [{"ifname": "eth0", "operstate": "UP", "flags": ["UP"], "addr_info": addresses}]
+    evidence = Evidence.of(
+        {"tools": {"addresses": {"status": "ok", "rc": 0, "stdout": json.dumps(shown)}}, "facts": {}}
+    )
+    finding = gone(at, "node-a", address, "10.0.0.2", evidence)
+    assert finding is not None
+    assert finding.remedy == f"sudo ip address add {restored} dev eth0"

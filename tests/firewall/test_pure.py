@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from runbook.firewall import Ends, Evidence, Flow, explain, explain_blocked, sent_elsewhere
+from runbook.firewall.collected_rules import CommandResult
 from runbook.firewall.explain_connection import READERS
 from runbook.firewall.explain_node import merge
 from runbook.firewall.front_ends import blocking_line, firewalld_runs, parse_ufw, parse_zones, port_lists
 from runbook.firewall.nft import texts_by_handle
-from runbook.model.verdict import Finding
 from runbook.node.firewall_rules import AS_ROOT
 
 HERE = Path(__file__).parent
@@ -116,13 +116,13 @@ def test_one_condition_of_nft(condition: Any, blocks: bool | None) -> None:
 def test_the_finding_says_who_what_and_how() -> None:
     told = explain_blocked("dropped", FLOW, Ends(nft(), nft([match(DPORT, 29500), DROP]), "node-a", "node-b"))
     assert told is not None
-    assert told.finding(["node-a"]) == Finding(
+    assert (told.cause, told.says, told.remedy) == (
         "firewall-drop",
-        'node-b drops TCP 29500 from 10.77.0.1: nft rule inet filter base handle 10 `[{"match":{"op":"==","left":'
-        '{"payload":{"protocol":"tcp","field":"dport"}},"right":29500}},{"drop":null}]`',
+        (
+            'node-b drops TCP 29500 from 10.77.0.1: nft rule inet filter base handle 10 `[{"match":{"op":"==","left":'
+            '{"payload":{"protocol":"tcp","field":"dport"}},"right":29500}},{"drop":null}]`'
+        ),
         "sudo nft insert rule inet filter base position 10 ip saddr 10.77.0.1 tcp dport 29500 accept",
-        told.evidence,
-        ("node-a",),
     )
     assert told.evidence[-1].startswith("node-a lets the answer in")
 
@@ -226,13 +226,11 @@ def test_not_having_looked_is_never_an_open_port(record: dict[str, Any], words: 
 
 
 def test_nothing_collected_at_all() -> None:
-    blocked = explain_blocked(
-        "dropped", FLOW, Ends(nft(), None, "node-a", "node-b"), no_evidence="node-b did not answer"
-    )
+    blocked = explain_blocked("dropped", FLOW, Ends(nft(), None, "node-a", "node-b"))
     assert blocked is not None
     assert not blocked.decided
-    assert "node-b did not answer" in blocked.says
-    assert blocked.finding().remedy
+    assert "on node-b: its rules were not collected" in blocked.says
+    assert blocked.remedy
 
 
 def test_a_refusal_without_a_listener_is_no_firewall() -> None:
@@ -281,6 +279,31 @@ def test_one_rule_of_iptables(rule: str, blocks: bool | None) -> None:
     assert explain(evidence(iptables_save=ok(save(rule), "legacy")), FLOW).blocks is blocks
 
 
+ICMPV6 = Flow("fd00::1", "fd00::2", 0, protocol="ipv6-icmp")
+
+
+@pytest.mark.parametrize(
+    ("condition", "blocks"),
+    [
+        (match(payload("icmpv6", "type"), {"set": ["nd-neighbor-solicit", "nd-neighbor-advert"]}), None),
+        (match({"meta": {"key": "l4proto"}}, "ipv6-icmp"), False),
+        (match({"meta": {"key": "l4proto"}}, "icmpv6"), False),
+        (match({"meta": {"key": "l4proto"}}, {"set": ["tcp", 58]}), False),
+        (match(payload("icmp", "type"), "echo-request"), True),
+        (match(payload("tcp", "dport"), 22), True),
+    ],
+)
+def test_nft_has_two_names_for_icmpv6(condition: Any, blocks: bool | None) -> None:
+    """What a rule accepts before a policy that drops everything else."""
+    assert explain(nft([condition, ACCEPT], policy="drop"), ICMPV6).blocks is blocks
+
+
+@pytest.mark.parametrize("protocol", ["ipv6-icmp", "icmpv6", "58"])
+def test_iptables_writes_icmpv6_in_three_ways(protocol: str) -> None:
+    rules = save(f"-A INPUT -p {protocol} -j ACCEPT", policy="DROP")
+    assert explain(evidence(ip6tables_save=ok(rules, "legacy")), ICMPV6).blocks is False
+
+
 def test_iptables_nft_is_read_once_and_from_iptables_save() -> None:
     """The same chain in nft's JSON carries an `xt` match: had it been read from there, nothing could be told."""
     chain = {"family": "ip", "table": "filter", "name": "INPUT", "type": "filter", "hook": "input", "prio": 0}
@@ -313,10 +336,12 @@ def test_a_large_blocklist_is_read_in_one_pass() -> None:
         ("hash:ip", "10.77.0.1", True),
         ("hash:net", "10.78.0.0/16", False),
         ("hash:ip,port", "10.77.0.1,tcp:29500", None),
+        ("hash:ip netmask 24", "10.77.0.0", None),  # the kernel looks for 10.77.0.0 where the source is 10.77.0.1
     ],
 )
 def test_ipset(kind: str, entry: str, blocks: bool | None) -> None:
-    sets = f"create bad {kind} family inet hashsize 1024\nadd bad {entry}\n"
+    kind, *more = kind.split(maxsplit=1)
+    sets = f"create bad {kind} family inet hashsize 1024 {' '.join(more)}\nadd bad {entry}\n"
     rules = save("-A INPUT -m set --match-set bad src -j DROP")
     assert explain(evidence(iptables_save=ok(rules, "legacy"), ipset=ok(sets)), FLOW).blocks is blocks
 
@@ -352,6 +377,23 @@ def test_what_drops_beside_the_packet_filter_is_named_when_no_rule_does_it() -> 
         assert (told.node, told.between) == ("node-b", not found)
         assert ("a tc filter on eth0 (ingress)" in told.says) is found
         assert ("`sudo tc filter del dev eth0 ingress pref 7`" in told.remedy) is found
+
+
+def test_packets_of_a_vlan_pass_the_interfaces_below_it() -> None:
+    shown = [
+        {"ifname": "eth0", "master": "bond0"},
+        {"ifname": "eth1", "xdp": {"mode": 1}},
+        {"ifname": "bond0"},
+        {"ifname": "bond0.100", "link": "bond0"},
+    ]
+    node = evidence(addresses=ok(json.dumps(shown)))
+    tools = {**node.tools, "route 10.77.0.1": CommandResult("ok", 0, '[{"dev": "bond0.100"}]')}
+    assert Evidence(tools, {}).devices("bond0.100") == ["bond0.100", "bond0", "eth0"]
+    filters = {"traffic_filters": {"eth0 ingress": "filter protocol ip pref 7 u32\n action drop"}}
+    told = explain_blocked("dropped", FLOW, Ends(evidence(), Evidence(tools, filters), "node-a", "node-b"))
+    assert told is not None
+    assert (told.node, told.between) == ("node-b", False)
+    assert "a tc filter on eth0 (ingress)" in told.says
 
 
 def test_the_permission_that_is_asked_for_is_what_the_node_program_runs() -> None:

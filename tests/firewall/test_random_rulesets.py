@@ -29,7 +29,7 @@ def evidence_of(pair: Pair, **commands: str) -> Evidence:
 
 def agrees(pair: Pair, told: Explanation, rules: str) -> bool:
     """Compare with a connection; then run the remedy and look again. -> was it blocked?"""
-    assert told.decided, f"{rules}\n{told}"
+    assert told.blocks is not None, f"{rules}\n{told}"
     seen = pair.connect(PORT, patience=0.08)
     if seen == "dropped" and told.action != "drop":
         seen = pair.connect(PORT, patience=LONG)  # a busy machine is no firewall

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from runbook.causes.catalogue import mend
 from runbook.checks.context import Context, Facts, select_interfaces
 from runbook.checks.ibstat import ports_of, select
+from runbook.files.address import one_spelling
 from runbook.launch.ranks import hca_expression, network_environment, socket_interface
 from runbook.model.command_quoting import word
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 from runbook.model.verdict import Outcome
 from runbook.parsers.ibstat import Port
@@ -72,7 +74,7 @@ def interfaces_of(at: Context, node: Node) -> list[str]:
     expression = socket_interface(at.inventory, node)
     if expression and (chosen := select_interfaces(expression, known)):
         return chosen
-    address = at.data_address(node)
+    address = one_spelling(at.data_address(node))
     return [name for name, facts in known.items() if address in facts["addresses"]]
 
 
@@ -100,31 +102,39 @@ def tcp_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[Slo
     usual = max((other.gbps for other in others if other.gbps), default=None)
     for name, facts in wires.interfaces.items():
         found += shapers(name, facts["tc"] or {})
-        mbit = facts["mbit"]
-        metal = "/".join(facts["hardware"]) or name
-        renegotiate = mend("node-slow", "renegotiate", metal=word(metal))
-        if "half" in facts["duplex"]:
-            proof = f"/sys/class/net/{metal}/duplex: half"
-            found.append(SlowReason(f"{metal} runs at half duplex", renegotiate, proof, None))
+        mbit, metal = facts["mbit"], facts["hardware"] or [name]  # of a bond several
+        renegotiate = {device: mend("node-slow", "renegotiate", metal=word(device)) for device in metal}
+        for device, duplex in zip(metal, facts["duplex"], strict=False):
+            if duplex == "half":
+                proof = f"/sys/class/net/{device}/duplex: half"
+                found.append(SlowReason(f"{device} runs at half duplex", renegotiate[device], proof, None))
         if mbit and usual and mbit / 1000 < usual:
-            says = f"{metal} runs at {mbit:g} Mbit/s, where other nodes have {usual * 1000:g}"
-            found.append(SlowReason(says, renegotiate, f"/sys/class/net/{metal}/speed: {mbit}", mbit / 8000))
+            says = f"{'/'.join(metal)} runs at {mbit:g} Mbit/s, where other nodes have {usual * 1000:g}"
+            proof = f"{', '.join(f'/sys/class/net/{device}/speed' for device in metal)}: {mbit}"
+            found.append(SlowReason(says, " && ".join(renegotiate.values()), proof, mbit / 8000))
     return found
 
 
 def port_reasons(wires: NodeAdapters, others: Sequence[NodeAdapters]) -> list[SlowReason]:
-    """HCA ports that came up slower than the fastest one around."""
-    rates = [port.rate_gbps for each in (wires, *others) for port in each.ports if port.rate_gbps]
-    usual = max(rates, default=0.0)
+    """HCA ports that came up slower than those of the same name on other nodes; than the fastest one around, where no
+    other node has one of that name. A node's ports may be of several kinds."""
+    rates = [(port.name, port.rate_gbps) for each in others for port in each.ports if port.rate_gbps]
+    alike = {name: max(those) for name, those in grouped(rates).items()}
+    fastest = max([*alike.values(), *(port.rate_gbps or 0.0 for port in wires.ports)], default=0.0)
     return [
         SlowReason(
             f"{port.name} runs at {port.rate_gbps:g} Gbit/s, where others have {usual:g}",
-            mend("node-slow", "port-reset", number=port.number),
+            mend(
+                "node-slow",
+                "port-renegotiate" if port.ethernet else "port-reset",
+                hca=word(port.hca),
+                number=port.number,
+            ),
             f"{port.name}: Rate {port.rate_gbps:g}",
             port.rate_gbps / 8,
         )
         for port in wires.ports
-        if port.rate_gbps and port.rate_gbps < usual
+        if port.rate_gbps and port.rate_gbps < (usual := alike.get(port.name, fastest))
     ]
 
 

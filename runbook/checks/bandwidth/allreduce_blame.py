@@ -14,7 +14,7 @@ from runbook.checks.bandwidth.slow_links import Link
 from runbook.checks.ranks.pool import RankMember
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
-from runbook.model.units import bandwidth_text
+from runbook.model.units import bandwidth_text, listed
 
 STARVED = 1 / 3
 """A rank is slow by itself below this part of the fastest one: sound machines of one cluster differ by less, even when
@@ -236,11 +236,11 @@ def _cleared(nodes: Sequence[str], charges: Mapping[str, Charge], found: Isolati
     free = [node for node in nodes if node not in charges]
     rates = found.between.rates
     among = {link: rate for link, rate in rates.items() if link.source in free and link.destination in free}
-    guilty = ", ".join(charges)
+    guilty, others = listed(charges), listed(free)
     if not among:
         return {node: f"nothing speaks against {node}: the loss is explained by {guilty}" for node in free}
     span = span_text(min(among.values()), max(among.values()))
-    return {node: f"{', '.join(free)} move {span} among themselves; what is slow is {guilty}" for node in free}
+    return dict.fromkeys(free, f"{others} move {span} among themselves; what is slow is {guilty}")
 
 
 def _measured(found: Isolation) -> list[str]:

@@ -16,8 +16,9 @@ from runbook.checks.bandwidth.slow_link_search import MeasuringRanks, Search, Un
 from runbook.checks.bandwidth.slow_links import Link, Role
 from runbook.checks.context import Context
 from runbook.checks.ranks.evidence import busy_lines, gather
-from runbook.checks.ranks.pool import RankMember, RankPool
+from runbook.checks.ranks.pool import RankPool
 from runbook.model.errors import Unreachable
+from runbook.model.grouping import grouped
 
 SLOWER_THAN_GATE = 0.7
 SLOWER_THAN_BEST = 0.5
@@ -78,17 +79,16 @@ def second_look(measured: Mapping[Link, float], gate: float) -> list[Link]:
 
     Partners are used evenly, so that many suspects need few rounds.
     """
-    slow = slow_links(measured, gate)
+    slow = dict.fromkeys(slow_links(measured, gate))
     good = [link for link in measured if link not in slow]
-    senders = [link.source for link in good]
-    receivers = [link.destination for link in good]
     circle = circles(measured)
+    senders = grouped((circle[link.source], link.source) for link in good)
+    receivers = grouped((circle[link.source], link.destination) for link in good)
     used: dict[str, int] = {}
     wanted: list[Link] = []
 
-    def partner(choice: Sequence[str], link: Link) -> str | None:
-        own = circle[link.source]
-        free = [end for end in choice if circle[end] == own and end not in (link.source, link.destination)]
+    def partner(choice: Mapping[str, Sequence[str]], link: Link) -> str | None:
+        free = [end for end in choice.get(circle[link.source], ()) if end not in (link.source, link.destination)]
         chosen = min(free, key=lambda end: used.get(end, 0), default=None)
         if chosen is not None:
             used[chosen] = used.get(chosen, 0) + 1
@@ -105,13 +105,17 @@ def second_look(measured: Mapping[Link, float], gate: float) -> list[Link]:
 
 
 def circles(links: Iterable[Link]) -> dict[str, str]:
-    """For every end the first end of its ring: ranks of one node are no partners for those of another."""
-    found: dict[str, str] = {}
+    """For every end one that stands for its ring: ranks of one node are no partners for those of another."""
+    toward: dict[str, str] = {}
+
+    def of(end: str) -> str:
+        while (further := toward.setdefault(end, end)) != end:
+            end = further
+        return end
+
     for link in links:
-        kept = found.setdefault(link.source, link.source)
-        old = found.setdefault(link.destination, kept)
-        found = {end: kept if circle == old else circle for end, circle in found.items()}
-    return found
+        toward[of(link.destination)] = of(link.source)
+    return {end: of(end) for end in toward}
 
 
 def judge(first: Mapping[Link, float], second: Mapping[Link, float], gate: float) -> RingVerdict:
@@ -120,7 +124,9 @@ def judge(first: Mapping[Link, float], second: Mapping[Link, float], gate: float
     # Both looks on one scale. The better of the two counts for a link: a rate that it reached once is possible.
     best = {link: max(first.get(link, 0.0), second.get(link, 0.0)) for link in {**first, **second}}
     slow = set(slow_links(best, gate))
-    good = [link for link in first if link not in suspects]
+    good = first.keys() - set(suspects)
+    sent_by = grouped((link.source, link) for link in best)
+    received_by = grouped((link.destination, link) for link in best)
     receivers, senders = {link.destination for link in good}, {link.source for link in good}
 
     def whoever_the_partner(mine: list[Link], proven: bool) -> bool:
@@ -128,8 +134,7 @@ def judge(first: Mapping[Link, float], second: Mapping[Link, float], gate: float
 
     sending, receiving, paths = [], [], []
     for link in suspects:
-        sent = [other for other in best if other.source == link.source]
-        received = [other for other in best if other.destination == link.destination]
+        sent, received = sent_by[link.source], received_by[link.destination]
         sends_slowly = whoever_the_partner(sent, any(other.destination in receivers for other in sent))
         receives_slowly = whoever_the_partner(received, any(other.source in senders for other in received))
         if sends_slowly:
@@ -187,9 +192,7 @@ class Isolation:
 def isolate(pool: RankPool, at: Context, gate: float) -> Isolation:
     """Measure every layer. `gate` is the bus bandwidth, in GB/s, that all of them together should have had."""
     found = Isolation()
-    by_node: dict[str, list[RankMember]] = {}
-    for member in pool.members:
-        by_node.setdefault(member.rank.node, []).append(member)
+    by_node = grouped((member.rank.node, member) for member in pool.members)
     numbers = {member.label: member.rank.rank for member in pool.members}
     inside = [link for members in by_node.values() for link in ring([member.label for member in members])]
     try:

@@ -7,17 +7,19 @@ import io
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.bandwidth.adapters import NodeAdapters, SlowReason, reasons, wire_text
 from runbook.checks.bandwidth.allreduce_blame import charge_of, rails_of, shared_remedy, where_to_look
-from runbook.checks.bandwidth.allreduce_bottleneck import between
+from runbook.checks.bandwidth.allreduce_bottleneck import LinkLayer, between
 from runbook.checks.bandwidth.slow_link_search import MeasuredLink, Search
 from runbook.checks.bandwidth.slow_links import Endpoint, Judgement, Link, LinksVerdict, Role
 from runbook.checks.network.mesh import too_busy_finding
 from runbook.checks.ranks.pool import RankMember
-from runbook.model.units import link_text, significant
+from runbook.model.grouping import grouped
+from runbook.model.units import from_to, link_text, significant
 from runbook.model.verdict import Finding
 
 SHOWN = 6
@@ -62,6 +64,16 @@ class _FindingsOfLinks:
         self.median = self.verdict.normal.median
         self.rates = done.best
         self.found: dict[str, list[Finding]] = {}
+        self.of_link = grouped((each.link, each) for each in done.found)
+        self.of_node = grouped((each.link.end(role).name, each) for each in done.found for role in Role)
+
+    @cached_property
+    def lossy_from(self) -> float:
+        return self.done.lossy_from
+
+    @cached_property
+    def layer(self) -> LinkLayer:
+        return between(self.done)
 
     def findings(self) -> LinkFindings:
         if self.verdict.common:
@@ -81,16 +93,22 @@ class _FindingsOfLinks:
 
     # Numbers as text.
 
+    def _lost(self, links: Iterable[Link]) -> float | None:
+        """The share of segments that all of these links lost at least, each time; None where one is not lossy."""
+        told = [each.moved.losses or 0.0 for link in links for each in self.of_link.get(link, ()) if each.counts]
+        least = min(told, default=0.0)
+        return least if least >= self.lossy_from else None
+
     def _loss(self, links: Iterable[Link]) -> str:
         """The end of a sentence, where these links lose packets."""
-        lost = self.done.lost(links)
+        lost = self._lost(links)
         return "" if lost is None else f", and {lost:.1%} of the TCP segments or more are lost"
 
     def _cause(self, links: Collection[Link], slow: str) -> str:
         """`link-lossy` where packets are lost, unless the rate is also held back: a rate limit loses packets too."""
         limit = self.verdict.normal.suspect * self.median
         held_back = slow == "node-slow" and all(self.rates[link] < limit for link in links)
-        return slow if held_back or self.done.lost(links) is None else "link-lossy"
+        return slow if held_back or self._lost(links) is None else "link-lossy"
 
     def _of_usual(self, link: Link) -> str:
         rate = self.rates[link]
@@ -101,20 +119,16 @@ class _FindingsOfLinks:
 
     def _span(self, links: Iterable[Link]) -> str:
         rates = [self.rates[link] for link in links]
-        low, high = gbps(min(rates)), gbps(max(rates))
-        if low == high:
-            return low
-        number, _, unit = low.partition(" ")
-        return f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
+        return from_to(gbps(min(rates)), gbps(max(rates)))
 
     def _evidence(self, links: Iterable[Link]) -> tuple[str, ...]:
         """The slowest of them, each with its rounds."""
         lines = []
         listed = sorted(links, key=self.rates.__getitem__)
         for link in listed[:SHOWN]:
-            rounds = sorted(each.round + 1 for each in self.done.found if each.link == link and each.counts)
+            rounds = sorted(each.round + 1 for each in self.of_link[link] if each.counts)
             numbers = ", ".join(map(str, rounds))
-            lost = self.done.lost([link])
+            lost = self._lost([link])
             losses = "" if lost is None else f", {lost:.1%} lost"
             lines.append(f"{link}: {self._of_usual(link)}{losses}, round{'s' * (len(rounds) > 1)} {numbers}")
         if len(listed) > SHOWN:
@@ -148,7 +162,7 @@ class _FindingsOfLinks:
 
     def _node(self, name: str) -> None:
         roles = [end.role for end in self.verdict.nodes if end.name == name]
-        links = [link for link in self.rates if any(link.end(role).name == name for role in roles)]
+        links = self._links(name, roles)
         slow = [link for link in links if self.judged.best[link].suspect] or links
         what = " and ".join(VERBS[role][0] for role in roles)
         whoever = "with every other node" if len(roles) > 1 else VERBS[roles[0]][1]
@@ -158,7 +172,7 @@ class _FindingsOfLinks:
         shared = len(mates) > 1 and leaf and all(self.done.leaf_of.get(mate) == leaf for mate in mates)
         evidence = (
             *self._evidence(slow),
-            *rails_of(between(self.done), slow, self.members),
+            *rails_of(self.layer, slow, self.members),
             *((f"all slow nodes share {leaf}: {', '.join(dict.fromkeys(mates))}",) if shared else ()),
             *(wire_text(self.wires[name]) if name in self.wires else ()),
         )
@@ -176,7 +190,7 @@ class _FindingsOfLinks:
             if two
             else f"only on the way between these two; with other nodes both are {'sound' if lossy else 'fast'}"
         )
-        evidence = (*self._evidence([link]), *rails_of(between(self.done), [link], self.members))
+        evidence = (*self._evidence([link]), *rails_of(self.layer, [link], self.members))
         for node, other in ((link.source, link.destination), (link.destination, link.source)):
             charge = charge_of(node, says, self._reasons(node), where_to_look(node, self.wires), evidence)
             self._add(node, Finding(cause, charge.says, charge.remedy, charge.evidence, (other,)))
@@ -240,11 +254,7 @@ class _FindingsOfLinks:
             roles = [role for role in Role if not self.judged.proven(node, role)]
             if node in self.found or not roles:
                 continue
-            waits = [
-                each
-                for each in self.done.found
-                if node in (each.link.source, each.link.destination) and not each.counts
-            ]
+            waits = [each for each in self.of_node.get(node, ()) if not each.counts]
             if waits and (node in busy or not any(each.counts for each in self._of(node, roles))):
                 seconds = max(each.moved.waited for each in waits)
                 seen = (
@@ -253,7 +263,7 @@ class _FindingsOfLinks:
                 )
                 found[node] = too_busy_finding(node, seen, self._evidence_of(waits))
                 continue
-            slow = [link for link in self.rates if any(link.end(role).name == node for role in roles)]
+            slow = self._links(node, roles)
             says = f"{node} was never seen to be fast when it {roles[0].value}, and not often enough to be slow"
             stopped = f": {self.done.stopped}" if self.done.stopped else ""
             evidence = self._evidence(slow)
@@ -261,7 +271,10 @@ class _FindingsOfLinks:
         return found
 
     def _of(self, node: str, roles: Sequence[Role]) -> list[MeasuredLink]:
-        return [each for each in self.done.found if any(each.link.end(role).name == node for role in roles)]
+        return [each for each in self.of_node.get(node, ()) if any(each.link.end(role).name == node for role in roles)]
+
+    def _links(self, node: str, roles: Sequence[Role]) -> list[Link]:
+        return list(dict.fromkeys(each.link for each in self._of(node, roles) if each.counts))
 
     def _evidence_of(self, found: Sequence[MeasuredLink]) -> tuple[str, ...]:
         return tuple(
@@ -275,7 +288,7 @@ class _FindingsOfLinks:
         if not self.verdict.common:
             for link in self.verdict.open[:SHOWN]:
                 if link.source not in self.found and link.destination not in self.found:
-                    worst = min(each.moved.gbytes for each in self.done.found if each.link == link and each.counts)
+                    worst = min(each.moved.gbytes for each in self.of_link[link] if each.counts)
                     text = (
                         f"{link} was slow once, {gbps(worst)} ({worst / self.median:.0%} of the median), and "
                         "nothing confirms it"
@@ -300,7 +313,7 @@ class _FindingsOfLinks:
     def _late(self) -> list[tuple[str, str]]:
         """Nodes for which a few bytes take far longer than for others."""
         own = {
-            node: [each.moved.us for each in self._of(node, list(Role)) if each.moved.us is not None]
+            node: [each.moved.us for each in self.of_node.get(node, ()) if each.moved.us is not None]
             for node in self.done.nodes
         }
         least = {node: min(times) for node, times in own.items() if times}

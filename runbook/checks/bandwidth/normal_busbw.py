@@ -19,7 +19,7 @@ from runbook.checks.bandwidth.adapters import NodeAdapters
 from runbook.checks.context import Context
 from runbook.checks.ranks.pool import RankPool
 from runbook.launch.ranks import network_environment
-from runbook.model.units import bandwidth_text, bytes_text, significant
+from runbook.model.units import bandwidth_text, bytes_text, from_to, significant
 
 AUTO = "auto"
 
@@ -261,11 +261,7 @@ def link_floor(setting: BandwidthSetting, promised_gbps: float | None = None) ->
 
 def span_text(low: float, high: float) -> str:
     """`328 to 388 GB/s`; GB/s in."""
-    one, other = bandwidth_text(low), bandwidth_text(high)
-    if one == other:
-        return one
-    number, _, unit = one.partition(" ")
-    return f"{number} to {other}" if other.endswith(f" {unit}") else f"{one} to {other}"
+    return from_to(bandwidth_text(low), bandwidth_text(high))
 
 
 def setting_of(pool: RankPool, at: Context, wires: Mapping[str, NodeAdapters]) -> BandwidthSetting:

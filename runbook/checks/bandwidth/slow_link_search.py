@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from runbook.checks.bandwidth.slow_links import Judgement, Link, LinksVerdict, M
 from runbook.checks.context import Context
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool
 from runbook.launch.ranks import Rank
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 
 ALONE_S = 0.4
@@ -202,13 +203,6 @@ class Search:
         told = [each.moved.losses for each in self.found if each.counts and each.moved.losses is not None]
         return max(LOSSY, LOSSY_TIMES * statistics.median(told)) if told else math.inf
 
-    def lost(self, links: Iterable[Link]) -> float | None:
-        """The share of segments that all of these links lost at least, each time; None where one is not lossy."""
-        wanted = set(links)
-        told = [each.moved.losses or 0.0 for each in self.found if each.counts and each.link in wanted]
-        least = min(told, default=0.0)
-        return least if least >= self.lossy_from else None
-
     def judge(self) -> Judgement:
         return Judgement(self.nodes, self.measured, self.leaf_of)
 
@@ -242,11 +236,7 @@ class Search:
     @property
     def _tried(self) -> dict[Link, list[MeasuredLink]]:
         """What was asked of each link."""
-        tried: dict[Link, list[MeasuredLink]] = {}
-        for each in self.found:
-            if each.meeting.asked:
-                tried.setdefault(each.link, []).append(each)
-        return tried
+        return grouped((each.link, each) for each in self.found if each.meeting.asked)
 
     @property
     def too_busy(self) -> list[str]:
@@ -268,9 +258,7 @@ def look(
     say: Callable[[str], object] = lambda _: None,
 ) -> Search:
     """Measure in rounds until all is settled. `seconds` is for one way of a short transfer."""
-    by_node: dict[str, list[RankMember]] = {}
-    for member in members:
-        by_node.setdefault(member.rank.node, []).append(member)
+    by_node = grouped((member.rank.node, member) for member in members)
     done = Search(tuple(by_node), dict(leaf_of or {}), enough)
     schedule = Schedule(done.nodes, done.leaf_of, every_pair=every_pair)
     judged: Judgement | None = None

@@ -5,15 +5,29 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+import threading
+import time
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from runbook.checks.context import Context
+from runbook.files.address import is_ip
 from runbook.firewall.evaluate import EPHEMERAL
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory
+from runbook.model.units import spans_of
 
 UNMEASURED = "unmeasured"
+
+NOWHERE = "0.0.0.0"
+"""Stands for the address of a name that means nothing."""
+
+LOOKUP_S = 3.0
+"""For all names of an inventory together."""
+
+LOOKUPS = 32
+"""How many of them are looked up at a time."""
 
 OPENED_AT_ONCE = {
     "outcome": "open",
@@ -70,9 +84,7 @@ class Dial:
 
 def seen_of(dials: Sequence[Dial]) -> list[str]:
     """What was seen, a line for each pair and outcome."""
-    lines: dict[tuple[str, str, str], list[Dial]] = defaultdict(list)
-    for dial in dials:
-        lines[dial.source, dial.address, dial.outcome].append(dial)
+    lines = grouped(((dial.source, dial.address, dial.outcome), dial) for dial in dials)
     return [f"{source} → {where}, {ports_text(some)}: {some[0].says}" for (source, where, _), some in lines.items()]
 
 
@@ -83,13 +95,7 @@ def ports_text(dials: Iterable[Dial]) -> str:
 
 def folded(dials: Iterable[Dial]) -> str:
     """Ports with their runs folded: `29500-29510, 41927`."""
-    runs: list[list[int]] = []
-    for port in sorted({dial.port for dial in dials}):
-        if runs and port == runs[-1][-1] + 1:
-            runs[-1].append(port)
-        else:
-            runs.append([port])
-    shown = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    shown = spans_of(sorted({dial.port for dial in dials}))
     return ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
 
 
@@ -128,17 +134,39 @@ def number(at: Context, name: str) -> str:
     """The address at which a node is dialled, as a number. Where it is a name, the nodes know better than this machine
     what it means: of several addresses it is one of the node's own."""
     written = at.data_address(at.inventory.node(name))
-    found, own = numeric(written), at.own_addresses(name)
+    found, own = numeric(at, written), at.own_addresses(name)
     if found == written or found in own or not own:
         return found
     return next((address for address in own if ":" not in address), own[0])
 
 
-def numeric(address: str) -> str:
+def numeric(at: Context, address: str) -> str:
+    """An address as a number: of a name what it means on this machine, NOWHERE if it means nothing here."""
     try:
         return str(ipaddress.ip_address(address))
     except ValueError:
-        try:
-            return str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
-        except OSError:
-            return "0.0.0.0"
+        known = at.run.looked_up
+        if address not in known:
+            names = {address, *(node.address for node in at.nodes if not is_ip(node.address))}
+            known.update(looked_up(names - known.keys()))
+        return known[address]
+
+
+def looked_up(names: Collection[str]) -> dict[str, str]:
+    """The first address of each, NOWHERE where there is none within LOOKUP_S: getaddrinfo itself has no deadline."""
+    found, left = dict.fromkeys(names, NOWHERE), list(names)
+
+    def look() -> None:
+        while left:
+            with suppress(OSError, UnicodeError, IndexError):  # IndexError: another thread took the last one
+                name = left.pop()
+                found[name] = str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+
+    threads = [threading.Thread(target=look, daemon=True) for _ in range(min(LOOKUPS, len(left)))]
+    deadline = time.monotonic() + LOOKUP_S
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    left.clear()
+    return dict(found)

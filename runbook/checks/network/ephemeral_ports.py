@@ -3,16 +3,16 @@ out, and who holds them."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Facts
-from runbook.checks.network.dial import Dial, seen_of
+from runbook.checks.network.dial import seen_of
 from runbook.checks.network.mesh import Mesh
 from runbook.firewall.evaluate import EPHEMERAL
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
 
@@ -70,11 +70,7 @@ def without_ports(mesh: Mesh) -> dict[str, list[str]]:
     for name, errors in mesh.occupied.items():
         if any(not error["port"] for error in errors):
             found[name] = ["bind(0): no port is free"]
-    unsent: dict[str, list[Dial]] = defaultdict(list)
-    for dial in mesh.dials:
-        if dial.outcome == "unsent":
-            unsent[dial.source].append(dial)
-    for name, dials in unsent.items():
+    for name, dials in grouped((dial.source, dial) for dial in mesh.dials if dial.outcome == "unsent").items():
         found[name] = [*found.get(name, ()), *seen_of(dials)]
     return found
 

@@ -27,6 +27,7 @@ from runbook.firewall import Blocked, Ends, Evidence, Flow, also_small, explain_
 from runbook.firewall.evaluate import EPHEMERAL, NumberRange
 from runbook.firewall.explain_connection import Seen, command_line
 from runbook.model.command_quoting import word
+from runbook.model.grouping import grouped
 from runbook.model.verdict import Finding
 
 MOST_LINES = 10
@@ -110,10 +111,7 @@ class Trouble:
 
     @cached_property
     def _good_between(self) -> Mapping[frozenset[str], list[Dial]]:
-        found: dict[frozenset[str], list[Dial]] = defaultdict(list)
-        for dial in self.good:
-            found[frozenset((dial.source, dial.destination))].append(dial)
-        return found
+        return grouped((frozenset((dial.source, dial.destination)), dial) for dial in self.good)
 
     def _opened_between(self, dial: Dial) -> Sequence[Dial]:
         """Dials of the same two nodes, either way, that opened."""
@@ -122,11 +120,8 @@ class Trouble:
     @property
     def groups(self) -> list[list[Dial]]:
         """One group for each pair and kind of trouble, all its ports together."""
-        found: dict[tuple[str, str, str], list[Dial]] = defaultdict(list)
-        # its traffic to itself comes last
-        for dial in sorted(self.bad, key=lambda dial: dial.source == dial.destination):
-            found[dial.source, dial.destination, dial.outcome].append(dial)
-        return list(found.values())
+        itself_last = sorted(self.bad, key=lambda dial: dial.source == dial.destination)
+        return list(grouped(((dial.source, dial.destination, dial.outcome), dial) for dial in itself_last).values())
 
     def unexplained(self) -> list[Dial]:
         """Dials that met silence which no rule surely accounts for, where packets may only have been lost, and those
@@ -240,7 +235,7 @@ class Trouble:
         return dial.local or number(self.at, dial.source)
 
     def destination_of(self, dial: Dial) -> str:
-        return dial.remote or numeric(dial.address)
+        return dial.remote or numeric(self.at, dial.address)
 
     def _mtu(self, name: str) -> int | None:
         entries = self.at.facts(name).get("interfaces", {}).values()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -30,6 +30,8 @@ MOST_NODES_READ_AHEAD = 16
 involved."""
 
 REPLY_S = 1.2
+
+OTHERS_S = 1.0
 
 RESENT = 2
 """A segment that was sent again this often in a row was not lost by chance."""
@@ -65,17 +67,15 @@ class RankConnection:
         return bool(self.said)
 
 
-def between(at: Context, nodes: Iterable[str] | None = None, *, timeout_s: float = 5.0) -> Between:
-    """Look now at what lies between these nodes (all of the stage by default); back after `timeout_s` at the latest.
+def between(at: Context, *, timeout_s: float = 5.0) -> Between:
+    """Look now at what lies between the nodes of the stage; back after `timeout_s` at the latest.
 
     The stage's own deadline does not apply: often it has run out, and this explains why.
     """
-    chosen = tuple(node for node in at.nodes if nodes is None or node.name in set(nodes))
-    begun = time.monotonic()
-    at = replace(at, inventory=replace(at.inventory, nodes=chosen), deadline=begun + timeout_s)
-    if len(chosen) < 2:
+    at = replace(at, deadline=time.monotonic() + timeout_s)
+    if len(at.nodes) < 2:
         return Between()
-    names = [node.name for node in chosen]
+    names = [node.name for node in at.nodes]
     numbers = {name: number(at, name) for name in names}
     peers = {name: [address for other, address in numbers.items() if other != name] for name in names}
     pool = ThreadPoolExecutor(2, thread_name_prefix="between")
@@ -106,12 +106,8 @@ def between(at: Context, nodes: Iterable[str] | None = None, *, timeout_s: float
             findings[name].append(replace(shrunk, peers=tuple(other for other in names if other != name)))
     told = {frozenset((dial.source, dial.destination)) for dial in dials if dial.outcome != "open"}
     told |= {frozenset((name, other)) for name in findings for other in names}
-    for stream in streams:
-        if frozenset((stream.client, stream.server)) in told:
-            continue
-        if found := stopped(at, stream, evidence):
-            findings[found[0]].append(found[1])
-            told.add(frozenset((stream.client, stream.server)))
+    for name, finding in all_stopped(at, streams, evidence, told):
+        findings[name].append(finding)
     return Between(
         {name: tuple(listed) for name, listed in findings.items()},
         tuple(line for stream in streams for line in stream.said),
@@ -173,6 +169,22 @@ def joined_up(at: Context, seen: Mapping[str, RankConnections]) -> list[RankConn
                 said=said,
             )
     return sorted(found.values(), key=lambda stream: not stream.still)
+
+
+def all_stopped(
+    at: Context, streams: Iterable[RankConnection], evidence: Mapping[str, Evidence | None], told: set[frozenset[str]]
+) -> Iterator[tuple[str, Finding]]:
+    """The rules that stop connections, each with its node, and one between two nodes: none where something is `told` of
+    them. A job has thousands of connections: those that stand still come first, the others until the deadline, and for
+    OTHERS_S at least."""
+    until = max(at.deadline, time.monotonic() + OTHERS_S)
+    for stream in streams:
+        ends = frozenset((stream.client, stream.server))
+        if not stream.still and time.monotonic() > until:
+            return
+        if ends not in told and (found := stopped(at, stream, evidence)):
+            told.add(ends)
+            yield found
 
 
 def stopped(at: Context, stream: RankConnection, evidence: Mapping[str, Evidence | None]) -> tuple[str, Finding] | None:

@@ -43,7 +43,7 @@ def peers_of(at: Context, dials: Iterable[Dial]) -> dict[str, list[str]]:
     found: dict[str, set[str]] = defaultdict(set)
     for dial in dials:
         found[dial.source].add(addresses[dial.destination])
-        found[dial.source].add(dial.remote or numeric(dial.address))
+        found[dial.source].add(dial.remote or numeric(at, dial.address))
         found[dial.destination].add(dial.local or addresses[dial.source])
     return {name: sorted(listed) for name, listed in found.items()}
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from runbook.checks.context import Context
 from runbook.checks.network.dial import number
+from runbook.model.grouping import grouped
+from runbook.model.units import listed
 
 ALL_UP_TO = 16
 """Up to this many nodes, every pair is tried."""
@@ -98,11 +100,7 @@ def groupings(at: Context) -> list[Mapping[str, str]]:
 
 
 def members(names: Iterable[str], grouping: Mapping[str, str]) -> list[list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        if name in grouping:
-            found[grouping[name]].append(name)
-    return list(found.values())
+    return list(grouped((grouping[name], name) for name in names if name in grouping).values())
 
 
 def _crossing(groups: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
@@ -174,11 +172,3 @@ def ends(name: str, peers: Iterable[str]) -> str:
     """`node-a and node-b`, or `node-a and each of node-b and node-c`: the ends of what is wrong between them."""
     others = list(peers)
     return f"{name} and {'each of ' if len(others) > 1 else ''}{listed(others)}"
-
-
-def listed(names: Iterable[str]) -> str:
-    """`node-a, node-b and node-c`; with very many, the first ones and their number."""
-    words = list(names)
-    if len(words) > 6:
-        return f"{', '.join(words[:4])} and {len(words) - 4} more"
-    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

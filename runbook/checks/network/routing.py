@@ -11,8 +11,8 @@ from typing import Any
 
 from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
-from runbook.checks.context import Context
-from runbook.checks.reach.interfaces import unusable
+from runbook.checks.context import Context, is_link_local
+from runbook.checks.reach.interfaces import NO_CARRIER, unusable
 from runbook.firewall import Evidence
 from runbook.firewall.evaluate import NumberRange, Truth, both, flip
 from runbook.model.command_quoting import word
@@ -216,12 +216,14 @@ def _no_address(at: Context, node: str, address: str, evidence: Evidence) -> Fin
         says = f"interface {name} of {node}, which carried {address}, no longer exists"
         seen = (f"interfaces of {node} now: {', '.join(evidence.interfaces)}",)
         return finding_for("interface-missing", says, seen, way="lost", node=node)
-    if now.state == "DOWN":
+    if now.state in NO_CARRIER:
         entry = {"state": now.state, "flags": list(now.flags), "addresses": list(now.addresses)}
         return unusable(at.inventory.node(node), name, entry, name, (f"when the run began, it carried {address}",))
     if any(address in entry.addresses for entry in evidence.interfaces.values()):
         return None
-    length = now.prefixes[0].partition("/")[2] if now.prefixes else "24"
+    version = ipaddress.ip_address(address).version
+    alike = [one for one in now.prefixes if ipaddress.ip_interface(one).version == version and not is_link_local(one)]
+    length = alike[0].partition("/")[2] if alike else {4: 24, 6: 64}[version]
     return finding_for(
         "interface-missing",
         f"{node} has lost its address {address}: {name} now has {', '.join(now.prefixes) or 'none'}",

@@ -8,13 +8,14 @@ from typing import Any
 
 from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
-from runbook.checks.network.pairs import listed
-from runbook.checks.ping.observations import Observations, is_link_local, version
+from runbook.checks.context import is_link_local
+from runbook.checks.ping.observations import Observations, version
 from runbook.files.address import is_ip, is_loopback
 from runbook.launch.ranks import socket_interface
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy
+from runbook.model.units import listed
 from runbook.model.verdict import Finding
 
 SLOW_S = 2.0
@@ -57,7 +58,9 @@ def name_warnings(seen: Observations, node: Node) -> Iterator[str]:
 
 def _name_finding(seen: Observations, node: Node, name: str, target: str, told: Mapping[str, Any]) -> Finding | None:
     addresses: list[str] = told["addresses"] or []
-    truth = seen.at.own_addresses(target)
+    truth = seen.own[target]
+    if addresses and addresses[0] in truth:
+        return None
     right = next((a for a in truth if ":" not in a), truth[0] if truth else "ADDRESS")
     if seen.data_address(target) in truth:
         right = seen.data_address(target)
@@ -75,7 +78,7 @@ def _name_finding(seen: Observations, node: Node, name: str, target: str, told: 
             else f"{node.name} resolves its own name {name} to {means}, which no other node can dial"
         )
         return Finding("name-resolves-to-loopback", says, fix, looked_up, peers)
-    if not truth or addresses[0] in truth:
+    if not truth:
         return None
     first = addresses[0]
     if right in addresses:
@@ -87,7 +90,8 @@ def _name_finding(seen: Observations, node: Node, name: str, target: str, told: 
         return Finding(cause, says, fix, looked_up, peers)
     if set(addresses) & set(truth):
         return None
-    others = [owner for owner in _owners(seen, addresses) if owner != target]
+    owners = {owner for address in addresses for owner in seen.owners.get(address, ())}
+    others = [owner.name for owner in seen.at.nodes if owner.name in owners - {target}]
     elsewhere = [set(a["names"][name]["addresses"] or ()) for n, a in seen.answers.items() if n != node.name]
     elsewhere = [found for found in elsewhere if found and not all(is_loopback(a) for a in found)]
     if not others and not any(not found & set(addresses) for found in elsewhere):
@@ -130,12 +134,12 @@ def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = 
 
     The inventory can set one for torch's gloo, but not for JAX's.
     """
-    at, answer = seen.at, seen.answers[node.name]
+    answer = seen.answers[node.name]
     if answer["own"] is None:
         return None
     own: list[str] = answer["own"]["addresses"] or []
     hostname = answer["hostname"]
-    truth = at.own_addresses(node.name)
+    truth = seen.own[node.name]
     bound = gloo_announces(seen, node)
     if truth and is_loopback(bound):
         means = ", ".join(own)
@@ -188,7 +192,7 @@ def _other_family(seen: Observations, node: Node, own: list[str], *, interface_h
 def gloo_announces(seen: Observations, node: Node) -> str:
     """The first address of the node's own host name that gloo can bind; without one it warns and takes loopback."""
     own = seen.answers[node.name]["own"]
-    truth = seen.at.own_addresses(node.name)
+    truth = seen.own[node.name]
     return next((one for one in (own and own["addresses"]) or () if is_loopback(one) or one in truth), "127.0.0.1")
 
 
@@ -200,11 +204,6 @@ def correct_hosts(name: str, right: str, lines: Sequence[Sequence[Any]]) -> str:
     quoted = re.sub(r"([^\w-])", r"\\\1", name)
     where = "; ".join(rf"{number}s/[[:space:]]{quoted}([[:space:]#]|$)/\1/gI" for number, _ in lines)
     return Remedy.run(f"sudo sed -i -E {word(where)} /etc/hosts && {append}")
-
-
-def _owners(seen: Observations, addresses: list[str]) -> list[str]:
-    """Nodes that have one of these addresses on an interface."""
-    return [node.name for node in seen.at.nodes if set(addresses) & set(seen.at.own_addresses(node.name))]
 
 
 def _servers(seen: Observations, node: Node) -> str:

@@ -10,13 +10,14 @@ from dataclasses import replace
 
 from runbook.causes.findings import finding_for
 from runbook.checks.network.packet_filters import rules_of
-from runbook.checks.network.pairs import culprits, listed
+from runbook.checks.network.pairs import culprits
 from runbook.checks.network.routing import typed
 from runbook.checks.ping.observations import Observations, Pair
 from runbook.files.address import is_ip
 from runbook.firewall import Ends, Evidence, Flow, arp_stop, explain_blocked
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
+from runbook.model.units import listed
 from runbook.model.verdict import Finding
 from runbook.parsers.ping import cause_of_reason
 
@@ -43,7 +44,7 @@ def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
             or _no_arp(seen, pair, evidence)
             or _reverse_path(seen, pair)
             or _rule(seen, pair, evidence)
-            or _router(pair)
+            or _router(seen, pair)
             or _gateway(seen, pair)
             or (None, None)
         )
@@ -61,33 +62,37 @@ def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
 
 def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     """The neighbour table of either end is full: its kernel sends nothing to further neighbours."""
+    family, table, asking = (
+        ("ipv6", "ndisc_cache", "neighbour discovery") if ":" in pair.numeric else ("ipv4", "arp_cache", "ARP")
+    )
     for name, way in ((pair.source, pair), (pair.peer, seen.pair(pair.peer, pair.source))):
         refused = seen.answers[name].get("neighbours_refused") or 0
         told = way is not None and NO_BUFFER in str(way.small.get("raw", ""))
         if way is None or way.small.get("received") or not (refused or told):
             continue
-        lines = [f"{name}: {refused} times meanwhile (table_fulls in /proc/net/stat/arp_cache)"] if refused else []
+        lines = [f"{name}: {refused} times meanwhile (table_fulls in /proc/net/stat/{table})"] if refused else []
         return name, finding_for(
             "neighbour-table-full",
-            f"the kernel of {name} has no room for one more neighbour (ARP), so that it sends nothing to those it does "
-            "not know yet",
+            f"the kernel of {name} has no room for one more neighbour ({asking}), so that it sends nothing to those it "
+            "does not know yet",
             (
                 *lines,
                 *way.echo_says(),
                 (
-                    f"on {name}: `sysctl net.ipv4.neigh.default.gc_thresh3` is the most it keeps, of all networks and "
-                    "containers"
+                    f"on {name}: `sysctl net.{family}.neigh.default.gc_thresh3` is the most it keeps, of all networks "
+                    "and containers"
                 ),
                 "the fix lasts until the next boot: to keep it, write it into /etc/sysctl.d",
             ),
             tuple({pair.source, pair.peer} - {name}),
+            family=family,
         )
     return None
 
 
 def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
-    own = seen.at.own_addresses(pair.peer)
-    if not is_ip(pair.address) or not own or pair.address in own:
+    own = seen.own[pair.peer]
+    if not is_ip(pair.address) or not own or pair.numeric in own:
         return None
     right = next((a for a in own if ":" not in a), own[0])
     return pair.peer, finding_for(
@@ -105,27 +110,31 @@ def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
 
 
 def _reverse_path(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
-    """The peer would send its answers by another interface than our packets come in by, and drops these for that."""
+    """The peer would send its answers by another interface than our packets come in by, and drops these for that. Only
+    IPv4 has such a filter; one that has dropped nothing of what surely came there is not the reason."""
     arrives = seen.data_interface(pair.peer)
     back = seen.pair(pair.peer, pair.source)
-    if arrives is None or back is None:
+    if arrives is None or back is None or ":" in pair.numeric:
         return None
     interface = seen.interface(pair.peer, arrives)
     strict = interface["rp_filter"] if interface else None
     leaves = back.route.get("dev")
-    if strict != 1 or leaves in (None, arrives):
+    dropped = seen.answers[pair.peer].get("rp_filtered")
+    arp = not pair.route.get("via") and not (pair.target.get("neighbour") or {}).get("lladdr")
+    if strict != 1 or leaves in (None, arrives) or (dropped == 0 and not arp):
         return None
     setting = f"net.ipv4.conf.{arrives.replace('.', '/')}.rp_filter=2"  # as sysctl spells `eth0.100`
+    proof: list[str] = []
+    if dropped:
+        proof = [f"{pair.peer}: its reverse-path filter dropped {dropped} packets meanwhile (IPReversePathFilter)"]
+    elif arp:
+        proof = [f"{pair.peer} does not even answer ARP for {pair.numeric}: the filter covers that as well"]
     return pair.peer, finding_for(
         "host-unreachable",
         f"{pair.peer} drops what {pair.source} sends to {pair.numeric}: it comes in by {arrives}, the route back to "
         f"{back.numeric} leaves by {leaves}, and {arrives} has rp_filter=1 (strict)",
         (
-            *(
-                (f"{pair.peer}: its reverse-path filter dropped {dropped} packets meanwhile (IPReversePathFilter)",)
-                if (dropped := seen.answers[pair.peer].get("rp_filtered"))
-                else (f"{pair.peer} does not even answer ARP for {pair.numeric}: the filter covers that as well",)
-            ),
+            *proof,
             f"{pair.peer}: ip route get {back.numeric}: dev {leaves}; a route by {arrives} mends it as well",
             "the fix lasts until the next boot: to keep it, write it into /etc/sysctl.d",
         ),
@@ -227,10 +236,12 @@ def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) 
     return blocked.node, Finding(blocked.cause, says, remedy, lines[:10], others)
 
 
-def _router(pair: Pair) -> tuple[str, Finding] | None:
-    """A router on the way says why not; when the address is the sender's own, it says that no machine answers ARP."""
+def _router(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
+    """A router on the way says why not; when the address is the sender's own, it says that no machine answers ARP.
+    Without iproute2 the route does not tell which address that is."""
+    own = {pair.route.get("src"), *seen.own[pair.source], *(dial.local for dial in pair.dials)}
     for router, says in ROUTER_SAYS.findall(str(pair.small.get("raw", ""))):
-        if router in (pair.route.get("src"), pair.numeric):
+        if router in own or router == pair.numeric:
             continue
         lines = (
             f"ping {word(pair.numeric)} on {pair.source}: From {router} {says}",
@@ -280,7 +291,7 @@ def _gateway(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     dead = "FAILED" in state or "INCOMPLETE" in state
     if not dead and not mine:
         return None
-    owner = next((f" ({node.name})" for node in seen.nodes if via in seen.at.own_addresses(node.name)), "")
+    owner = next((f" ({name})" for name in seen.owners.get(via, ()) if name in seen.answers), "")
     says = f"{pair.source} sends packets for {pair.peer} ({pair.numeric}) to the gateway {via}{owner}"
     says += ", which does not answer" if dead else ""
     says += f", though {pair.peer} is in its own network {ipaddress.ip_interface(mine).network}" if mine else ""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from runbook.checks.context import Context, Facts, select_interfaces
+from runbook.checks.context import Context, Facts, is_link_local, select_interfaces
 from runbook.checks.network.dial import UNMEASURED, Dial, number
 from runbook.files.address import is_ip
 from runbook.launch.ranks import socket_interface
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 from runbook.transport.node_answers import NetworkInterface, PingAnswer
 
@@ -79,7 +79,9 @@ class Pair:
 
     @property
     def routeless(self) -> bool:
-        return bool(self.route.get("error")) and not self.small.get("received") and not self.answered
+        """Whether the kernel refuses to send there; an `ip` that does not know the question says nothing of it."""
+        refused = "RTNETLINK" in str(self.route.get("error"))
+        return refused and not self.small.get("received") and not self.answered
 
     @property
     def unanswered(self) -> bool:
@@ -115,9 +117,7 @@ class Observations:
         return list(self._pairs())
 
     def _pairs(self) -> Iterator[Pair]:
-        dials: dict[tuple[str, str], list[Dial]] = defaultdict(list)
-        for dial in self.dials:
-            dials[dial.source, dial.destination].append(dial)
+        dials = grouped(((dial.source, dial.destination), dial) for dial in self.dials)
         for source, answer in self.answers.items():
             for target in answer["targets"]:
                 tried = tuple(dials.get((source, target["peer"]), ()))
@@ -138,10 +138,29 @@ class Observations:
     def pair(self, source: str, peer: str) -> Pair | None:
         return self._by_ends.get((source, peer))
 
-    @property
+    @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes that answered, in the inventory's order."""
         return tuple(node for node in self.at.nodes if node.name in self.answers)
+
+    @cached_property
+    def own(self) -> Mapping[str, list[str]]:
+        """By node, every address on its interfaces that is not loopback."""
+        return {node.name: self.at.own_addresses(node.name) for node in self.at.nodes}
+
+    @cached_property
+    def owners(self) -> Mapping[str, list[str]]:
+        """The nodes that have an address on an interface."""
+        return grouped((address, name) for name, own in self.own.items() for address in dict.fromkeys(own))
+
+    @cached_property
+    def mtus(self) -> Mapping[str, int]:
+        """By node, the MTU of the interface by which it sends to its peers, as far as it is known."""
+        found: dict[str, int] = {}
+        for pair in self.pairs:
+            if mtu := pair.route.get("mtu"):
+                found.setdefault(pair.source, mtu)
+        return found
 
     def interface(self, node: str, name: str) -> NetworkInterface | None:
         return self.interfaces(node).get(name)
@@ -181,11 +200,6 @@ class Observations:
             if any(entry["mac"] == mac for entry in self.interfaces(node).values()):
                 return node
         return None
-
-
-def is_link_local(address: str) -> bool:
-    """Whether it is a link-local address, which a host gives itself; also with its prefix length."""
-    return ipaddress.ip_interface(address).ip.is_link_local
 
 
 def _own_affair(prefix: str) -> bool:

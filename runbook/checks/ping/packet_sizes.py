@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 from runbook.causes.catalogue import mend
 from runbook.checks.network.packet_filters import rules_of
-from runbook.checks.network.pairs import culprits, ends, listed
+from runbook.checks.network.pairs import culprits, ends
 from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.firewall import Ends, Evidence, Flow, also_small, explain_blocked
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
+from runbook.model.units import listed
 from runbook.model.verdict import Finding
 
 LEAST = 1280
@@ -205,7 +206,7 @@ def _rule(seen: Observations, way: Way, found: list[Way], evidence: Mapping[str,
 def _different(seen: Observations, way: Way) -> SizeReason | None:
     """The ends' MTUs differ: the node whose value is the odd one is to be mended. When two values are equally common,
     the wrong one is the one that no network uses, or else the larger: the smaller one passes everywhere."""
-    values = {node.name: mtu for node in seen.nodes if (mtu := _interface_mtu(seen, node.name))}
+    values = {node.name: seen.mtus[node.name] for node in seen.nodes if node.name in seen.mtus}
     mine, its = values.get(way.source), values.get(way.destination)
     if not mine or not its or mine == its:
         return None
@@ -230,9 +231,7 @@ def _different(seen: Observations, way: Way) -> SizeReason | None:
 def _hop(seen: Observations, node: str, those: list[Way]) -> Finding:
     way = next((one for one in those if node == one.source), those[0])
     mtu = _mtu(seen.pair(way.source, way.destination)) or 1500
-    shown = [
-        f"interface MTU of {name}: {_interface_mtu(seen, name)}" for name in sorted({n for w in those for n in w.ends})
-    ]
+    shown = [f"interface MTU of {name}: {seen.mtus.get(name)}" for name in sorted({n for w in those for n in w.ends})]
     return _finding(
         node,
         those,
@@ -260,8 +259,3 @@ def _echo(pair: Pair) -> str:
 def _mtu(pair: Pair | None) -> int | None:
     """The MTU of the interface by which a node sends to its peer."""
     return pair.route.get("mtu") if pair else None
-
-
-def _interface_mtu(seen: Observations, node: str) -> int | None:
-    found = [pair.route.get("mtu") for pair in seen.pairs if pair.source == node]
-    return next((mtu for mtu in found if mtu), None)

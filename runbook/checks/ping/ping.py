@@ -14,7 +14,7 @@ from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import UNMEASURED, Dial
 from runbook.checks.network.ephemeral_ports import exhausted, without_ports
 from runbook.checks.network.mesh import TURNS, Mesh, Want, sleepy, too_busy
-from runbook.checks.network.pairs import Pairs, chosen, groupings, listed
+from runbook.checks.network.pairs import Pairs, chosen, groupings
 from runbook.checks.ping.host_names import name_findings, name_warnings, names_used
 from runbook.checks.ping.loss import chance_findings, loses, loss_findings, losses, warning
 from runbook.checks.ping.no_answer import silence_findings
@@ -23,6 +23,7 @@ from runbook.checks.ping.packet_sizes import cannot_probe, only_icmp_limited, si
 from runbook.checks.ping.routes import address_findings, route_findings, strangers, wrong_interface
 from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
+from runbook.model.units import listed
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport.node_answers import PING, AwakeFacts, PingAnswer, PingTarget
 
@@ -58,6 +59,7 @@ class Ping(Check):
                 mesh.again([dial for dial in mesh.dials if dial.outcome in (UNMEASURED, "lost")])
             dials, busy = [dial for dial in mesh.dials if dial.outcome != "unsent"], mesh.busy
             starved = without_ports(mesh)
+            silent.update(untried(echoes, mesh.silent))
         silent.update(at.lost_nodes())
         for name in silent:
             answers.pop(name, None)
@@ -89,6 +91,12 @@ class Ping(Check):
             again = at.ask(PING, arguments, timeout_s=30.0, nodes=doubtful)
             said.update(again)
         return said
+
+
+def untried(echoes: Observations, silent: Mapping[str, Outcome]) -> dict[str, Outcome]:
+    """Of these nodes, on which our program for TCP did not run, those of which echoes alone do not prove every way."""
+    unproven = {name for pair in echoes.pairs if not pair.full.get("received") for name in pair.ends}
+    return {name: outcome for name, outcome in silent.items() if name in unproven}
 
 
 def overslept(answer: PingAnswer | Outcome) -> bool:
@@ -207,7 +215,9 @@ class Judge:
     def _warn(self, pair: Pair) -> None:
         """ICMP that is missing where TCP passes, or a tool that is missing where nothing does."""
         if pair.small.get("missing") and any(dial.outcome == "open" for dial in pair.dials):
-            self.warnings[pair.source].append("no ping program here (package iputils-ping): proven over TCP instead")
+            self.warnings[pair.source].append(
+                "no ping program here (package iputils-ping or iputils): proven over TCP instead"
+            )
         elif pair.small.get("missing") and not pair.routeless:
             says = f"{pair.source} has no ping program, and TCP to {pair.peer} does not open either"
             seen = tuple(str(dial) for dial in pair.dials[:3])
@@ -248,8 +258,8 @@ class Judge:
         """The proof that holds for all nodes: with many nodes it is said once."""
         trips = sorted(pair.small.get("ms", 0.0) for pair in self.seen.pairs if pair.small.get("received"))
         trip = f", half of them within {max(trips[len(trips) // 2], 0.1):.1f} ms" if trips else " over TCP"
-        mtus = sorted({pair.route.get("mtu") or 0 for pair in self.seen.pairs})
-        full = f"full-size packets (MTU {listed(map(str, mtus))}) get through"
+        mtus = sorted({mtu for pair in self.seen.pairs if (mtu := pair.route.get("mtu"))})
+        full = f"full-size packets{f' (MTU {listed(map(str, mtus))})' if mtus else ''} get through"
         if unproven := [pair.peer for pair in self.seen.pairs if not pair.full_size_proven]:
             full = f"full-size packets to {listed(sorted(set(unproven)))} could not be tried"
         return f"all peers that were tried answer{trip}; {full}"
@@ -267,7 +277,7 @@ class Judge:
             return f"{self._usual}; {note}"
         echoed = [pair for pair in pairs if pair.small.get("received")]
         slowest = max((pair.small.get("ms", 0.0) for pair in echoed), default=None)
-        mtu = min((pair.route.get("mtu") or 0 for pair in pairs), default=0)
+        mtu = min((mtu for pair in pairs if (mtu := pair.route.get("mtu"))), default=None)
         count = f"{peers} peer{'s' if peers > 1 else ''}"
         if len(echoed) not in (0, peers):
             count = f"{len(echoed)} of {peers} peers"
@@ -276,7 +286,7 @@ class Judge:
         unproven = [pair.peer for pair in pairs if not pair.full_size_proven]
         if unproven:
             return f"{reached}{trip}; full-size packets to {', '.join(unproven[:4])} could not be tried"
-        return f"{reached}{trip}; full-size packets (MTU {mtu}) get through"
+        return f"{reached}{trip}; full-size packets{f' (MTU {mtu})' if mtu else ''} get through"
 
 
 def _unproven(pair: Pair) -> Finding:

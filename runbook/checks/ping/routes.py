@@ -8,11 +8,14 @@ from collections.abc import Iterable
 
 from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
-from runbook.checks.network.pairs import culprits, listed
+from runbook.checks.network.pairs import culprits
 from runbook.checks.network.routing import Sent, family, refusal
 from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.files.address import is_ip
 from runbook.model.command_quoting import word
+from runbook.model.grouping import grouped
+from runbook.model.inventory import Node
+from runbook.model.units import listed
 from runbook.model.verdict import Finding
 
 Found = dict[str, list[Finding]]
@@ -29,32 +32,43 @@ def _shared(seen: Observations) -> Found:
     """Two nodes with one address: in the inventory, or on their interfaces."""
     at = seen.at
     found: Found = defaultdict(list)
-    nodes = seen.nodes
-    for index, first in enumerate(nodes):
-        for second in nodes[index + 1 :]:
-            apart = at.machine(first.name) != at.machine(second.name)
-            if first.address == second.address and (apart or second.connection != "local"):
-                found[second.name].append(_written_twice(seen, first.name, second.name, first.address, apart=apart))
-                continue
-            if not apart:
-                continue
-            for whose, also in ((first.name, second.name), (second.name, first.name)):
-                address = seen.numeric(whose)
-                if all(address in at.own_addresses(name) for name in (whose, also)):
-                    guilty = second.name if seen.numeric(also) == address else also
-                    found[guilty].append(_carried_twice(seen, guilty, first.name, second.name, address))
-                    break
+    for first, second in _sharing(seen):
+        apart = at.machine(first.name) != at.machine(second.name)
+        if first.address == second.address and (apart or second.connection != "local"):
+            found[second.name].append(_written_twice(seen, first.name, second.name, first.address, apart=apart))
+            continue
+        if not apart:
+            continue
+        for whose, also in ((first.name, second.name), (second.name, first.name)):
+            address = seen.numeric(whose)
+            if {whose, also} <= set(seen.owners.get(address, ())):
+                guilty = second.name if seen.numeric(also) == address else also
+                found[guilty].append(_carried_twice(seen, guilty, first.name, second.name, address))
+                break
     return found
 
 
+def _sharing(seen: Observations) -> list[tuple[Node, Node]]:
+    """Pairs of nodes of which one has the address that the other is dialled at, in the inventory's order."""
+    place = {node.name: at for at, node in enumerate(seen.nodes)}
+    written = grouped((node.address, node.name) for node in seen.nodes)
+    pairs = {
+        tuple(sorted((place[node.name], place[other])))
+        for node in seen.nodes
+        for other in (*written[node.address], *seen.owners.get(seen.numeric(node.name), ()))
+        if other != node.name and other in place
+    }
+    return [(seen.nodes[one], seen.nodes[other]) for one, other in sorted(pairs)]
+
+
 def _written_twice(seen: Observations, first: str, second: str, address: str, *, apart: bool) -> Finding:
-    own = [a for a in seen.at.own_addresses(second) if a != address] if apart else []
+    own = [a for a in seen.own[second] if a != address] if apart else []
     right = own[0] if own else "ITS ADDRESS"
     where = "which are two machines" if apart else "and both lead to one machine"
     return finding_for(
         "duplicate-address",
         f"the inventory gives {first} and {second} the same address {address}, {where}",
-        tuple(f"addresses of {name}: {', '.join(seen.at.own_addresses(name))}" for name in (first, second)),
+        tuple(f"addresses of {name}: {', '.join(seen.own[name])}" for name in (first, second)),
         (first,),
         way="inventory",
         second=second,

@@ -70,11 +70,6 @@ class CallComparison:
     made: Mapping[int, Call]
     group: str = ""
 
-    @property
-    def decided(self) -> bool:
-        """Whether `ranks` are some, but not all, of the ranks."""
-        return 0 < len(self.ranks) < len(self.made)
-
 
 def compare(traces: Iterable[Trace], group: str = "") -> CallComparison | None:
     """The first thing that is wrong between these ranks of one process group; None where fewer than two are known."""

@@ -93,7 +93,7 @@ HELD_LEAST_S = {"own": 0.3, "paused": 2.0, "queued": 2.0}
 
 HELD_BY = {
     "own": "spends it before it enters the collective, in its own code",
-    "paused": ("did not run at all meanwhile: something stops it again and again (SIGSTOP, a frozen virtual machine)"),
+    "paused": "did not run at all meanwhile: something stops it again and again (SIGSTOP, a frozen virtual machine)",
     "queued": "was ready to run and got no CPU: other processes are on them, or a CPU quota is used up",
 }
 
@@ -116,14 +116,8 @@ def stragglers(pool: RankPool, doing: str) -> list[Outcome] | None:
     if seconds < max(HELD_LEAST_S[kind], HELD_SHARE * timed, HELD_TIMES * max(lag(member)[0] for member in others)):
         return None
     gather(pool)
-    return _outcomes(pool, worst, others, f"{seconds:.1f} of {timed:.1f} s", kind, doing)
-
-
-def _outcomes(
-    pool: RankPool, worst: RankMember, others: Sequence[RankMember], share: str, kind: str, doing: str
-) -> list[Outcome]:
     node = worst.rank.node
-    says = f"every AllReduce waits for {worst.label} {doing}: it {HELD_BY[kind]}, for {share}"
+    says = f"every AllReduce waits for {worst.label} {doing}: it {HELD_BY[kind]}, for {seconds:.1f} of {timed:.1f} s"
     seen = (*(f"{m.label}: {lag(m)[0]:.2f} s" for m in (worst, *others)[:8]), *busy_lines(pool, node))
     finding = finding_for(
         "rank-behind", says, seen, tuple(sorted({m.rank.node for m in others} - {node})), way="slow-node", node=node

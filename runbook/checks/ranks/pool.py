@@ -10,7 +10,8 @@ from __future__ import annotations
 import queue
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ from runbook.launch.ranks import Rank, layout
 from runbook.launch.script import write
 from runbook.model.bounded_regex import bounded
 from runbook.model.errors import Unreachable
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory, Node
 from runbook.transport import Message, Remote, Session, node_answers
 
@@ -38,6 +40,9 @@ SILENT_S = 2.5
 
 START_S = 12.0
 """How long a launch script may take to its first word (the activate line runs before it), and a rank to its next."""
+
+SHOWN_LINES = 8
+"""Of what a rank printed."""
 
 SETTLE_S = 0.6
 """How long to wait after the first failure for its origin: a survivor may report before the rank that died."""
@@ -123,9 +128,7 @@ class RankPool:
         self.script = script
         self.layout = layout(inventory)
         self.members = [RankMember(rank) for rank in self.layout.ranks]
-        self._on_node: dict[str, list[RankMember]] = {}
-        for member in self.members:
-            self._on_node.setdefault(member.rank.node, []).append(member)
+        self._on_node = grouped((member.rank.node, member) for member in self.members)
         self.joined = False
         self.extra: dict[str, Message] = {}
         self.failures: dict[str, BaseException] = {}
@@ -225,7 +228,7 @@ class RankPool:
         begun = time.monotonic()
         bad_since: float | None = None
         while True:
-            self._drain(0.05)
+            self._drain()
             now = time.monotonic()
             if any(member.over or member.failure or member.remote is None for member in self.members):
                 bad_since = bad_since or now
@@ -269,7 +272,7 @@ class RankPool:
         begun = looked = time.monotonic()
         waiting = [member for member in self.members if member.remote]
         while waiting and time.monotonic() - begun < timeout_s:
-            self._drain(0.05)
+            self._drain()
             now = time.monotonic()
             waiting = [m for m in waiting if step not in m.steps and not m.failure and not m.over and not m.stopped]
             silent = any("started" in m.steps and now - m.heard > SILENT_S for m in waiting)
@@ -294,9 +297,9 @@ class RankPool:
         sessions = [self.run.site.sessions[name] for name in names if name in self.run.site.sessions]
         return any(session.silence_s > QUIET_S and not session.lost for session in sessions)
 
-    def _drain(self, timeout_s: float) -> None:
+    def _drain(self) -> None:
         try:
-            item = self._news.get(timeout=timeout_s)
+            item = self._news.get(timeout=0.05)
             if len(self.members) > MANY:
                 time.sleep(LOOK_S * len(self.members))  # each look is at all of them: so not often
             while True:
@@ -354,37 +357,40 @@ class RankPool:
 
     # Looking.
 
-    def lines(self, member: RankMember, count: int = 8) -> tuple[str, ...]:
+    def lines(self, member: RankMember) -> tuple[str, ...]:
         """The end of what a rank printed besides its messages."""
         text = "".join(member.log)
-        return tuple(line.rstrip() for line in text.splitlines() if line.strip())[-count:]
+        return tuple(line.rstrip() for line in text.splitlines() if line.strip())[-SHOWN_LINES:]
 
     # Ending.
 
     def dismiss(self) -> None:
-        """Let the ranks end (they do when stdin ends), and stop those that do not within a second."""
-        alive = [member for member in self.members if member.remote and not member.over]
-        for member in alive:
-            assert member.remote is not None
-            try:
-                member.remote.feed(b"", end=True)
-            except Unreachable:
-                member.over = True
-        deadline = time.monotonic() + 1.0
-        for member in alive:
-            assert member.remote is not None
-            if not member.remote.over.wait(max(0.0, deadline - time.monotonic())):
+        """Let the ranks end (they do when stdin ends), and stop together those that do not within a second."""
+        alive: list[Remote] = []
+        for member in self.members:
+            if member.remote and not member.over:
                 try:
-                    member.remote.stop(0.5)
-                    member.remote.over.wait(2.0)
+                    member.remote.feed(b"", end=True)
+                    alive.append(member.remote)
                 except Unreachable:
-                    continue
+                    member.over = True
+        alive = still_up(alive, 1.0)
+        for remote in alive:
+            with suppress(Unreachable):
+                remote.stop(0.5)
+        still_up(alive, 2.0)
         self.close()
 
     def close(self) -> None:
         """Close the files of what the ranks print."""
         for log in self._logs:
             log.close()
+
+
+def still_up(remotes: Sequence[Remote], seconds: float) -> list[Remote]:
+    """Those that have not ended after so long."""
+    deadline = time.monotonic() + seconds
+    return [remote for remote in remotes if not remote.over.wait(max(0.0, deadline - time.monotonic()))]
 
 
 def start_pool(run: Run, inventory: Inventory, script: str) -> RankPool:

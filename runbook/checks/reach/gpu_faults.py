@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -110,8 +111,8 @@ the driver."""
 SHARER = "nvidia-cuda-mps-server"
 """The MPS server: it lets several programs share a GPU in an exclusive mode, which is set for this purpose."""
 
-BRIDGED = ("PCIe", "NVL", "RTX", "Quadro", "PCI-E", "TITAN")
-"""Parts of the names of GPUs whose NVLinks need a bridge: one without any active link may have no bridge."""
+BRIDGED = re.compile(r"PCI-?E|NVL|RTX|Quadro|TITAN|\bA[34]0\b", re.IGNORECASE)
+"""In the names of GPUs whose NVLinks need a bridge: one without any active link may have no bridge."""
 
 
 def health_findings(node: Node, gpus: Sequence[Gpu], details: Details) -> Iterator[Finding]:
@@ -281,7 +282,7 @@ def link_finding(node: Node, gpus: Sequence[Gpu], links: Mapping[int, Mapping[in
     short: dict[int, str] = {}
     for gpu in gpus:
         count = active.get(gpu.index)
-        if count is None or count == best[gpu.name] or (count == 0 and any(word in gpu.name for word in BRIDGED)):
+        if count is None or count == best[gpu.name] or (count == 0 and BRIDGED.search(gpu.name)):
             continue
         dead = ", ".join(str(link) for link, up in sorted(links[gpu.index].items()) if not up) or "all"
         short[gpu.index] = f"GPU {gpu.index}: {count} of {best[gpu.name]} NVLinks active, inactive: {dead}"

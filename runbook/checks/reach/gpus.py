@@ -22,7 +22,7 @@ from runbook.checks.reach.gpu_faults import (
 )
 from runbook.launch.ranks import network_environment
 from runbook.model.inventory import Node
-from runbook.model.units import number
+from runbook.model.units import listed, number
 from runbook.model.verdict import Finding, Outcome
 from runbook.parsers.nvidia import (
     APPLICATION,
@@ -180,20 +180,24 @@ BY_KERNEL = {
 
 
 def kernel_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tuple[list[Finding], list[str]]:
-    """Findings for faults of the last hour on a GPU of ours (or on one that is not listed any more), and warnings."""
-    index = {bus_key(gpu.fields.get("pci.bus_id", "")): gpu.index for gpu in listing.gpus}
-    ours = [event for event in log if index.get(event.bus) in node.gpus or event.bus not in index]
+    """Findings for faults of the last hour on a GPU of ours, on a switch, or on a GPU that is not listed any more, and
+    warnings. Where all of ours are listed, another one is not ours: a container has some of its host's GPUs, and the
+    log of all of them."""
+    index = {bus: gpu.index for gpu in listing.gpus if (bus := bus_key(gpu.fields.get("pci.bus_id", "")))}
+    complete = set(node.gpus) <= set(index.values())
     causes: dict[str, list[XidEvent]] = {}
     warnings: dict[str, str] = {}
-    for event in ours:
-        at = f"GPU {index[event.bus]}" if event.bus in index else f"the GPU at {event.bus}"
-        if event.cause and event.recent:
+    for event in log:
+        if event.bus in index and index[event.bus] not in node.gpus:
+            continue
+        at, ours = _place(event, index), event.bus in index or _of_switch(event) or not complete
+        if event.cause and event.recent and ours:
             causes.setdefault(event.cause, []).append(event)
         elif event.cause:
             warnings[f"{event.number} {event.bus}"] = (
                 f"the kernel log has Xid {event.number} of {at}, {ago(event)}: {event.text}"
             )
-        elif event.number in APPLICATION and event.recent:
+        elif event.number in APPLICATION and event.recent and ours:
             what = APPLICATION[event.number]
             warnings[f"{event.number} {event.bus}"] = (
                 f"a program on {at} died of {what} (Xid {event.number}), {ago(event)}: most often the program's own "
@@ -202,13 +206,23 @@ def kernel_findings(node: Node, listing: Listing, log: Sequence[XidEvent]) -> tu
     found = []
     for cause, those in causes.items():
         last = those[-1]
-        at = f"GPU {index[last.bus]}" if last.bus in index else f"the GPU at {last.bus}"
         numbers = sorted({index[event.bus] for event in those if event.bus in index})
-        says = f"{at} of {node.name} {BY_KERNEL[cause]}, by the kernel's log {ago(last)} (Xid {last.number})"
+        says = f"{_place(last, index)} of {node.name} {BY_KERNEL[cause]}, by the kernel's log {ago(last)}"
+        says += f" (Xid {last.number})"
         texts = tuple(dict.fromkeys(event.text for event in those))[-6:]
         way = MENDED_BY[cause] if numbers else "reboot"
         found.append(finding_for(cause, says, texts, way=way, indices=",".join(map(str, numbers))))
     return found, list(warnings.values())[:6]
+
+
+def _of_switch(event: XidEvent) -> bool:
+    return event.text.startswith("SXid")
+
+
+def _place(event: XidEvent, index: Mapping[str, int]) -> str:
+    if event.bus in index:
+        return f"GPU {index[event.bus]}"
+    return f"the {'NVSwitch' if _of_switch(event) else 'GPU'} at {event.bus}"
 
 
 def silent(facts: Mapping[str, Any]) -> list[str]:
@@ -286,9 +300,9 @@ def driver_warnings(judged: Mapping[str, GpuJudgement]) -> dict[str, str]:
         return {}
     counts = Counter(drivers.values())
     most = max(counts, key=lambda driver: (counts[driver], version(driver)))
+    others = listed(name for name, driver in drivers.items() if driver == most)
     return {
-        name: f"its NVIDIA driver is {driver}, that of {', '.join(n for n, d in drivers.items() if d == most)} is "
-        f"{most}"
+        name: f"its NVIDIA driver is {driver}, that of {others} is {most}"
         for name, driver in drivers.items()
         if driver != most
     }

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from runbook.causes.findings import finding_for
-from runbook.checks.context import Facts, select_interfaces
-from runbook.files.address import is_ip
+from runbook.checks.context import Facts, is_link_local, select_interfaces
+from runbook.files.address import is_ip, is_loopback, one_spelling
 from runbook.launch.ranks import socket_interfaces
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory, Node
@@ -20,6 +20,9 @@ INSIDE = re.compile(
 )
 """What Docker, Podman, libvirt, LXC, VMware, VirtualBox and Kubernetes call the interfaces that they make for the
 guests of one machine: their addresses are the same on every machine and cannot be reached from outside."""
+
+NO_CARRIER = ("DOWN", "LOWERLAYERDOWN", "NOTPRESENT")
+"""States of an interface that carries nothing: its own, or that of the interface below a VLAN (operstate, RFC 2863)."""
 
 
 def interface_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any]) -> list[Finding]:
@@ -60,7 +63,7 @@ def apart_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any], p
         f"{name} {address}"
         for name, entry in facts["interfaces"].items()
         for address in entry["addresses"]
-        if "LOOPBACK" not in entry["flags"] and not link_local(address)
+        if not is_loopback(address) and not is_link_local(address)
     )
     runtime = node.container.runtime if node.container else ""
     return [
@@ -99,12 +102,13 @@ def interface_finding(
     interfaces: Mapping[str, Facts] = facts["interfaces"]
     listed = "; ".join(f"{name} {' '.join(entry['addresses']) or '(no address)'}" for name, entry in interfaces.items())
     evidence = (f"interfaces of {node.name}: {listed}",)
-    owner = next((name for name, entry in interfaces.items() if node.address in entry["addresses"]), None)
+    address = one_spelling(node.address)
+    owner = next((name for name, entry in interfaces.items() if address in entry["addresses"]), None)
     suggestion = owner or next(
         (
             name
             for name, entry in interfaces.items()
-            if name != "lo" and not INSIDE.match(name) and any(not link_local(a) for a in entry["addresses"])
+            if name != "lo" and not INSIDE.match(name) and any(not is_link_local(a) for a in entry["addresses"])
         ),
         "the right one",
     )
@@ -114,10 +118,13 @@ def interface_finding(
         chosen = words if all(word in interfaces for word in words) else []
     cause = "interface-wrong" if chosen else "interface-missing"
     several = len(inventory.nodes) > 1 and not inventory.one_machine
+    # Without iproute2 an interface has no flags here, and of its addresses only those of IPv4 are known.
+    blind = (":" in address or not is_ip(address)) and not any(entry["flags"] for entry in interfaces.values())
     usable = [
         name
         for name in chosen
-        if interfaces[name]["state"] != "DOWN" and any(not link_local(a) for a in interfaces[name]["addresses"])
+        if interfaces[name]["state"] not in NO_CARRIER
+        and (blind or name == owner or any(not is_link_local(a) for a in interfaces[name]["addresses"]))
     ]
     if not chosen:
         says = f"{node.name} has no interface {expression}" + (f"; {owner} carries {node.address}" if owner else "")
@@ -128,21 +135,26 @@ def interface_finding(
         )
     elif not usable:
         return unusable(node, chosen[0], interfaces[chosen[0]], owner, evidence)
-    elif several and all("LOOPBACK" in interfaces[name]["flags"] for name in usable):
+    elif several and all(_loops_back(interfaces[name]) for name in usable):
         says = f"{node.name} is set to use {usable[0]}, its loopback: no other node can reach it there"
     else:
         return None
     return finding_for(cause, says, evidence, way="named", node=node.name, name=suggestion)
 
 
+def _loops_back(entry: Facts) -> bool:
+    """By its flags, or by its addresses where it has none."""
+    return "LOOPBACK" in entry["flags"] or (bool(entry["addresses"]) and all(map(is_loopback, entry["addresses"])))
+
+
 def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: tuple[str, ...]) -> Finding:
     """An interface that is there and cannot be used: switched off, without a carrier, or without an address."""
     says = f"interface {name} of {node.name} "
-    if entry["state"] == "DOWN" and "UP" in entry["flags"]:
+    if entry["state"] in NO_CARRIER and "UP" in entry["flags"]:
         says += "has no carrier: it is switched on, and no signal comes from the other end"
-        evidence = (f"{name}: NO-CARRIER, state DOWN", *evidence)
+        evidence = (f"{name}: NO-CARRIER, state {entry['state']}", *evidence)
         return finding_for("interface-missing", says, evidence, way="no-carrier", name=word(name), node=node.name)
-    if entry["state"] == "DOWN":
+    if entry["state"] in NO_CARRIER:
         return finding_for("interface-missing", f"{says}is down", evidence, way="down", name=word(name))
     return finding_for(
         "interface-missing",
@@ -158,8 +170,3 @@ def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: t
 def variable_is_read(inventory: Inventory, variable: str) -> bool:
     """Whether the job's backend reads this variable: gloo's own, when the backend is gloo."""
     return variable.startswith("GLOO") == (inventory.rendezvous.backend == "gloo")
-
-
-def link_local(address: str) -> bool:
-    """Link-local addresses, which a host gives itself."""
-    return address.startswith(("fe80:", "169.254."))

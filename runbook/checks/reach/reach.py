@@ -16,6 +16,7 @@ from runbook.checks.reach.gpus import GpuJudgement, all_sound, look_at_gpus, sha
 from runbook.checks.reach.interfaces import apart_findings, interface_findings, of_pod
 from runbook.checks.reach.workdir_and_limits import folder_findings, limit_findings, python_finding
 from runbook.launch.ranks import socket_interface
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 from runbook.parsers.clock import FAIL_S, WARN_S
@@ -98,10 +99,7 @@ class Learned:
     @cached_property
     def _of_a_machine(self) -> Mapping[str, Sequence[Node]]:
         """The nodes of each machine, by its id."""
-        found: dict[str, list[Node]] = {}
-        for node in self.at.nodes:
-            found.setdefault(self.at.machine(node.name), []).append(node)
-        return found
+        return grouped((self.at.machine(node.name), node) for node in self.at.nodes)
 
     def outcome(self, node: Node) -> Outcome:
         session, facts = self.at.run.site.sessions.get(node.name), self.facts.get(node.name)

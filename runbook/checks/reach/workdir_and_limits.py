@@ -173,14 +173,16 @@ def _open_files(node: Node, limits: Facts, warnings: list[str]) -> Finding | Non
 
 
 def _shared_memory(node: Node, shm: Facts | None, warnings: list[str]) -> Finding | None:
-    if (
-        len(node.gpus) < 2
-        or not shm
-        or (shm["bytes"] >= SHM_WARN and shm["free_bytes"] >= SHM_SEGMENT * len(node.gpus))
-    ):
+    if len(node.gpus) < 2:
+        return None
+    if not shm:
+        warnings.append("/dev/shm is not there, or cannot be looked at: NCCL between GPUs of one node wants it")
+        return None
+    enough = shm["free_bytes"] >= SHM_SEGMENT * len(node.gpus)
+    if enough and shm["bytes"] >= SHM_WARN:
         return None
     size, free, need = shm["bytes"] >> 20, shm["free_bytes"] >> 20, SHM_SEGMENT * len(node.gpus) >> 20
-    if shm["free_bytes"] >= SHM_SEGMENT * len(node.gpus):
+    if enough:
         warnings.append(f"/dev/shm has {size} MiB: NCCL between GPUs of one node wants 1 GiB or more")
         return None
     says = (

@@ -14,7 +14,7 @@ FAULT = Fault(
     says=(
         r"node-b (?:sends at \d|is slow)",
         r"eth0 is limited to 50 Mbit/s",
-        r"node-a, node-c move .* among themselves",
+        r"node-a and node-c move .* among themselves",
     ),
     mends=True,
     within_s=14,

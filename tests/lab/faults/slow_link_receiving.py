@@ -11,6 +11,6 @@ FAULT = Fault(
     stage="full",
     cause="allreduce-slow",
     nodes="node-c",
-    says=(r"node-c receives at \d", r"ethtool eth0", r"node-a, node-b move .* among themselves"),
+    says=(r"node-c receives at \d", r"ethtool eth0", r"node-a and node-b move .* among themselves"),
     within_s=16,
 )
