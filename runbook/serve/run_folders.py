@@ -9,10 +9,10 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from runbook.model.errors import FilesWrong
 from runbook.model.events import RunStarted
@@ -21,13 +21,14 @@ from runbook.report.run_json import Result, from_json, read
 from runbook.report.run_record import number
 from runbook.serve.store import Store
 
+T = TypeVar("T")
 ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 MOST_BYTES = 64 << 20
 """The most of a result or of events that is read for a page."""
 STARTED = "started.json"
 """A run that was started from a page: by whom, of which group, and as which process."""
 LOOK_AGAIN_S = 1.0
-KEPT_LAUNCHES = 200
+MOST_FOUND = 5000
 
 
 class NoRun(LookupError):
@@ -76,7 +77,7 @@ class Runs:
         self._store = store
         self._lock = threading.Lock()
         self._looked = float("-inf")
-        self._launches: dict[str, tuple[object, Mapping[str, str] | None]] = {}
+        self._found: dict[tuple[str, str], tuple[object, Any]] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def path(self, id: str) -> Path:
@@ -130,20 +131,27 @@ class Runs:
         document["exit_code"] = None
         return document
 
-    def launch_verdicts(self, id: str) -> Mapping[str, str] | None:
-        """By node, what the latest launch of a run says of it so far; None before one has begun. Raises NoRun. Kept
-        until the run writes something: of a thousand nodes it takes long to read, and the fleet's page asks each
-        second."""
+    def found(self, id: str, what: str, find: Callable[[Mapping[str, Any]], T]) -> T:
+        """What `find` makes of a run's document, kept under this name until the run writes something: a document of a
+        thousand nodes takes long to read, and open pages ask every few seconds. Raises NoRun."""
         path = self.path(id)
         written = result_mark(path), _length(path / "events.jsonl")
-        known = self._launches.get(id)
+        known = self._found.get((id, what))
         if known is None or known[0] != written:
-            launches = [stage for stage in self.document(id)["stages"] if stage.get("check") == "launch"]
-            told = {one["node"]: one["verdict"] for one in launches[-1]["outcomes"]} if launches else None
-            if len(self._launches) >= KEPT_LAUNCHES:
-                self._launches.clear()
-            known = self._launches[id] = written, told
-        return known[1]
+            known = written, find(self.document(id))
+            if len(self._found) >= MOST_FOUND:
+                self._found.clear()
+            self._found[id, what] = known
+        value: T = known[1]
+        return value
+
+    def mentions(self, id: str, words: bytes) -> bool:
+        """Whether the result of a run holds these bytes. Raises NoRun."""
+        try:
+            with open_below(self.path(id), "result.json") as file:
+                return words in file.read(MOST_BYTES)
+        except OSError:
+            return False
 
     def forget(self) -> None:
         """Look again at the next question, however soon it comes."""
@@ -154,7 +162,8 @@ class Runs:
         with self._lock:
             if not only and time.monotonic() - self._looked < LOOK_AGAIN_S:
                 return
-            known = {row["id"]: row["seen"] for row in self._store.read("SELECT id, seen FROM runs")}
+            rows = self._store.read("SELECT id, seen FROM runs WHERE ? IN ('', id)", only)
+            known = {row["id"]: row["seen"] for row in rows}
             ids = [only] if only else self._ids()
             changed = []
             for id in ids:

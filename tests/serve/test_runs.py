@@ -19,6 +19,8 @@ from profiles import examples
 
 from runbook.engine.runfolder import ENDING
 from runbook.serve import run_logs as logs
+from runbook.serve.pages.nodes import _launch_verdicts
+from runbook.serve.pages.runs import measured
 from runbook.serve.run_folders import NoRun, RunFilter, Runs
 from runbook.serve.run_processes import process_start
 from runbook.serve.store import Store
@@ -112,6 +114,28 @@ def test_what_is_damaged_or_no_run_hides_no_other(runs: Runs, tmp_path: Path) ->
     assert runs.document("odd-1")["verdict"] == "unknown"
 
 
+def test_of_many_runs_only_those_that_measured_links_are_read(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = {"node": "gn1", "verdict": "pass", "proof": "fast", "findings": []}
+    stage = {"name": "links", "verdict": "pass", "seconds": 1.0, "outcomes": [outcome]}
+    links = {"links": [{"from": "gn1", "to": "gn2", "gbps": 90.0, "us": 2.0}]}
+    placed(tmp_path, "four", time=300_000.0, result={"verdict": "pass", "stages": [stage | {"metrics": links}]})
+    rows, _ = runs.search(RunFilter(), most=9)
+    read: list[str] = []
+    document = runs.document
+
+    def counted(id: str) -> dict[str, Any]:
+        read.append(id)
+        return document(id)
+
+    monkeypatch.setattr(runs, "document", counted)
+    assert {pair: [one.gbps for one in found] for pair, found in measured(runs, rows).items()} == {
+        ("gn1", "gn2"): [90.0]
+    }
+    assert read == ["four"]
+
+
 def test_a_run_whose_first_event_is_not_whole_yet_is_looked_at_again(runs: Runs, tmp_path: Path) -> None:
     """Else it would have no nodes, and its ranks no place on the fleet's page, until it has ended."""
     folder = tmp_path / "runs" / "begins"
@@ -135,21 +159,21 @@ def test_what_a_launch_says_is_read_again_only_when_more_is_written(
 
     monkeypatch.setattr(runs, "document", counted)
     for _ in range(3):
-        assert runs.launch_verdicts("three") is None
+        assert runs.found("three", "launch", _launch_verdicts) is None
     folder = tmp_path / "runs" / "three"
     with (folder / "events.jsonl").open("a") as events:
         about = {"time": 200_001.0, "stage": "train"}
         events.write(json.dumps(about | {"event": "stage-started", "check": "launch", "nodes": ["gn1", "gn10"]}) + "\n")
     for _ in range(3):
-        assert runs.launch_verdicts("three") == {}
+        assert runs.found("three", "launch", _launch_verdicts) == {}
     outcomes = [{"node": "gn1", "verdict": "pass", "proof": "it ended well", "findings": []}]
     stage = {"name": "train", "check": "launch", "verdict": "pass", "seconds": 1, "outcomes": outcomes}
     (folder / "result.json").write_text(json.dumps({"verdict": "pass", "stages": [stage]}))
     for _ in range(3):
-        assert runs.launch_verdicts("three") == {"gn1": "pass"}
+        assert runs.found("three", "launch", _launch_verdicts) == {"gn1": "pass"}
     assert read == ["three"] * 3
     with pytest.raises(NoRun):
-        runs.launch_verdicts("nowhere")
+        runs.found("nowhere", "launch", _launch_verdicts)
 
 
 # Logs.

@@ -182,13 +182,19 @@ def rank_states(workspace: Workspace, run: RunRow) -> dict[str, str]:
     """By node, how its ranks are, as far as the run has written: one of GLYPHS."""
     alive = workspace.processes.lives(run.id)
     try:
-        verdicts = workspace.runs.launch_verdicts(run.id)
+        verdicts = workspace.runs.found(run.id, "launch", _launch_verdicts)
     except NoRun:
         return {}
     if verdicts is None:
         return dict.fromkeys(run.nodes, "waiting" if alive else "none")
     words = {"pass": "ended", "fail": "failed", "unknown": "unknown", "skip": "none"}
     return {node: words.get(verdicts.get(node, ""), "running" if alive else "unknown") for node in run.nodes}
+
+
+def _launch_verdicts(document: Mapping[str, Any]) -> dict[str, str] | None:
+    """By node, what the latest launch says so far; None before one has begun."""
+    launches = [stage for stage in document["stages"] if stage.get("check") == "launch"]
+    return {one["node"]: one["verdict"] for one in launches[-1]["outcomes"]} if launches else None
 
 
 RUNS_OF_A_NODE = 50
@@ -268,20 +274,24 @@ async def node(request: Request) -> Response:
     runs, count = await run_in_threadpool(workspace.runs.search, RunFilter(host=f"{name} "), most=RUNS_OF_A_NODE)
     if not own and not runs:
         raise RequestRefused(404, "no group, no agent and no run has such a node")
-    found = [(run, await run_in_threadpool(_of_node, request, run.id, name)) for run in runs]
+    found = await run_in_threadpool(lambda: [(run, _of_node(workspace, run.id, name)) for run in runs])
     agent = fleet_of(request).node(name)
     return await html(request, "node.html", node=name, rows=own, runs=found, count=count, agent=agent)
 
 
-def _of_node(request: Request, id: str, name: str) -> list[dict[str, Any]]:
+def _of_node(workspace: Workspace, id: str, name: str) -> list[dict[str, Any]]:
     """What a run found on the node: stage, cause, and the sentence."""
-    found = []
-    for stage in workspace_of(request).runs.document(id)["stages"]:
-        for outcome in stage.get("outcomes", ()):
-            if outcome.get("node") == name and outcome.get("verdict") not in ("pass", "skip"):
-                for finding in outcome.get("findings", ()):
-                    found.append({"stage": stage["name"], "cause": finding["cause"], "says": finding["says"]})
-    return found
+
+    def found(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [
+            {"stage": stage["name"], "cause": finding["cause"], "says": finding["says"]}
+            for stage in document["stages"]
+            for outcome in stage["outcomes"]
+            if outcome["node"] == name and outcome["verdict"] not in ("pass", "skip")
+            for finding in outcome["findings"]
+        ]
+
+    return workspace.runs.found(id, f"findings of {name}", found)
 
 
 async def drain(request: Request) -> Response:
