@@ -293,6 +293,18 @@ def test_a_session_holds_for_no_other_origin_and_a_token_must_be_whole(tmp_path:
     attack(tmp_path, tried)
 
 
+def test_whoever_logs_in_anew_leaves_no_session_behind(tmp_path: Path) -> None:
+    async def tried() -> None:
+        async with world_of(tmp_path) as world:
+            people = world.app.state.people
+            path = f"/login/{people.link('viewer')}"
+            assert (await world.ask("POST", path, world.as_page("admin"))).status == 303
+            assert people.by_session(world.sessions["admin"], ORIGIN) is None
+            assert people.by_session(world.sessions["viewer"], ORIGIN) is not None  # of another browser
+
+    asyncio.run(tried())
+
+
 def test_a_token_does_not_change_its_persons_password(tmp_path: Path) -> None:
     """Else one that allows to look would let its holder log in with all that the person may."""
 
