@@ -170,7 +170,7 @@ node-a: ssh.user = ubuntu
   wins  defaults  ubuntu  inventory.yml:5:33
 """,
     ("gn01", "vars.x"): """\
-gn01: vars.x = 1.5
+gn01: vars.x = 1.50
   wins  defaults  1.50  inventory.yml:5:52
 """,
     ("gn01", "workdir"): """\
