@@ -123,8 +123,8 @@ class Agent:
         finally:
             self._stopping.set()
             self._notify.say("STOPPING=1")
-            for socket in list(self._sockets):
-                await socket.close()  # so that the supervisors see the end, and clean up
+            # So that the supervisors see the end, and clean up; all at once: a server that is away answers none.
+            await asyncio.gather(*(socket.close() for socket in self._sockets), return_exceptions=True)
             await _cancelled(looking, staying, stopped)
             if self._channels:
                 await asyncio.wait(self._channels, timeout=ENDING_S)

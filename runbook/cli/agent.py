@@ -120,10 +120,15 @@ def _install(folder: AgentFolder, arguments: argparse.Namespace) -> int:
 def _uninstall(folder: AgentFolder, arguments: argparse.Namespace) -> int:
     from runbook.agent.systemd import owner, uninstall
 
-    for line in uninstall(owner(arguments.user)):
+    user = owner(arguments.user)
+    for line in uninstall(user):
         stdout.line(line)
+    state = folder.state()
     folder.forget()
-    stdout.line(
-        "this host is no longer an agent; jobs that run here go on. Revoke its token on the server's page as well"
-    )
+    if state is not None:  # started by hand, or by a unit that is not this user's
+        stdout.line(f"an agent still runs here, pid {state.pid}: end it, with `kill {state.pid}` or its own unit")
+        return FAILED
+    if user is not None:
+        stdout.line(f"the enrolment of {user} is left: as {user}, `runbook agent uninstall` forgets it")
+    stdout.line("no agent runs here; jobs go on. Revoke its token on the server's page as well")
     return DONE

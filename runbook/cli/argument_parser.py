@@ -150,7 +150,7 @@ def _output_option(to: argparse.ArgumentParser, *more: str) -> None:
 
 
 def _rank_option(to: argparse.ArgumentParser, help: str) -> None:
-    to.add_argument("--only-rank", type=int, action="append", default=[], metavar="N", help=help)
+    to.add_argument("--only-rank", type=_number, action="append", default=[], metavar="N", help=help)
 
 
 # The commands.
@@ -448,22 +448,33 @@ def _serve(commands: Commands) -> None:
     enrol.add_argument("--name", metavar="NODE", help=help)
 
 
+def _number(text: str) -> int:
+    """argparse would call a wrong one an `invalid _number value`."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
 def _port(text: str) -> int:
-    number = int(text)
+    number = _number(text)
     if not 1 <= number <= 65535:
         raise argparse.ArgumentTypeError("must be from 1 to 65535")
     return number
 
 
 def _percent(text: str) -> float:
-    number = float(text.removesuffix("%"))
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage") from None
     if not 0 <= number <= 100:
         raise argparse.ArgumentTypeError("must be from 0 to 100")
     return number
 
 
 def _from_one(text: str) -> int:
-    number = int(text)
+    number = _number(text)
     if number < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")
     return number

@@ -43,7 +43,7 @@ from runbook.report.standard_streams import stderr, stdout
 def collect(arguments: argparse.Namespace) -> int:
     """0 everything gathered; 2 wrong files or arguments; 3 a node could not be asked, or gave what does not fit: the
     archive is there all the same."""
-    refuse_to_replace(arguments.out, force=False)
+    refuse_to_replace(arguments.out, force=False, such_as="collected.tar.gz", instead="name another")
     run, about_run = which_run(arguments)
     subject = which_inventory(arguments, run)
     run, about_run = of_same_inventory(arguments, subject, run, about_run)

@@ -20,12 +20,14 @@ from runbook.report.standard_streams import stdout
 Shell = Literal["bash", "zsh", "fish"]
 Kind = Literal["words", "files", "folders", "playbooks", "yaml", "nothing"]
 
-# The kind of a value, by its metavar (or dest) in capitals; numbers complete to nothing, anything else to files.
+# The kind of a value, by its metavar (or dest) in capitals; anything else completes to files.
 KINDS: Mapping[str, Kind] = {
     "PLAYBOOK": "playbooks",
     "INV": "yaml",
     "DIR": "folders",
-    **dict.fromkeys(("PATTERN", "TAGS", "STAGE", "K=V", "N", "ID", "NODE", "NAME", "KEY", "HOST"), "nothing"),
+    **dict.fromkeys(("PATTERN", "TAGS", "STAGE", "K=V", "N", "P", "ID", "NODE", "NAME", "KEY", "HOST"), "nothing"),
+    **dict.fromkeys(("JOB", "STRING", "URL", "ADDR:PORT"), "nothing"),
+    **dict.fromkeys(("RUN_DIR", "OTHER_RUN_DIR"), "folders"),
 }
 
 
@@ -115,8 +117,6 @@ def _value(action: argparse.Action) -> Value:
     repeats = action.nargs in ("*", "+", argparse.REMAINDER)
     if action.choices is not None:
         return Value("words", tuple((str(choice), "") for choice in action.choices), name, repeats)
-    if action.type in (int, float):
-        return Value("nothing", (), name, repeats)
     return Value(KINDS.get(name.upper(), "files"), (), name, repeats)
 
 

@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runbook.cli.inventory_source import asked, is_asked, load
+from runbook.files.environment_values import AnyVariable
+from runbook.files.extra_vars import parse_extra
 from runbook.files.inventory_draft import written
 from runbook.files.node_sets import select
+from runbook.files.playbook import has_launch, load_launch
 from runbook.files.problems import render_all
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import read_document
@@ -57,12 +60,29 @@ def shown(arguments: argparse.Namespace, found: Inventory, origins: Origins) -> 
     from runbook.report.inventory_listing import graph_text, list_json, list_text
     from runbook.report.inventory_values import explain_text
 
+    ranked = without_spares(found, origins, arguments.extra_vars)
     if arguments.action == "graph":
-        return graph_text(found)
+        return graph_text(found, ranked)
     if arguments.action == "explain":
-        return explain_text(found, origins, arguments.node, arguments.key)
+        return explain_text(found, ranked, origins, arguments.node, arguments.key)
     nodes = select(arguments.limit, found) if arguments.limit is not None else found.nodes
-    return list_json(found, nodes) if arguments.output == "json" else list_text(found, nodes)
+    return list_json(found, ranked, nodes) if arguments.output == "json" else list_text(found, ranked, nodes)
+
+
+def without_spares(found: Inventory, origins: Origins, extra_vars: list[str]) -> Inventory:
+    """The nodes that have ranks: those that the inventory's own `launch:` names as its spares have none."""
+    if not has_launch(origins.document):
+        return found
+    from runbook.checks import CHECKS
+    from runbook.engine.plan import Choice, make_plan
+
+    try:
+        launch = load_launch(origins.document, checks=CHECKS, environ=AnyVariable.here())
+        return make_plan(launch, found, Choice(extra=parse_extra(extra_vars))).ranked
+    except FilesWrong:
+        lint = f"runbook lint {word(origins.document.path)}"
+        stderr.line(f"note: its `launch:` has mistakes ({lint}): every node is taken for one with ranks")
+        return found
 
 
 def import_inventory(arguments: argparse.Namespace) -> int:
@@ -176,14 +196,17 @@ def _next(out: str | None, heard: SurveyResult) -> None:
         stderr.line(f"wrote {out}: {count}. Look it over, then: runbook run two_node_allreduce -i {word(out)}")
 
 
-def refuse_to_replace(out: str | None, *, force: bool) -> None:
-    """Raises FilesWrong before any work is done for a file that could not be written."""
+def refuse_to_replace(
+    out: str | None, *, force: bool, such_as: str = "inventory.yml", instead: str = "--force replaces it"
+) -> None:
+    """Raises FilesWrong before any work is done for a file that could not be written. `such_as`: a name for one;
+    `instead`: what to do where it is there."""
     if out is None:
         return
     if Path(out).is_dir():
-        raise FilesWrong.of("arguments.out", f"--out {out} is a folder", help=f"name a file: --out {out}/inventory.yml")
+        raise FilesWrong.of("arguments.out", f"--out {out} is a folder", help=f"name a file: --out {out}/{such_as}")
     if os.path.lexists(out) and not force:
-        raise FilesWrong.of("arguments.out", f"--out {out}: the file exists", help="--force replaces it")
+        raise FilesWrong.of("arguments.out", f"--out {out}: the file exists", help=instead)
     if not Path(out).resolve().parent.is_dir():
         raise FilesWrong.of(
             "arguments.out", f"--out {out}: there is no folder {Path(out).parent}", help="make it, or name another"

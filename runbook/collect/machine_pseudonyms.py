@@ -11,14 +11,14 @@ import ipaddress
 import re
 from collections.abc import Iterator
 
-from runbook.collect.people_pseudonyms import Place, is_common
+from runbook.collect.known_names import KnownNames, Place, inside_word
+from runbook.collect.people_pseudonyms import is_common
 from runbook.files.address import is_ip, is_loopback
 from runbook.files.node_sets import expand
 
 _V4 = re.compile(
     r"(?<![\w.])(?:(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})\.){3}(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})(?!\w|\.[0-9])"
 )
-_TOKEN = re.compile(r"[A-Za-z0-9]+|[^\x00-\x7f]+")
 _MASK = re.compile(r"/([0-9]{1,2})(?![0-9.])")
 _SHORTEST_MASK = 16  # one that is shorter would show most of an address
 _V4_RANGE = re.compile(r"(?<![\w.])((?:[0-9]{1,3}\.){3})(?=\[[0-9,\- ]+\])")
@@ -26,7 +26,8 @@ _V4_DASHED = re.compile(r"(?<![A-Za-z0-9-])ip-((?:[0-9]{1,3}-){3}[0-9]{1,3})(?![
 _V6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,8}(?:(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9A-Fa-f]{0,4})(?![\w:])")
 _MAC = re.compile(r"(?<![\w:-])(?:[0-9A-Fa-f]{2}([:-]))(?:[0-9A-Fa-f]{2}\1){4,18}[0-9A-Fa-f]{2}(?![\w:-])")
 _GUID = re.compile(r"(?:GUID|guid):?\s+((?:0x)?[0-9A-Fa-f]{16}|[0-9A-Fa-f]{4}(?::[0-9A-Fa-f]{4}){3})(?![\w:])")
-_RANGE = re.compile(r"[A-Za-z0-9_.-]{0,64}(?:\[[0-9,\- ]{1,64}\][A-Za-z0-9_.-]{0,64}){1,4}")
+_RANGE = re.compile(r"[A-Za-z0-9_.-]{0,64}(?:\[[0-9a-z,\- ]{1,64}\](?:[A-Za-z0-9_.-]{0,64}[A-Za-z0-9_-])?){1,4}")
+_LETTERS = re.compile(r"(?<=[-_.])\[([a-z](?:-[a-z])?(?:,[a-z](?:-[a-z])?)*)\]\Z")
 _VERSION_BEFORE = re.compile(
     r"(?:==|version[\s:=\"']*|[-_]cu[0-9]+[\s=]*|\bv|cudnn[\s:=]*|firmware[\s:=\w-]*|fw_ver[\s:=]*)\Z", re.IGNORECASE
 )
@@ -51,7 +52,7 @@ class Machines:
         self._names: dict[str, str] = {}
         self._common: set[str] = set()  # names that stay: they identify nobody, and occur in every text
         self._domains: dict[str, str] = {}
-        self._shapes: dict[str, set[tuple[int, int]]] = {}  # of a first token: how far in the name, how long the name
+        self._looked_for = KnownNames()
         self._bits: set[tuple[int, int]] = set()  # every (length, prefix) of every IPv4 address seen
         self._networks: set[tuple[int, int]] = set()  # of those with a known netmask, length and prefix
         self._public: dict[int, int] = {}
@@ -71,7 +72,7 @@ class Machines:
             self._common.add(labels[0])
         elif len(labels[0]) > 1:
             self._names.setdefault(labels[0], f"host{len(self._names) + len(self._common) + 1}")
-            self._shape(labels[0])
+            self._looked_for.add(labels[0])
         if len(labels) > 1:
             self.add_domain(".".join(labels[1:]))
 
@@ -80,12 +81,7 @@ class Machines:
         told = "." in domain or len(domain) > 3
         if told and domain not in _WORDS_OF_ALL and not is_common(domain):
             self._domains.setdefault(domain, f"domain{len(self._domains) + 1}.example")
-            self._shape(domain)
-
-    def _shape(self, name: str) -> None:
-        """A hundred thousand names are not to be looked for one by one."""
-        if token := _TOKEN.search(name):
-            self._shapes.setdefault(token[0], set()).add((token.start(), len(name)))
+            self._looked_for.add(domain)
 
     def learn(self, text: str) -> None:
         for match in _V4.finditer(text):
@@ -97,6 +93,8 @@ class Machines:
             self._learn(match[1].replace("-", "."))
         for match in _V4_RANGE.finditer(text):
             self._learn(match[1] + "0")
+        for match in _RANGE.finditer(text) if "[" in text else ():
+            self._of_range(match[0])
         for match in re.finditer(r"^(?:search|domain)\s+(.+)$", text, re.MULTILINE):
             for domain in match[1].split():
                 if re.fullmatch(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+\.?", domain):
@@ -136,14 +134,10 @@ class Machines:
             for match in _V6.finditer(text):
                 if (other := self.v6(match[0])) is not None:
                     yield match.span(), other
-        for token in _TOKEN.finditer(text) if self._shapes else ():
-            for before, length in self._shapes.get(token[0].lower(), ()):
-                start = max(0, token.start() - before)
-                end = start + length
-                name = text[start:end].lower()
-                other = self._domains.get(name) or self._names.get(name)
-                if other and not _goes_on(text, start - 1) and not _goes_on(text, end):
-                    yield (start, end), other
+        for (start, end), name in self._looked_for.find(text):
+            other = self._domains.get(name) or self._names.get(name)
+            if other and not inside_word(text, start) and not inside_word(text, end):
+                yield (start, end), other
 
     def v4(self, address: str) -> str:
         """The pseudonym of an IPv4 address; what means no single machine, or is none, stays."""
@@ -205,14 +199,19 @@ class Machines:
         return self._macs.setdefault(of.lower(), len(self._macs) + 1)
 
     def _of_range(self, text: str) -> str | None:
-        """`gn[01-04]` as the names of its hosts, in brackets if they follow one another."""
+        """`gn[01-04]` as the names of its hosts, in brackets if they follow one another. Of a range with a known host
+        all are hosts."""
         try:
-            names = [name.lower() for name in expand(text)]
+            names = [name.split(".")[0] for name in _each(text.lower())]
         except ValueError:
             return None
-        if len(names) > 10_000 or any(name.split(".")[0] not in self._names for name in names):
+        if len(names) > 10_000 or self._names.keys().isdisjoint(names):
             return None
-        numbers = [int(self._names[name.split(".")[0]].removeprefix("host")) for name in names]
+        for name in names:
+            self.add_name(name)
+        if not self._names.keys() >= set(names):
+            return None
+        numbers = [int(self._names[name].removeprefix("host")) for name in names]
         if numbers == list(range(numbers[0], numbers[0] + len(numbers))) and len(numbers) > 1:
             return f"host[{numbers[0]}-{numbers[-1]}]"
         return ":".join(f"host{number}" for number in numbers)
@@ -222,8 +221,14 @@ class Machines:
         return [*self._names, *self._domains]
 
 
-def _goes_on(text: str, at: int) -> bool:
-    return 0 <= at < len(text) and text[at].isascii() and text[at].isalnum()
+def _each(text: str) -> list[str]:
+    """The names of `gn[01-04]`, and of `node-[a-c]`, as findings and events write it. Raises ValueError."""
+    letters = _LETTERS.search(text)
+    if letters is None:
+        return expand(text)
+    spans = [(part[0], part[-1]) for part in letters[1].split(",")]
+    ends = [chr(code) for first, last in spans for code in range(ord(first), ord(last) + 1)]
+    return [name + end for name in expand(text[: letters.start()]) for end in ends]
 
 
 def _is_version(text: str, at: int) -> bool:

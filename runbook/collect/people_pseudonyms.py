@@ -10,16 +10,15 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
+from itertools import islice
 from typing import TYPE_CHECKING
+
+from runbook.collect.known_names import KnownNames, Place, inside_word
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
-from itertools import islice
 
 # --- technical words ---------------------------------------------------------------------------------------------
-
-Place = tuple[int, int]
-"""A place in a text: the first character, and the one after the last."""
 
 _WORDS = (re.compile(r"[a-z][a-z0-9]+"), re.compile(r"[a-z]{2,}"))
 _ENDINGS = (".md", ".py", ".j2", ".txt")
@@ -75,7 +74,9 @@ GENERIC = frozenset(
 )
 """Accounts that come with a system: they are not replaced, since a pseudonym would hide useful facts."""
 
-_HOME = re.compile(r"(?:/(?:home|Users)/|[A-Za-z]:[\\/]+Users[\\/]+)(?P<name>[A-Za-z0-9_][\w.@+-]*)")
+_HOME = re.compile(r"(?:/(?:home|Users)/|[A-Za-z]:[\\/]+Users[\\/]+)(?P<name>\w[\w.@+-]*)")
+_FULL_NAME_HOME = re.compile(r"[A-Za-z]:[\\/]+Users[\\/]+(?P<name>(?P<first>\w[\w.@+-]*)(?: [\w.@+-]+){1,3})(?=[\\/])")
+"""Windows calls a home after the whole name: `C:\\Users\\Jane Doe\\`."""
 _MAIL = re.compile(
     r"(?<![\w.+-])[A-Za-z0-9][\w.+-]{0,64}@(?P<host>(?:[A-Za-z0-9-]{1,63}\.){1,10}(?P<top>[A-Za-z]{2,}))(?![\w-])"
 )
@@ -85,7 +86,6 @@ _NO_MAIL_TOPS = frozenset(
 _NO_MAIL_HOSTS = ("openssh.com", "libssh.org", "lysator.liu.se", "example.org", "example.com")
 _LONG_ENOUGH = 5  # for a name to be one inside `name_of_a_run`: `max` is a word of `rmem_max` first
 
-_TOKEN = re.compile(r"[^\W_]+")
 _NAME = r"(?P<name>[A-Za-z0-9_][\w.-]{0,63})"
 _LOGINS = tuple(
     re.compile(pattern, re.MULTILINE)
@@ -145,7 +145,7 @@ class PeopleNames:
         self._words: dict[str, str] = {}  # those of them that are found as logins only
         self._homes: dict[str, set[str]] = {}  # of those, the folders that their homes are in
         self._mails: dict[str, str] = {}
-        self._shapes: dict[str, set[tuple[int, int]]] = {}  # of a first token: how far in the name, how long the name
+        self._looked_for = KnownNames()
         self._found = 0
 
     def add(self, *names: str, home: str = "") -> None:
@@ -167,12 +167,12 @@ class PeopleNames:
 
     def _know(self, name: str, other: str) -> None:
         (self._words if is_word(name) else self._names)[name] = other
-        token = _TOKEN.search(name)
-        if token:
-            self._shapes.setdefault(token[0], set()).add((token.start(), len(name)))
+        self._looked_for.add(name)
 
     def learn(self, text: str) -> None:
         """Names that a text shows in its paths."""
+        for match in _FULL_NAME_HOME.finditer(text):
+            self.add(match["first"], match["name"])
         for match in _HOME.finditer(text):
             self.add(match["name"].rstrip("."))
 
@@ -184,18 +184,15 @@ class PeopleNames:
                     mail = self._mails.setdefault(match[0].lower(), f"mail{len(self._mails) + 1}@example.org")
                     yield match.span(), mail
         of_trade = False
-        for token in _TOKEN.finditer(text) if self._shapes else ():
-            for before, length in self._shapes.get(token[0].lower(), ()):
-                start = max(0, token.start() - before)
-                end = start + length
-                name = text[start:end].lower()
-                if name in self._words:
-                    of_trade = True
-                    if any(text.endswith(home, 0, start) for home in self._homes.get(name, ())) and not _goes_on(
-                        text, end
-                    ):
-                        yield (start, end), self._words[name]
-                elif name in self._names and _is_word(text, start, end, alone=len(name) < _LONG_ENOUGH):
+        for (start, end), name in self._looked_for.find(text):
+            if name in self._words:
+                of_trade = True
+                homes = self._homes.get(name, ())
+                if any(text.endswith(home, 0, start) for home in homes) and not _goes_on(text, end):
+                    yield (start, end), self._words[name]
+            elif name in self._names:
+                joins = "_" if len(name) < _LONG_ENOUGH else ""
+                if not inside_word(text, start, joins) and not inside_word(text, end, joins):
                     yield (start, end), self._names[name]
         if of_trade:
             yield from self._logins(text)
@@ -253,13 +250,6 @@ class PeopleNames:
     def _new(self) -> str:
         self._found += 1
         return f"user{self._found}"
-
-
-def _is_word(text: str, start: int, end: int, *, alone: bool) -> bool:
-    """A word by itself; what joins words in a file's name parts them, unless it is to stand `alone`."""
-    before, after = text[start - 1 : start], text[end : end + 1]
-    joins = "_" if alone else ""
-    return not any(char and char.isascii() and (char.isalnum() or char in joins) for char in (before, after) if char)
 
 
 def _goes_on(text: str, end: int) -> bool:

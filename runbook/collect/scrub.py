@@ -14,14 +14,17 @@ from collections.abc import Iterable, Iterator
 
 import yaml
 
+from runbook.collect.known_names import Place
 from runbook.collect.machine_pseudonyms import Machines
-from runbook.collect.people_pseudonyms import PeopleNames, Place
+from runbook.collect.people_pseudonyms import PeopleNames
 from runbook.files.schema import schema
-from runbook.files.yaml_document import Document, line_starts, parse_document
+from runbook.files.yaml_document import Document, line_starts, parse_document, scalars
 from runbook.model.decoded_text import views
 from runbook.model.redact import Forms, joined
 from runbook.model.secrets import (
     LOGIN_OF_CURL,
+    LOGIN_OF_REGISTRY,
+    LOGIN_OF_WANDB,
     TYPED_FOR_A_PROMPT,
     known_tokens,
     may_name_secret,
@@ -42,7 +45,7 @@ _FLAG = re.compile(
     rf"(?:(?P<quoted>{_QUOTED})|(?P<bare>[^\s\"'-][^\s\"']*))"
 )
 _SET = re.compile(
-    rf"\b(?:setenv|ENV)[^\S\n]+(?P<name>[A-Za-z_]\w*)[^\S\n]+(?:(?P<quoted>{_QUOTED})|(?P<bare>[^\s\"']\S*))"
+    rf"\b(?:setenv|setx|ENV|config(?:ure)?[^\S\n]+set)[^\S\n]+(?P<name>[A-Za-z_]\w*)[^\S\n]+(?:(?P<quoted>{_QUOTED})|(?P<bare>[^\s\"']\S*))"
 )
 _NETRC = re.compile(r"\blogin\s+\S+\s+password\s+(\S+)")
 _HEADER = re.compile(
@@ -158,7 +161,7 @@ def _in_line(line: str) -> Iterator[Place]:
     for match in _SCHEME.finditer(line):
         if any(char.isdigit() or char in "=._" for char in match[1]) or len(match[1]) >= 16:
             yield match.span(1)
-    for pattern in (LOGIN_OF_CURL, _NETRC):
+    for pattern in (LOGIN_OF_CURL, LOGIN_OF_REGISTRY, LOGIN_OF_WANDB, _NETRC):
         for match in pattern.finditer(line):
             if not stands_for_one(match[1]):
                 yield match.span(1)
@@ -236,7 +239,7 @@ class Scrubber:
         for view in views(text):
             gone += self._known.find(view)
             gone += [view.raw(*place) for place in secret_places(view.text)]
-            others += [(view.raw(*place), other) for place, other in self._names(view.text)]
+            others += [(_bare(text, view.raw(*place)), other) for place, other in self._names(view.text)]
         places = [(place, GONE) for place in joined(gone)]
         self.secrets_found += sum(text[start:end] != GONE for (start, end), _ in places)
         return _replaced(text, places, others)
@@ -325,12 +328,9 @@ def _words_of_schemas() -> frozenset[str]:
 def _secret_values(document: Document) -> Iterator[Place]:
     """The values under names that say they are secret, whatever their style: plain, quoted, or a block of lines."""
     starts = line_starts(document.text)
-    for keys in document.spans:
+    for keys, value in scalars(document.data):
         name = next((key for key in reversed(keys) if isinstance(key, str)), "")
-        value: object = document.data
-        for key in keys:
-            value = value[key]  # type: ignore[index]
-        if value is None or isinstance(value, (dict, list, bool)) or not is_secret(name, str(value)):
+        if value is None or isinstance(value, bool) or not is_secret(name, str(value)):
             continue
         extent = document.extent(*keys)
         if extent:
@@ -347,6 +347,13 @@ def _shape(value: object) -> object:
     if isinstance(value, list):
         return [_shape(item) for item in value] + ["list"]
     return None
+
+
+def _bare(text: str, place: Place) -> Place:
+    """Without the backslash before a letter that no escape has: `C:\\Users\\Émile` is a path."""
+    start, end = place
+    escape = text[start] == "\\" and not text[start + 1 : start + 2].isascii()
+    return (start + escape, end)
 
 
 def _replaced(text: str, gone: list[tuple[Place, str]], others: list[tuple[Place, str]]) -> str:

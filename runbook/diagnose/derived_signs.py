@@ -15,6 +15,7 @@ from runbook.model.grouping import grouped
 from runbook.model.units import number, small_number
 
 NEAR = 80  # lines of one traceback
+CALLS = 16  # lines of a traceback from a client of the web to the socket
 STACK = 40  # lines of a task's stack in the kernel's log
 SUMMARY = 6  # lines of one process in torchrun's summary
 AT_ONCE_S = 0.2  # a host that is up, or its firewall, rejects within that time
@@ -103,6 +104,22 @@ def _finalizer(start: Place, told: Mapping[str, set[Place]]) -> Iterator[Place]:
         if place in told["exception"]:
             yield from ((source, who, line) for line in range(at, line_number + 1))
             return
+
+
+def with_fetches(hits: Sequence[Hit]) -> list[Hit]:
+    """A lookup that failed below the frames of a client of the web is of a name that is not the job's."""
+    frames = _frames([hit for hit in hits if hit.sign == "fetching"])
+    return [
+        replace(hit, sign="fetched-in-vain") if hit.sign == "lookup-failed" and _fetches(hit, frames) else hit
+        for hit in hits
+    ]
+
+
+def _fetches(hit: Hit, frames: Mapping[tuple[str, str], Sequence[int]]) -> bool:
+    above = range(hit.line.number - CALLS, hit.line.number)
+    return hit.line.text.startswith("socket.gaierror") and any(
+        at in above for at in frames.get((hit.line.source, hit.line.who), ())
+    )
 
 
 def with_summaries(hits: Sequence[Hit]) -> Iterator[Hit]:

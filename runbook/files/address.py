@@ -5,10 +5,12 @@ from __future__ import annotations
 import ipaddress
 import re
 
+from runbook.files.node_sets import ANSIBLE_RANGE, OF_ANSIBLE
 from runbook.model.escaped_text import visible
 
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 _ENDPOINT = re.compile(r"\A(?:\[[^\[\]]*\]|[^:\[\]]*):[0-9]*")
+QUOTES = "\u201c\u201d\u201e\u2018\u2019\u201a"  # what word processors put for " and '
 _NUMBERS = re.compile(r"(?:0[xX][0-9A-Fa-f]*|[0-9]*)(?:\.(?:0[xX][0-9A-Fa-f]*|[0-9]*))*")  # never looked up as a name
 _OWN_NAMES = frozenset(
     (
@@ -24,13 +26,15 @@ def strip_brackets(address: str) -> str:
 
 
 def one_spelling(address: str) -> str:
-    """The same text for every way to write one address: `GPU1.lab.` is `gpu1.lab`, `fd00:0:0::1` is `fd00::1`."""
-    if ":" in address:
-        try:
-            return ipaddress.ip_address(address).compressed
-        except ValueError:
-            return address
-    return address.lower().rstrip(".")
+    """The same text for every way to write one address: `GPU1.lab.` is `gpu1.lab`, `fd00:0:0::1` is `fd00::1`, and
+    `::ffff:10.0.0.1` is `10.0.0.1`."""
+    if ":" not in address:
+        return address.lower().rstrip(".")
+    try:
+        ip = ipaddress.IPv6Address(address)
+    except ValueError:
+        return address
+    return str(ip.ipv4_mapped or ip)
 
 
 def address_fault(address: str) -> tuple[str, str | None] | None:
@@ -59,13 +63,17 @@ def address_fault(address: str) -> tuple[str, str | None] | None:
         return f"`{address}` begins with `-`: programs would take it for an option", None
     if any(char.isspace() for char in address):
         return f'"{visible(address)}" holds a space or a line break', "an address is one word"
+    if ANSIBLE_RANGE.search(address):
+        return f"`{address}` has a range as Ansible writes it", OF_ANSIBLE
     if ":" in address:
         return f"`{address}` is not an IPv6 address", None
     odd = next((char for char in address if not re.match(r"[A-Za-z0-9_.-]", char)), None)
     if odd is None:
         return f"`{address}` is not a host name", "a host name ends in a letter or a digit"
-    ascii_form = "write the name in its ASCII form (xn--…)" if ord(odd) > 127 else None
-    return f"`{visible(address)}` holds `{visible(odd)}`, which no address has", ascii_form
+    message = f"`{visible(address)}` holds `{visible(odd)}`, which no address has"
+    if odd in QUOTES:
+        return message, "YAML's own quotes are \" and '"
+    return message, "write the name in its ASCII form (xn--…)" if ord(odd) > 127 else None
 
 
 def _nobody(address: str) -> tuple[str, str | None] | None:

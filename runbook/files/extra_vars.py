@@ -6,14 +6,16 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
-from runbook.files.scalars import plain_scalar
+from runbook.files.scalars import TypedFloat, plain_scalar
 from runbook.files.suggestions import nearest
 from runbook.files.templating import names_used
 from runbook.files.yaml_document import mapping_problem, read_document
+from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.playbook import Playbook
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SEVERAL = re.compile(r"\S*(?:\s+[A-Za-z_][A-Za-z0-9_]*=\S*)+\s*")  # as Ansible takes them: `a=1 b=2`
 
 
 def parse_extra(arguments: Iterable[str]) -> dict[str, object]:
@@ -81,7 +83,11 @@ def _one(argument: str) -> tuple[dict[str, object], list[Problem]]:
     if not equals:
         help = "write -e name=value, -e @file.yml or -e '{\"name\": 1}'"
         return {}, [Problem("extra.syntax", f"-e {argument}: there is no `=`", None, help)]
-    return {name.strip(): text if text == "" else plain_scalar(text)}, []
+    if _SEVERAL.fullmatch(text):
+        help = f"write one -e for each; of one value: -e {word(json.dumps({name.strip(): text}))}"
+        return {}, [Problem("extra.syntax", f"-e {argument}: several variables in one -e", None, help)]
+    value = text if text == "" else plain_scalar(text)
+    return {name.strip(): TypedFloat(text) if isinstance(value, float) else value}, []
 
 
 def _file(path: str) -> tuple[dict[str, object], list[Problem]]:
@@ -91,7 +97,7 @@ def _file(path: str) -> tuple[dict[str, object], list[Problem]]:
     if not isinstance(document.data, dict):
         problem = mapping_problem(document, "a file for -e")
         return {}, [problem] if problem else []
-    return document.data, []
+    return document.as_typed(document.data), []
 
 
 def _json(argument: str) -> tuple[dict[str, object], list[Problem]]:

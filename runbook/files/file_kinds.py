@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, Literal
 
+from runbook.files.node_sets import ANSIBLE_RANGE
 from runbook.files.problems import NumberedLines
 from runbook.files.schema import schema
 from runbook.files.suggestions import nearest
@@ -239,7 +240,6 @@ _SLOTS = re.compile(r"\A\S+(\s+(slots|count|cpu|max[_-]slots|slots[_-]max|user|u
 _COUNTED = re.compile(r"\A[^\s:=]+:(?P<slots>[0-9]{1,5})")
 _HOST = re.compile(r"[A-Za-z0-9_.,@\[\]:-]+")
 _SHAPES = (_SLOTS, _COUNTED, _HOST)
-_ANSIBLE_RANGE = re.compile(r"\[[A-Za-z0-9]*:[A-Za-z0-9]+(:[0-9]+)?\]")
 _YAML_KEY = re.compile(r"""(---|(- +)?["']?[\w.-]+["']?:)(\s.*)?""")
 _MOST_SLOTS = 256  # `host:8` has slots; `host:2222` may well have a port
 
@@ -298,6 +298,10 @@ def foreign_kind(text: str, file: str) -> str:
 def _yaml_kind(text: str, file: str) -> str:
     document = parse_document(text, file)
     shape = shape_of(document.data)
+    if isinstance(document.data, Mapping) and isinstance(document.data.get("plugin"), str):
+        message = "this tells a plugin of Ansible's where to ask for hosts, and an import asks nobody"
+        help = f"ansible-inventory -i {word(file)} --list --yaml | runbook inventory import -"
+        raise FilesWrong.of("import.program", message, span=document.key_span("plugin"), help=help)
     if shape == PLAYBOOK:
         message, help = "this is a playbook of runbook, and no inventory", f"run it: runbook run {file} -i INVENTORY"
         raise FilesWrong.of("import.ours", message, span=document.key_span("stages"), help=help)
@@ -317,7 +321,7 @@ def _kind_of_hosts(text: str, file: str, lines: list[tuple[int, str]]) -> str:
     """Lines of hosts: with slots, with a number behind a colon, or bare."""
     if any(_SLOTS.fullmatch(line) for _, line in lines):
         return "hostfile"
-    if any(_ANSIBLE_RANGE.search(line) for _, line in lines):
+    if any(ANSIBLE_RANGE.search(line) for _, line in lines):
         return "ansible"
     counts = [(number, int(match["slots"])) for number, line in lines if (match := _COUNTED.fullmatch(line))]
     port = next((number for number, count in counts if count > _MOST_SLOTS), None)

@@ -160,10 +160,10 @@ class _Assembly:
             host = one_spelling(node.ssh.host) if node.ssh.host else address
             login = (address, host, node.ssh.port or 22, node.ssh.jump)
             first = seen.setdefault(login, node)
-            if first is node:
-                continue
             entry = entries[node.name]
             keys: Keys = ("nodes", entry.key, "address")
+            if first is node or keys in self._placed.wrong:
+                continue
             if entries[first.name].key == entry.key:
                 message = f"the {entry.count} nodes of `{entry.key}` have the same address, {node.address}"
                 help = "give the address a range as long as the name's, for example 10.0.1.[1-4]"

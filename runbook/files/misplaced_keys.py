@@ -65,6 +65,8 @@ def _words(kind: str, keys: Keys) -> Mapping[str, Path | str]:
 def advise(name: str, value: object, keys: Keys, kind: str, rule: Mapping[str, Any], root: Mapping[str, Any]) -> Advice:
     """What to write for the unknown key `name` with this value, in the mapping at `keys` that `rule` describes."""
     known = list(rule.get("properties", {}))
+    if name[:1].isspace() and name[0] != " ":
+        return Advice(f"the blanks before `{name.strip()}` are no plain ones: retype the indentation", None)
     joined = spaced(name)
     if joined is not None:
         key = joined[0]

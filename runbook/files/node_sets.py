@@ -17,6 +17,8 @@ from runbook.model.inventory import Inventory, Node
 LARGEST = 20_000  # nodes, and names from one expression; a typo such as [1-40000000] must not fill the memory
 
 _BRACKETS = re.compile(r"\[([0-9,\- ]*)\]")
+ANSIBLE_RANGE = re.compile(r"\[[A-Za-z0-9]*:[A-Za-z0-9]+(:[0-9]+)?\]")
+OF_ANSIBLE = "ranges are written [1-4], [01-16] or [1,3-5], with both ends in them"
 
 
 def has_range(text: str) -> bool:
@@ -301,6 +303,8 @@ def _one(name: str, names: Names, groups: Mapping[str, Collection[str]], *, gues
         return set(groups[name])
     if name in names:
         return {name}
+    if written := ANSIBLE_RANGE.search(name):  # as a glob it would be any one of these characters
+        raise _Unknown("pattern.syntax", f"`{written[0]}` in `{name}` is a range as Ansible writes it", OF_ANSIBLE)
     try:
         wanted = expand(name)
     except ValueError as error:

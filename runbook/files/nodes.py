@@ -202,7 +202,7 @@ class Folding:
             rack=self._text(("rack",), folded),
             leaf=self._text(("leaf",), folded),
             env=self._node_env(folded),
-            vars={**_block("vars", folded), **self._extra_vars},
+            vars={**self._vars(folded), **self._extra_vars},
             groups=groups,
         )
 
@@ -370,6 +370,10 @@ class Folding:
             if key[0] == "env" and (one := self._env.value(value, folded.places[key])) is not None:
                 found[str(key[1])] = one
         return found
+
+    def _vars(self, folded: _Folded) -> dict[str, Any]:
+        as_typed = self._placed.document.as_typed
+        return {name: as_typed(value, *folded.places["vars", name]) for name, value in _block("vars", folded).items()}
 
     def _first_look(self, place: Keys) -> bool:
         """Whether the value at this place was not judged yet; many nodes may share it."""

@@ -21,8 +21,8 @@ from runbook.model.playbook import Expect, Place, Playbook, Stage
 
 T = TypeVar("T")
 GRACE_S = 30.0
-RENDEZVOUS_S = 120.0
 """From TERM to KILL, unless a launch gives another grace."""
+RENDEZVOUS_S = 120.0
 MAX_STAGES = 1000
 WHEN_BAD = frozenset({"when_bad", "min_nodes"})
 
@@ -90,7 +90,7 @@ class _PlaybookReader:
             stages=tuple(self._stage(index, stage, names[index]) for index, stage in enumerate(stages) if stage),
             inventory=data.get("inventory"),
             nodes=data.get("nodes", "all"),
-            vars=data.get("vars") or {},
+            vars=self._document.as_typed(data.get("vars") or {}, "vars"),
             source=self._document.path,
             when_bad=data.get("when_bad", "stop"),
             min_nodes=data.get("min_nodes"),

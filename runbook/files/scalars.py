@@ -24,6 +24,21 @@ _TEXT = "tag:yaml.org,2002:str"
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
 
 
+class TypedFloat(float):
+    """A number that stands in texts as it was typed: the version `2.10` is not 2.1 there."""
+
+    __slots__ = ("_typed",)
+    _typed: str
+
+    def __new__(cls, typed: str) -> TypedFloat:
+        number = super().__new__(cls, typed)
+        number._typed = typed
+        return number
+
+    def __str__(self) -> str:
+        return self._typed
+
+
 def plain_scalar(text: str) -> Scalar:
     """The value of an unquoted scalar."""
     if text in _NULLS:

@@ -29,8 +29,9 @@ def known_here(names: Sequence[str]) -> str | None:
 
 # A colon or a space that was left out between a key and its value: `port 29500`, `address:10.0.0.1`, `gpus=8`.
 
-_JOINED = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)(?P<between>\s*[:=]\s*|\s+)(?P<value>\S.*)", re.DOTALL)
+_JOINED = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)(?P<between>\s*[:=\uff1a]\s*|\s+)(?P<value>\S.*)", re.DOTALL)
 _BARE = re.compile(r"[A-Za-z_][\w.-]*")
+_WIDE_COLON = "\uff1a"  # of Chinese and Japanese keyboards
 _SHOWN = 60  # characters of a line that is written out as it should be
 
 
@@ -47,6 +48,8 @@ def spaced(text: str, *, name: bool = False) -> tuple[str, str] | None:
         return None
     if between == ":":
         missing = "a space is missing after the colon"
+    elif between == _WIDE_COLON:
+        missing = f"`{_WIDE_COLON}` is no colon to YAML"
     elif between == "=":
         missing = "a key is followed by a colon and a space, not by `=`"
     else:
@@ -63,6 +66,8 @@ def unfinished(line: str) -> str | None:
     text = re.sub(r"(?<!\S)#.*$", "", text).rstrip()
     if _BARE.fullmatch(text):
         return f"a colon is missing: `{text}:`"
+    if text.endswith(_WIDE_COLON) and _BARE.fullmatch(text[:-1]):
+        return f"`{_WIDE_COLON}` is no colon to YAML: `{text[:-1]}:`"
     if ": " in text or text.endswith(":"):
         return None
     found = spaced(text)

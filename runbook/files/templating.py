@@ -44,6 +44,11 @@ def _environment() -> BoundedEnvironment:
 
 _ENVIRONMENT = _environment()
 
+_OF_ANSIBLE = {
+    **dict.fromkeys(("inventory_hostname", "inventory_hostname_short", "ansible_hostname", "ansible_fqdn"), "node"),
+    "ansible_host": "address",
+}
+
 _REMEMBERED = 1000  # compiled templates: a launch's words are the same for every one of many nodes
 
 
@@ -179,7 +184,10 @@ def _problem(error: Exception, text: str, variables: Iterable[str], span: Span |
     if isinstance(error, jinja2.UndefinedError):
         name = str(error).split("'")[1] if str(error).endswith("is undefined") and "'" in str(error) else ""
         message = f"{error} in `{shown}`" if not name else f"the variable `{name}` is not defined"
-        return Problem("template.undefined", message, span, did_you_mean(name, sorted(variables)) if name else None)
+        help = did_you_mean(name, sorted(variables)) if name else None
+        if name in _OF_ANSIBLE:
+            help = f"in the commands of shell and launch stages that is `{_OF_ANSIBLE[name]}`"
+        return Problem("template.undefined", message, span, help)
     if isinstance(error, jinja2.TemplateSyntaxError):
         return Problem("template.syntax", f"`{shown}` is not a template: {error.message}", span)
     if isinstance(error, TooMuch):

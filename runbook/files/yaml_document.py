@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from runbook.files.scalars import plain_scalar
+from runbook.files.scalars import TypedFloat, plain_scalar
 from runbook.files.suggestions import unfinished
 from runbook.model.errors import Problem, Span
 
@@ -111,6 +111,14 @@ class Document:
     def key_span(self, *keys: str | int) -> Span | None:
         """The place of the key at `keys`; for an item of a list, of the item."""
         return self.key_spans[keys] if keys in self.key_spans else self.span(*keys)
+
+    def as_typed(self, value: object, *keys: str | int) -> Any:
+        """The value at `keys`, with numbers that stand in texts as they were typed."""
+        if isinstance(value, dict):
+            return {key: self.as_typed(inner, *keys, key) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [self.as_typed(item, *keys, index) for index, item in enumerate(value)]
+        return TypedFloat(self.texts[keys]) if isinstance(value, float) and keys in self.texts else value
 
     def extent(self, *keys: str | int) -> tuple[Point, Point] | None:
         """Where the value at `keys` begins, and the first place after it; None where there is none."""
@@ -209,10 +217,26 @@ def parse_document(text: str, file: str) -> Document:
     )
 
 
+def scalars(data: object, keys: Keys = ()) -> Iterator[tuple[Keys, object]]:
+    """Every value in what stands at `keys` that is neither a mapping nor a list, in the order of the file."""
+    todo: list[tuple[Keys, object]] = [(keys, data)]
+    while todo:
+        keys, value = todo.pop()
+        if isinstance(value, dict):
+            todo.extend([((*keys, key), inner) for key, inner in value.items()][::-1])
+        elif isinstance(value, list):
+            todo.extend([((*keys, index), inner) for index, inner in enumerate(value)][::-1])
+        else:
+            yield keys, value
+
+
 def mapping_problem(document: Document, what: str) -> Problem | None:
     """The problem of a document that is not a mapping; None when it is one. `what` is e.g. `an inventory`."""
     if isinstance(document.data, dict):
         return None
+    if document.text.startswith("$ANSIBLE_VAULT"):
+        help = "`ansible-vault view` shows what is in it; secrets come from the environment here, `{env: NAME}`"
+        return Problem("yaml.not-a-mapping", "this file is encrypted with Ansible Vault", document.span(), help)
     kind = "a list" if isinstance(document.data, list) else "a single value"
     message = f"{what} is a mapping of keys to values, and this file holds {kind}"
     return Problem("yaml.not-a-mapping", message, document.span(), "begin with `name: …` at the left margin")
@@ -315,6 +339,8 @@ class _TreeReader:
         if event.tag is not None and event.tag not in _OUR_TAGS:
             message = f"the tag `{event.tag.replace('tag:yaml.org,2002:', '!!')}` is not supported"
             help = "remove the tag: values have the type they are written as"
+            if event.tag == "!vault":
+                help = "nothing is decrypted here: a secret comes from the environment, `{env: NAME}`"
             self._tell(self._stop("yaml.tag", message, event, help).problem)
         if event.anchor is not None:
             self._numbers[event.anchor] = len(self._anchored)
@@ -460,11 +486,13 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
     if "end of stream" in said and context is not None:
         mark = context  # where the quote was opened; the end of the file would not help
     line = min(mark.line, len(lines) - 1)
-    for number in (line, line - 1):
-        indent = re.match(r"[ \t]*", lines[number]) if number >= 0 else None
-        if indent and "\t" in indent.group():
-            span = Span(file, number + 1, indent.group().index("\t") + 1)
-            return Problem("yaml.tab", "a tab indents this line", span, "YAML is indented with spaces only")
+    indent = len(lines[line]) - len(lines[line].lstrip(" \t"))
+    tab = lines[line].find("\t", 0, indent)
+    if tab < 0 and lines[line][mark.column : mark.column + 1] == "\t":  # behind a `-`
+        tab = mark.column
+    if tab >= 0:
+        span = Span(file, line + 1, tab + 1)
+        return Problem("yaml.tab", "a tab indents this line", span, "YAML is indented with spaces only")
     help = next((help for needle, help in _SYNTAX_HELP if needle in said), None)
     if "find expected ':'" in said and context is not None:
         line, mark = context.line, context  # where the key began that has no colon, not where the search for it ended

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from runbook.files.address import is_loopback
+from runbook.files.address import is_loopback, one_spelling
 from runbook.files.file_kinds import foreign_kind, is_yaml, refuse_unreadable
 from runbook.files.inventory_draft import Draft, NodeDraft, Setting
 from runbook.files.nodes import NAME
@@ -119,8 +119,8 @@ def _login(node: NodeDraft) -> tuple[object, ...]:
     """What the loader counts as one machine given twice."""
     if node.settings.get(("connection",)) == "local":
         return (node.name,)
-    address = str(node.settings.get(("address",), node.name)).lower()
-    host = str(node.settings.get(("ssh", "host"), address)).lower()
+    address = one_spelling(str(node.settings.get(("address",), node.name)))
+    host = one_spelling(str(node.settings.get(("ssh", "host"), address)))
     return (address, host, node.settings.get(("ssh", "port"), 22), node.settings.get(("ssh", "jump")))
 
 

@@ -97,22 +97,6 @@ def _single_values() -> frozenset[str]:
     return frozenset(found - {"nodes"})
 
 
-# The texts, numbers and keys of a document with their places, for rules that look at how something was typed.
-
-
-def scalars(document: Document) -> Iterator[tuple[Keys, object]]:
-    """Every value that is neither a mapping nor a list, in the order of the file."""
-    todo: list[tuple[Keys, object]] = [((), document.data)]
-    while todo:
-        keys, value = todo.pop()
-        if isinstance(value, dict):
-            todo.extend([((*keys, key), inner) for key, inner in value.items()][::-1])
-        elif isinstance(value, list):
-            todo.extend([((*keys, index), inner) for index, inner in enumerate(value)][::-1])
-        else:
-            yield keys, value
-
-
 # Which values of an inventory its author wrote, and where: for rules that judge by them.
 
 Fault = TypeVar("Fault")

@@ -18,10 +18,9 @@ from typing import Any
 
 from runbook.files.suggestions import did_you_mean
 from runbook.files.toml import tomllib
-from runbook.files.yaml_document import Keys, mapping_problem, read_document
+from runbook.files.yaml_document import Keys, mapping_problem, read_document, scalars
 from runbook.lint.find_files import leads_out, roots_of
 from runbook.lint.findings import rules
-from runbook.lint.rule_inputs import scalars
 from runbook.model.errors import Problem, Span
 
 YAML_FILE = ".runbook-lint.yml"
@@ -108,7 +107,7 @@ def _from_yaml(path: Path, folder: str) -> LintSettings:
         return LintSettings(shown, folder, problems=(not_mapping,) if not_mapping else ())
 
     def place(keys: Keys, word: str) -> Span:
-        for item, value in scalars(document):
+        for item, value in scalars(document.data):
             if word and value == word and item[:-1] == keys:
                 keys = item
         return document.key_span(*keys) or first

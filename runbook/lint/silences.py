@@ -8,9 +8,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from runbook.files.suggestions import did_you_mean
-from runbook.files.yaml_document import Document
+from runbook.files.yaml_document import Document, scalars
 from runbook.lint.findings import LintFinding, rules
-from runbook.lint.rule_inputs import scalars
 from runbook.model.errors import Problem, Span
 
 _GUESSED = 100  # ids that no rule has, for which the nearest is looked up: it takes half a millisecond
@@ -125,7 +124,7 @@ class _Comments:
 
     def __init__(self, document: Document) -> None:
         self._lines = document.lines
-        places = [document.extent(*keys) for keys, _ in scalars(document)]
+        places = [document.extent(*keys) for keys, _ in scalars(document.data)]
         places += [document.key_extent(*keys) for keys in document.key_spans]
         self._places = sorted(place for place in places if place is not None)
 

@@ -26,7 +26,7 @@ FORMATS = (
     _format("an AWS access key", "AKIA ASIA", r"(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
     _format("a GitHub token", "ghp_ gho_ ghu_ ghs_ ghr_", r"gh[pousr]_[A-Za-z0-9]{36,}"),
     _format("a GitHub token", "github_pat_", r"github_pat_[A-Za-z0-9_]{40,}"),
-    _format("a GitLab token", "glpat-", r"glpat-[A-Za-z0-9_-]{20,}"),
+    _format("a GitLab token", "glpat- glrt- gldt- glcbt-", r"gl(?:pat|rt|dt|cbt)-[A-Za-z0-9_-]{20,}"),
     _format("a Hugging Face token", "hf_", r"hf_[A-Za-z0-9]{30,}"),
     _format("an API key of OpenAI's or Anthropic's kind", "sk-", r"sk-(?=[A-Za-z_-]{0,200}[0-9])[A-Za-z0-9_-]{32,}"),
     _format("a Stripe key", "k_live_", r"[sr]k_live_[A-Za-z0-9]{20,}"),
@@ -35,6 +35,7 @@ FORMATS = (
     _format("an NVIDIA API key", "nvapi-", r"nvapi-[A-Za-z0-9_-]{20,}"),
     _format("a Docker token", "dckr_pat_", r"dckr_pat_[A-Za-z0-9_-]{20,}"),
     _format("a PyPI token", "pypi-AgEI", r"pypi-AgEI[A-Za-z0-9_-]{20,}"),
+    _format("a Tailscale key", "tskey-", r"tskey-[a-z]{2,20}-[A-Za-z0-9]{8,}(?:-[A-Za-z0-9]{8,})?"),
     _format("an age key", "AGE-SECRET-KEY-1", r"AGE-SECRET-KEY-1[A-Z0-9]{40,}"),
     _format("a JSON Web Token", "eyJ", r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
 )
@@ -44,12 +45,17 @@ AUTHORIZATION = re.compile(r"\bAuthorization:\s*(?:Bearer|Basic|token)\s+([^\s\"
 LOGIN_OF_CURL = re.compile(
     r"\b(?:curl|wget)\s(?:[^|;&]{0,500}\s)?(?:-u|--user)[\s=]+[\"']?[^\s:\"'=][^\s:\"']*:([^\s\"'$]+)"
 )
+LOGIN_OF_REGISTRY = re.compile(
+    r"\b(?:docker|podman|nerdctl|buildah|skopeo|oras|helm\s+registry)\s+login\s(?:[^|;&\n]{0,500}\s)?"
+    r"-p[\s=]*[\"']?([^\s\"'$-][^\s\"'$]*)"
+)
+LOGIN_OF_WANDB = re.compile(r"\bwandb\s+login\s(?:[^|;&\n]{0,500}\s)?([0-9A-Za-z_]{32,})(?![\w-])")
 TYPED_FOR_A_PROMPT = re.compile(
     r"\bsshpass\s+-p\s*([^\s$]+)|\becho\s{1,20}(?!\s)([^|;&$]{1,200}?)\s{0,20}\|\s{0,20}sudo\s{1,20}-\w{0,20}S"
 )
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_PASSWORDS = {"password", "passwd", "passphrase", "pwd"}
+_PASSWORD = re.compile(r"(?!no)\w*(?:password|passwd|passphrase)|pwd")  # PGPASSWORD is one word; NOPASSWD is sudo's
 _WHOSE = {"ssh", "sudo", "su", "become", "db", "user", "login", "root", "admin", "redis", "mysql", "vault"}  # `…_pass`
 _KEYS = {"api", "access", "secret", "private", "auth", "encryption", "account", "signing"}
 _HINTS = (
@@ -96,7 +102,7 @@ def names_secret(name: str) -> str | None:
     words = [word.lower() for word in _WORDS.findall(name)]
     if not words:
         return None
-    if words[-1] in _PASSWORDS and words != ["pwd"]:
+    if _PASSWORD.fullmatch(words[-1]) and words != ["pwd"]:
         return "password"
     if words[-1] == "pass" and len(words) > 1 and words[-2] in _WHOSE:
         return "password"

@@ -52,7 +52,7 @@ def disks(text: str) -> Reading | None:
             way = "many-files" if inodes else "what-takes-it"
             sure: Confidence = "high" if WORKED_IN.match(mount) else "medium"
             says = f"{mount} has no {what} left {used} used)"
-            found.proves("disk-full", says, (at,), sure, way=way, mount=word(mount.rstrip("/")))
+            found.proves("disk-full", says, (at,), sure, way=way, mount=word(mount.rstrip("/") + "/"))
     if not mounts:
         found.unknown = CUT
     return found
@@ -77,7 +77,7 @@ def memory(text: str) -> Reading | None:
     at, row = next(((at, line) for at, line in numbered(text) if line.startswith("Mem:")), (0, ""))
     values = row.split()[1:]
     told = dict(zip(names, values, strict=False))
-    available = told.get("available", told.get("free", ""))
+    available = told.get("available", "")  # older ones have none: what is free there says little
     total, left = _bytes(told.get("total", "")), _bytes(available)
     found = Reading.of(bool(row) and len(values) == len(names) and total is not None and left is not None)
     if total and left is not None and left < 0.05 * total:

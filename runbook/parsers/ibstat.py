@@ -88,12 +88,13 @@ KERNEL_STATES = {"init": "initializing", "arm": "armed"}
 
 
 def blocks(text: str) -> list[PortBlock]:
-    """The ports in the text of ibstat (its format is that of OFED 1), or of ibstatus."""
+    """The ports in the text of ibstat (its format is that of OFED 1; of one port alone it writes `CA: 'mlx5_0'`), or of
+    ibstatus."""
     hca = ""
     found: list[PortBlock] = []
     open_ = False
     for at, line in enumerate(text.splitlines(), 1):
-        if match := re.match(r"\s*CA '(.+)'", line):
+        if match := re.match(r"\s*CA:? '(.+)'", line):
             hca, open_ = match[1], False
         elif match := re.match(r"\s*Infiniband device '(.+)' port (\d+) status:", line):
             hca, open_ = match[1], True
@@ -153,7 +154,7 @@ def read(text: str) -> Reading | None:
     seen = blocks(text)
     panic = re.search(r"^ibpanic: .*?(?:\[\d+\] )?(?:main: )?(stat of .*|.*)$", text, re.MULTILINE)
     if not seen and not panic:
-        return Reading(f"it shows no port: {CUT}") if re.search(r"^[ \t]*CA '", text, re.MULTILINE) else None
+        return Reading(f"it shows no port: {CUT}") if re.search(r"^[ \t]*CA:? '", text, re.MULTILINE) else None
     known = [block for block in seen if _whole(block) or _plainly_down(block)]
     found = Reading()
     odd = any(line.strip() and not re.match(LINE, line) for line in text.splitlines())
@@ -228,7 +229,7 @@ def _lines(down: Sequence[PortBlock]) -> tuple[int, ...]:
 
 
 LINE = (
-    r"\s*(?:CA '|CA type:|Number of ports:|Firmware version:|Hardware version:|Node GUID:|System image GUID:|Port \d+:"
-    r"|State:|Physical state:|Rate:|Base lid:|LMC:|SM lid:|Capability mask:|Port GUID:|Link layer:|Infiniband device '"
-    r"|default gid:|base lid:|sm lid:|state:|phys state:|rate:|link_layer:|ibpanic:)"
+    r"\s*(?:CA:? '|CA type:|Number of ports:|Firmware version:|Hardware version:|Node GUID:|System image GUID:"
+    r"|Port \d+:|State:|Physical state:|Rate:|Base lid:|LMC:|SM lid:|Capability mask:|Port GUID:|Link layer:"
+    r"|Infiniband device '|default gid:|base lid:|sm lid:|state:|phys state:|rate:|link_layer:|ibpanic:)"
 )

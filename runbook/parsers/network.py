@@ -10,6 +10,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 
+from runbook.files.address import is_ip, is_loopback
 from runbook.model.command_quoting import word
 from runbook.parsers.tool_reading import CUT, Reading, Support, numbered
 
@@ -31,7 +32,7 @@ CONFIG = re.compile(r"\A(?P<name>[^\s:]+(?::\w+)?):? +(?:flags=\d+<(?P<flags>[^>
 
 ADDRESS = re.compile(
     r"\A\s+inet6? (?:addr: ?)?(?P<address>[0-9a-fA-F.:]+(?:/\d+)?)(?:.*?netmask "
-    r"(?P<mask>[0-9.]+))?(?:.*?prefixlen (?P<prefix>\d+))?"
+    r"(?P<mask>[0-9]+\.[0-9.]+))?(?:.*?prefixlen (?P<prefix>\d+))?"
 )
 
 
@@ -128,27 +129,15 @@ def lookup(text: str) -> Reading | None:
         if address in told:
             continue
         told.append(address)
-        ours = name.startswith(("localhost", "ip6-")) or any(map(_is_address, words[:1]))
-        if name and not ours and _loopback(address):
+        ours = name.startswith(("localhost", "ip6-")) or any(map(is_ip, words[:1]))
+        if name and not ours and is_loopback(address):
             says = f"{name} means {address} here, which no other machine can reach"
             reading.proves("name-resolves-to-loopback", says, (at,), "medium", way="hosts", name=name)
             reading.supports.append(Support(ON_NAMES, says, (at,), reading.faults[-1].remedy))
     read = len(answers) == len(lines) and "" not in names
-    if not read or not all(_is_address(answer["address"]) for _, answer in answers):
+    if not read or not all(is_ip(answer["address"]) for _, answer in answers):
         reading.unknown = CUT
     return reading
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return False
-    return True
-
-
-def _loopback(text: str) -> bool:
-    return _is_address(text) and ipaddress.ip_address(text.partition("%")[0]).is_loopback
 
 
 SYSCTL = re.compile(r"\A(?P<key>[a-z][\w.-]*\.[\w-]+) ?= ?(?P<value>.*)\Z")
@@ -170,13 +159,13 @@ def sysctl(text: str) -> Reading | None:
 
 
 SS = re.compile(
-    r"\A(?:(?P<net>tcp|udp|u_str)\s+)?(?P<state>[A-Z-]+)\s+\d+\s+\d+\s+(?P<address>\S+?):(?P<port>\d+"
-    r"|\S+)\s+(?P<peer>\S+?):(?P<peer_port>\*|\w+)(?:\s+(?P<rest>\S.*))?\s*\Z"
+    r"\A(?:(?P<net>tcp|udp|u_str)\s+)?(?P<state>[A-Z-]+)\s+\d+\s+\d+\s+(?P<address>\S+):(?P<port>[^\s:]+)\s+"
+    r"(?P<peer>\S+):(?P<peer_port>\*|\w+)(?:\s+(?P<rest>\S.*))?\s*\Z"
 )
 SS_PROCESS = re.compile(r'\("(?P<program>[^"]*)",pid=(?P<pid>\d+)')
-NETSTAT = re.compile(
-    r"\A(?P<net>tcp6?|udp6?)\s+\d+\s+\d+\s+(?P<address>\S+):(?P<port>\d+|\w+)\s+\S+:\S+\s+(?P<state>LISTEN"
-    r"|[A-Z_0-9]+)(?:\s+(?P<who>-|\d+/.*\S))?\s*\Z"
+NETSTAT = re.compile(  # only UDP has no state; -e adds a user and an inode
+    r"\A(?P<net>udp6?|tcp6?(?=.* [A-Z]{2}))\s+\d+\s+\d+\s+(?P<address>\S+):(?P<port>\d+|\w+)\s+\S+:\S+"
+    r"(?:\s+(?P<state>[A-Z][A-Z_0-9]*))?(?:\s+\S+\s+\d+)?(?:\s+(?P<who>-|\d+/.*\S))?\s*\Z"
 )
 NETSTAT_WINDOWS = re.compile(
     r"\A\s*(?P<net>TCP|UDP)\s+(?P<address>\S+):(?P<port>\d+)\s+\S+:\S+\s+(?P<state>LISTENING"
@@ -206,7 +195,7 @@ def sockets(text: str) -> Reading | None:
         elif (row["state"] or "").startswith("LISTEN"):
             port, (who, pid) = row["port"], _holder(row.groupdict())
             says = f"port {port} on {row['address'].strip('[]')} is held by {who}"
-            way = "held" if pid else "shown-to-root"
+            way = "held-windows" if row.re is NETSTAT_WINDOWS else "held" if pid else "shown-to-root"
             reading.explains(
                 "port-in-use", says, (at,), also=("stale-store",), about=port, way=way, port=word(port), pid=word(pid)
             )

@@ -20,7 +20,7 @@ FIRST = re.compile(
 SECOND = re.compile(
     r"\|\s*(?P<fan>\d+%|N/A|ERR!|\[[^\]]*\])\s+(?P<temp>\d+C|N/A|ERR!)\s+(?P<perf>P\d+|N/A|ERR!"
     r"|Unknown)\s+(?!\s)(?P<power>(?:[^|\s]|\s+(?![\s|]))*)\s*\|\s*"
-    r"(?P<used>\d+)\s*MiB\s*/\s*(?P<total>\d+)\s*MiB\s*\|\s*(?P<load>\d+%|N/A"
+    r"(?:(?P<used>\d+)\s*MiB\s*/\s*(?P<total>\d+)\s*MiB|Not Supported)\s*\|\s*(?P<load>\d+%|N/A"
     r"|ERR!)\s+(?P<compute>[\w.]+(?: Process)?|N/A|ERR!)\s*\|"
 )
 PROCESS = re.compile(
@@ -109,7 +109,8 @@ def _judge(gpus: Sequence[TableRow], processes: Sequence[tuple[int, re.Match[str
         numbers, lines = _numbers(alone)
         says = f"GPU {numbers} is in compute mode Exclusive Process: a second process is turned away"
         found.explains("gpu-busy", says, lines[:4], also=("duplicate-gpu",), way="prohibited", indices=word(numbers))
-    if held := [(at, one) for at, one in processes if "C" in one["kind"]]:
+    # On a desktop of Windows every program computes, and none says how much memory it has.
+    if held := [(at, one) for at, one in processes if "C" in one["kind"] and one["mib"] != "N/A"]:
         says = "; ".join(
             f"GPU {one['gpu']}: {one['program']} (pid {one['pid']}) holds {one['mib']}" for _, one in held[:4]
         )

@@ -32,9 +32,11 @@ REFUSED = re.compile(
     r"^(?:ping6?: )?(?:connect: |sendto: |sendmsg: |local error: )?(?P<why>Network is unreachable|No route to host"
     r"|Operation not permitted|[Mm]essage too long.*|Message too long.*)|^ping6?: (?:cannot resolve )?(?P<name>\S+): "
     r"(?P<no_name>Name or service not known|Temporary failure in name resolution|No address associated with hostname"
-    r"|Unknown host|bad address.*)|^ping6?: bad address '(?P<bad>.*)'",
+    r"|Unknown host|bad address.*)|^ping6?: bad address '(?P<bad>.*)'|^ping6?: unknown host (?P<unknown>\S+)",
     re.MULTILINE,
 )
+STATISTICS = re.compile(r"^--- (\S+) ping statistics ---", re.MULTILINE)
+NAMELESS = "the peer"
 NO_WAY = ("Net Unreachable", "No route", "Network is unreachable", "Address unreachable")
 LARGE = 1000  # bytes of a packet that tests the path's packet size
 LOSS = 1.0  # percent: below it, of a few packets, none is lost
@@ -90,7 +92,8 @@ def _read_one(text: str) -> Reading | None:
     head, summary, refused = HEAD.search(text), SUMMARY.search(text), REFUSED.search(text)
     if not head and not summary and not refused:
         return windows(text)
-    target = (head["target"] or head["ip"]) if head else "the peer"
+    told_last = STATISTICS.search(text)
+    target = (head["target"] or head["ip"]) if head else told_last[1] if told_last else NAMELESS
     found = Reading()
     if refused:
         _refusal(text, refused, target, found)
@@ -108,7 +111,7 @@ def _read_one(text: str) -> Reading | None:
     elif loss >= LOSS and received < sent:
         says = f"{target} answers {received} of {sent} echoes: {loss:g} % are lost"
         sure: Confidence = "high" if sent >= 10 and loss >= 5 else "medium"
-        found.proves("packet-loss", says, lines, sure, way="here", target=word(target))
+        found.proves("packet-loss", says, lines, sure, way="here", target=word(_typed(target)))
     return found
 
 
@@ -123,19 +126,19 @@ def _silent(target: str, sent: int, reason: str, lines: Sequence[int], found: Re
     cause = cause_of_reason(reason)
     if cause == "firewall-reject":
         says = f"{target} refuses ICMP: {reason}"
-        found.proves("firewall-reject", says, lines, "medium", way="which-rule", target=word(target))
+        found.proves("firewall-reject", says, lines, "medium", way="which-rule", target=word(_typed(target)))
         return
     says = f"{target} answered none of {sent} echoes: {reason or 'no echo came back'}"
     sure: Confidence = "high" if reason else "medium"
     if cause == "no-route":
-        found.proves("no-route", says, lines, sure, way="to-target", target=word(target))
+        found.proves("no-route", says, lines, sure, way="to-target", target=word(_typed(target)))
     else:
-        found.proves("host-unreachable", says, lines, sure, way="to-target", target=word(target))
+        found.proves("host-unreachable", says, lines, sure, way="to-target", target=word(_typed(target)))
 
 
 def _refusal(text: str, refused: re.Match[str], target: str, found: Reading) -> None:
     at = (_line(text, refused.start()),)
-    if name := refused["name"] or refused["bad"]:
+    if name := refused["name"] or refused["bad"] or refused["unknown"]:
         found.proves("name-unresolvable", f"{name} does not resolve here", at, way="here", name=word(name))
         return
     why = refused["why"]
@@ -147,7 +150,11 @@ def _refusal(text: str, refused: re.Match[str], target: str, found: Reading) -> 
         found.proves("firewall-drop", says, at, "medium", way="output")
     else:
         says = f"the kernel has no route to {target}: {why}"
-        found.proves("no-route", says, at, way="to-target", target=word(target))
+        found.proves("no-route", says, at, way="to-target", target=word(_typed(target)))
+
+
+def _typed(target: str) -> str:
+    return "PEER" if target == NAMELESS else target
 
 
 def _line(text: str, at: int) -> int:

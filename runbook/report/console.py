@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from typing import Protocol, TextIO
 
 from runbook.model.events import Event, Progress, RunFinished, StageFinished, StageStarted
@@ -25,8 +23,8 @@ class Face(Protocol):
 
 class Console:
     """A reader of events with two forms: a live one for a terminal, whole plain lines for everything else. Options left
-    out come from the stream and the environment (see `wants`). A broken stream does not end the run: `broken` says so,
-    and the console is silent from then on."""
+    out come from the stream and the environment (see `wants`). The stream bears what happens to it: it is the
+    `verbatim` of an `OutputStream`."""
 
     def __init__(
         self,
@@ -43,11 +41,9 @@ class Console:
         live = wanted_live if live is None else live
         colour = wanted_colour if colour is None else colour
         page_width = width
-        if width is None and _is_terminal(stream):
+        if width is None and stream.isatty():
             page_width = shutil.get_terminal_size().columns
         ascii_stream = not _carries_unicode(stream)
-        self.broken = False
-        self._stream = stream
         self._lock = threading.RLock()  # events may come from the threads of several nodes
         self._page = RunPage(verbose=verbose, width=page_width, only_ranks=only_ranks)
         self._face: Face
@@ -60,18 +56,12 @@ class Console:
 
     def __call__(self, event: Event) -> None:
         with self._lock:
-            settled = self._page(event)
-            if not self.broken:
-                with self._bearing_a_broken_stream():
-                    self._face.show(event, settled)
+            self._face.show(event, self._page(event))
 
     def close(self) -> None:
         """Leave the terminal as it was; when no RunFinished came, say what is known. May be called twice."""
         with self._lock:
-            settled = self._page.close()
-            if not self.broken:
-                with self._bearing_a_broken_stream():
-                    self._face.close(settled)
+            self._face.close(self._page.close())
 
     def __enter__(self) -> Console:
         return self
@@ -79,34 +69,16 @@ class Console:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @contextmanager
-    def _bearing_a_broken_stream(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError:  # the reader of the pipe has gone
-            self.broken = True
-        except ValueError:  # raised by a closed file
-            if not self._stream.closed:
-                raise
-            self.broken = True
-
 
 def wants(stream: TextIO, environ: Mapping[str, str] = os.environ) -> tuple[bool, bool]:
     """Whether the stream gets the live form, and colours.
 
     NO_COLOR (any text) beats FORCE_COLOR (any text but `0`) beats being a terminal. `TERM=dumb` and CI get plain lines.
     """
-    terminal = _is_terminal(stream) and environ.get("TERM") != "dumb"
+    terminal = stream.isatty() and environ.get("TERM") != "dumb"
     forced = environ.get("FORCE_COLOR", "") not in ("", "0")
     colour = not environ.get("NO_COLOR") and (forced or terminal)
     return terminal and not environ.get("CI"), colour
-
-
-def _is_terminal(stream: TextIO) -> bool:
-    try:
-        return stream.isatty()
-    except ValueError:  # closed
-        return False
 
 
 def _carries_unicode(stream: TextIO) -> bool:
@@ -165,7 +137,7 @@ class LogFace:
         timer.daemon = True
 
         def still() -> None:
-            with self._lock, contextlib.suppress(OSError, ValueError):
+            with self._lock:
                 stage = self._page.record.open_stage
                 if self._timer is not timer or stage is None:
                     return

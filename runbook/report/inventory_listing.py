@@ -21,23 +21,31 @@ WIDEST = 40  # columns of folded addresses
 HEADINGS = ("ranks", "node", "address", "gpus", "shell", "login", "groups")
 
 
-def list_text(inventory: Inventory, nodes: Sequence[Node]) -> str:
-    by_node = layout(inventory).by_node
-    chosen = [by_node[node.name] for node in nodes]
+def list_text(inventory: Inventory, ranked: Inventory, nodes: Sequence[Node]) -> str:
+    """`ranked`: the same without the spares of its launch."""
+    chosen = _places(ranked, nodes)
     groups = [[node_ranks] for node_ranks in chosen] if len(chosen) < FOLDED_FROM else list(_alike(chosen))
     rows = [_row(same) for same in groups]
     used = [column for column in range(len(HEADINGS)) if column < 4 or any(row[column] for row in rows)]
     lines = table([row[column] for column in used] for row in (HEADINGS, *rows))
-    return f"{headline(inventory)}\n\n" + "\n".join(lines) + "\n" + _about(inventory, nodes, rows)
+    return f"{headline(inventory, ranked)}\n\n" + "\n".join(lines) + "\n" + _about(inventory, nodes, rows)
 
 
-def headline(inventory: Inventory) -> str:
-    gpus = sum(len(node.gpus) for node in inventory.nodes)
-    where = f"{dialled_address(inventory.rendezvous, len(inventory.nodes))}:{inventory.rendezvous.port}"
-    on = f" on {counted(gpus, 'GPU')}" if gpus == inventory.world_size else f", {counted(gpus, 'GPU')}" if gpus else ""
+def _places(ranked: Inventory, nodes: Sequence[Node]) -> list[NodeRanks]:
+    """A spare has no ranks."""
+    by_node = layout(ranked).by_node
+    return [by_node.get(node.name, NodeRanks(node, 0, ())) for node in nodes]
+
+
+def headline(inventory: Inventory, ranked: Inventory) -> str:
+    gpus = sum(len(node.gpus) for node in ranked.nodes)
+    where = f"{dialled_address(ranked.rendezvous, len(ranked.nodes))}:{ranked.rendezvous.port}"
+    on = f" on {counted(gpus, 'GPU')}" if gpus == ranked.world_size else f", {counted(gpus, 'GPU')}" if gpus else ""
+    spares = len(inventory.nodes) - len(ranked.nodes)
+    of_them = f" ({counted(spares, 'spare')})" if spares else ""
     return visible(
-        f"{inventory.name} ({inventory.source}): {counted(len(inventory.nodes), 'node')}, "
-        f"{counted(inventory.world_size, 'rank')}{on}; {inventory.rendezvous.backend}, ranks dial {where}"
+        f"{inventory.name} ({inventory.source}): {counted(len(inventory.nodes), 'node')}{of_them}, "
+        f"{counted(ranked.world_size, 'rank')}{on}; {ranked.rendezvous.backend}, ranks dial {where}"
     )
 
 
@@ -83,22 +91,21 @@ def _container(node: Node) -> str:
     return node.inside[0] if node.inside else ""
 
 
-def list_json(inventory: Inventory, nodes: Sequence[Node]) -> str:
-    """One document with everything resolved; secrets are `***`."""
-    by_node = layout(inventory).by_node
+def list_json(inventory: Inventory, ranked: Inventory, nodes: Sequence[Node]) -> str:
+    """One document with everything resolved; secrets are `***`. A spare has null for ranks."""
     document = {
         "version": 1,
         "name": inventory.name,
         "source": inventory.source,
-        "world_size": inventory.world_size,
+        "world_size": ranked.world_size,
         "rendezvous": {
-            **asdict(inventory.rendezvous),
-            "dialled": dialled_address(inventory.rendezvous, len(inventory.nodes)),
+            **asdict(ranked.rendezvous),
+            "dialled": dialled_address(ranked.rendezvous, len(ranked.nodes)),
         },
         "network": asdict(inventory.network),
         "infiniband": inventory.infiniband and asdict(inventory.infiniband),
         "env": inventory.env,
-        "nodes": [_as_json(by_node[node.name]) for node in nodes],
+        "nodes": list(map(_as_json, _places(ranked, nodes))),
         "groups": inventory.groups,
     }
     return json.dumps(plain(document), indent=2, ensure_ascii=False) + "\n"
@@ -108,8 +115,8 @@ def _as_json(node_ranks: NodeRanks) -> dict[str, object]:
     node = node_ranks.node
     return {
         **{field.name: getattr(node, field.name) for field in fields(node) if field.name != "slurm"},
-        "node_rank": node_ranks.node_rank,
-        "ranks": [node_ranks.ranks[0].rank, node_ranks.ranks[-1].rank],
+        "node_rank": node_ranks.node_rank if node_ranks.ranks else None,
+        "ranks": [node_ranks.ranks[0].rank, node_ranks.ranks[-1].rank] if node_ranks.ranks else None,
         "ssh": {**asdict(node.ssh), "host": node.ssh.host or node.address},
         "kubernetes": asdict(node.kubernetes) if node.connection == "kubernetes" else None,
         "container": node.container and asdict(node.container),
@@ -126,7 +133,8 @@ def _alike(by_node: Sequence[NodeRanks]) -> Iterator[list[NodeRanks]]:
         ssh = (node.ssh.user, node.ssh.port, node.ssh.jump, node.ssh.host is None)
         # Where a pattern left nodes out, ranks do not go on from one to the next.
         entry = (node.container, node.inside, replace(node.kubernetes, pod=None))
-        return gpus(node), node.shell, node.connection, entry, node.groups, ssh, node_ranks.node_rank - place
+        in_order = node_ranks.node_rank - place if node_ranks.ranks else "spare"
+        return gpus(node), node.shell, node.connection, entry, node.groups, ssh, in_order
 
     for _, group in groupby(enumerate(by_node), key=kind):
         yield [node_ranks for _, node_ranks in group]
@@ -137,7 +145,7 @@ def _row(same: Sequence[NodeRanks]) -> tuple[str, ...]:
     first = nodes[0]
     hosts = [node.ssh.host for node in nodes if node.ssh.host]
     return (
-        span_of(same[0].ranks[0].rank, same[-1].ranks[-1].rank),
+        span_of(same[0].ranks[0].rank, same[-1].ranks[-1].rank) if same[0].ranks else "spare",
         fold(node.name for node in nodes),
         _short([node.address for node in nodes]),
         gpus(first),
@@ -163,9 +171,9 @@ def _about(inventory: Inventory, nodes: Sequence[Node], rows: Sequence[object]) 
     return "".join(f"\n{note}\n" for note in notes)
 
 
-def graph_text(inventory: Inventory) -> str:
+def graph_text(inventory: Inventory, ranked: Inventory) -> str:
     by_name = {node.name: node for node in inventory.nodes}
-    lines = [headline(inventory), "", "@all:"]
+    lines = [headline(inventory, ranked), "", "@all:"]
     for group, members in inventory.groups.items():
         lines.append(f"  |--@{group}:  {counted(len(members), 'node')}")
         lines += [f"  |  |--{line}" for line in _leaves(by_name[name] for name in members)]

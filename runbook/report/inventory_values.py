@@ -12,7 +12,7 @@ from runbook.files.node_sets import select
 from runbook.files.suggestions import nearest
 from runbook.files.value_origins import Candidate, Origins
 from runbook.files.yaml_document import Keys
-from runbook.launch.ranks import NodeRanks, layout, node_environment
+from runbook.launch.ranks import NodeRanks, layout, network_environment, node_environment
 from runbook.model.errors import FilesWrong, Span
 from runbook.model.escaped_text import visible
 from runbook.model.grouping import grouped
@@ -49,15 +49,16 @@ Ask = Callable[[], ExplainedKey]
 
 
 class Answers:
-    def __init__(self, inventory: Inventory, origins: Origins) -> None:
+    def __init__(self, inventory: Inventory, ranked: Inventory, origins: Origins) -> None:
+        """`ranked`: the same without the spares of its launch."""
         self._inventory = inventory
         self._origins = origins
         self._lines = origins.document.lines
-        self._layout = layout(inventory)
+        self._layout = layout(ranked)
 
     def about(self, node: Node) -> dict[str, Ask]:
         """Every key of the node, in the order in which people read them."""
-        node_ranks = self._layout.by_node[node.name]
+        node_ranks = self._layout.by_node.get(node.name)
         asks: dict[str, Ask] = {"ranks": partial(self._ranks, node_ranks), "groups": partial(self._groups, node)}
         for name, value, otherwise in _node_values(node):
             key = tuple(name.split("."))
@@ -65,13 +66,16 @@ class Answers:
                 asks[name] = partial(self._key, node, key, value, otherwise or DEFAULT)
         for name, value, otherwise in self._job_values():
             asks[name] = partial(self._top, tuple(name.split(".")), value, otherwise)
-        for name, env in node_environment(self._layout, node_ranks).items():
+        of_spare = network_environment(self._inventory, node)
+        for name, env in (node_environment(self._layout, node_ranks) if node_ranks else of_spare).items():
             asks[f"env.{name}"] = partial(self._env, node, name, env)
         for name, var in node.vars.items():
             asks[f"vars.{name}"] = partial(self._key, node, ("vars", name), var, DEFAULT)
         return asks
 
-    def _ranks(self, node_ranks: NodeRanks) -> ExplainedKey:
+    def _ranks(self, node_ranks: NodeRanks | None) -> ExplainedKey:
+        if node_ranks is None:
+            return ExplainedKey("ranks", "-", why="a spare of the launch: none before it takes another node's place")
         place = f"node {node_ranks.node_rank} of {len(self._layout.by_node)}"
         where = f"{place}, {len(node_ranks.ranks)} of {self._layout.world_size} ranks"
         return ExplainedKey("ranks", span_of(node_ranks.ranks[0].rank, node_ranks.ranks[-1].rank), why=where)
@@ -157,7 +161,7 @@ class Answers:
 
     def _master_address(self) -> tuple[GivenValue | None, str]:
         inventory = self._inventory
-        if len(inventory.nodes) == 1:
+        if len(self._layout.by_node) == 1:
             return None, "a job of one node dials itself over loopback"
         found = self._at_top(("rendezvous", "address"), "rendezvous.address")
         if found:
@@ -237,16 +241,16 @@ MOST_NODES = 8
 """The most nodes for which every key is listed; one key can be asked for any number."""
 
 
-def explain_text(inventory: Inventory, origins: Origins, pattern: str, key: str | None) -> str:
-    """Raises FilesWrong for a node, or a key, that does not exist."""
+def explain_text(inventory: Inventory, ranked: Inventory, origins: Origins, pattern: str, key: str | None) -> str:
+    """`ranked`: as `Answers` takes it. Raises FilesWrong for a node, or a key, that does not exist."""
     nodes = select(pattern, inventory)
-    answers = Answers(inventory, origins)
+    answers = Answers(inventory, ranked, origins)
     if key is not None:
         return _one_key(answers, nodes, key)
     if len(nodes) > MOST_NODES:
         message = f"`{pattern}` means {len(nodes):,} nodes; every key of so many is too much to read"
         raise FilesWrong.of("arguments.too-many-nodes", message, help="name one node, or a KEY as well")
-    return f"{headline(inventory)}\n" + "".join(_every_key(answers, node) for node in nodes)
+    return f"{headline(inventory, ranked)}\n" + "".join(_every_key(answers, node) for node in nodes)
 
 
 def _every_key(answers: Answers, node: Node) -> str:

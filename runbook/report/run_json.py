@@ -16,7 +16,6 @@ import msgspec
 
 from runbook.model.errors import FilesWrong, Span
 from runbook.model.events import (
-    Emit,
     Event,
     NodesDropped,
     OutcomeReached,
@@ -136,12 +135,6 @@ def read(path: Path) -> Iterator[Event]:
                 where = Span(str(path), number, 1)
                 raise FilesWrong.of("events.malformed", f"this line is not an event: {error}", span=where) from error
             yield event
-
-
-def replay(events_path: Path | str, reader: Emit) -> None:
-    """Replay a finished run to a reader: a report without the cluster."""
-    for event in read(Path(events_path)):
-        reader(event)
 
 
 def _fields(value: Event | Outcome | Finding | RemedyStep) -> dict[str, object]:

@@ -59,6 +59,7 @@ TIME_WIDTH = 8  # as wide as most stages take; a longer time pushes its line
 STAGE_WIDTH = (12, 28)  # at least, at most
 NODE_WIDTH = 24
 LONG = 40  # most cells of node names in a line
+LONGEST_HEAD = 160  # in the first line, which names all where names can be folded
 NARROWEST = 24  # a sentence with less room than this is not broken
 LABEL = "   {:<10}"
 FEW = 4  # groups, entries, warnings shown without -v
@@ -117,7 +118,9 @@ class RunPage:
         least, most = STAGE_WIDTH
         self.stage_width = min(most, max((least, *(cells(one_line(name)) for name in run.stages))))
         self._node_width = min(NODE_WIDTH, cells(folded))
-        nodes = f"{counted(len(run.nodes), 'node')} ({folded})"
+        short = self._verbose or cells(folded) <= LONGEST_HEAD
+        named = folded if short else one_line(f"{run.nodes[0]} … {run.nodes[-1]}")
+        nodes = f"{counted(len(run.nodes), 'node')} ({named})"
         rest = " · ".join(["", one_line(run.playbook), nodes, one_line(run.inventory)])
         yield (f"runbook {one_line(run.version)}", "strong"), (rest, "")
 

@@ -144,7 +144,7 @@ class Fleet:
         for row in store.read("SELECT * FROM agents"):
             member = EnrolledNode(row["name"], row["token"], row["revoked_at"] is not None, bool(row["draining"]))
             member.version, member.hostname, member.address = row["version"], row["hostname"], row["address"]
-            known = store.read("SELECT incarnation FROM agent_incarnations WHERE name = ? ORDER BY at", member.name)
+            known = store.read("SELECT incarnation FROM agent_incarnations WHERE name = ? ORDER BY rowid", member.name)
             member.replaced = {one["incarnation"] for one in known[:-1]}
             member.incarnation = known[-1]["incarnation"] if known else ""
             member.state = state_of(0.0, revoked=member.revoked) if member.revoked else "SUSPECT"
@@ -453,7 +453,7 @@ class Fleet:
             )
             db.execute(
                 "DELETE FROM agent_incarnations WHERE name = ? AND incarnation NOT IN (SELECT incarnation "
-                "FROM agent_incarnations WHERE name = ? ORDER BY at DESC LIMIT ?)",
+                "FROM agent_incarnations WHERE name = ? ORDER BY rowid DESC LIMIT ?)",
                 (member.name, member.name, KEPT_INCARNATIONS),
             )
 
@@ -472,6 +472,7 @@ class Fleet:
             jobs=member.ranks,
             incarnation=member.incarnation,
             connected=member.link is not None,
+            drained_here=member.draining,
         )
 
     def _end(self, link: ControlSocket | None, denied: Denied | None) -> None:

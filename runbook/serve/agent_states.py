@@ -34,7 +34,8 @@ class RankState:
 @dataclass(frozen=True, slots=True)
 class AgentState:
     """One node as its agent last reported it. `since`: of this state, in seconds since 1970. `beat_age_s` is None if
-    nothing has come since the server began. `load`: of the last minute. `address`: where its agent dialled from."""
+    nothing has come since the server began. `load`: of the last minute. `address`: where its agent dialled from.
+    `drained_here`: on this server, whatever its state is, and not on the node itself."""
 
     name: str
     state: State
@@ -48,6 +49,7 @@ class AgentState:
     jobs: tuple[RankState, ...]
     incarnation: str
     connected: bool
+    drained_here: bool
 
 
 def ranks_of(jobs: Iterable[JobProcess]) -> tuple[RankState, ...]:

@@ -71,6 +71,11 @@ class Changed:
             with contextlib.suppress(RuntimeError):  # the server has stopped meanwhile
                 self._loop.call_soon_threadsafe(self._tell, topic)
 
+    @property
+    def now(self) -> str:
+        """The id of the last change, from which a stream may go on."""
+        return f"{self.boot}-{self._number}"
+
     def latest(self, *topics: str) -> int:
         """The number of the last change of any of these topics, which are among those without a name in them."""
         return max(self._latest.get(topic, 0) for topic in topics)

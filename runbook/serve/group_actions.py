@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runbook.files.scalars import scalar
 from runbook.files.yaml_edit import Text, Uneditable
 from runbook.model.grouping import grouped
 from runbook.serve.agent_states import AgentState
-from runbook.serve.group_files import NAME, GroupFile, NameTaken
+from runbook.serve.group_files import GroupFile
 from runbook.serve.group_form import (
     NEW,
     WrongField,
@@ -50,9 +51,7 @@ class Proposed:
 
 def create(workspace: Workspace, name: str, person: str) -> GroupFile:
     """A group without nodes. Raises NameTaken."""
-    if not NAME.fullmatch(name):
-        raise NameTaken(f"`{name[:80]}` cannot be the name of a group")
-    file = workspace.groups.create(name, NEW.format(name=name), person)
+    file = workspace.groups.create(name, NEW.format(name=scalar(name)), person)
     _tell(workspace, name)
     return file
 
@@ -68,8 +67,9 @@ def propose(workspace: Workspace, file: GroupFile, fields: Mapping[str, str]) ->
     else:
         try:
             editing = opened(file.name, file.text)
-            shown = {name: revealed(value, look.linted.hidden) for name, value in fields.items()}
-            changed = set_fields(editing, shown)
+            given = {name: revealed(value, look.linted.hidden) for name, value in fields.items()}
+            given.pop("world_size", None)  # which the file does not say: it is compared below
+            changed = set_fields(editing, given)
         except WrongField as wrong:
             raise Refused(f"{wrong.field}: {wrong}") from None
         except (Uneditable, ValueError) as error:
@@ -239,12 +239,11 @@ def restart(workspace: Workspace, name: str, person: str) -> None:
 
 def restore(workspace: Workspace, name: str, version: int, seen: str, person: str) -> None:
     """Restore an earlier state of the file. Raises Refused, ChangedMeanwhile, NoGroup."""
-    for one in workspace.groups.history(name):
-        if one.id == version:
-            workspace.groups.save(name, one.text, seen, person, f"restored version {version}")
-            _tell(workspace, name)
-            return
-    raise Refused("there is no such version of it")
+    text = workspace.groups.text_of(name, version)
+    if text is None:
+        raise Refused("there is no such version of it")
+    workspace.groups.save(name, text, seen, person, f"restored version {version}")
+    _tell(workspace, name)
 
 
 def editing(file: GroupFile, seen: Linted) -> Text | None:

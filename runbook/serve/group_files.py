@@ -58,7 +58,6 @@ class Version:
     person: str
     what: str
     hash: str
-    text: str
 
 
 class Groups:
@@ -91,8 +90,7 @@ class Groups:
 
     def create(self, name: str, text: str, person: str) -> GroupFile:
         """Raises NameTaken."""
-        if not NAME.fullmatch(name):
-            raise NameTaken(f"`{name}` cannot be the name of a group: {NAME_HELP}")
+        _refuse_odd(name)
         with self._lock:
             path = self.path(name)
             if os.path.lexists(path):
@@ -129,8 +127,7 @@ class Groups:
 
     def rename(self, name: str, new: str, seen: str, person: str) -> None:
         """Raises ChangedMeanwhile, NoGroup, NameTaken. The history goes with it."""
-        if not NAME.fullmatch(new):
-            raise NameTaken(f"`{new}` cannot be the name of a group: {NAME_HELP}")
+        _refuse_odd(new)
         with self._lock:
             before = self._expected(name, seen)
             try:
@@ -154,9 +151,14 @@ class Groups:
     def history(self, name: str) -> list[Version]:
         """The latest first."""
         rows = self._store.read(
-            "SELECT id, at, person, what, hash, text FROM group_versions WHERE name = ? ORDER BY id DESC", name
+            "SELECT id, at, person, what, hash FROM group_versions WHERE name = ? ORDER BY id DESC", name
         )
         return [Version(*row) for row in rows]
+
+    def text_of(self, name: str, version: int) -> str | None:
+        """The file as it was then; None where there is no such version of this group, or no longer."""
+        rows = self._store.read("SELECT text FROM group_versions WHERE name = ? AND id = ?", name, version)
+        return rows[0]["text"] if rows else None
 
     def _expected(self, name: str, seen: str) -> GroupFile:
         now = self._read(name)
@@ -210,6 +212,11 @@ class Groups:
         except OSError:
             draft.unlink(missing_ok=True)
             raise
+
+
+def _refuse_odd(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise NameTaken(f"`{name[:80]}` cannot be the name of a group: {NAME_HELP}")
 
 
 def _is_group(entry: os.DirEntry[str]) -> bool:

@@ -76,6 +76,8 @@ def fields_of(text: Text) -> dict[str, str]:
 def set_fields(text: Text, fields: Mapping[str, str]) -> list[str]:
     """Change what differs from what the file says, and name it: `port`, `env`. Raises WrongField, Uneditable."""
     before = fields_of(text)
+    if unknown := next((field for field in fields if field not in before), None):
+        raise WrongField(unknown[:80], "there is no such field")
     changed = [field for field, value in before.items() if field in fields and _clean(fields[field]) != _clean(value)]
     for field in changed:
         value = _clean(fields[field])

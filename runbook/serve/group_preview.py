@@ -7,27 +7,29 @@ import io
 import secrets
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from runbook.checks import CHECKS
+from runbook.collect.scrub import secret_places
 from runbook.engine.plan import Choice, Plan, make_plan
 from runbook.engine.scripts import node_files
 from runbook.files.environment_values import AnyVariable
 from runbook.files.inventory import examine_inventory, with_shell
 from runbook.files.playbook import examine_launch, has_launch
 from runbook.files.value_origins import Origins
-from runbook.files.yaml_document import parse_document
+from runbook.files.yaml_document import line_starts, parse_document
 from runbook.launch.launchers import launch_spec
 from runbook.launch.ranks import layout
 from runbook.launch.script import LAUNCH
+from runbook.lint.redaction import RedactedProblems, secret_spans, secrets_in
 from runbook.lint.run import lint
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import Playbook
-from runbook.model.redact import GONE, Redactor
-from runbook.model.secrets import Secret, holds_secret, names_secret
+from runbook.model.redact import GONE, Redactor, joined
+from runbook.model.secrets import PRIVATE_KEY, Secret, holds_secret, names_secret
 
 SHELLS = ("sh", "bat", "ps1")
 DRAFT = ".lint-"
@@ -103,31 +105,46 @@ class Linted:
 
 
 def linted(file: Path, text: str) -> Linted:
-    """As `runbook lint` sees a group's file, DATA/groups/NAME.yml, with this text."""
+    """As `runbook lint` sees a group's file, DATA/groups/NAME.yml, with this text. Its secrets are hidden whether lint
+    tells of them or was silenced."""
     with tempfile.TemporaryDirectory(prefix=DRAFT, dir=file.parent.parent) as folder:  # it may hold secrets
         path = Path(folder, file.name)
         path.write_text(text, encoding="utf-8", newline="")
         try:
-            found = lint([str(path)]).findings
+            told = [_shown(one.rule.severity, one.problem) for one in lint([str(path)]).findings]
         except FilesWrong as wrong:
-            return Linted([_shown("error", problem) for problem in wrong.problems], text, {})
-    told = [_shown(one.rule.severity, one.problem) for one in found]
-    if any(one.rule == "secret.private-key" for one in told):
+            told = [_shown("error", problem) for problem in wrong.problems]
+    if PRIVATE_KEY.search(text):
         return Linted(told, "", {}, "the file holds a private key, so nothing of it is shown here: take it out by hand")
-    lines = text.split("\n")  # what lint counts as lines is the same where YAML can be read
-    hidden: dict[str, str] = {}
-    spans = {one.span.line: one.span for one in found if one.rule.id.startswith("secret.")}
-    for number, span in spans.items():
-        line = lines[number - 1]
-        start, end = span.column - 1, span.column - 1 + span.length
-        stand_in = f"hidden-secret-{len(hidden) + 1}"
-        hidden[stand_in] = line[start:end]
-        lines[number - 1] = line[:start] + stand_in + line[end:]
-    shown = "\n".join(lines)
-    if any(secret in shown for secret in hidden.values()):
-        why = "the file holds secrets in plain text in several places: put `{env: NAME}` there by hand"
+    hidden = _hidden(text)
+    if hidden is None:
+        why = "the file holds secrets in plain text that cannot all be hidden: put `{env: NAME}` there by hand"
         return Linted(told, "", {}, why)
-    return Linted(told, shown, hidden)
+    return Linted(told, *hidden)
+
+
+def _hidden(text: str) -> tuple[str, dict[str, str]] | None:
+    """The text with a placeholder for each secret, and what they stand for; None where not all can be hidden: one is
+    written over several lines, or stands in a second place."""
+    document = parse_document(text, "")
+    starts = line_starts(text)
+    found = [(starts[span.line - 1] + span.column - 1, span.length) for span in secret_spans(document)]
+    places = joined((start, start + length) for start, length in found)
+    if document.data is None:  # no keys that say what is secret: all that looks like one
+        places = joined([*places, *secret_places(text)])
+    hidden = {f"hidden-secret-{number}": text[start:end] for number, (start, end) in enumerate(places, 1)}
+    shown = _replaced(text, places, [*hidden])
+    rest = parse_document(_replaced(text, places, ["redacted"] * len(places)), "")
+    of_lines = document.data is not None and (rest.data is None or secret_spans(rest))
+    return None if of_lines or any(secret in shown for secret in hidden.values()) else (shown, hidden)
+
+
+def _replaced(text: str, places: Sequence[tuple[int, int]], words: Sequence[str]) -> str:
+    pieces, at = list[str](), 0
+    for (start, end), word in zip(places, words, strict=True):
+        pieces += [text[at:start], word]
+        at = end
+    return "".join([*pieces, text[at:]])
 
 
 def revealed(text: str, hidden: Mapping[str, str]) -> str:
@@ -145,9 +162,10 @@ def _shown(severity: str, problem: Problem) -> ShownFinding:
 def meaning(path: Path, text: str) -> Meaning:
     """Never raises, whatever is in the text."""
     try:
-        return _meaning(_plan(path, text)[0])
+        plan, origins = _plan(path, text)
+        return _meaning(plan, secrets_in(origins.document))
     except FilesWrong as wrong:
-        problem = wrong.problems[0]
+        problem = RedactedProblems(wrong.problems[:1], lambda _file: text.split("\n")).problems[0]
         place = f" (line {problem.span.line})" if problem.span else ""
         return Meaning(why=f"{problem.message}{place}")
 
@@ -170,11 +188,11 @@ def _plan_for(inventory: Inventory, origins: Origins) -> Plan:
     return make_plan(launch.playbook, inventory, Choice())
 
 
-def _meaning(plan: Plan) -> Meaning:
+def _meaning(plan: Plan, in_plain_text: Sequence[Secret]) -> Meaning:
     launch = next((stage for stage in plan.stages if stage.check.user_job), None)
     job, inventory = (launch.check.user_job, launch.inventory) if launch else (None, plan.inventory)
     by_node = layout(inventory)
-    redactor = Redactor(plan.secrets)
+    redactor = Redactor([*plan.secrets, *in_plain_text])
     environments: dict[int, dict[str, str]] = {}
     command: tuple[str, ...] = ()
     for name, node_ranks in by_node.by_node.items():
@@ -218,11 +236,10 @@ def scripts(path: Path, text: str, shell: str) -> dict[str, bytes]:
     Where an environment has secrets, a script reads them from a file beside it, which only `runbook render` on the
     command line writes.
     """
-    plain = [one for one in linted(path, text).told if one.rule.startswith("secret.")]
-    if plain:
-        message = f"the file holds a secret in plain text on line {plain[0].line}, which a script would carry"
-        raise FilesWrong.of(plain[0].rule, message, help=plain[0].help)
     plan, origins = _plan(path, text)
+    if plain := secret_spans(origins.document):
+        message = f"the file holds a secret in plain text on line {plain[0].line}, which a script would carry"
+        raise FilesWrong.of("secret.value", message, help="write `{env: NAME}` there")
     inventory = with_shell(plan.inventory, origins, shell)
     found: dict[str, bytes] = {}
     for one in node_files(_plan_for(inventory, origins), origins):

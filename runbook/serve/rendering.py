@@ -14,6 +14,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from runbook.model.units import bytes_text
+
 STATIC = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
@@ -35,7 +37,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     loaded.globals["static"] = lambda name: f"/static/{name}?v={static_files()[name][1]}"
-    loaded.globals |= {"moment": moment, "ago": ago, "size": size}
+    loaded.globals |= {"moment": moment, "ago": ago, "size": bytes_text}
     return loaded
 
 
@@ -48,14 +50,6 @@ def ago(seconds: float | None) -> str:
         if seconds < limit:
             return f"{seconds / divisor:.0f} {unit}"
     return f"{seconds / 86400:.0f} d"
-
-
-def size(count: int) -> str:
-    """Bytes for people: 1.2 MB."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count} B"
 
 
 def moment(at: float | None) -> str:
@@ -78,7 +72,8 @@ def static_files() -> dict[str, tuple[bytes, str, str]]:
 
 async def html(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """A page, made in a thread: one of a thousand nodes takes a while. Templates are given `person`, `csrf` (for
-    `<input name="csrf">` of every form) and `nav` beside `values`. `address` is where a page that answers a form is
+    `<input name="csrf">` of every form) and `nav` beside `values`. `seen` is the last change
+    before anything of the page was read. `address` is where a page that answers a form is
     found afterwards."""
     return await run_in_threadpool(_html, request, template, status, values)
 
@@ -89,6 +84,7 @@ def _html(request: Request, template: str, status: int, values: Mapping[str, Any
         "csrf": request.state.csrf,
         "nav": request.app.state.nav(request.state.person),
         "here": request.url.path,
+        "seen": request.state.seen,
         "address": "",
         **values,
     }

@@ -9,10 +9,10 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from runbook.model.errors import FilesWrong
 from runbook.model.events import RunStarted
@@ -21,12 +21,14 @@ from runbook.report.run_json import Result, from_json, read
 from runbook.report.run_record import number
 from runbook.serve.store import Store
 
+T = TypeVar("T")
 ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 MOST_BYTES = 64 << 20
 """The most of a result or of events that is read for a page."""
 STARTED = "started.json"
 """A run that was started from a page: by whom, of which group, and as which process."""
 LOOK_AGAIN_S = 1.0
+MOST_FOUND = 5000
 
 
 class NoRun(LookupError):
@@ -75,6 +77,7 @@ class Runs:
         self._store = store
         self._lock = threading.Lock()
         self._looked = float("-inf")
+        self._found: dict[tuple[str, str], tuple[object, Any]] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def path(self, id: str) -> Path:
@@ -128,6 +131,28 @@ class Runs:
         document["exit_code"] = None
         return document
 
+    def found(self, id: str, what: str, find: Callable[[Mapping[str, Any]], T]) -> T:
+        """What `find` makes of a run's document, kept under this name until the run writes something: a document of a
+        thousand nodes takes long to read, and open pages ask every few seconds. Raises NoRun."""
+        path = self.path(id)
+        written = result_mark(path), _length(path / "events.jsonl")
+        known = self._found.get((id, what))
+        if known is None or known[0] != written:
+            known = written, find(self.document(id))
+            if len(self._found) >= MOST_FOUND:
+                self._found.clear()
+            self._found[id, what] = known
+        value: T = known[1]
+        return value
+
+    def mentions(self, id: str, words: bytes) -> bool:
+        """Whether the result of a run holds these bytes. Raises NoRun."""
+        try:
+            with open_below(self.path(id), "result.json") as file:
+                return words in file.read(MOST_BYTES)
+        except OSError:
+            return False
+
     def forget(self) -> None:
         """Look again at the next question, however soon it comes."""
         self._looked = float("-inf")
@@ -137,13 +162,16 @@ class Runs:
         with self._lock:
             if not only and time.monotonic() - self._looked < LOOK_AGAIN_S:
                 return
-            known = {row["id"]: row["seen"] for row in self._store.read("SELECT id, seen FROM runs")}
+            rows = self._store.read("SELECT id, seen FROM runs WHERE ? IN ('', id)", only)
+            known = {row["id"]: row["seen"] for row in rows}
             ids = [only] if only else self._ids()
             changed = []
             for id in ids:
                 seen = _seen(self.folder / id)
                 if seen and known.get(id) != seen:
-                    changed.append((seen, self._made(id)))
+                    first = first_event(self.folder / id)
+                    half_written = first is None and "events.jsonl" in seen  # it is looked at again
+                    changed.append(("" if half_written else seen, self._made(id, first)))
             gone = [] if only else [id for id in known if id not in set(ids)]
             if changed or gone:
                 entry = f"INSERT OR REPLACE INTO runs (seen, {_COLUMNS}) VALUES ({', '.join('?' * 13)})"
@@ -157,9 +185,8 @@ class Runs:
         with os.scandir(self.folder) as entries:
             return [e.name for e in entries if ID.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
 
-    def _made(self, id: str) -> tuple[str | float | None, ...]:
+    def _made(self, id: str, first: RunStarted | None) -> tuple[str | float | None, ...]:
         path = self.folder / id
-        first = first_event(path)
         told = read_json(path / "result.json")
         by = started(path)
         began = first.time if first else number(by.get("at")) or path.lstat().st_mtime
@@ -198,6 +225,13 @@ def result_mark(path: Path) -> int:
     """An id of the result that is in this folder now, different from any earlier or later one; 0 if there is none."""
     try:
         return (path / "result.json").lstat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _length(path: Path) -> int:
+    try:
+        return path.lstat().st_size
     except OSError:
         return 0
 

@@ -175,15 +175,13 @@ def window(
 
 
 def _lines(data: bytes, at: int) -> Iterator[LogLine]:
-    for raw in data.splitlines(keepends=True) if b"\r" not in data else data.split(b"\n"):
-        whole = raw if raw.endswith(b"\n") or b"\r" not in data else raw + b"\n"
-        if raw or whole != b"\n" or at < 0:
-            yield _line(raw, at)
-        at += len(whole)
+    for raw in data.removesuffix(b"\n").split(b"\n") if data else ():
+        yield _line(raw, at)
+        at += len(raw) + 1
 
 
 def _line(raw: bytes, at: int) -> LogLine:
-    raw = raw.rstrip(b"\n").rstrip(b"\r")
+    raw = raw.rstrip(b"\r")
     return LogLine(at, visible(raw[:LONGEST_SHOWN].decode("utf-8", "replace")), max(0, len(raw) - LONGEST_SHOWN))
 
 

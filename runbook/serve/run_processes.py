@@ -174,22 +174,20 @@ class Processes:
         without. A launch that was left running is ended by `runbook stop`.
         """
         folder = self._runs.path(id)
+        first, group, is_there = first_event(folder), started(folder).get("group"), self._is_there(id)
+        if not is_there and (first is None or not isinstance(group, str)):
+            raise NotRunning(id)
         write_below(folder, ENDING, data=json.dumps({"person": person, "at": time.time()}))
-        if self._is_there(id):
-            os.kill(started(folder)["pid"], signal.SIGTERM)
-            if now:
-                time.sleep(_POLL_S)
-                with contextlib.suppress(ProcessLookupError):
+        if is_there:
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(started(folder)["pid"], signal.SIGTERM)
+                if now:
+                    time.sleep(_POLL_S)
                     if self._is_there(id):
                         os.kill(started(folder)["pid"], signal.SIGTERM)
-            return (
-                "it has been asked to end its ranks at once"
-                if now
-                else "it has been asked to end, with the grace of its ranks"
-            )
-        first, group = first_event(folder), started(folder).get("group")
-        if first is None or not isinstance(group, str):
-            raise NotRunning(id)
+            how = "its ranks at once" if now else "with the grace of its ranks"
+            return f"it has been asked to end, {how}"
+        assert first is not None
         words = ["stop", first.run_id, "-i", _group_of(folder, first), *(["--now"] if now else [])]
         process = self._child(words, folder / CONSOLE, person)
         threading.Thread(target=process.wait, name=f"stop {id}", daemon=True).start()  # or it stays a zombie

@@ -16,7 +16,6 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -33,6 +32,7 @@ from runbook.serve.change_stream import Changed
 from runbook.serve.guards import Guarded, Metrics, OuterGuard, TokenBucket, refusal
 from runbook.serve.page import Page, allows
 from runbook.serve.pages import all_pages
+from runbook.serve.pages.nodes import Grid
 from runbook.serve.people import Audit, People, Person
 from runbook.serve.settings import ServeSettings
 from runbook.serve.shared_cache import Recent
@@ -88,7 +88,7 @@ def create_app(settings: ServeSettings) -> Starlette:
     app.state.fleet = fleet
     app.state.metrics, app.state.nav = metrics, _navigation(pages)
     app.state.workspace = Workspace(settings.data, store, changed.publish, fleet)
-    app.state.grids = Recent[Markup](GRID_S, partial(changed.latest, "fleet", "groups", "runs"))
+    app.state.grids = Recent[Grid](GRID_S, partial(changed.latest, "fleet", "groups", "runs"))
     app.state.guesses = TokenBucket(GUESSES, GUESS_EVERY_S)
     app.state.changes = TokenBucket(CHANGES, CHANGE_EVERY_S)
     return app

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,7 +144,14 @@ def test_after_a_restart_nothing_is_known_until_an_agent_speaks(world: World) ->
     assert again("no token") is None
 
 
-def test_a_replaced_incarnation_is_refused_also_after_a_restart(world: World) -> None:
+@pytest.mark.parametrize("step_s", [1.0, -1.0], ids=["goes on", "is set back"])
+def test_a_replaced_incarnation_is_refused_also_after_a_restart(
+    world: World, step_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the server's clock says meanwhile: who came last is known by the order."""
+    began = time.time()
+    asked = itertools.count()
+    monkeypatch.setattr("runbook.serve.agent_fleet.time.time", lambda: began + next(asked) * step_s)
     secret = Enrolment.of(world.fleet.enrol("ann")).secret
     _, token = world.fleet.enrolled(secret, "gn1")
     assert greet(world, world.member(token), hello("a"))[1] is None

@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from runbook.agent import systemd
+from runbook.agent.folder import AgentFolder, Identity, State
 from runbook.agent.systemd import UNIT, Notify, owner, unit
+from runbook.cli.main import main
 from runbook.model.errors import FilesWrong
 
 FORBIDDEN = ("PrivateDevices", "MemoryDenyWriteExecute", "KillMode=process")
@@ -65,3 +68,23 @@ def test_a_service_manager_is_told_one_line_and_nobody_is_told_nothing(
         Notify().say("STATUS=one\nMAINPID=1")
         assert manager.recv(100) == b"STATUS=one MAINPID=1"
     Notify().say("WATCHDOG=1")  # the manager is gone
+
+
+def test_an_agent_that_still_runs_is_told_when_it_is_uninstalled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(systemd, "SYSTEM", tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if os.geteuid() == 0:
+        others = [entry.pw_name for entry in pwd.getpwall() if entry.pw_uid]
+        monkeypatch.setenv("SUDO_USER", others[0])
+    folder = AgentFolder(tmp_path / "agent")
+    uninstall = ["agent", "uninstall", "--dir", str(folder.path)]
+    folder.remember(Identity("gn1", "http://127.0.0.1:8400", "token"))
+    with folder.alone():
+        folder.write_state(State(os.getpid(), 0.0, True, "connected as gn1"))
+        assert main(uninstall) == 1
+        assert f"an agent still runs here, pid {os.getpid()}" in capsys.readouterr().out
+    assert folder.identity() is None
+    assert main(uninstall) == 0
+    assert "no agent runs here" in capsys.readouterr().out

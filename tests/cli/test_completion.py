@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from runbook.cli.completion import Shell, completion
+from runbook.cli import argument_parser
+from runbook.cli.completion import Shell, _commands, completion
 
 SHIPPED = ("two_node_allreduce", "train_single_gpu")
 Complete = Callable[[str], set[str]]
@@ -24,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("playbook", metavar="PLAYBOOK")
     run.add_argument("-i", "--inventory", metavar="INV", help="the inventory [yaml] (default: %(default)s)")
     run.add_argument("-o", "--output", choices=["text", "json", "jsonl", "junit"])
-    run.add_argument("-f", "--forks", type=int)
+    run.add_argument("-f", "--forks", type=int, metavar="N")
     run.add_argument("-v", "--verbose", action="count", help="100 %% of it")
     run.add_argument("-C", "--plan", action="store_true")
     run.add_argument("--run-dir", metavar="DIR")
@@ -171,6 +172,12 @@ def test_folders_and_files(complete: Complete) -> None:
 
 def test_numbers_are_not_guessed(complete: Complete) -> None:
     assert complete("runbook run -f ") == set()
+
+
+def test_files_are_offered_only_where_a_file_is_meant() -> None:
+    commands = list(_commands(argument_parser.parser(), ()))
+    values = [value for command in commands for value in (*command.places, *(one.value for one in command.options))]
+    assert {value.name for value in values if value and value.kind == "files"} == {"FILE", "FILE.html", "LOG", "PATH"}
 
 
 def test_a_playbook_named_like_a_command(complete: Complete) -> None:

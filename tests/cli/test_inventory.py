@@ -39,6 +39,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+WITH_SPARES = """\
+name: spared
+defaults: {gpus: 2}
+nodes:
+  "gn[1-4]": {address: "10.0.1.[1-4]"}
+launch: {command: [python, train.py], retries: 1, spares: ["gn[3-4]"]}
+"""
+
+
 @dataclass(frozen=True)
 class Said:
     code: int
@@ -161,7 +170,7 @@ node-a: ssh.user = ubuntu
   wins  defaults  ubuntu  inventory.yml:5:33
 """,
     ("gn01", "vars.x"): """\
-gn01: vars.x = 1.5
+gn01: vars.x = 1.50
   wins  defaults  1.50  inventory.yml:5:52
 """,
     ("gn01", "workdir"): """\
@@ -362,3 +371,40 @@ def test_as_a_program_in_a_pipe(folder: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, LISTED, "")
+
+
+def test_spares_have_no_ranks(say: Say, folder: Path) -> None:
+    (folder / "inventory.yml").write_text(WITH_SPARES)
+    listed = say("list").out
+    assert listed.startswith(
+        "spared (inventory.yml): 4 nodes (2 spares), 4 ranks on 4 GPUs; nccl, ranks dial 10.0.1.1:"
+    )
+    assert [line.split()[:2] for line in listed.splitlines()[3:]] == [
+        ["0-1", "gn1"],
+        ["2-3", "gn2"],
+        ["spare", "gn3"],
+        ["spare", "gn4"],
+    ]
+    document = json.loads(say("list", "-o", "json").out)
+    assert document["world_size"] == 4
+    assert [(node["node_rank"], node["ranks"]) for node in document["nodes"]] == [
+        (0, [0, 1]),
+        (1, [2, 3]),
+        (None, None),
+        (None, None),
+    ]
+    assert "4 ranks" in say("graph").out.splitlines()[0]
+    assert say("explain", "gn1", "WORLD_SIZE").out.startswith("gn1: env.WORLD_SIZE = 4\n")
+    assert say("explain", "gn3", "ranks").out.startswith("gn3: ranks = -\n")
+    assert "spare of the launch" in say("explain", "gn3").out
+    (folder / "inventory.yml").write_text(WITH_SPARES.replace('gn[3-4]"]', 'gn[3-9]"]'))
+    broken = say("list")
+    assert broken.code == 0
+    assert "8 ranks" in broken.out
+    assert "runbook lint inventory.yml" in broken.err
+
+
+def test_many_spares_share_a_line(say: Say, folder: Path) -> None:
+    (folder / "inventory.yml").write_text(WITH_SPARES.replace("[1-4]", "[1-60]").replace("gn[3-4]", "gn[50-60]"))
+    rows = [line.split()[:2] for line in say("list").out.splitlines()[3:]]
+    assert rows[:2] == [["0-97", "gn[1-49]"], ["spare", "gn[50-60]"]]

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from runbook.cli.main import main
+
 INVENTORY = """\
 name: here
 network: {interface: lo}
@@ -150,6 +152,25 @@ def test_a_wrong_argument_is_2_and_nothing_is_run(folder: Path, arguments: tuple
     assert done.stderr.startswith("error[")
     assert not (folder / ".runbook").exists()
     assert not (folder / "work").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", "-f", "many"], "argument -f/--forks: 'many' is not a number"),
+        (["run", "-f", "0"], "argument -f/--forks: must be 1 or more"),
+        (["run", "--drain-at-most", "all"], "argument --drain-at-most: 'all' is not a percentage"),
+        (["logs", "--only-rank", "first"], "argument --only-rank: 'first' is not a number"),
+        (["inventory", "init", "gn1", "--port", "ssh"], "argument --port: 'ssh' is not a number"),
+    ],
+)
+def test_a_number_that_is_none_is_told_in_peoples_words(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f"error: {says}")
 
 
 def test_a_mistake_in_a_playbook_is_shown_with_its_place(folder: Path) -> None:

@@ -96,6 +96,22 @@ def test_a_host_whose_name_is_in_anothers() -> None:
     assert text == "host1 host2 gn-1 host1-ib0 xgn1 host1.log host1:host3 rank-00000.host2.log"
 
 
+def test_a_name_beyond_ascii_is_found_right_behind_another_word() -> None:
+    (text,) = hidden("örsted çörsted gn1örsted 连接节点1失败 节点12", names=("örsted", "gn1", "节点1"))
+    assert text == "host1 çhost1 host2host1 连接host3失败 节点12"
+
+
+def test_ranges_with_letters_and_with_hosts_that_nobody_named() -> None:
+    texts = hidden(
+        "2 nodes (acme-[a-b]): on acme-[a,c].",
+        "acme[1-4] [error] x[0-9] gpu[0-7] [rank-a]",
+        names=("acme-a", "acme-b", "acme2"),
+    )
+    assert texts[0] == "2 nodes (host[1-2]): on host1:host4."
+    assert texts[1] == "host5:host3:host6:host7 [error] x[0-9] gpu[0-7] [rank-a]"
+    assert hidden("gn3 alone", "gn[1-4]", names=("gn1",)) == ["host3 alone", "host[1-4]"]
+
+
 def test_hardware_and_ipv6() -> None:
     first, second = hidden(
         "link/ether 02:42:ac:11:00:02 inet6 fe80::42:acff:fe11:2/64 fd12:3456:789a:1::5/64 2a00:1450::1",

@@ -119,6 +119,12 @@ LOOKS = {
     "setenv": "setenv SECRET_TOKEN PLANTED",
     "curl": "curl -u me:PLANTED https://h",
     "sshpass": "sshpass -p PLANTED ssh h",
+    "postgres": "PGPASSWORD=PLANTED psql -h db",
+    "docker login": "docker login -u me -p PLANTED nvcr.io",
+    "podman login": "podman login nvcr.io -pPLANTED -u me",
+    "wandb login": "wandb login --relogin 0123456789abcdef0123456789abcdef01234567",
+    "aws configure": "aws configure set aws_secret_access_key wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    "setx": "setx WANDB_API_KEY 0123456789abcdef0123456789abcdef01234567",
     "sudo": "echo PLANTED | sudo -S ls",
     "signed url": "https://s3/x?X-Amz-Signature=PLANTEDPLANTED01&y=1",
     "nested": "args=--token=PLANTED99 ok",
@@ -158,6 +164,9 @@ def test_what_looks_like_a_secret_is_gone(name: str, around: str) -> None:
         "tokens: 4096, max_token=2048 next_token=17 pad_token='<pad>'",
         "PasswordAuthentication no",
         "sudo: a password is required",
+        "ada ALL=(ALL) NOPASSWD: ALL",
+        "docker login -u me --password-stdin nvcr.io; docker run -p 8080:80 x; docker login -p $NGC_KEY nvcr.io",
+        "wandb login --relogin; wandb: Currently logged in as: x",
         "PWD=/tmp KEY=1 keyboard=us monkey=12",
         "http://10.0.0.1:29500/path and tcp://node-a:29500 user@host",
         "auth: none, method publickey, WANDB_API_KEY=$WANDB_API_KEY --token ${TOKEN} {{ token }} TOKEN: {env: HF_TOKEN}",
@@ -192,6 +201,25 @@ def test_names_are_learnt_from_paths_and_found_in_other_texts() -> None:
     assert scrubber.text("zoe started it; data of ubuntu") == "user1 started it; data of ubuntu"
     assert scrubber.text("/home/data/imagenet") == "/home/user2/imagenet"
     assert scrubber.text("/home/ubuntu/x") == "/home/ubuntu/x"
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "hidden"),
+    [
+        (r"C:\Users\Jane Doe\x.py", "Jane Doe", r"C:\Users\user1\x.py"),
+        (r"D:/Users/Jane van der Berg/x", "Jane van der Berg", r"D:/Users/user1/x"),
+        (r"C:\Users\Émile\x.py", "Émile", r"C:\Users\user1\x.py"),
+        ("/home/örjan/x", "örjan", "/home/user1/x"),
+        ("/home/张伟/x", "用户张伟登录", "/home/user1/x"),
+        (r"C:\Users\zoe C:\x", "zoe", r"C:\Users\user1 C:\x"),
+    ],
+)
+def test_homes_of_any_letters_and_of_whole_names(path: str, name: str, hidden: str) -> None:
+    scrubber = Scrubber()
+    scrubber.learn(path)
+    assert scrubber.text(path) == hidden
+    assert scrubber.text(name) in ("user1", "用户user1登录")
+    assert scrubber.json(json.dumps({"x": path})) == json.dumps({"x": hidden})
 
 
 def test_mail_addresses() -> None:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import copy
+import json
 from pathlib import Path
 
 import pytest
 
 from runbook.files.extra_vars import parse_extra, unknown_names
+from runbook.files.templating import fill
 from runbook.files.yaml_document import parse_document
 from runbook.model.errors import FilesWrong
 
@@ -40,6 +43,8 @@ def test_the_three_forms(tmp_path: Path) -> None:
         ("1=2", "extra.bad-name"),
         ("{" * 100000, "extra.syntax"),
         ('{"a": NaN}', "extra.syntax"),
+        ("a=1 b=2", "extra.syntax"),
+        ("a= b=2 c=x", "extra.syntax"),
         ('{"a": 1, "a": 2}', "extra.syntax"),
     ],
 )
@@ -47,6 +52,24 @@ def test_what_is_refused(argument: str, id: str) -> None:
     with pytest.raises(FilesWrong) as wrong:
         parse_extra(["ok=1", argument])
     assert [problem.id for problem in wrong.value.problems] == [id]
+
+
+def test_several_variables_in_one_argument_are_no_value() -> None:
+    with pytest.raises(FilesWrong) as wrong:
+        parse_extra(["a=1 b=2"])
+    (problem,) = wrong.value.problems
+    assert problem.help == """write one -e for each; of one value: -e '{"a": "1 b=2"}'"""
+    assert parse_extra(['{"a": "1 b=2"}', "flags=--lr 1 --x=2"]) == {"a": "1 b=2", "flags": "--lr 1 --x=2"}
+
+
+def test_a_number_stands_in_texts_as_it_was_typed(tmp_path: Path) -> None:
+    file = tmp_path / "vars.yml"
+    file.write_text("b: [2.10]\n")
+    found = parse_extra(["a=2.10", f"@{file}"])
+    assert found == {"a": 2.1, "b": [2.1]}
+    assert fill("torch=={{ a }} {{ b[0] }} {{ a + 1 }}", found) == "torch==2.10 2.10 3.1"
+    assert str(fill("{{ a }}", found)) == "2.10"
+    assert json.dumps(copy.deepcopy(found)) == '{"a": 2.1, "b": [2.1]}'
 
 
 def test_a_file_must_hold_a_mapping(tmp_path: Path) -> None:

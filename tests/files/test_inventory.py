@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.files.inventory import load_inventory, load_inventory_with_origins, natural
+from runbook.files.inventory import examine_inventory, load_inventory, load_inventory_with_origins, natural
+from runbook.files.yaml_document import parse_document
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import Infiniband, Inventory, Network, Node, Rendezvous, Ssh
 from runbook.model.secrets import Secret
@@ -265,6 +266,20 @@ def test_addresses(tmp_path: Path, address: str, found: str) -> None:
 )
 def test_malformed_addresses(address: str, where: str) -> None:
     assert inventory_problems(where.format(f'"{address}"')) == ["inventory.bad-address"]
+
+
+@pytest.mark.parametrize("address", ["10.0.1.[1:2]", "gn[01:02]"])
+def test_a_range_as_ansible_writes_it_is_told_as_that(address: str) -> None:
+    document = parse_document(f"nodes: {{'gn[01-02]': {{address: '{address}'}}}}", "x.yml")
+    (problem,) = examine_inventory(document).problems
+    assert problem.id == "inventory.bad-address"
+    assert problem.message == f"`{address}` has a range as Ansible writes it"
+
+
+def test_a_file_of_ansible_vault_is_told_as_that() -> None:
+    (problem,) = examine_inventory(parse_document("$ANSIBLE_VAULT;1.1;AES256\n36313233\n", "x.yml")).problems
+    assert problem.message == "this file is encrypted with Ansible Vault"
+    assert str(problem.span) == "x.yml:1:1"
 
 
 def test_a_rendezvous_address_is_checked_too() -> None:

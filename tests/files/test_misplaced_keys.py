@@ -111,6 +111,10 @@ def test_a_stage_of_no_kind_is_told_how_to_begin() -> None:
             "a space is missing after the colon: `address: 10.0.0.1`",
         ),
         ("stages:\n  - check ping\n", "a colon is missing: `check: ping`"),
+        ("nodes: {a: {gpus\uff1a8}}", "`\uff1a` is no colon to YAML: `gpus: 8`"),
+        ("name: x\nnodes\uff1a\n  a: {}\n", "`\uff1a` is no colon to YAML: `nodes:`"),
+        ("nodes: {a: {address: \u201c10.0.0.1\u201d}}", "YAML's own quotes are \" and '"),
+        ("nodes: {a: }\n\u00a0gpus: 1\n", "the blanks before `gpus` are no plain ones: retype the indentation"),
         ("stages:\n  - check:ping\n", "a space is missing after the colon: `check: ping`"),
     ],
 )

@@ -54,6 +54,9 @@ def test_selection_in_rank_order(pattern: str, names: str) -> None:
         ("!", "pattern.syntax", None),
         ("gn[4-1]", "pattern.syntax", None),
         ("gn[1-9999999]", "pattern.syntax", None),
+        ("gn0[1:4]", "pattern.syntax", "ranges are written [1-4], [01-16] or [1,3-5], with both ends in them"),
+        ("win-[a:c]:head", "pattern.syntax", None),
+        ("gn0[1:4:2]", "pattern.syntax", None),
     ],
 )
 def test_what_selects_nothing_is_an_error(pattern: str, id: str, help: str | None) -> None:

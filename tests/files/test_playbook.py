@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from runbook.files.templating import fill
 from runbook.model.errors import Span
 from runbook.model.playbook import Expect
 from runbook.model.secrets import Secret
 
-from .write import playbook, playbook_problems
+from .write import inventory, playbook, playbook_problems
 
 CONTRACT = """\
 # yaml-language-server: $schema=../schemas/playbook.schema.json
@@ -200,3 +201,9 @@ def test_what_a_launch_is_watched_for(tmp_path: Path) -> None:
         "stacks": False,
         "baseline_s": 600.0,
     }
+
+
+def test_a_version_in_vars_keeps_its_last_zero(tmp_path: Path) -> None:
+    of_node = inventory(tmp_path, "defaults: {vars: {torch: 2.10, list: [1.20]}}\nnodes: {a: }\n").nodes[0].vars
+    own = playbook(tmp_path, "vars: {python: 3.10}\nstages: [{check: ping}]\n").vars
+    assert fill("{{ torch }} {{ list[0] }} {{ python }} {{ python > 3 }}", {**of_node, **own}) == "2.10 1.20 3.10 true"

@@ -84,6 +84,12 @@ def test_what_cannot_be_filled(value: str, id: str) -> None:
     assert (problem.id, problem.span) == (id, span)
 
 
+def test_a_variable_of_ansible_is_told_by_our_name() -> None:
+    with pytest.raises(FilesWrong) as wrong:
+        fill("{{ inventory_hostname }}:{{ x }}", VARIABLES)
+    assert wrong.value.problems[0].help == "in the commands of shell and launch stages that is `node`"
+
+
 def test_an_undefined_variable_gets_a_suggestion() -> None:
     with pytest.raises(FilesWrong) as wrong:
         fill({"a": "{{ iteration }}", "b": "{{ nam }}"}, VARIABLES)

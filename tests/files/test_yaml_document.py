@@ -195,6 +195,8 @@ def test_deep_nesting_is_refused(text: str, loader: Any, monkeypatch: pytest.Mon
     [
         ("a:\n\tb: 1\n", "yaml.tab", "2:1"),
         ("a:\n  b: 1\n \tc: 2\n", "yaml.tab", "3:2"),
+        ("- a\n-\tb: 1\n", "yaml.tab", "2:2"),
+        ("a:\n  - shell: |\n      x\n      \ty\n   b: 1\n", "yaml.syntax", "5:4"),  # a script may hold tabs
         ('a: "open\n', "yaml.syntax", "1:4"),
         ("a: b: c\n", "yaml.syntax", "1:5"),
         ("a: @b\n", "yaml.syntax", "1:4"),

@@ -381,6 +381,14 @@ def test_the_kind_is_seen(text: str, file: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("one", "other"), [("fd00::1", "FD00:0::1"), ("10.0.0.1", "::ffff:10.0.0.1"), ("GPU1.lab.", "gpu1.lab")]
+)
+def test_one_machine_in_two_spellings(one: str, other: str) -> None:
+    found = nodes(f"[g]\na ansible_host={one}\nb ansible_host={other}\nc\n")
+    assert list(found) == ["a", "c"]
+
+
+@pytest.mark.parametrize(
     ("text", "id"),
     [
         ("n1:2222\nn2:2222\n", "import.unknown-kind"),
@@ -388,6 +396,7 @@ def test_the_kind_is_seen(text: str, file: str, kind: str) -> None:
         ("dear colleagues, the hosts are!\n", "import.unknown-kind"),
         ("#!/usr/bin/env python\nprint('{}')\n", "import.program"),
         ("$ANSIBLE_VAULT;1.1;AES256\n6162\n", "import.vault"),
+        ("plugin: amazon.aws.aws_ec2\nregions: [us-east-1]\n", "import.program"),
         ("name: ours\nnodes: {n1: {}}\n", "import.ours"),
         ("nodes: all\nstages: [{check: ping}]\n", "import.ours"),
         ("- hosts: all\n  tasks: []\n", "import.playbook"),

@@ -49,6 +49,13 @@ defaults: {gpus: 8}
 nodes:
   "dgx[01-32]": {address: "10.0.0.[1-32]"}
 """,
+    "two interfaces, exactly these for NCCL": """
+network: {interface: "eth1,eth0"}
+env: {NCCL_SOCKET_IFNAME: "=eth0,eth1"}
+defaults: {gpus: 8}
+nodes:
+  "gn[01-02]": {address: "10.0.0.[1-2]"}
+""",
     "RoCE with a GID index": """
 network: {interface: bond0}
 infiniband: {hca: mlx5_bond, min_rate_gbps: 200}

@@ -35,6 +35,8 @@ def lint_text(text: str, tmp_path: Path) -> Report:
         "AIza" + LETTERS[:35],
         "nvapi-" + LETTERS[:60],
         "dckr_pat_" + LETTERS[:27],
+        "glrt-" + LETTERS[:20],
+        "tskey-auth-" + LETTERS[:17] + "-" + LETTERS[:32],
         ".".join(["eyJ" + LETTERS[:20], "eyJ" + LETTERS[:30], LETTERS[:40]]),
     ],
 )
@@ -67,7 +69,8 @@ def test_other_words_are_no_tokens(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["DB_PASSWORD", "password", "dbPassword", "db-passwd", "SSH_PASSPHRASE", "ansible_become_pass"]
+    "name",
+    ["DB_PASSWORD", "password", "dbPassword", "db-passwd", "SSH_PASSPHRASE", "ansible_become_pass", "PGPASSWORD"],
 )
 def test_a_password_may_be_any_word(name: str) -> None:
     assert holds_secret(name, "hunter2")
@@ -90,6 +93,7 @@ def test_a_token_looks_like_one(name: str) -> None:
         "max_tokens",
         "TOKEN_FILE",
         "PASSWORD_FILE",
+        "NOPASSWD",
         "sort_key",
         "key",
         "PWD",
@@ -123,6 +127,10 @@ def test_what_stands_for_a_secret(text: str) -> None:
         ("{shell: ./fetch --password $PASSWORD --token-file ~/.token}", []),
         ("{shell: sshpass -p hunter2 ssh node-b true}", ["hunter2"]),
         ("{shell: sshpass -e ssh node-b true}", []),
+        ("{shell: docker login -u ada -p hunter2 nvcr.io}", ["hunter2"]),
+        ("{shell: docker login -u ada --password-stdin nvcr.io < /run/key}", []),
+        ("{shell: docker login -u ada -p $KEY nvcr.io && docker run -p 8080:80 x}", []),
+        ("{shell: wandb login 0123456789abcdef0123456789abcdef01234567}", ["0123456789abcdef0123456789abcdef01234567"]),
         ("{shell: curl -s -u ada:hunter2 https://git.example}", ["hunter2"]),
         ("{shell: curl -u $LOGIN https://git.example -u ada:$PASSWORD}", []),
         ("{shell: \"curl -H 'Authorization: Bearer hunter2hunter2' x.example\"}", ["hunter2hunter2"]),

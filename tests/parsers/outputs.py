@@ -129,6 +129,24 @@ CA 'mlx5_1'
         ("ib-port-not-active",),
         from_="CA 'mlx5_1'",
     ),
+    "ibstat of one port": Output(
+        "ibstat mlx5_1 1",
+        """\
+CA: 'mlx5_1'
+Port 1:
+State: Down
+Physical state: Polling
+Rate: 10
+Base lid: 65535
+LMC: 0
+SM lid: 0
+Capability mask: 0xa659e848
+Port GUID: 0x0002c90300a1b2c3
+Link layer: InfiniBand
+""",
+        ("ib-port-not-active",),
+        from_="CA: 'mlx5_1'",
+    ),
     "ibstatus, no subnet manager": Output(
         "ibstatus",
         """\
@@ -213,6 +231,8 @@ rtt min/avg/max/mdev = 0.040/0.040/0.040/0.000 ms
         ("packet-loss",),
         from_="PING",
     ),
+    "ping, no way at all": Output("ping -c1 10.9.0.2", "ping: connect: Network is unreachable\n", ("no-route",)),
+    "ping of old iputils, no such name": Output("ping node-b", "ping: unknown host node-b\n", ("name-unresolvable",)),
     "ping of Windows, unreachable though received": Output(
         "C:\\> ping 10.0.0.9",
         """\
@@ -282,6 +302,42 @@ tcp6       0      0 :::22                   :::*                    LISTEN      
         (),
         ("port-in-use", "port-in-use"),
     ),
+    "ifconfig of macOS": Output(
+        "ifconfig en0",
+        """\
+en0: flags=8863<UP,BROADCAST,SMART,RUNNING,SIMPLEX,MULTICAST> mtu 1500
+	ether 02:42:ac:11:00:02
+	inet 10.0.0.1 netmask 0xffffff00 broadcast 10.0.0.255
+""",
+        (),
+        ("interface-missing",),
+    ),
+    "netstat, with UDP, users and inodes": Output(
+        "netstat -tulnpe",
+        """\
+Active Internet connections (only servers)
+Proto Recv-Q Send-Q Local Address           Foreign Address         State       User       Inode      PID/Program name
+tcp        0      0 0.0.0.0:29500           0.0.0.0:*               LISTEN      1000       123456     4711/python3
+udp        0      0 0.0.0.0:68              0.0.0.0:*                           0          23456      612/dhclient
+udp6       0      0 :::111                  :::*                                0          23457      -
+""",
+        (),
+        ("port-in-use",),
+    ),
+    "netstat of Windows": Output(
+        "netstat -ano",
+        """\
+
+Active Connections
+
+  Proto  Local Address          Foreign Address        State           PID
+  TCP    0.0.0.0:29500          0.0.0.0:0              LISTENING       4711
+  TCP    10.0.0.2:50112         10.0.0.1:29500         ESTABLISHED     4711
+  UDP    0.0.0.0:123            *:*                                    1040
+""",
+        (),
+        ("port-in-use",),
+    ),
     "lsof": Output(
         "lsof -iTCP -sTCP:LISTEN -n -P",
         """\
@@ -346,6 +402,16 @@ Swap:              0           0           0
 """,
         (),
         ("rank-killed",),
+    ),
+    "free of procps 3.2": Output(
+        "free -m",
+        """\
+             total       used       free     shared    buffers     cached
+Mem:          7982       7800        182          0        300       5000
+-/+ buffers/cache:       2500       5482
+Swap:            0          0          0
+""",
+        unknown=True,
     ),
     "ip address": Output(
         "ip addr",
@@ -461,6 +527,46 @@ ib_core               491520  3 rdma_cm,ib_umad,ib_uverbs
         ("gpu-ecc-uncorrectable",),
         ("gpu-out-of-memory",),
         from_="|   0  NVIDIA",
+    ),
+    "nvidia-smi, memory that is the machine's": Output(
+        "nvidia-smi",
+        """\
++-----------------------------------------------------------------------------------------+
+| NVIDIA-SMI 580.95.05              Driver Version: 580.95.05      CUDA Version: 13.0     |
++-----------------------------------------+------------------------+----------------------+
+| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |
+| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |
+|                                         |                        |               MIG M. |
+|=========================================+========================+======================|
+|   0  NVIDIA GB10                    On  |   0000000F:01:00.0 Off |                  N/A |
+| N/A   38C    P8              4W /  N/A  | Not Supported          |      0%      Default |
+|                                         |                        |                  N/A |
++-----------------------------------------+------------------------+----------------------+
+""",
+    ),
+    "nvidia-smi of Windows": Output(
+        "nvidia-smi",
+        """\
++-----------------------------------------------------------------------------------------+
+| NVIDIA-SMI 566.14                 Driver Version: 566.14         CUDA Version: 12.7     |
+|-----------------------------------------+------------------------+----------------------+
+| GPU  Name                  Driver-Model | Bus-Id          Disp.A | Volatile Uncorr. ECC |
+| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |
+|                                         |                        |               MIG M. |
+|=========================================+========================+======================|
+|   0  NVIDIA GeForce RTX 4090      WDDM  |   00000000:01:00.0  On |                  Off |
+|  0%   44C    P8             18W /  450W |    1593MiB /  24564MiB |      4%      Default |
+|                                         |                        |                  N/A |
++-----------------------------------------+------------------------+----------------------+
+
++-----------------------------------------------------------------------------------------+
+| Processes:                                                                              |
+|  GPU   GI   CI        PID   Type   Process name                              GPU Memory |
+|        ID   ID                                                               Usage      |
+|=========================================================================================|
+|    0   N/A  N/A      1234    C+G   ...5n1h2txyewy\\ShellExperienceHost.exe    N/A       |
++-----------------------------------------------------------------------------------------+
+""",
     ),
     "nvidia-smi, no driver": Output(
         "nvidia-smi",

@@ -11,7 +11,10 @@ from runbook.parsers.tool_reading import Reading
 
 from .outputs import OUTPUTS, Output
 
-NEEDS_ITS_COMMAND = ("ulimit -l", "ip route get, none", "getent, Debian's loopback", "in German")
+NEEDS_ITS_COMMAND = (
+    *("ulimit -l", "ip route get, none", "getent, Debian's loopback", "in German"),
+    *("ping, no way at all", "no such name"),
+)
 
 
 def typed(output: Output) -> str:
@@ -52,6 +55,53 @@ def test_a_fault_has_lines_that_show_it_and_a_command_that_helps(name: str) -> N
         assert fault.lines
         assert all(lines[at - 1].strip() for at in fault.lines)
     assert {cause for support in reading.supports for cause in support.causes} <= set(known_causes())
+
+
+@pytest.mark.parametrize(
+    ("local", "address"),
+    [("[::]:29500", "::"), (":::29500", "::"), ("*:29500", "*"), ("127.0.0.53%lo:29500", "127.0.0.53%lo")],
+)
+def test_whatever_the_address_a_port_is_read(local: str, address: str) -> None:
+    reading = read_tool(f'LISTEN 0 128 {local} [::]:* users:(("python3",pid=4711,fd=18))\n')
+    assert reading
+    (held,) = reading.supports
+    assert (held.about, held.says) == ("29500", f"port 29500 on {address} is held by python3 (pid 4711)")
+
+
+def test_what_fills_the_root_is_looked_for_in_it() -> None:
+    reading = read_tool(OUTPUTS["df, full"].text)
+    assert reading
+    assert reading.faults[-1].remedy.startswith("sudo du -xsh /* | sort")
+
+
+def test_a_port_held_on_windows_is_ended_as_on_windows() -> None:
+    reading = read_tool(OUTPUTS["netstat of Windows"].text)
+    assert reading
+    assert reading.supports[0].remedy.startswith('`tasklist /fi "pid eq 4711"`')
+
+
+def test_a_port_alone_has_the_name_of_its_adapter() -> None:
+    reading = read_tool(OUTPUTS["ibstat of one port"].text)
+    assert reading
+    assert not reading.unknown
+    assert reading.faults[0].says.startswith("mlx5_1:1 is Down")
+
+
+def test_a_ping_that_names_nobody_gives_no_command_with_a_sentence_in_it() -> None:
+    reading = read_tool(typed(OUTPUTS["ping, no way at all"]))
+    assert reading
+    assert reading.faults[0].remedy == "ip route get PEER; ip route"
+    end = "--- 10.9.0.2 ping statistics ---\n2 packets transmitted, 0 received, 100% packet loss, time 1ms\n"
+    reading = read_tool(f"$ ping 10.9.0.2\n{end}")
+    assert reading
+    assert reading.faults[0].says.startswith("10.9.0.2 answered none")
+
+
+def test_a_row_of_tcp_without_its_state_is_cut() -> None:
+    output = OUTPUTS["netstat, with UDP, users and inodes"].text
+    reading = read_tool(output.replace("LISTEN", "      "))
+    assert reading
+    assert reading.unknown
 
 
 def test_every_tool_of_the_table_is_tried_here() -> None:

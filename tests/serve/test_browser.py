@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import http.server
+import json
+import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from browser.browser import Browser, Shown, chromium
 from lab.needs import browser_missing
 from ports import free_port
 
+from runbook.model.events import Event, OutcomeReached, Progress, RunStarted, StageStarted
+from runbook.model.verdict import Finding, Outcome
+from runbook.report.run_json import to_json
 from runbook.serve.pages import all_pages
 from runbook.serve.people import csrf_of
+from runbook.serve.run_logs import id_of
+from runbook.serve.run_processes import process_start
 from serve.running import Running, running
 from serve.server_in_process import filled
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
 
 pytestmark = [
     pytest.mark.skipif(bool(browser_missing()), reason="; ".join(browser_missing()) or "no browser"),
@@ -161,15 +172,100 @@ def test_an_admin_does_everything_by_mouse_and_no_name_is_markup(browser: Browse
         assert [address for address in shown.asked if not address.startswith(server.url + "/")] == []
 
 
+def add(server: Running, cookie: str, name: str) -> None:
+    """Add a person, as another admin's browser does."""
+    headers = {"Cookie": cookie, "Origin": server.url, "X-CSRF-Token": csrf_of(cookie.partition("=")[2])}
+    headers["Content-Type"] = "application/json"
+    status, said = server.ask("POST", "/api/v1/people", headers, f'{{"name": "{name}", "role": "viewer"}}')
+    assert status == 201, said
+
+
+@pytest.mark.thorough
+def test_a_tab_shows_what_changes_while_it_loads_and_while_all_the_time_something_does(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with running(tmp_path) as server, logged_in(browser, server) as shown:
+        tab = shown.page
+        cookie = "; ".join(f"{one['name']}={one['value']}" for one in tab.context.cookies(server.url))
+        late = iter(["ann", "bob"])  # each is added when a page is made and not there yet
+
+        def held(route: Route) -> None:
+            answer = route.fetch()
+            if name := next(late, ""):
+                add(server, cookie, name)
+                time.sleep(1)
+            route.fulfill(response=answer)
+
+        tab.route("**/admin", held)
+        tab.goto(server.url + "/admin")
+        for name in ("ann", "bob"):
+            tab.get_by_role("rowheader", name=name, exact=True).wait_for(timeout=60_000)
+        first = tab.get_by_role("rowheader", name="p0", exact=True)
+        for number in range(100):
+            add(server, cookie, f"p{number}")
+            time.sleep(0.1)
+            if first.is_visible():
+                break
+        else:
+            raise AssertionError("it is shown only when nothing changes any more")
+
+
+def under_way(data: Path) -> Path:
+    """A run that this process stands for, so that it goes on: the file of its events."""
+    run = data / "runs" / "one"
+    (run / "logs").mkdir(parents=True)
+    about = {"pid": os.getpid(), "began": process_start(os.getpid()), "group": "pool", "person": "ann"}
+    (run / "started.json").write_text(json.dumps(about))
+    found = Finding("firewall-drop", "n1 drops TCP 29500", "let it in")
+    told: list[Event] = [
+        RunStarted(1.0, "job-1", "0.1.0", "pool.yml", "pool.yml", ("n1", "n2"), ("firewall", "train"), str(run)),
+        StageStarted(1.0, "firewall", "firewall", ("n1", "n2")),
+        OutcomeReached(2.0, "firewall", Outcome.failed("n1", found)),
+    ]
+    (run / "events.jsonl").write_text("".join(f"{to_json(event)}\n" for event in told))
+    (run / "console.txt").write_text("".join(f"line {number}\n" for number in range(500)))
+    return run
+
+
+@pytest.mark.thorough
+def test_what_a_person_does_on_a_page_outlasts_its_changes(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o700)
+    run = under_way(tmp_path / "data")
+
+    def happens(text: str) -> None:
+        with (run / "console.txt").open("a") as console:
+            console.write(f"{text}\n")
+        with (run / "events.jsonl").open("a") as events:
+            events.write(to_json(Progress(3.0, "firewall", text)) + "\n")
+
+    with running(tmp_path) as server, logged_in(browser, server) as shown:
+        tab = shown.page
+        tab.goto(server.url + "/runs/one")
+        details = tab.locator("#run details", has=tab.locator("summary", has_text="About firewall-drop"))
+        assert not details.evaluate("one => one.open")
+        details.locator("summary").click()
+        tab.get_by_role("link", name="Logs", exact=True).focus()
+        happens("a first moment")
+        tab.locator("#run", has_text="a first moment").wait_for(timeout=60_000)
+        assert details.evaluate("one => one.open")
+        assert tab.evaluate("document.activeElement.textContent") == "Logs"
+
+        tab.goto(server.url + "/runs/one/logs?file=" + id_of("console.txt"))
+        log = tab.locator("pre.log")
+        assert log.evaluate("one => one.scrollTop > 0")  # the end of the file
+        happens("a second moment")
+        log.get_by_text("a second moment").wait_for(timeout=60_000)
+        assert log.evaluate("one => one.scrollTop + one.clientHeight >= one.scrollHeight - 4")
+        log.evaluate("one => { one.scrollTop = 100; }")
+        happens("a third moment")
+        log.get_by_text("a third moment").wait_for(timeout=60_000)
+        assert log.evaluate("one => one.scrollTop") == 100
+        assert shown.said == []
+
+
 @pytest.mark.thorough
 def test_a_tab_shows_what_others_change_also_after_the_server_was_away(browser: Browser, tmp_path: Path) -> None:
     port = free_port()
-
-    def add(server: Running, cookie: str, name: str) -> None:
-        headers = {"Cookie": cookie, "Origin": server.url, "X-CSRF-Token": csrf_of(cookie.partition("=")[2])}
-        headers["Content-Type"] = "application/json"
-        status, said = server.ask("POST", "/api/v1/people", headers, f'{{"name": "{name}", "role": "viewer"}}')
-        assert status == 201, said
 
     with running(tmp_path, listen=f"127.0.0.1:{port}") as server:
         cookie = server.log_in()

@@ -66,6 +66,24 @@ def test_a_stream_that_was_cut_gets_what_it_missed() -> None:
     on(look)
 
 
+def test_a_page_hears_of_what_changed_since_it_was_read() -> None:
+    async def look() -> None:
+        changed = begun()
+        changed.publish("before")
+        await asyncio.sleep(0)
+        seen = changed.now
+        with changed.subscribed([], seen, "eve") as stream:
+            assert list(stream.pending) == []
+        changed.publish("meanwhile")
+        await asyncio.sleep(0)
+        with changed.subscribed([], seen, "eve") as stream:
+            assert list(stream.pending) == ["meanwhile"]
+        with changed.subscribed([], Changed().now, "eve") as stream:  # the page of another server
+            assert list(stream.pending) == [EVERYTHING]
+
+    on(look)
+
+
 def test_what_is_too_long_ago_is_everything() -> None:
     async def look() -> None:
         changed = begun()

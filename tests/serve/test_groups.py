@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import zipfile
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,15 +14,17 @@ from urllib.parse import urlencode
 
 import pytest
 
+from runbook.agent.protocol import Enrolment, GpuLoad, Heartbeat
 from runbook.serve import group_actions as actions
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.change_stream import Changed
 from runbook.serve.group_files import ChangedMeanwhile, NameTaken, NoGroup
 from runbook.serve.pages.nodes import RankCell, rank_cells
+from runbook.serve.people import csrf_of
 from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 from runbook.serve.workspace import Workspace
-from serve.server_in_process import World, world_of
+from serve.server_in_process import HOST, World, world_of
 
 POOL = """\
 # the machines of the second room
@@ -187,6 +190,50 @@ def test_two_people_and_an_editor(workspace: Workspace) -> None:
     first = workspace.groups.history("pool")[-1]
     actions.restore(workspace, "pool", first.id, workspace.groups.read("pool").hash, "bob")
     assert workspace.groups.read("pool").text == POOL
+    with pytest.raises(actions.Refused, match="version"):
+        actions.restore(workspace, "pool", 10**9, workspace.groups.read("pool").hash, "bob")
+
+
+def test_a_page_of_a_group_does_not_read_every_text_that_it_ever_had(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two hundred of a megabyte each would be in memory at once, while every other page waits for the database."""
+    pool(workspace)
+    for number in range(5):
+        saved(workspace, "pool", port=str(29600 + number))
+    read = workspace.groups._store.read
+    rows: list[Any] = []
+
+    def kept(sql: str, *args: Any) -> list[Any]:
+        found = read(sql, *args)
+        rows.extend(found)
+        return found
+
+    monkeypatch.setattr(workspace.groups._store, "read", kept)
+    assert len(workspace.groups.history("pool")) == 6
+    assert not [row for row in rows if "text" in row.keys()]  # noqa: SIM118  a row is no mapping
+
+
+def test_a_version_shows_what_it_changed(tmp_path: Path) -> None:
+    async def look(world: World) -> None:
+        workspace = world.app.state.workspace
+        saved(workspace, "pool", port="29600")
+        saved(workspace, "pool", port="29700")
+        for one, lines in zip(
+            workspace.groups.history("pool"),
+            (
+                [b"-  port: 29600", b"+  port: 29700"],
+                [b"+  port: 29600"],
+                [b"+name: pool"],
+            ),
+            strict=True,
+        ):
+            page = await world.ask("GET", f"/groups/pool/history/{one.id}", world.as_page("viewer"))
+            assert page.status == 200
+            assert all(line in page.body for line in lines), (one, page.body)
+        assert (await world.ask("GET", "/groups/pool/history/999999", world.as_page("viewer"))).status == 404
+
+    on(tmp_path, look)
 
 
 def test_names(workspace: Workspace) -> None:
@@ -206,6 +253,15 @@ def test_names(workspace: Workspace) -> None:
     assert [one.what for one in workspace.groups.history("other")] == ["renamed from train", "created"]
     actions.delete(workspace, "other", workspace.groups.read("other").hash, "ann")
     assert workspace.groups.names() == ["pool"]
+
+
+@pytest.mark.parametrize("name", ["2026", "1.5", "null", "true", "no", "0x10"])
+def test_a_group_may_be_called_what_yaml_takes_for_something_else(workspace: Workspace, name: str) -> None:
+    pool(workspace)
+    actions.create(workspace, name, "ann")
+    moved(workspace, name, "gn6", "gn7")
+    look = workspace.view(name)
+    assert (look.linted.errors, look.meaning.why, look.meaning.world_size) == ([], "", 2)
 
 
 def test_a_link_is_no_group(workspace: Workspace, tmp_path: Path) -> None:
@@ -242,6 +298,46 @@ def test_a_secret_cannot_be_moved_to_where_it_is_shown(workspace: Workspace) -> 
     stolen = stolen.replace("env: {MY_API_KEY: hidden-secret-1}", "")
     with pytest.raises(actions.Refused):
         actions.propose(workspace, look.file, {"text": stolen})
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        f"env: {{MY_API_KEY: {SECRET}}}  # noqa: secret.value",
+        f"env: {{MY_API_KEY: {SECRET}, OTHER_TOKEN: 7ab3c45d9e021f68}}",
+        f"env: {{OTHER_TOKEN: 7ab3c45d9e021f68, MY_API_KEY: {SECRET}}}",
+        f"env: {{MY_API_KEY: {SECRET}}}\nnetwork: {{ports: 1-2",  # no YAML
+        "env:\n" + "".join(f"  NUMBER_{number}_TOKEN: 7ab3c45d9e02{number:04d}\n" for number in range(600))
+        + f"  MY_API_KEY: {SECRET}",
+    ],
+    ids=["silenced", "first of two in a line", "second of two in a line", "broken YAML", "one of very many"],
+)  # fmt: skip
+def test_a_secret_is_hidden_whether_lint_tells_of_it_or_not(workspace: Workspace, lines: str) -> None:
+    (workspace.groups.folder / "pool.yml").write_text(f"{POOL}{lines}\n")
+    look = workspace.view("pool")
+    assert SECRET not in repr((look.linted.told, look.linted.shown, look.meaning))
+    assert not look.linted.closed
+    assert "7ab3c45d9e02" not in look.linted.shown
+    proposed = actions.propose(workspace, look.file, {"text": look.linted.shown.replace("gn7", "gn8")})
+    assert proposed.text == look.file.text.replace("gn7", "gn8")
+
+
+def test_what_cannot_be_hidden_closes_the_text(workspace: Workspace) -> None:
+    of_two_lines = f'defaults: {{activate: "source env\n    && export MY_API_KEY={SECRET}"}}'
+    block = f"defaults:\n  activate: |\n    export MY_API_KEY={SECRET}"
+    for lines in (of_two_lines, block):
+        text = POOL.replace("defaults: {connection: ssh, ssh: {user: train}}", lines)
+        (workspace.groups.folder / "pool.yml").write_text(text)
+        look = workspace.view("pool")
+        assert SECRET not in repr((look.linted, look.meaning)), lines
+
+
+def test_a_secret_on_the_command_line_is_hidden_in_json_as_well(workspace: Workspace) -> None:
+    command = f"launch: {{command: [python, train.py, --api-key, {SECRET}]}}\n"
+    (workspace.groups.folder / "pool.yml").write_text(POOL + command)
+    look = workspace.view("pool")
+    assert look.meaning.command == ("python", "train.py", "--api-key", "***")
+    assert SECRET not in repr((look.linted.shown, look.meaning))
 
 
 # As a server answers.
@@ -300,6 +396,26 @@ def test_a_change_over_the_api_says_which_state_it_is_made_for(tmp_path: Path) -
     on(tmp_path, look)
 
 
+def test_json_that_says_nothing_here_is_refused(tmp_path: Path) -> None:
+    async def look(world: World) -> None:
+        etag = (await api(world, "GET", "/api/v1/groups/pool")).header("etag")
+        half = "\ud800"
+        tried = [
+            ("PUT", "/api/v1/groups/pool", {"text": POOL + f"# {half}"}, 400),
+            ("POST", "/api/v1/move", {"nodes": [{"group": "", "node": half}], "target": "pool"}, 400),
+            ("POST", "/api/v1/groups/pool/rename", [half], 400),
+            ("PUT", "/api/v1/groups/pool", {"fields": {"prot": "29600"}}, 422),
+            ("POST", "/api/v1/groups/pool/preview", {"fields": {"node.gn8.gpus": "1"}}, 422),
+        ]
+        for method, path, body, status in tried:
+            answer = await api(world, method, path, body, if_match=etag)
+            assert answer.status == status, (path, body, answer.body)
+        assert "no such field" in answer.json()["error"]["says"]
+        assert world.app.state.workspace.groups.read("pool").text == POOL
+
+    on(tmp_path, look)
+
+
 def test_scripts_are_downloaded_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_very_secret_token")
 
@@ -345,6 +461,48 @@ def test_the_fleet_has_every_node_of_every_group(tmp_path: Path) -> None:
         filtered = await world.ask("GET", "/?q=gn4", world.as_page("viewer"))
         assert b"/nodes/gn40" in filtered.body
         assert b"/nodes/gn39" not in filtered.body
+
+    on(tmp_path, look)
+
+
+def test_an_open_page_of_the_fleet_is_sent_what_changes_packed_and_without_a_token(tmp_path: Path) -> None:
+    async def look(world: World) -> None:
+        page = await world.ask("GET", "/?q=gn", world.as_page("viewer", accept_encoding="gzip"))
+        token = csrf_of(world.sessions["viewer"]).encode()
+        assert token in page.body
+        assert page.header("content-encoding") is None
+        whole = await world.ask("GET", "/?q=gn", world.as_page("viewer", x_live="1"))
+        packed = await world.ask("GET", "/?q=gn", world.as_page("viewer", x_live="1", accept_encoding="br, gzip"))
+        assert packed.header("content-encoding") == "gzip"
+        for part in (whole.body, gzip.decompress(packed.body)):
+            assert part.startswith(b'<div id="fleet"')
+            assert b"/nodes/gn40" in part
+            assert part in page.body
+            assert token not in part
+        stranger = await world.ask("GET", "/", [("host", HOST), ("x-live", "1")])
+        assert stranger.status == 303
+
+    on(tmp_path, look)
+
+
+def test_a_node_that_is_silent_can_be_undrained_and_tells_of_its_gpus(tmp_path: Path) -> None:
+    async def look(world: World) -> None:
+        fleet = world.app.state.fleet
+        _, token = fleet.enrolled(Enrolment.of(fleet.enrol("ann")).secret, "gn6")
+        member = fleet.by_token(token)
+        member.beat = Heartbeat(1, gpus=[GpuLoad(0, "NVIDIA H100", 97.0, 40960, 81559), GpuLoad(1, "NVIDIA H100")])
+        page = await world.ask("GET", "/nodes/gn6", world.as_page("operator"))
+        assert b"2 GPUs" in page.body
+        assert b'97 %</td><td class="number">40 GiB of 79.6 GiB</td>' in page.body
+        assert (await post(world, "/nodes/gn6/drain", drain="on")).status == 303
+        fleet._awake.seconds += 3600
+        assert fleet.node("gn6").state == "LOST"
+        for path in ("/nodes/gn6", "/admin"):
+            page = await world.ask("GET", path, world.as_page("admin"))
+            assert b"LOST" in page.body, path
+            assert b'name="drain" value="off"' in page.body, path
+        assert (await post(world, "/nodes/gn6/drain", drain="off")).status == 303
+        assert not fleet.node("gn6").drained_here
 
     on(tmp_path, look)
 

@@ -17,8 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
+from runbook.engine.runfolder import ENDING
 from runbook.serve import run_logs as logs
-from runbook.serve.run_folders import RunFilter, Runs
+from runbook.serve.pages.nodes import _launch_verdicts
+from runbook.serve.pages.runs import measured
+from runbook.serve.run_folders import NoRun, RunFilter, Runs
 from runbook.serve.run_processes import process_start
 from runbook.serve.store import Store
 from serve.server_in_process import World, world_of
@@ -111,6 +114,68 @@ def test_what_is_damaged_or_no_run_hides_no_other(runs: Runs, tmp_path: Path) ->
     assert runs.document("odd-1")["verdict"] == "unknown"
 
 
+def test_of_many_runs_only_those_that_measured_links_are_read(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = {"node": "gn1", "verdict": "pass", "proof": "fast", "findings": []}
+    stage = {"name": "links", "verdict": "pass", "seconds": 1.0, "outcomes": [outcome]}
+    links = {"links": [{"from": "gn1", "to": "gn2", "gbps": 90.0, "us": 2.0}]}
+    placed(tmp_path, "four", time=300_000.0, result={"verdict": "pass", "stages": [stage | {"metrics": links}]})
+    rows, _ = runs.search(RunFilter(), most=9)
+    read: list[str] = []
+    document = runs.document
+
+    def counted(id: str) -> dict[str, Any]:
+        read.append(id)
+        return document(id)
+
+    monkeypatch.setattr(runs, "document", counted)
+    assert {pair: [one.gbps for one in found] for pair, found in measured(runs, rows).items()} == {
+        ("gn1", "gn2"): [90.0]
+    }
+    assert read == ["four"]
+
+
+def test_a_run_whose_first_event_is_not_whole_yet_is_looked_at_again(runs: Runs, tmp_path: Path) -> None:
+    """Else it would have no nodes, and its ranks no place on the fleet's page, until it has ended."""
+    folder = tmp_path / "runs" / "begins"
+    folder.mkdir()
+    line = json.dumps(STARTED)
+    for written in ("", line[:100], line + "\n"):
+        (folder / "events.jsonl").write_text(written)
+        row = runs.row("begins")
+    assert (row.nodes, row.job) == (("gn1", "gn10"), "job-1")
+
+
+def test_what_a_launch_says_is_read_again_only_when_more_is_written(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    document = runs.document
+
+    def counted(id: str) -> dict[str, Any]:
+        read.append(id)
+        return document(id)
+
+    monkeypatch.setattr(runs, "document", counted)
+    for _ in range(3):
+        assert runs.found("three", "launch", _launch_verdicts) is None
+    folder = tmp_path / "runs" / "three"
+    with (folder / "events.jsonl").open("a") as events:
+        about = {"time": 200_001.0, "stage": "train"}
+        events.write(json.dumps(about | {"event": "stage-started", "check": "launch", "nodes": ["gn1", "gn10"]}) + "\n")
+    for _ in range(3):
+        assert runs.found("three", "launch", _launch_verdicts) == {}
+    outcomes = [{"node": "gn1", "verdict": "pass", "proof": "it ended well", "findings": []}]
+    stage = {"name": "train", "check": "launch", "verdict": "pass", "seconds": 1, "outcomes": outcomes}
+    (folder / "result.json").write_text(json.dumps({"verdict": "pass", "stages": [stage]}))
+    for _ in range(3):
+        assert runs.found("three", "launch", _launch_verdicts) == {"gn1": "pass"}
+    assert read == ["three"] * 3
+    with pytest.raises(NoRun):
+        runs.found("nowhere", "launch", _launch_verdicts)
+
+
 # Logs.
 
 
@@ -157,6 +222,18 @@ def test_what_would_act_is_text_and_long_lines_are_cut() -> None:
     lines = logs.window(io.BytesIO(data)).lines
     assert [line.text[:40] for line in lines[:2]] == ["\\x1b[2J\\x1b]0;owned\\x07�<script>", "50 %\\r100 %"]
     assert (len(lines[2].text), lines[2].cut) == (logs.LONGEST_SHOWN, 6000)
+
+
+def test_empty_lines_are_lines_whatever_ends_the_others() -> None:
+    for end in (b"\n", b"\r\n"):
+        data = end.join((b"one", b"", b"50 %\r100 %", b"", b"", b"six", b""))
+        lines = logs.window(io.BytesIO(data)).lines
+        assert [line.text for line in lines] == ["one", "", "50 %\\r100 %", "", "", "six"]
+        assert [data[line.at :].startswith(text) for line, text in zip(lines, (b"one", end), strict=False)] == [
+            True,
+            True,
+        ]
+        assert data[lines[-1].at :] == b"six" + end
 
 
 def test_a_line_without_an_end_does_not_stop_the_paging() -> None:
@@ -333,6 +410,19 @@ launch:
 
 
 @pytest.mark.thorough
+def test_a_run_by_hand_that_is_not_ended_here_is_not_marked_as_ending(tmp_path: Path) -> None:
+    """Whoever follows it later would take the mark for a person's wish."""
+    folder = placed(tmp_path, "hand")
+
+    async def look() -> None:
+        async with world_of(tmp_path) as world:
+            headers = world.as_page("operator", content_type="application/x-www-form-urlencoded")
+            assert (await world.ask("POST", "/runs/hand/stop", headers)).status == 409
+
+    asyncio.run(look())
+    assert not (folder / ENDING).exists()
+
+
 def test_a_group_is_started_seen_and_stopped(tmp_path: Path) -> None:
     (tmp_path / "groups").mkdir()
     text = HERE.replace("PYTHON", sys.executable).replace("WORKDIR", str(tmp_path / "work"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from runbook.files.address import is_loopback
+from runbook.files.address import is_loopback, one_spelling
 from runbook.lint.rule_inputs import InventoryFile, all_trusted, have, level, named, node_span, places, trusted
 from runbook.model.errors import Problem
 from runbook.model.inventory import Node, Ssh
@@ -52,8 +52,8 @@ def same_login(file: InventoryFile) -> Iterator[Problem]:
         ssh = node.ssh
         if node.connection != "ssh" or ssh.host is None:
             continue
-        one = first.setdefault((ssh.host.lower(), ssh.port or 22, ssh.jump, ssh.user), node)
-        if one.address.lower() != node.address.lower():
+        one = first.setdefault((one_spelling(ssh.host), ssh.port or 22, ssh.jump, ssh.user), node)
+        if one_spelling(one.address) != one_spelling(node.address):
             twins[node.name] = one
     nodes = [node for node in file.inventory.nodes if node.name in twins]
     for span, others in places(file, nodes, "ssh", "host"):
@@ -65,7 +65,7 @@ def address_of_another(file: InventoryFile) -> Iterator[Problem]:
     nodes = trusted(file, "address", "ssh")
     owners: dict[str, Node] = {node.name.lower(): node for node in nodes}
     for node in nodes:
-        owners.setdefault(node.address.lower(), node)
+        owners.setdefault(one_spelling(node.address), node)
     for what, key in (("address", ("address",)), ("ssh host", ("ssh", "host"))):
         theirs = {node.name: owner for node in nodes if (owner := _other(owners, node, key)) is not None}
         for span, some in places(file, [node for node in nodes if node.name in theirs], *key):
@@ -79,8 +79,8 @@ def address_of_another(file: InventoryFile) -> Iterator[Problem]:
 def _other(owners: Mapping[str, Node], node: Node, key: tuple[str, ...]) -> Node | None:
     """The other node that this address or ssh host belongs to. Behind other ports of a host there may be containers."""
     value = _value(node, key)
-    owner = owners.get(value.lower()) if value is not None else None
-    if owner is None or owner is node or owner.address.lower() == node.address.lower():
+    owner = owners.get(one_spelling(value)) if value is not None else None
+    if owner is None or owner is node or one_spelling(owner.address) == one_spelling(node.address):
         return None
     return None if key[0] == "ssh" and (owner.ssh.port or 22) != (node.ssh.port or 22) else owner
 
@@ -181,10 +181,10 @@ def jump_to_self(file: InventoryFile) -> Iterator[Problem]:
 def _jumps_to_self(node: Node) -> bool:
     if node.connection != "ssh":
         return False
-    own = {(node.ssh.host or node.address).lower(), node.name.lower()}
+    own = {one_spelling(node.ssh.host or node.address), node.name.lower()}
     hops = [hop.rpartition("@")[2] for hop in (node.ssh.jump or "").split(",")]
     ports = {str(node.ssh.port or 22), ""}
-    return any(host.lower() in own and port in ports for host, port in map(_host_and_port, hops))
+    return any(one_spelling(host) in own and port in ports for host, port in map(_host_and_port, hops))
 
 
 def _host_and_port(hop: str) -> tuple[str, str]:

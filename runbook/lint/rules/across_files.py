@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from runbook.files.address import is_loopback
+from runbook.files.address import is_loopback, one_spelling
 from runbook.files.node_sets import expand, select
 from runbook.files.shipped_files import SUFFIXES
 from runbook.files.suggestions import nearest
@@ -94,7 +94,7 @@ def rendezvous_taken(inventories: Sequence[InventoryFile], _: Sequence[PlaybookF
         rendezvous = file.inventory.rendezvous
         if is_loopback(rendezvous.address) or not _settled(file):
             continue
-        other = first.setdefault((rendezvous.address.lower(), rendezvous.port), file)
+        other = first.setdefault((one_spelling(rendezvous.address), rendezvous.port), file)
         if other is file:
             continue
         where = f"{rendezvous.address}, port {rendezvous.port}"

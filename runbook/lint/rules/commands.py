@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 
 from runbook.files.address import is_loopback, strip_brackets
 from runbook.files.templating import is_template
+from runbook.launch.job import STARTS_ITS_RANKS
 from runbook.lint.planned_stages import Staged
 from runbook.lint.rules.node_values import UNEXPANDED, WRITE_OUT
 from runbook.model.errors import Problem, Span
@@ -22,6 +23,7 @@ _VARIABLE = re.compile(r"\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*|\([^)]*\))|^%[A-Za-z
 _FLAG_WITH_VALUE = re.compile(r"--?[A-Za-z][\w-]*[ \t]+\S")
 _LAUNCHERS = {"torchrun", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun"}
 _LAUNCHER_MODULES = {"torch.distributed.run", "torch.distributed.launch"}
+_OF_TORCHRUN = re.compile(r"nnodes|nproc-per-node|standalone|rdzv-(?:backend|conf|endpoint|id)")
 
 
 def one_word_command(staged: Staged) -> Iterator[Problem]:
@@ -78,6 +80,18 @@ def nested_launcher(staged: Staged) -> Iterator[Problem]:
         message = f"`launcher: {launcher}` would start `{found}`, which is a launcher itself"
     help = "name the launcher in `launcher:`, and begin the command with your script"
     yield Problem("playbook.nested-launcher", message, _span(staged, 0), help)
+
+
+def launcher_option(staged: Staged) -> Iterator[Problem]:
+    launcher = staged.stage.launch.get("launcher")
+    if launcher not in STARTS_ITS_RANKS or any(True for _ in nested_launcher(staged)):
+        return
+    for index, word in enumerate(_words(staged)):
+        option = _OPTION.fullmatch(word)
+        if option and _OF_TORCHRUN.fullmatch(option[1].replace("_", "-")):
+            message = f"`--{option[1]}` is an option of {launcher}, and here it reaches the script"
+            help = "remove it: the launcher gets nodes, ranks a node and rendezvous from the inventory"
+            yield Problem("playbook.launcher-option", message, _span(staged, index), help)
 
 
 def _launcher_in(words: list[str]) -> str | None:
@@ -183,8 +197,8 @@ def _options(staged: Staged) -> Iterator[tuple[str, str, int]]:
 _SEPARATOR = re.compile(r"&&|\|\||[;|\n()]|&(?![>0-9])")
 _WRAPPERS = {"sudo", "env", "nice", "nohup", "time", "exec", "stdbuf", "command"}
 _EDITORS = {"vi", "vim", "nano", "emacs", "less", "more", "man", "passwd", "htop", "nvtop"}
-_ASSUME_YES = {"apt": "-y", "apt-get": "-y", "yum": "-y", "dnf": "-y", "zypper": "-n", "conda": "-y"}
-_INSTALLING = {"install", "remove", "upgrade", "update", "dist-upgrade", "purge", "create"}
+_ASSUME_YES = {"apt": "-y", "apt-get": "-y", "yum": "-y", "dnf": "-y", "zypper": "-n"}
+_INSTALLING = {"install", "remove", "upgrade", "update", "dist-upgrade", "purge"}
 _TEMPLATE = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
 
 
@@ -259,11 +273,12 @@ def _asks(words: list[str]) -> tuple[str, str] | None:
     if program in _EDITORS:
         return f"`{program}` waits for input at a terminal, and there is none", "use a command that only prints"
     flag = _ASSUME_YES.get(program)
-    if flag and _INSTALLING & set(bare[1:]) and program != "conda" and not _agrees(bare, flag):
+    if flag and _INSTALLING & set(bare[1:]) and not _agrees(bare, flag):
         if program in ("apt", "apt-get") and "update" in bare[1:]:
             return None
         return f"`{program}` would ask whether to go on, and gets no answer", f"add {flag}"
-    if program == "ssh-copy-id" or (program == "read" and len(words) == len(bare)):
+    reads = program == "read" and len(words) == len(bare) and not any("<" in word for word in words)
+    if program == "ssh-copy-id" or reads:
         return f"`{program}` waits for input", "stdin is closed in a stage"
     return None
 
@@ -306,6 +321,7 @@ STAGE_RULES = (
     shell_in_command,
     flag_with_value,
     nested_launcher,
+    launcher_option,
     workdir_of_launch,
     rank_in_command,
     loopback_in_command,

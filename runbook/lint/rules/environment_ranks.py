@@ -134,9 +134,10 @@ def _min_above_max(ranks: EnvironmentOfRanks) -> Iterator[Contradiction]:
 
 def _gid_index(ranks: EnvironmentOfRanks) -> Iterator[Contradiction]:
     index = _number(ranks, "NCCL_IB_GID_INDEX")
-    over_ipoib = ranks.interface is not None and ranks.interface.startswith("ib")
+    chosen = selection(ranks.interface or "")
+    over_ipoib = not chosen.excludes and chosen.names and all(name.startswith("ib") for name in chosen.names)
     if index is not None and index > 0 and ranks.infiniband and over_ipoib:
-        message = f"GIDs are RoCE's, and the interface {shown(ranks.interface or '')} is InfiniBand's"
+        message = f"GIDs are RoCE's, and the interface {shown(','.join(chosen.names))} is InfiniBand's"
         help = "leave it out: InfiniBand routes by LID, and since NCCL 2.21 RoCE finds its GID as well"
         yield Contradiction("gid-index-on-infiniband", ("NCCL_IB_GID_INDEX",), message, help)
 
@@ -326,7 +327,8 @@ def _of_settings(document: Document, inventory: Inventory, settings: list[Writte
 
 def _against(document: Document, setting: WrittenVariable, text: str, interface: str) -> Iterator[Problem]:
     """One for all nodes, so that `network.interface` has no effect."""
-    if not selection(text.strip()).takes(interface) and not interface.startswith(("^", "=")):
+    chosen, names = selection(text.strip()), interface.split(",")
+    if not any(chosen.takes(name.strip()) for name in names) and not interface.startswith(("^", "=")):
         message = f"`network.interface` says {shown(interface)}, and {_READERS[setting.name]} would use {shown(text)}"
         help = "write the one that is right in `network.interface`, or give single nodes or groups their own"
         yield problem_at(document, VariableFault("interface-conflict", message, help), setting.keys)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from runbook.files.address import one_spelling
+from runbook.files.inventory import backend_given
 from runbook.lint.rule_inputs import (
     InventoryFile,
     all_trusted,
@@ -51,7 +53,7 @@ def _machines(nodes: Sequence[Node]) -> Iterator[tuple[str, list[Node]]]:
     several: dict[str, list[Node]] = {}
     for node in nodes:
         local = node.connection == "local"
-        where = "connection: local" if local else node.address.lower()
+        where = "connection: local" if local else one_spelling(node.address)
         one = first.setdefault(where, node)
         if one is not node:
             several.setdefault(where, [one]).append(node)
@@ -84,7 +86,7 @@ def gpus_from_one(file: InventoryFile) -> Iterator[Problem]:
 
 def some_without_gpus(file: InventoryFile) -> Iterator[Problem]:
     """Forgotten on a few nodes: then the backend silently becomes gloo for all."""
-    if "backend" in _rendezvous(file) or not said(file, "rendezvous", "backend"):
+    if backend_given(file.origins) or not said(file, "rendezvous", "backend"):
         return
     if not all_trusted(file, "gpus", "shell"):
         return
@@ -153,12 +155,6 @@ def many_processes(file: InventoryFile) -> Iterator[Problem]:
 
 def _nccl(file: InventoryFile) -> bool:
     return wrote(file, *_BACKEND) and file.inventory.rendezvous.backend == "nccl"
-
-
-def _rendezvous(file: InventoryFile) -> dict[str, object]:
-    data = file.document.data
-    given = data.get("rendezvous") if isinstance(data, dict) else None
-    return given if isinstance(given, dict) else {}
 
 
 INVENTORY_RULES = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import ip_network
 
-from runbook.files.address import is_ip, is_loopback
+from runbook.files.address import is_ip, is_loopback, one_spelling
 from runbook.files.yaml_document import Keys
 from runbook.lint.rule_inputs import InventoryFile, all_trusted, named, node_span, places, said, trusted, wrote
 from runbook.model.errors import Problem, Span
@@ -227,9 +227,9 @@ def rendezvous_address(file: InventoryFile) -> Iterator[Problem]:
 def _owner(given: str, nodes: Sequence[Node]) -> Node | None:
     """Whose address or name it is: the master's in doubt, which is the first. A name counts without its domain if it
     leads to one node only."""
-    wanted = _plain(given)
+    wanted = one_spelling(given)
     for node in nodes:
-        if wanted in (_plain(node.address), node.name.lower(), _plain(node.ssh.host or "")):
+        if wanted in (one_spelling(node.address), node.name.lower(), one_spelling(node.ssh.host or "")):
             return node
     if is_ip(given):
         return None
@@ -270,16 +270,7 @@ def _one_slip(one: str, other: str) -> bool:
 
 
 def _label(address: str) -> str:
-    return "" if is_ip(address) else _plain(address).partition(".")[0]
-
-
-def _plain(address: str) -> str:
-    """Written one way: `FD00:0::1` as `fd00::1`."""
-    address = address.lower().rstrip(".")
-    if ":" in address and is_ip(address):
-        ip = ip_address(address)
-        return str(ip.ipv4_mapped or ip) if isinstance(ip, IPv6Address) else address
-    return address
+    return "" if is_ip(address) else one_spelling(address).partition(".")[0]
 
 
 # Windows: what its nodes can be called, and with whom they can work.

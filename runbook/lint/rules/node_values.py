@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from runbook.lint.rule_inputs import InventoryFile, are, faulty, named, scalars
+from runbook.files.yaml_document import scalars
+from runbook.lint.rule_inputs import InventoryFile, are, faulty, named
 from runbook.model.errors import Problem
 
 _SLASH = re.compile(r"[/\\]")
@@ -178,7 +179,7 @@ def template_in_inventory(file: InventoryFile) -> Iterator[Problem]:
     """Only where nothing fills it in: a launch does, `vars` may be for another tool, the loader refuses addresses."""
     if "{{" not in file.document.text:
         return
-    for keys, value in scalars(file.document):
+    for keys, value in scalars(file.document.data):
         if (
             keys[0] != "launch"
             and isinstance(value, str)

@@ -11,7 +11,7 @@ from typing import Any
 from runbook.checks.allreduce import AllReduce
 from runbook.checks.base import Check
 from runbook.files.templating import is_template, names_used, truth
-from runbook.files.yaml_document import Keys
+from runbook.files.yaml_document import scalars
 from runbook.launch.ranks import hca_expression
 from runbook.lint.planned_stages import Staged, stage_by_stage
 from runbook.lint.rule_inputs import PlaybookFile
@@ -225,55 +225,39 @@ def shadowed_facts(file: PlaybookFile) -> Iterator[Problem]:
 
 
 def templates_in_vars(file: PlaybookFile) -> Iterator[Problem]:
-    for keys, text in _texts(_data(file).get("vars"), ("vars",)):
-        if is_template(text):
+    for keys, text in scalars(_data(file).get("vars"), ("vars",)):
+        if isinstance(text, str) and is_template(text):
             message = f"`{text}` is not filled in: a stage that uses the variable gets the braces"
             help = "compute it in the stage that uses it"
             yield Problem("playbook.template-in-var", message, file.document.span(*keys), help)
 
 
+_UNFILLED: tuple[tuple[str, ...], ...] = (
+    *(("name",), ("inventory",), ("stages", "name"), ("stages", "tags")),
+    *(("stages", "expect", "stdout"), ("stages", "launch", "barrier_folder")),
+)
+
+
 def misplaced_templates(file: PlaybookFile) -> Iterator[Problem]:
     """At keys where no other rule reports it."""
-    stages = _data(file).get("stages")
-    places: list[Keys] = [("name",), ("inventory",)]
-    for index, stage in enumerate(stages if isinstance(stages, list) else ()):
-        if isinstance(stage, dict):
-            places += [("stages", index, "name"), ("stages", index, "tags"), ("stages", index, "expect", "stdout")]
-            places += [("stages", index, "launch", "barrier_folder")]
-    for keys in places:
-        for place, text in _texts(_at(_data(file), keys), keys):
-            if "{{" in text and place not in file.wrong:
-                message = f"the template in `{keys[-1]}` is not filled in: it stays as it is"
-                help = "templates belong into `with`, `shell`, and `command`, `env` or `workdir` of a launch"
-                yield Problem("playbook.template-not-here", message, file.document.span(*place), help)
+    for keys, text in scalars(file.document.data):
+        way = tuple(key for key in keys if isinstance(key, str))
+        if way in _UNFILLED and isinstance(text, str) and "{{" in text and keys not in file.wrong:
+            message = f"the template in `{way[-1]}` is not filled in: it stays as it is"
+            help = "templates belong into `with`, `shell`, and `command`, `env` or `workdir` of a launch"
+            yield Problem("playbook.template-not-here", message, file.document.span(*keys), help)
 
 
 def _data(file: PlaybookFile) -> dict[str, Any]:
     return file.document.data if isinstance(file.document.data, dict) else {}
 
 
-def _at(value: Any, keys: Keys) -> object:
-    for key in keys:
-        inside = key in value if isinstance(value, dict) else isinstance(value, list) and isinstance(key, int)
-        value = value[key] if inside else None
-    return value
-
-
-def _texts(value: object, keys: Keys) -> Iterator[tuple[Keys, str]]:
-    if isinstance(value, str):
-        yield keys, value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _texts(inner, (*keys, key))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _texts(inner, (*keys, index))
-
-
 def _without_used(variables: set[str], stages: object) -> set[str]:
     """Those that no template mentions, nor any `when`, which is an expression without braces."""
     parsed = 0
-    for keys, text in _texts(stages, ()):
+    for keys, text in scalars(stages):
+        if not isinstance(text, str):
+            continue
         condition = keys[-1:] == ("when",)
         words = set(_WORD.findall(text)) if variables and (condition or is_template(text)) else set()
         if variables.isdisjoint(words):

@@ -6,12 +6,13 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from runbook.files.yaml_document import Document, Keys, line_starts
-from runbook.lint.rule_inputs import scalars
+from runbook.files.yaml_document import Document, Keys, line_starts, scalars
 from runbook.model.errors import Problem, Span
 from runbook.model.secrets import (
     AUTHORIZATION,
     LOGIN_OF_CURL,
+    LOGIN_OF_REGISTRY,
+    LOGIN_OF_WANDB,
     PRIVATE_KEY,
     TYPED_FOR_A_PROMPT,
     URL_PASSWORD,
@@ -31,6 +32,10 @@ _FLAG = re.compile(r"--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.+))?", re.DOTALL)
 _VALUE = r"(\"[^\"]*\"|'[^']*'|[^\s;&|\"']+)"
 _FLAG_IN_LINE = re.compile(r"(?<![\w-])--?([A-Za-z][A-Za-z0-9_-]*)(?:=|\s+)" + _VALUE)
 _ASSIGNED = re.compile(r"(?<![\w-])(?:\$env:)?([A-Za-z_]\w*)\s*=\s*" + _VALUE)
+_GIVEN = (
+    *(("Authorization", AUTHORIZATION), ("--user", LOGIN_OF_CURL)),
+    *(("login -p", LOGIN_OF_REGISTRY), ("wandb login", LOGIN_OF_WANDB)),
+)
 
 
 def known_formats(document: Document) -> Iterator[Problem]:
@@ -53,7 +58,7 @@ def named_secrets(document: Document) -> Iterator[Problem]:
     """Under keys that say so: `env: {WANDB_API_KEY: …}`, `vars: {db_password: …}`."""
     if not may_name_secrets(document.text):
         return
-    for keys, value in scalars(document):
+    for keys, value in scalars(document.data):
         name = next((key for key in reversed(keys) if isinstance(key, str)), "")
         if names_secret(name) is None or value is None or isinstance(value, bool):
             continue
@@ -93,7 +98,7 @@ def _commands(document: Document) -> Iterator[tuple[Keys, object]]:
             launch = stage.get("launch")
             yield ("stages", index, "launch", "command"), launch.get("command") if isinstance(launch, dict) else None
     if "activate" in document.text and may_name_secrets(document.text):
-        yield from ((keys, value) for keys, value in scalars(document) if keys and keys[-1] == "activate")
+        yield from ((keys, value) for keys, value in scalars(document.data) if keys and keys[-1] == "activate")
 
 
 def _in_words(words: list[str]) -> Iterator[tuple[str, int]]:
@@ -120,7 +125,7 @@ def _in_line(line: str) -> Iterator[tuple[str, int, int]]:
                 yield match[1], *match.span(2)
     for match in TYPED_FOR_A_PROMPT.finditer(line):
         yield "a prompt", *match.span(match.lastindex or 0)
-    for name, pattern in (("Authorization", AUTHORIZATION), ("--user", LOGIN_OF_CURL)):
+    for name, pattern in _GIVEN:
         for match in pattern.finditer(line):
             if not stands_for_one(match[1]) and not _has_known_format(match[1]):
                 yield name, *match.span(1)
@@ -167,7 +172,7 @@ def host_keys_off(document: Document) -> Iterator[Problem]:
     text = document.text.lower()
     if not any(name.lower() in text for name in _NAMES):
         return
-    for keys, value in scalars(document):
+    for keys, value in scalars(document.data):
         setting = f"{keys[-1]}={value}" if keys and isinstance(keys[-1], str) else str(value)
         if _OFF.search(setting):
             message = "this accepts any host key: an attacker in between gets the login"

@@ -1,4 +1,5 @@
-"""Plain scalars that stay text here and are something else in YAML 1.1, which other readers follow; unused anchors."""
+"""Plain scalars that stay text here and are something else in YAML 1.1, which other readers follow; quotes that are
+none; unused anchors."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from runbook.files.yaml_document import Document
-from runbook.lint.rule_inputs import scalars
+from runbook.files.address import QUOTES
+from runbook.files.yaml_document import Document, scalars
 from runbook.model.errors import Problem, Span
 
 _SUSPECT = re.compile(
@@ -34,6 +35,16 @@ def yaml_surprises(document: Document) -> Iterator[Problem]:
             )
 
 
+def odd_quotes(document: Document) -> Iterator[Problem]:
+    lines = document.lines
+    for keys, value in scalars(document.data):
+        if isinstance(value, str) and value[:1] and value[0] in QUOTES and value[-1] in QUOTES:
+            span = document.span(*keys)
+            if span is not None and _is_plain(value, span, lines):
+                message = f"`{value[0]}` is no quote to YAML: it is a part of the text"
+                yield Problem("yaml.odd-quotes", message, span, "write \" or '")
+
+
 def unused_anchors(document: Document) -> Iterator[Problem]:
     for anchor in document.anchors:
         if not anchor.used:
@@ -44,7 +55,7 @@ def unused_anchors(document: Document) -> Iterator[Problem]:
 
 def _suspects(document: Document) -> Iterator[tuple[str, Span | None, bool]]:
     """Values and keys, and which it is: a key is always text."""
-    for keys, value in scalars(document):
+    for keys, value in scalars(document.data):
         if isinstance(value, str) and _SUSPECT.fullmatch(value):
             yield value, document.span(*keys), False
     for keys in document.key_spans:
@@ -99,5 +110,6 @@ def _number(text: str, tag: str) -> str:
 
 DOCUMENT_RULES = (
     yaml_surprises,
+    odd_quotes,
     unused_anchors,
 )

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from runbook.serve.guards import RequestRefused, whole_number
+from runbook.serve.guards import RequestRefused, json_body, whole_number
 from runbook.serve.page import Page
 from runbook.serve.pages.nodes import NODE_GLYPHS
 from runbook.serve.people import Audit, People, role_named
@@ -126,8 +125,11 @@ async def account(request: Request) -> Response:
 
 
 async def new_password(request: Request) -> Response:
-    """Ends every session of this person, this one too: a stolen session is closed."""
+    """Ends every session of this person, this one too: a stolen session is closed. Not with a token, which may allow
+    less than its person: a password allows everything."""
     form, person = request.state.form, request.state.person
+    if not person.session:
+        raise RequestRefused(403, "a password is changed by logging in, not with a token")
     await asyncio.to_thread(_people(request).change, person.name, password=str(form.get("password", "")))
     return RedirectResponse("/login", 303)
 
@@ -188,11 +190,8 @@ async def api_audit(request: Request) -> Response:
 
 async def fields(request: Request, *names: str) -> dict[str, str]:
     """The texts of a JSON object that has exactly these keys. Raises RequestRefused."""
-    try:
-        asked: Any = await request.json()
-    except (ValueError, RecursionError):
-        raise RequestRefused(400, "the body is not JSON") from None
-    if not isinstance(asked, dict) or set(asked) != set(names):
+    asked = await json_body(request)
+    if set(asked) != set(names):
         raise RequestRefused(422, f"the body must be an object with {', '.join(names)} and nothing else")
     for name in names:
         if not isinstance(asked[name], str):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -15,7 +14,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from runbook.serve import group_actions as actions
 from runbook.serve.agent_states import AgentState
-from runbook.serve.group_files import MOST_BYTES, ChangedMeanwhile, NoGroup, Version
+from runbook.serve.group_files import MOST_BYTES, ChangedMeanwhile, Groups, NoGroup, Version
 from runbook.serve.group_form import fields_of, nodes_of
 from runbook.serve.group_preview import SHELLS, Linted, Meaning, difference, linted, scripts, zipped
 from runbook.serve.guards import RequestRefused, json_body
@@ -244,24 +243,25 @@ def _version(request: Request) -> int:
 
 async def version(request: Request) -> Response:
     """One state of the file: what it was, and what it changed."""
-    name, number = _name(request), _version(request)
-    history = await run_in_threadpool(workspace_of(request).groups.history, name)
+    name, number, groups = _name(request), _version(request), workspace_of(request).groups
+    history = await run_in_threadpool(groups.history, name)
     at = next((at for at, one in enumerate(history) if one.id == number), None)
     if at is None:
         raise RequestRefused(404, "there is no such version")
-    before = history[at + 1] if at + 1 < len(history) else None
-    lines = await run_in_threadpool(_between, workspace_of(request).groups.path(name), before, history[at])
+    lines = await run_in_threadpool(_changed_by, groups, name, history[at : at + 2])
     now = ""
     with contextlib.suppress(NoGroup):
-        now = workspace_of(request).groups.read(name).hash
+        now = (await run_in_threadpool(groups.read, name)).hash
     return await html(request, "group_version.html", group=name, one=history[at], lines=lines, now=now)
 
 
-def _between(path: Path, before: Version | None, after: Version) -> list[str]:
-    old, new = linted(path, before.text) if before else Linted([], "", {}), linted(path, after.text)
+def _changed_by(groups: Groups, name: str, versions: Sequence[Version]) -> list[str]:
+    """What the first of these states changed in the second, if there was one before it."""
+    seen = [linted(groups.path(name), groups.text_of(name, one.id) or "") for one in versions]
+    new, old = seen[0], seen[1] if len(seen) > 1 else Linted([], "", {})
     if old.closed or new.closed:
         return [old.closed or new.closed]
-    return difference(path.stem, old.shown, new.shown)
+    return difference(name, old.shown, new.shown)
 
 
 async def start(request: Request) -> Response:
@@ -278,7 +278,8 @@ async def download(request: Request) -> Response:
     file = (await run_in_threadpool(workspace_of(request).view, name)).file
     found = await run_in_threadpool(scripts, file.path, file.text, shell)
     if not node:
-        return _attachment(zipped(found), f"{name}-{shell}.zip", "application/zip")
+        archive = await run_in_threadpool(zipped, found)
+        return _attachment(archive, f"{name}-{shell}.zip", "application/zip")
     if f"{node}/launch.{shell}" not in found:
         raise RequestRefused(404, "there is no such node in this group")
     return _attachment(found[f"{node}/launch.{shell}"], f"{node}-launch.{shell}", "application/octet-stream")

@@ -3,6 +3,7 @@ JSON."""
 
 from __future__ import annotations
 
+import gzip
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from markupsafe import Markup
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from runbook.files.inventory import natural
 from runbook.serve.agent_fleet import Fleet
@@ -181,20 +182,26 @@ def rank_states(workspace: Workspace, run: RunRow) -> dict[str, str]:
     """By node, how its ranks are, as far as the run has written: one of GLYPHS."""
     alive = workspace.processes.lives(run.id)
     try:
-        document = workspace.runs.document(run.id)
+        verdicts = workspace.runs.found(run.id, "launch", _launch_verdicts)
     except NoRun:
         return {}
-    launches = [stage for stage in document["stages"] if stage.get("check") == "launch"]
-    if not launches:
+    if verdicts is None:
         return dict.fromkeys(run.nodes, "waiting" if alive else "none")
-    verdicts = {one["node"]: one["verdict"] for one in launches[-1].get("outcomes", ())}
     words = {"pass": "ended", "fail": "failed", "unknown": "unknown", "skip": "none"}
     return {node: words.get(verdicts.get(node, ""), "running" if alive else "unknown") for node in run.nodes}
+
+
+def _launch_verdicts(document: Mapping[str, Any]) -> dict[str, str] | None:
+    """By node, what the latest launch says so far; None before one has begun."""
+    launches = [stage for stage in document["stages"] if stage.get("check") == "launch"]
+    return {one["node"]: one["verdict"] for one in launches[-1]["outcomes"]} if launches else None
 
 
 RUNS_OF_A_NODE = 50
 OLD_STEP_S = 60.0
 """A step older than this is shown with its age."""
+PACKED = 1
+"""The level of gzip: a higher one takes several times as long for little."""
 KEPT_CELLS = 5000
 """For this many nodes the HTML of their ranks is kept."""
 
@@ -205,18 +212,32 @@ def _wanted(row: NodeRow, words: list[str]) -> bool:
     return all(word in told for word in words)
 
 
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The part of the fleet's page that changes, as it is and packed by gzip. It is the same for everybody and holds no
+    token, so that nothing is told by how well it packs (BREACH); a whole page holds one, and is never packed."""
+
+    whole: Markup
+    packed: bytes
+
+
 async def fleet(request: Request) -> Response:
+    """To a page that is open already, which says `X-Live`, only what changes."""
     query = request.query_params.get("q", "")[:200]
     app = request.app.state
     make = partial(_grid, app.workspace, app.fleet, query)
-    grid = await run_in_threadpool(app.grids.get, query, make)
-    answer = await html(request, "fleet.html", query=query, grid=grid)
+    grid: Grid = await run_in_threadpool(app.grids.get, query, make)
+    if "x-live" not in request.headers:
+        answer = await html(request, "fleet.html", query=query, grid=grid.whole)
+    elif "gzip" in request.headers.get("accept-encoding", ""):
+        answer = HTMLResponse(grid.packed, headers={"content-encoding": "gzip"})
+    else:
+        answer = HTMLResponse(grid.whole)
     answer.background = BackgroundTask(app.grids.renew, query, make)
     return answer
 
 
-def _grid(workspace: Workspace, fleet: Fleet, query: str) -> Markup:
-    """The part of the page that is the same for everybody, and long with a thousand nodes."""
+def _grid(workspace: Workspace, fleet: Fleet, query: str) -> Grid:
     every = rows(workspace, fleet)
     found = [row for row in every if _wanted(row, query.lower().split())]
     told = (
@@ -234,7 +255,8 @@ def _grid(workspace: Workspace, fleet: Fleet, query: str) -> Markup:
             cells=_cells,
         )
     )
-    return Markup(told)  # every value in it is escaped where the template shows it
+    # Every value in it is escaped where the template shows it.
+    return Grid(Markup(told), gzip.compress(told.encode(), PACKED))
 
 
 @lru_cache(KEPT_CELLS)
@@ -252,20 +274,24 @@ async def node(request: Request) -> Response:
     runs, count = await run_in_threadpool(workspace.runs.search, RunFilter(host=f"{name} "), most=RUNS_OF_A_NODE)
     if not own and not runs:
         raise RequestRefused(404, "no group, no agent and no run has such a node")
-    found = [(run, await run_in_threadpool(_of_node, request, run.id, name)) for run in runs]
+    found = await run_in_threadpool(lambda: [(run, _of_node(workspace, run.id, name)) for run in runs])
     agent = fleet_of(request).node(name)
     return await html(request, "node.html", node=name, rows=own, runs=found, count=count, agent=agent)
 
 
-def _of_node(request: Request, id: str, name: str) -> list[dict[str, Any]]:
+def _of_node(workspace: Workspace, id: str, name: str) -> list[dict[str, Any]]:
     """What a run found on the node: stage, cause, and the sentence."""
-    found = []
-    for stage in workspace_of(request).runs.document(id)["stages"]:
-        for outcome in stage.get("outcomes", ()):
-            if outcome.get("node") == name and outcome.get("verdict") not in ("pass", "skip"):
-                for finding in outcome.get("findings", ()):
-                    found.append({"stage": stage["name"], "cause": finding["cause"], "says": finding["says"]})
-    return found
+
+    def found(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [
+            {"stage": stage["name"], "cause": finding["cause"], "says": finding["says"]}
+            for stage in document["stages"]
+            for outcome in stage["outcomes"]
+            if outcome["node"] == name and outcome["verdict"] not in ("pass", "skip")
+            for finding in outcome["findings"]
+        ]
+
+    return workspace.runs.found(id, f"findings of {name}", found)
 
 
 async def drain(request: Request) -> Response:

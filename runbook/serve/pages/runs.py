@@ -224,7 +224,7 @@ def measured(runs: Runs, rows: Sequence[RunRow]) -> dict[Pair, list[LinkMeasurem
     return grouped(
         ((str(link.get("from")), str(link.get("to"))), LinkMeasurement(row, gbps, number(link.get("us"))))
         for row in rows
-        for stage in (runs.document(row.id)["stages"] if row.verdict else ())
+        for stage in (runs.document(row.id)["stages"] if row.verdict and runs.mentions(row.id, b'"links"') else ())
         for link in (stage.get("metrics") or {}).get("links", ())
         if isinstance(link, dict) and (gbps := number(link.get("gbps"))) is not None
     )

@@ -23,7 +23,8 @@ MOST = 2000
 
 
 async def events(request: Request) -> Response:
-    """`topic=` any number of times, none for all. A client that was cut off says `Last-Event-ID`, as browsers do."""
+    """`topic=` any number of times, none for all; `since=`: the `data-seen` of a page. A client that was cut off says
+    `Last-Event-ID`, as browsers do."""
     changed: Changed = request.app.state.changed
     topics = request.query_params.getlist("topic")
     if len(topics) > MOST_TOPICS:
@@ -47,7 +48,7 @@ class EventStream(Response):
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         state = self._request.state
         changed: Changed = self._request.app.state.changed
-        last = self._request.headers.get("last-event-id", "")
+        last = self._request.headers.get("last-event-id") or self._request.query_params.get("since", "")
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         with changed.subscribed(self._topics, last, owner=state.person.name) as subscriber:
             watch = asyncio.create_task(_close_when_gone(receive, subscriber))
