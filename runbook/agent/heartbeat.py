@@ -11,6 +11,7 @@ from typing import Any
 from runbook.agent.protocol import GpuLoad, Heartbeat, JobProcess
 from runbook.node import own_files
 from runbook.node.job_control import attempts_of, expanded, folders_of_jobs, journals, same
+from runbook.node.journal import serial_of
 from runbook.node.tools import tool
 
 ASKED_S = 4.0
@@ -65,7 +66,7 @@ def jobs(name: str, workdirs: Iterable[str]) -> list[JobProcess]:
 
 
 def _latest(folder: str) -> list[JobProcess]:
-    attempts = sorted(attempts_of(folder), key=lambda name: int(name.rpartition("-")[2]))
+    attempts = sorted(attempts_of(folder), key=serial_of)
     now = time.time()
     return [
         _job(f"{folder}/{attempt}", journal)

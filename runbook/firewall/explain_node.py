@@ -172,11 +172,9 @@ class Explanation:
 
     blocks: bool | None
     action: Action
-    tool: str  # nft | iptables | ip6tables | ufw | firewalld; "" where no rule is concerned
     where: str
     rule: str
     allow: str
-    hook: str
     could_not_look: str | None = None
     candidates: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
@@ -228,7 +226,7 @@ def _blocked(
     texts = tuple(dict.fromkeys(_in_words(evidence, flow, leg, base, end) for base, end in suspects))
     actions = {end.action for _, end in suspects}
     base, end = suspects[-1 if sure else 0]
-    tool, where, rule = _name(evidence, flow, leg, base, end)
+    where, rule = _name(evidence, flow, leg, base, end)
     also = [_in_words(evidence, flow, leg, stop.base, stop.ends[0]) for stop in sure[1:]]
     caveats = [*evidence.asides]
     caveats += [f"it is blocked a second time by {text}" for text in dict.fromkeys(also) if text not in texts]
@@ -247,11 +245,9 @@ def _blocked(
     return Explanation(
         blocks=True if sure else None,
         action=actions.pop() if len(actions) == 1 else "unknown",
-        tool=tool,
         where=where,
         rule=rule,
         allow=allow,
-        hook=base.hook,
         could_not_look=could_not_look,
         candidates=texts if len(texts) > 1 or not sure else (),
         caveats=tuple(caveats),
@@ -286,11 +282,9 @@ def _sent_elsewhere(
     return Explanation(
         blocks=None,
         action="unknown",
-        tool=by.base.engine.removesuffix("-legacy"),
         where=where,
         rule=rule,
         allow=fix.text,
-        hook=by.base.hook,
         could_not_look=could_not_look,
         caveats=(*evidence.asides, *fix.caveats),
         leg=wanted.leg,
@@ -301,20 +295,16 @@ def _sent_elsewhere(
 
 def _nothing_blocks(journey: Journey, could_not_look: str | None, caveats: tuple[str, ...], leg: Leg) -> Explanation:
     blocks = None if could_not_look else False
-    where, rule, hook, tool = "no rule blocks it", "", "", ""
+    where, rule = "no rule blocks it", ""
     if journey.last is not None:
-        base, end = journey.last.base, journey.last.ends[0]
-        tool, hook = base.engine.removesuffix("-legacy"), base.hook
-        where, rule = _place_of(base, end)
+        where, rule = _place_of(journey.last.base, journey.last.ends[0])
     action: Action = "accept" if blocks is False else "unknown"
     return Explanation(
         blocks=blocks,
         action=action,
-        tool=tool,
         where=where,
         rule=rule,
         allow="",
-        hook=hook,
         could_not_look=could_not_look,
         caveats=caveats,
         leg=leg,
@@ -327,12 +317,12 @@ def _nothing_blocks(journey: Journey, could_not_look: str | None, caveats: tuple
 
 
 def _in_words(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: PacketEnd) -> str:
-    _, where, rule = _name(evidence, flow, leg, base, end)
+    where, rule = _name(evidence, flow, leg, base, end)
     return f"{where} `{rule}`" if rule else where
 
 
-def _name(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: PacketEnd) -> tuple[str, str, str]:
-    """-> tool, where, rule: in the words of the front end that owns the rule."""
+def _name(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: PacketEnd) -> tuple[str, str]:
+    """-> where, rule: in the words of the front end that owns the rule."""
     where, rule = _place_of(base, end)
     status = evidence.ufw
     if status is not None and ufw_decides(end):
@@ -340,16 +330,16 @@ def _name(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: PacketEnd) 
         peer = flow.destination if leg in ("request-out", "reply-in") else flow.source
         if end.rule is not None and "user" in end.rule.chain:
             line = blocking_line(status, peer, flow.port, outgoing=outgoing)
-            return "ufw", f"ufw rule in {where}", str(line) if line else rule
+            return f"ufw rule in {where}", str(line) if line else rule
         default = status.outgoing if outgoing else status.incoming
         direction = "outgoing" if outgoing else "incoming"
-        return "ufw", f"ufw default policy ({where})", f"Default: {default or 'deny'} ({direction})"
+        return f"ufw default policy ({where})", f"Default: {default or 'deny'} ({direction})"
     if evidence.firewalld is not None and firewalld_owns(base):
         peer = flow.source if leg in ("request-in", "reply-out") else flow.destination
         interface = flow.in_interface or evidence.interface_to(peer)
         zone = evidence.firewalld.zone_for(peer, interface)
-        return "firewalld", f"firewalld zone {zone} ({where})", rule
-    return base.engine.removesuffix("-legacy"), where, rule
+        return f"firewalld zone {zone} ({where})", rule
+    return where, rule
 
 
 def _place_of(base: Base, end: PacketEnd) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from runbook.files.scalars import flow
 from runbook.importers.ansible_files import TOP, GivenVariable, Tree, read_ini, read_yaml
 from runbook.importers.foreign_inventory import ANSIBLE, LOGIN, ForeignHost, ForeignInventory, Remark, may_hold_secret
 from runbook.model.grouping import grouped
+from runbook.model.inventory import MOST_GPUS
 
 
 def read_ansible(text: str, file: str, *, yaml: bool) -> ForeignInventory:
@@ -230,8 +231,8 @@ _MEANINGS: Mapping[str, Callable[[VariableMeanings, GivenVariable], FoundSetting
 
 def _is_gpus(value: object) -> bool:
     if isinstance(value, list):
-        return len(set(map(str, value))) == len(value) and all(_is_number(one, 1023) for one in value)
-    return _is_number(value, 1024)
+        return len(set(map(str, value))) == len(value) and all(_is_number(one, MOST_GPUS - 1) for one in value)
+    return _is_number(value, MOST_GPUS)
 
 
 def _is_number(value: object, most: int) -> bool:

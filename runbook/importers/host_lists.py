@@ -18,8 +18,8 @@ from runbook.importers.foreign_inventory import (
     Remark,
     may_hold_secret,
 )
+from runbook.model.inventory import MOST_GPUS
 
-MOST_SLOTS = 1024
 SLOTS = ("slots", "count", "cpu")
 USERS = ("user", "username", "user_name", "user-name")
 NO_PLACE = {
@@ -74,8 +74,8 @@ def read_hostfile(text: str, file: str) -> ForeignInventory:
             host.counted |= slots is not None or again
             one_a_line |= again
             host.user = user or host.user
-            if host.slots > MOST_SLOTS:
-                raise lines.wrong(number, name, "hostfile-slots", f"{one} has more than {MOST_SLOTS} slots by now")
+            if host.slots > MOST_GPUS:
+                raise lines.wrong(number, name, "hostfile-slots", f"{one} has more than {MOST_GPUS} slots by now")
     for host in seen.values():
         host.counted |= one_a_line
     if not seen:
@@ -106,8 +106,8 @@ def _user(lines: NumberedLines, number: int, text: str) -> str:
 
 
 def _count(lines: NumberedLines, number: int, word: str, value: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,6}", value) or int(value) > MOST_SLOTS:
-        raise lines.wrong(number, word, "hostfile-slots", f"`{value}` is not a number of slots from 0 to {MOST_SLOTS}")
+    if not re.fullmatch(r"[0-9]{1,6}", value) or int(value) > MOST_GPUS:
+        raise lines.wrong(number, word, "hostfile-slots", f"`{value}` is not a number of slots from 0 to {MOST_GPUS}")
     return int(value)
 
 

@@ -71,9 +71,6 @@ class Attempt:
     def port(self) -> int:
         return self.inventory.rendezvous.port
 
-    def on(self, node: str) -> tuple[ProcessSpec, ...]:
-        return tuple(place for place in self.places if place.node == node)
-
     def script(self, node: str, folder: str, made_from: Sequence[str]) -> Script:
         """`folder`: where the attempt's files lie there."""
         node_ranks = self.layout.by_node[node]
@@ -153,7 +150,7 @@ def about(attempt: Attempt, node: str, facts: Mapping[str, object]) -> dict[str,
         "command": list(attempt.job.programs[node].command),
         "attempt": attempt.serial,
         "port": attempt.port,
-        "gpus": [gpu for place in attempt.on(node) for gpu in place.gpus],
+        "gpus": [rank.device for rank in attempt.layout.by_node[node].ranks if rank.device is not None],
         "node": node,
         "nodes": {
             name: [rank.rank for rank in node_ranks.ranks] for name, node_ranks in attempt.layout.by_node.items()

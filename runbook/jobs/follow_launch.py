@@ -21,7 +21,7 @@ from runbook.checks.context import Context, Run
 from runbook.checks.ranks.pool import dismiss_pool
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
 from runbook.jobs.follow_logs import kept_of, supervise
-from runbook.jobs.known_jobs import Cluster, KnownJob, clean, serial_of
+from runbook.jobs.known_jobs import Cluster, KnownJob, clean
 from runbook.jobs.launch import RunningAttempt, Stall
 from runbook.jobs.logs import RankLogs, job_secrets
 from runbook.jobs.processes import KeptProcesses, stopped_by_user
@@ -36,7 +36,7 @@ from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Outcome, Verdict
-from runbook.node.journal import attempt_folder
+from runbook.node.journal import attempt_folder, serial_of
 from runbook.transport import Site
 from runbook.transport.agent import SERVER_GONE
 

@@ -25,6 +25,9 @@ Tell = Callable[[ProcessSpec, str, list[str]], None]
 PATIENCE_S = 60.0
 """How long a node that is reached may say nothing about a job whose logs are followed."""
 
+CLOCKS_S = 10.0
+"""For the clocks of all nodes. The times of one that does not tell are taken as they are."""
+
 
 def kept_of(
     cluster: Cluster, job: KnownJob, run_dir: Path, tell: Tell, secrets: JobSecrets, *, goes_on: bool = False
@@ -36,7 +39,10 @@ def kept_of(
     logs = RankLogs(run_dir, job.attempt, run.redactor, tell, of_nodes=secrets.of_nodes, goes_on=goes_on)
     kept = KeptProcesses(at, job.attempt, job.places, logs)
     kept.folders = {name: f"{job.folders[name]}/{job.attempt}" for name in kept.nodes}
-    kept.offsets = {name: cluster.site.sessions[name].clock() for name in kept.folders if name in cluster.site.sessions}
+    sessions = cluster.site.sessions
+    nodes = [cluster.inventory.node(name) for name in kept.folders if name in sessions]
+    told = cluster.site.each(nodes, lambda node: sessions[node.name].clock(), timeout_s=CLOCKS_S)
+    kept.offsets = {name: clock for name, clock in told.items() if not isinstance(clock, BaseException)}
     by_name = {journal["name"]: journal for journal in job.processes}
     for member in kept.members:
         kept.learn(member, by_name[member.place.name])

@@ -16,7 +16,7 @@ from runbook.checks.context import Facts, no_answer
 from runbook.jobs.attempt import ProcessSpec
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.inventory import Inventory, Node
-from runbook.node.journal import Odd, attempt_folder, belongs
+from runbook.node.journal import Odd, attempt_folder, belongs, serial_of
 from runbook.transport import ProgramNotStarted, Site
 
 ASK_S = 20.0
@@ -143,13 +143,13 @@ class Cluster:
         nodes = [self.inventory.node(name) for name in folders if name in self.site.sessions]
         return dict(self.site.each(nodes, one, timeout_s=timeout_s + 5.0))
 
-    def jobs(self) -> list[KnownJob]:
-        """Every job that a node knows, the latest last."""
+    def jobs(self, only: str | None = None) -> list[KnownJob]:
+        """Every job that a node knows, or `only` that of this id, the latest last. Afterwards `unreached` has the nodes
+        that gave no answer now."""
 
         def one(node: Node) -> Facts:
-            return self.site.sessions[node.name].call(
-                "job_control", {"do": "list", "workdir": node.workdir}, timeout_s=ASK_S
-            )
+            order = {"do": "list", "workdir": node.workdir, "node": node.name, "job": only}
+            return self.site.sessions[node.name].call("job_control", order, timeout_s=ASK_S)
 
         nodes = [node for node in self.inventory.nodes if node.name in self.site.sessions]
         found: dict[str, KnownJob] = {}
@@ -159,6 +159,8 @@ class Cluster:
                     found.setdefault(seen.id, KnownJob(seen.id, seen.about)).join(seen)
             except _ASIDE as error:
                 self.site.failures[name] = why_not(name, error)
+            else:
+                self.site.failures.pop(name, None)
         return sorted(found.values(), key=lambda job: (job.about.get("began", 0.0), job.id))
 
     def job(self, wanted: str | None, *, alive: bool = False) -> KnownJob:
@@ -205,17 +207,15 @@ def why_not(node: str, error: BaseException) -> Unreachable:
 
 
 def _jobs_of(answer: Facts | BaseException, node: str) -> list[KnownJob]:
-    """The jobs of a node, each with what this node knows of it. Raises Odd, and what was raised instead of an answer.
-
-    Only those of the node by its own name: nodes may be one machine, or share their homes.
-    """
+    """The jobs of a node, each with what this node knows of it. Raises Odd, and what was raised instead of an
+    answer."""
     if isinstance(answer, BaseException):
         raise answer
     found = []
     for seen in answer["jobs"]:
         about = seen["about"]
         if about["node"] != node:
-            continue
+            continue  # it was not asked about another
         journals = {name: _journals(name, every, node, about["job"]) for name, every in seen["attempts"].items()}
         job = KnownJob(about["job"], about, {node: seen["folder"]}, {node: journals}, clocks={node: answer["time"]})
         if seen.get("damaged"):
@@ -238,10 +238,6 @@ def _newest(about: Facts) -> tuple[int, int]:
     """The fullest of what the nodes know of a job: a node that left it knows an earlier attempt, and one whose job.json
     is damaged knows little."""
     return about.get("attempt") or 0, len(about)
-
-
-def serial_of(attempt: str) -> int:
-    return int(attempt.removeprefix("attempt-"))
 
 
 POLL_S = 0.3
@@ -269,18 +265,34 @@ def stop(cluster: Cluster, job: KnownJob, *, now: bool = False) -> Stopped:
     before = living(job)
     grace = 0.0 if now else min(job.grace_s, STOP_GRACE_S)
     unsure = {name: _silent(cluster, name) for name in job.absent}
-    for attempt in sorted({name for attempts in job.attempts.values() for name in attempts}):
+    refused: dict[str, str] = {}
+    for attempt in _to_end(job):
         folders = {name: f"{folder}/{attempt}" for name, folder in job.folders.items() if attempt in job.attempts[name]}
         for name, answer in cluster.ask({"do": "kill" if now else "stop"}, folders).items():
             if isinstance(answer, BaseException):
-                unsure[name] = why_not(name, answer).says
+                refused[name] = why_not(name, answer).says
     deadline = time.monotonic() + grace + LONGER_S
-    while (left := alive(cluster, job, unsure)) and time.monotonic() < deadline:
+    while True:
+        left, silent = alive(cluster, job)
+        late = [name for name in silent if cluster.site.sessions[name].lost is None]
+        if not (left or late) or time.monotonic() > deadline:
+            break
         time.sleep(POLL_S)
     if left and not now:
         return stop(cluster, job, now=True)
+    unsure |= {name: why for name, why in refused.items() if name in left} | silent
     asked = sum(len(names) for name, names in before.items() if name not in unsure)
     return Stopped(max(0, asked - sum(map(len, left.values()))), left, unsure)
+
+
+def _to_end(job: KnownJob) -> list[str]:
+    """The attempts of which something may live: the latest, and those of which something was seen. A job that was
+    tried again and again has hundreds of others, which are over."""
+    found = {job.attempt, *(attempt_folder(journal["attempt"]) for journal in job.alive)}
+    for damaged in job.damaged.values():
+        found |= {str(one["name"]).partition("/")[0] for one in damaged if one["pids"]}
+    known = {name for attempts in job.attempts.values() for name in attempts}
+    return sorted(found & known, key=serial_of)
 
 
 def living(job: KnownJob) -> dict[str, list[str]]:
@@ -295,15 +307,11 @@ def living(job: KnownJob) -> dict[str, list[str]]:
     return found
 
 
-def alive(cluster: Cluster, job: KnownJob, unsure: dict[str, str]) -> dict[str, list[str]]:
-    """The job as it is now. A node of it that no longer answers goes into `unsure`: its processes were not seen to
-    end."""
-    found: dict[str, list[str]] = {}
-    for known in cluster.jobs():
-        if known.id == job.id:
-            found = living(known)
-    unsure.update({name: _silent(cluster, name) for name in job.folders if name in cluster.unreached})
-    return found
+def alive(cluster: Cluster, job: KnownJob) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """What lives of the job now; and why nodes of it do not say: their processes were not seen to end."""
+    found = [living(known) for known in cluster.jobs(job.id) if known.id == job.id]
+    silent = {name: _silent(cluster, name) for name in job.folders if name in cluster.unreached}
+    return (found[0] if found else {}), silent
 
 
 def _silent(cluster: Cluster, name: str) -> str:

@@ -257,7 +257,8 @@ class RunningAttempt:
         stopping = self._stopping(stopping or self._at.stopping.is_set)
         self._rendezvous.begin()
         if self._progress:
-            self._progress.begin()
+            started = [member.started for member in self._kept.members if member.started is not None]
+            self._progress.begin(max(0.0, time.time() - min(started, default=math.inf)))
         while True:
             end = watch(self._kept, stopping=stopping, deadline=deadline, on_loss=on_loss, held_up=self._held_up)
             if end.kind not in HELD_UP:
@@ -349,7 +350,8 @@ class RunningAttempt:
 
     def _steps(self, node: str, steps: Mapping[str, str]) -> None:
         if self._progress:
-            self._progress.written(steps, {m.place.name: m.place.rank for m in self._kept.on(node)})
+            ranks = {m.place.name: m.place.rank for m in self._kept.on(node)}
+            self._progress.written(steps, ranks, late=node in self._kept.late)
 
     def _clean(self, names: Collection[str]) -> None:
         """Remove all files from these nodes, unless `--keep` keeps them there; then `runbook clean` removes them."""
@@ -423,13 +425,13 @@ class RunningAttempt:
     def heard(self, place: ProcessSpec, stream: str, lines: list[str]) -> None:
         """Lines that a rank printed, which may show its step, or that it raised."""
         if self._progress:
-            self._progress.heard(place.rank, lines)
+            self._progress.heard(place.rank, lines, late=place.node in self._kept.late)
         if self._lingering:
             self._lingering.heard(place.name, stream, lines)
 
     def _drawn(self, place: ProcessSpec, bar: str) -> None:
         if self._progress:
-            self._progress.heard(place.rank, [bar])
+            self._progress.heard(place.rank, [bar], late=place.node in self._kept.late)
 
     def _line(self, place: ProcessSpec, stream: str, lines: list[str]) -> None:
         self.heard(place, stream, lines)

@@ -89,7 +89,10 @@ class KeptProcesses:
         self.folder = folder
         self.logs = logs
         self.members = [KeptProcess(place) for place in places]
-        self.nodes = tuple(dict.fromkeys(place.node for place in places))
+        self._by_node: dict[str, list[KeptProcess]] = {}
+        for member in self.members:
+            self._by_node.setdefault(member.place.node, []).append(member)
+        self.nodes = tuple(self._by_node)
         self.offsets: dict[str, tuple[float, float]] = {}
         self.folders: dict[str, str] = {}  # of the attempt, by node
         self.stacks: dict[str, str] = {}  # by node, the folder where its ranks write their stacks when asked
@@ -97,6 +100,8 @@ class KeptProcesses:
         """Called with a node and the steps that its processes have written, by the names of their files."""
         self.seen: dict[str, object] = {}
         self.unread: dict[str, int] = {}  # bytes of logs that are still on the node
+        self.there: dict[str, int] = {}  # by node, bytes of logs that it had when it was first asked
+        self.late: set[str] = set()  # nodes whose latest answer tells what was so before they were first asked
         self.heard: dict[str, float] = {}  # by node, up to which time, on our monotonic clock, its state is known
         self.news: queue.SimpleQueue[tuple[KeptProcess, Message | None]] = queue.SimpleQueue()
 
@@ -116,7 +121,7 @@ class KeptProcesses:
         return min(self.heard.get(name, -math.inf) for name in self.nodes)
 
     def on(self, node: str) -> list[KeptProcess]:
-        return [member for member in self.members if member.place.node == node]
+        return self._by_node.get(node, [])
 
     def fetched(self, node: str) -> int:
         """Bytes of the logs of a node that are here."""

@@ -198,8 +198,11 @@ class StepProgress:
         self._lock = threading.Lock()
         self._last = math.inf  # when a rank came further; none can before all have been started
         self._begun = math.inf
+        self._age_s = 0.0  # how long before that they had been started
         self._first_s = 0.0  # how long after that the first count came
         self._longest_s = 0.0
+        self._counts = 0
+        self._late = False  # whether any of these came later than it was made
         self._reported = False  # a stall is reported once, until a rank comes further
         self._unit = "step"
         self._steps: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)  # of the whole job
@@ -212,30 +215,33 @@ class StepProgress:
         """The last step of every rank that tells its own."""
         return {rank: step for rank, step in self._latest.copy().items() if rank is not None}
 
-    def begin(self) -> None:
-        """All ranks have been started: from now on silence counts."""
+    def begin(self, age_s: float = 0.0) -> None:
+        """All ranks have been started, so long ago: from now on silence counts."""
         with self._lock:
             self._last = self._begun = time.monotonic()
+            self._age_s = age_s
 
-    def heard(self, rank: int | None, lines: Iterable[str]) -> None:
-        """Lines that a rank printed; None for the output of several."""
+    def heard(self, rank: int | None, lines: Iterable[str], *, late: bool = False) -> None:
+        """Lines that a rank printed; None for the output of several. `late`: they were printed before anybody listened,
+        and come at once: they tell how far the job is, and not how fast."""
         for line in lines:
             step = step_in(line, self._pattern)
             if step == 0 and not self._steps and NOTHING_DONE.search(line):
                 continue  # drawn before the first step, which may be as long as an epoch
             if step is not None:
-                self.reached(rank, step)
+                self.reached(rank, step, late=late)
             elif self._pattern is USUAL and (passed := epoch_in(line)) is not None:
-                self._passed(rank, passed)
+                self._passed(rank, passed, late=late)
 
-    def written(self, steps: Mapping[str, str], ranks: Mapping[str, int | None]) -> None:
-        """The contents of the step files, by the names of the processes."""
+    def written(self, steps: Mapping[str, str], ranks: Mapping[str, int | None], *, late: bool = False) -> None:
+        """The contents of the step files, by the names of the processes; `late` as of `heard`."""
         for name, text in steps.items():
             step = number(text)
             if step is not None and name in ranks:
-                self.reached(ranks[name], step)
+                self.reached(ranks[name], step, late=late)
+                self._counts = max(self._counts, step) if late else self._counts  # it has the last step alone
 
-    def reached(self, rank: int | None, step: int) -> None:
+    def reached(self, rank: int | None, step: int, *, late: bool = False) -> None:
         now = time.monotonic()
         with self._lock:
             if self._unit != "step":
@@ -246,19 +252,18 @@ class StepProgress:
             self._latest[rank] = step
             newest = not self._steps or step > self._steps[-1][1]
             if newest:
-                self._count(now, step)
+                self._count(now, step, late=late)
             elif further and now - self._steps[-1][0] > self._learned_s:
                 self._before = self._steps[-1][1]
                 self._steps.clear()
-                self._count(now, step)
+                self._count(now, step, late=late)
             if newest or further:
                 self._last, self._reported = now, False
 
-    def _count(self, now: float, step: int) -> None:
-        if self._steps:
-            self._longest_s = max(self._longest_s, now - self._last)
-        else:
-            self._counted_first(now)
+    def _count(self, now: float, step: int, *, late: bool) -> None:
+        self._counted(now, late=late)
+        if late:
+            self.step_times.begin_again(now, step)
         if step > self._before:  # what had seemed to be the next epoch was a long evaluation
             self._before = math.inf
             self._steps.clear()
@@ -266,7 +271,7 @@ class StepProgress:
         self._steps.append((now, step))
         self.step_times.reached(now, step)
 
-    def _passed(self, rank: int | None, epochs: float) -> None:
+    def _passed(self, rank: int | None, epochs: float, *, late: bool) -> None:
         """Each such line is progress: what it tells is rounded."""
         now = time.monotonic()
         with self._lock:
@@ -274,16 +279,21 @@ class StepProgress:
                 return
             self._unit = "epoch"
             self._latest[rank] = epochs
-            if self._steps:
-                self._longest_s = max(self._longest_s, now - self._last)
-            else:
-                self._counted_first(now)
+            self._counted(now, late=late)
             self._last, self._reported = now, False
             if not self._steps or epochs > self._steps[-1][1]:
                 self._steps.append((now, epochs))
 
-    def _counted_first(self, now: float) -> None:
-        self._first_s = self._first_s or max(0.0, now - self._begun)
+    def _counted(self, now: float, *, late: bool) -> None:
+        """Learn from the time of a count, unless it came `late`."""
+        self._counts += 1
+        if late:
+            self._late = True
+            self._steps.clear()
+        elif self._steps:
+            self._longest_s = max(self._longest_s, now - self._last)
+        else:
+            self._first_s = self._first_s or max(0.0, now - self._begun)
 
     def rate(self) -> StepRate | None:
         """None until a step is known."""
@@ -308,7 +318,12 @@ class StepProgress:
 
     @property
     def _learned_s(self) -> float:
-        return max(LEAST_STALL_S, TIMES_LONGEST * self._longest_s)
+        return max(LEAST_STALL_S, TIMES_LONGEST * max(self._longest_s, self._mean_s))
+
+    @property
+    def _mean_s(self) -> float:
+        """How long a count took on average, where some came late: the longest is not known then."""
+        return self._age_s / self._counts if self._late else 0.0
 
     def _limit_s(self) -> float | None:
         if self._watch.stall_s is not None:
@@ -317,4 +332,4 @@ class StepProgress:
             return None
         if self._longest_s:
             return self._learned_s
-        return max(BEFORE_FIRST_S, TIMES_FIRST * self._first_s)  # the first step may be compiled
+        return max(BEFORE_FIRST_S, TIMES_FIRST * self._first_s, self._learned_s)  # the first step may be compiled

@@ -16,7 +16,7 @@ from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.ping.host_names import gloo_announces, own_name_finding
 from runbook.checks.ping.observations import Observations
 from runbook.checks.port import holders
-from runbook.jobs.attempt import BY_LAUNCHER, Attempt, ProcessSpec, about
+from runbook.jobs.attempt import BY_LAUNCHER, Attempt, about
 from runbook.jobs.processes import KeptProcess, KeptProcesses, wait_for
 from runbook.launch.quote import CannotQuote
 from runbook.launch.ranks import network_environment
@@ -233,7 +233,7 @@ def _keeper(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProce
         "each": [one.name for one in place.each],
         "logs": f"{kept.folders[node.name]}/{BY_LAUNCHER}",
         "stacks": kept.stacks.get(node.name),
-        "barrier": _barrier(kept, attempt, node, place, ready_s) if job.barrier == "file" else None,
+        "barrier": _barrier(kept, attempt, node, member, ready_s) if job.barrier == "file" else None,
     }
     python = str(session.hello["executable"])
     member.remote = session.start(
@@ -246,7 +246,7 @@ def _keeper(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProce
     )
 
 
-def _barrier(kept: KeptProcesses, attempt: Attempt, node: Node, place: ProcessSpec, ready_s: float) -> Facts:
+def _barrier(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProcess, ready_s: float) -> Facts:
     """Where the nodes meet by themselves: a folder that is new for every attempt."""
     shared = attempt.job.barrier_folder or f"{node.workdir}/barrier"
     return {
@@ -254,8 +254,8 @@ def _barrier(kept: KeptProcesses, attempt: Attempt, node: Node, place: ProcessSp
         "token": attempt.token,
         "node": node.name,
         "nodes": list(kept.nodes),
-        "first": place is attempt.on(node.name)[0],
-        "owner": 0 in place.ranks,
+        "first": member is kept.on(node.name)[0],
+        "owner": 0 in member.place.ranks,
         "timeout_s": ready_s,
     }
 

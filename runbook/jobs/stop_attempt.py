@@ -40,7 +40,7 @@ def freeze(kept: KeptProcesses, *, seconds: float = 0.3) -> dict[str, Facts]:
             order = {"leaders": alive, "seconds": seconds, "stacks": kept.stacks.get(name), "gpus": gpus}
             found[name] = session.call("rank_processes", order, timeout_s=LOOK_S + seconds)
 
-    _everywhere(kept, look, LOOK_S + seconds)
+    _everywhere(kept, look, LOOK_S + seconds, at_once=len(kept.folders))
     for name, facts in found.items():
         text = json.dumps(kept.logs.redactor_of(name).anything(facts), indent=1)
         with contextlib.suppress(OSError, BadName):
@@ -142,11 +142,12 @@ def _everywhere(
     timeout_s: float,
     names: set[str] | None = None,
     *,
+    at_once: int = 64,
     unless: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Do this for each node at once, until the time is up or `unless` is true."""
+    """Do this for each node, so many `at_once`, until the time is up or `unless` is true."""
     chosen = [name for name in kept.folders if names is None or name in names]
-    pool = ThreadPoolExecutor(max(1, min(64, len(chosen))), thread_name_prefix="job")
+    pool = ThreadPoolExecutor(max(1, min(at_once, len(chosen))), thread_name_prefix="job")
     working: Collection[Future[None]] = [pool.submit(work, name) for name in chosen]
     deadline = time.monotonic() + timeout_s
     while working and not unless() and (left_s := deadline - time.monotonic()) > 0:

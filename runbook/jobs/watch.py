@@ -127,16 +127,23 @@ def fetch(kept: KeptProcesses, session: Session, name: str, *, wait_s: float = 0
 def take(kept: KeptProcesses, name: str, answer: Facts, at: Mapping[str, int]) -> None:
     """A node's answer to a reader that had its files up to `at`."""
     kept.seen[name] = answer["seen"]
-    kept.steps(name, {file.removesuffix(".step"): text for file, text in answer["steps"].items()})
     members = {member.place.name: member for member in kept.on(name)}
     voices = {voice.name: voice for member in members.values() for voice in member.place.voices}
+    ours = {file: size for file, size in answer["size"].items() if file.rpartition(".")[0] in voices}
+    first = name not in kept.there
+    kept.there.setdefault(name, sum(ours.values()))
+    if first or kept.fetched(name) < kept.there[name]:
+        kept.late.add(name)
+    else:
+        kept.late.discard(name)
+    kept.steps(name, {file.removesuffix(".step"): text for file, text in answer["steps"].items()})
     for file, data in answer["read"].items():
         if voice := voices.get(file.rpartition(".")[0]):
             kept.logs.take(voice, file, data, at.get(file, 0))
-    ours = {file: size for file, size in answer["size"].items() if file.rpartition(".")[0] in voices}
     kept.unread[name] = sum(max(0, size - kept.logs.at(file)) for file, size in ours.items())
     for journal in {str(journal["name"]): journal for journal in answer["kept"]}.values():
-        if member := members.get(str(journal["name"])):
+        member = members.get(str(journal["name"]))
+        if member and journal != member.journal:  # a thousand nodes would wake their reader all the time
             kept.news.put((member, {**journal, "event": "kept"}))
 
 

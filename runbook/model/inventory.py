@@ -11,6 +11,9 @@ from runbook.model.secrets import Secret
 
 EnvValue = str | Secret
 
+MOST_GPUS = 1024
+"""Of one node; the schema says the same to editors."""
+
 
 def typed(program: str) -> str:
     """A program's path as typed into a shell, which expands `~/`."""

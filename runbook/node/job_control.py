@@ -16,7 +16,8 @@ watch    {"folder": of an attempt, "at": {file: offset}, "seen": what it gave la
 stop     {"folder": of an attempt, "grace_s", "why", "only": names or null}: TERM to the keepers, who end what they
          keep; what has no keeper any more is ended here.
 kill     the same at once, and waits for it. Journals of both, and of all orders below, tell what `lives`.
-list     {"workdir"}: the jobs of this workdir that this node knows, with what each process uses:
+list     {"workdir", "node", "job": only this one, or null}: the node's jobs in this workdir, with what each process of
+         the latest attempt uses, and each that lives:
          {"jobs": [{"about", "folder", "attempts": {name: [...]}, "damaged": [{"name", "why", "pids"}]}]}; `damaged` are
          files that cannot be read as what they should be, and what lives that no journal tells of.
 clean    {"folder": of the job}: removes it unless something lives; gives {"removed": bool, "alive": names of what
@@ -35,7 +36,7 @@ import signal
 import threading
 import time
 
-from runbook.node.journal import ABOUT, ATTEMPT, JOURNAL, PLAIN, WRITTEN, Odd, belongs, checked, node_of
+from runbook.node.journal import ABOUT, ATTEMPT, JOURNAL, PLAIN, WRITTEN, Odd, belongs, checked, node_of, serial_of
 from runbook.node.own_files import document, is_ours, listed, opened, ours, safe, write
 from runbook.node.proc import born, environ, owner, pids, stat
 from runbook.node.proc import kill as send
@@ -78,7 +79,7 @@ def prepare(order: dict[str, Any]) -> Prepared:
     alive = living()
     mine, theirs = [], []
     gpus = set(order["about"].get("gpus") or ())
-    for other in folders_of_jobs(os.path.dirname(os.path.dirname(folder))):
+    for other in folders_that_concern(folder, alive):
         for facts in all_journals(other, alive)[0]:
             if facts["lives"] and other == folder:
                 mine.append(facts)
@@ -159,8 +160,11 @@ def known(order: dict[str, Any]) -> Listed:
     safe(workdir)
     alive = living()
     jobs: list[ListedJob] = []
-    for folder in folders_of_jobs(workdir):
+    used: list[tuple[str, Facts, Pattern[str]]] = []
+    for folder in folders_of_jobs(workdir, order["node"]):
         job, node = place_of(folder)
+        if order.get("job") not in (None, job):
+            continue
         about: Facts = {"job": job, "node": node}
         damaged: list[Facts] = []
         try:
@@ -172,12 +176,16 @@ def known(order: dict[str, Any]) -> Listed:
         except (OSError, ValueError) as error:
             damaged.append(damage("job.json", error))
         attempts: dict[str, list[Facts]] = {}
-        for name in attempts_of(folder):
-            attempts[name], bad = journals(os.path.join(folder, name), alive, used=True)
+        finds = pattern(about)
+        for name in sorted(attempts_of(folder), key=serial_of, reverse=True):
+            path, latest = os.path.join(folder, name), not attempts
+            attempts[name], bad = journals(path, alive)
             damaged += bad
-            for facts in attempts[name]:
-                facts["use"].update(steps(os.path.join(folder, name), facts, pattern(about)))
+            used += [(path, facts, finds) for facts in attempts[name] if latest or facts["lives"]]
         jobs.append({"about": about, "folder": folder, "attempts": attempts, "damaged": damaged})
+    gpus = gpu_memory() if any(facts["lives"] and facts.get("gpus") for _, facts, _ in used) else {}
+    for path, facts, finds in used:
+        facts["use"] = {**use(alive.get(key(facts), ()), gpus), **steps(path, facts, finds)}
     return {"jobs": jobs, "time": time.time()}
 
 
@@ -244,17 +252,27 @@ def in_ours(folder: str, depth: int) -> str:
     return folder
 
 
-def folders_of_jobs(workdir: str, only: str | None = None) -> list[str]:
-    """`workdir/JOB/NODE` of every job of ours in this workdir; those of `only` that node, where others share it."""
-    found = []
-    for job in listed(workdir):
-        if not PLAIN.match(job) or not is_ours(os.path.join(workdir, job)):
-            continue
-        for node in listed(os.path.join(workdir, job)) if only is None else (only,):
-            path = os.path.join(workdir, job, node)
-            if PLAIN.match(node) and is_ours(path) and os.path.lexists(os.path.join(path, "job.json")):
-                found.append(path)
-    return found
+def folders_of_jobs(workdir: str, node: str) -> list[str]:
+    """`workdir/JOB/NODE` of every job of ours on this node; others may share the workdir."""
+    return [path for job in listed(workdir) if (path := folder_of_job(workdir, job, node))]
+
+
+def folder_of_job(workdir: str, job: str, node: str) -> str | None:
+    """`workdir/JOB/NODE`, where there is such a job of ours."""
+    above = os.path.join(workdir, job)
+    path = os.path.join(above, node)
+    if not (PLAIN.match(job) and PLAIN.match(node) and is_ours(above) and is_ours(path)):
+        return None
+    return path if os.path.lexists(os.path.join(path, "job.json")) else None
+
+
+def folders_that_concern(folder: str, alive: Living) -> list[str]:
+    """The folders of jobs of which something may live here: those of this node, and of others that are this machine
+    as well. A home that a thousand nodes share has those of them all."""
+    above, node = os.path.split(folder)
+    workdir = os.path.dirname(above)
+    others = (folder_of_job(workdir, job, node_of(name)) for job, _, name in alive)
+    return sorted({*folders_of_jobs(workdir, node), *filter(None, others)})
 
 
 def place_of(folder: str) -> tuple[str, str]:
@@ -277,9 +295,9 @@ def all_journals(folder: str, alive: Living) -> tuple[list[Facts], list[Facts]]:
     return found, damaged
 
 
-def journals(folder: str, alive: Living | None = None, used: bool = False) -> tuple[list[Facts], list[Facts]]:
-    """What the keepers of an attempt wrote; with `alive`, also whether anything of it lives now, and if `used`, what
-    that uses. And what is damaged: journals that cannot be trusted, and living processes without a journal."""
+def journals(folder: str, alive: Living | None = None) -> tuple[list[Facts], list[Facts]]:
+    """What the keepers of an attempt wrote; with `alive`, also whether anything of it lives now. And what is damaged:
+    journals that cannot be trusted, and living processes without a journal."""
     attempt = os.path.basename(folder)
     job, node = place_of(os.path.dirname(folder))
     found, damaged = [], []
@@ -297,25 +315,21 @@ def journals(folder: str, alive: Living | None = None, used: bool = False) -> tu
             damaged.append(damage(name, error, attempt))
     if alive is None:
         return found, damaged
-    gpus = gpu_memory() if used and any(facts.get("gpus") for facts in found) and alive else {}
     for facts in found:
-        pids = alive.get(key(facts), ())
         # By its number as well: a program may have written over its environment, as one does that changes its title.
-        facts["lives"] = bool(pids) or same(facts.get("pid"), facts.get("born"))
+        facts["lives"] = bool(alive.get(key(facts))) or same(facts.get("pid"), facts.get("born"))
         facts["keeper_lives"] = same(facts["keeper"], facts.get("keeper_born"))
-        if used:
-            facts["use"] = use(pids, gpus)
-    told, serial = {key(facts) for facts in found}, str(int(attempt.rpartition("-")[2]))
-    for kept, pids in alive.items():
+    told, serial = {key(facts) for facts in found}, str(serial_of(attempt))
+    for kept, those in alive.items():
         name = kept[2]
         if kept in told or kept[:2] != (job, serial) or node_of(name) != node or not PLAIN.match(name):
             continue
-        pids = [pid for pid in pids if owner(pid) == os.getuid()]
+        ours = [pid for pid in those if owner(pid) == os.getuid()]
         mine = [one for one in damaged if one["name"] == os.path.join(attempt, name + ".json")]
         if mine:
-            mine[0]["pids"] = pids
-        elif pids:
-            damaged.append({"name": os.path.join(attempt, name), "why": "it lives, and has no journal", "pids": pids})
+            mine[0]["pids"] = ours
+        elif ours:
+            damaged.append({"name": os.path.join(attempt, name), "why": "it lives, and has no journal", "pids": ours})
     return found, damaged
 
 

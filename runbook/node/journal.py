@@ -172,3 +172,8 @@ ATTEMPT = re.compile(r"attempt-[0-9]{2,7}\Z")
 def attempt_folder(serial: int) -> str:
     """The name of the folder of a try; `serial` counts the tries of a run, from 1."""
     return "attempt-%02d" % serial
+
+
+def serial_of(attempt: str) -> int:
+    """The number in the name of such a folder."""
+    return int(attempt.rpartition("-")[2])

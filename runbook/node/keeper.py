@@ -44,6 +44,8 @@ LATE_S = 0.005
 SWEEP_S = 5.0
 POLL_S = 0.2
 BARRIER_S = 0.1
+AT_A_TIME = 64
+"""With more nodes than this each looks less often at the barrier: one file server answers them all."""
 OWNER_S = 10.0
 
 
@@ -69,10 +71,11 @@ class Journal:
     def write(self, state: str, **facts: Any) -> None:
         with self.lock:
             self.facts.update(facts, state=state)
+            text = json.dumps(self.facts)
             try:
-                write(self.path, json.dumps(self.facts))
-            except OSError:
-                pass  # a full disk must not end the keeper, which ends the rank
+                write(self.path, text)
+            except OSError:  # a full disk must not end the keeper, which ends the rank
+                write_over(self.path, text)
             say(dict(self.facts, event="kept"))
 
 
@@ -153,7 +156,7 @@ class Keeper:
         me = self.order["name"] + ".json"
         while self.kept.poll() is None:
             pause(5 * POLL_S)
-            for entry in os.listdir(self.order["folder"]):
+            for entry in listed(self.order["folder"]):
                 if entry.endswith(".json") and entry != me and failed(os.path.join(self.order["folder"], entry)):
                     self.news.put(("stop", self.order["grace_s"], entry[:-5] + " failed"))
                     return
@@ -315,9 +318,11 @@ class Barrier:
             if order["first"]:
                 self.put(order["node"] + ".ready")
             while True:
-                names = os.listdir(self.folder)  # which makes a file server look anew, since stat() may be cached
+                names = set(os.listdir(self.folder))  # which makes a file server look anew, since stat() may be cached
                 new = [
-                    n for n in order["nodes"] if n not in came and n + ".ready" in names and self.valid(n + ".ready")
+                    n
+                    for n in order["nodes"]
+                    if n not in came and n + ".ready" in names and (not order["owner"] or self.valid(n + ".ready"))
                 ]
                 if new:
                     came.update(new)
@@ -337,7 +342,7 @@ class Barrier:
                         return why
                 elif time.monotonic() > deadline + OWNER_S:
                     return "neither `go` nor `abort` came within %g s" % (order["timeout_s"] + OWNER_S)
-                pause(BARRIER_S)
+                pause(BARRIER_S if order["owner"] else BARRIER_S * max(1.0, len(order["nodes"]) / AT_A_TIME))
         except OSError as error:
             return "the shared folder %s: %s" % (self.folder, error.strerror or error)
 
@@ -364,6 +369,18 @@ class Barrier:
 def appended(path: str) -> BinaryIO:
     """A file that grows at its end, for us alone; no link is followed."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "ab", 0)
+
+
+def write_over(path: str, text: str) -> None:
+    """Write into a file as it is, where the disk has no room for another: its own block is its own. A reader may meet
+    it half written, and looks again; without this it would never learn of the end."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.truncate()
+    except OSError:
+        pass
 
 
 def failed(path: str) -> bool:

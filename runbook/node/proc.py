@@ -18,7 +18,7 @@ LONGEST_COMMAND = 200
 def read(path: str) -> str | None:
     """A small text file without the white space around it, or None."""
     try:
-        with open(path) as file:
+        with open(path, errors="replace") as file:  # a comment in a file of /etc may have any bytes
             return file.read().strip()
     except (OSError, ValueError):
         return None

@@ -584,11 +584,7 @@ def longest_growth(before: dict[str, float], after: dict[str, float]) -> float:
 
 def kernel_kills() -> int | None:
     """How many processes this kernel has killed for lack of memory since boot; None where it does not say."""
-    try:
-        with open("/proc/vmstat") as file:
-            return next(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
-    except (OSError, ValueError, StopIteration):
-        return None
+    return numbers_in("/proc/vmstat").get("oom_kill")
 
 
 def in_json(number: float) -> float | str:
@@ -631,33 +627,57 @@ def row(size: int, count: int, mean: float, times: list[float], world_size: int)
 
 
 def available_memory() -> int | None:
-    """Bytes the kernel would give without swapping, within the cgroup's limit; None if that is not known."""
-    free: int | None = None
+    """Bytes the kernel would give without swapping, within the limits of our control groups; None if that is not
+    known."""
+    of_machine = numbers_in("/proc/meminfo").get("MemAvailable:")
+    known = [] if of_machine is None else [of_machine * 1024]
+    return min(known + left_in_groups(), default=None)
+
+
+CONTROL_GROUPS = "/sys/fs/cgroup"
+
+
+def left_in_groups() -> list[int]:
+    """Bytes that each of our control groups with a limit may still get, in either kind of hierarchy. The limit of a
+    Slurm job or a service is above our own group. Files that were read count as used there, and are dropped when
+    memory is wanted."""
+    found = []
+    for line in read("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        limit, used, files = (
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            if controllers
+            else ("memory.max", "memory.current", "inactive_file")
+        )
+        parts = [part for part in path.split("/") if part]
+        for depth in range(len(parts), -1, -1):
+            folder = "/".join([CONTROL_GROUPS, *(["memory"] if controllers else []), *parts[:depth]])
+            most, taken = read(folder + "/" + limit), read(folder + "/" + used)
+            if most.isdigit() and taken.isdigit():  # not `max`
+                found.append(int(most) - int(taken) + numbers_in(folder + "/memory.stat").get(files, 0))
+    return found
+
+
+def numbers_in(path: str) -> dict[str, int]:
+    """The first number of each line, by the word before it."""
+    rows = [line.split() for line in read(path).splitlines()]
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
+
+
+def read(path: str) -> str:
+    """A small text file without the white space around it; empty where there is none."""
     try:
-        with open("/proc/meminfo") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    free = int(line.split()[1]) * 1024
-        with open("/sys/fs/cgroup/memory.max") as limit, open("/sys/fs/cgroup/memory.current") as used:
-            ceiling = limit.read().strip()
-            if ceiling != "max":
-                left = int(ceiling) - int(used.read())
-                free = left if free is None else min(free, left)
-    except (OSError, ValueError):
-        pass
-    return free
+        with open(path, errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 def this_machine() -> str:
     """As `node/proc.py` has it, which this program cannot import: the controller compares both."""
-    parts = []
-    for path in ("/proc/sys/kernel/random/boot_id", "/etc/machine-id"):
-        try:
-            with open(path) as file:
-                parts.append(file.read().strip())
-                break
-        except OSError:
-            continue
+    parts = list(filter(None, map(read, ("/proc/sys/kernel/random/boot_id", "/etc/machine-id"))))[:1]
     try:
         parts.append(os.readlink("/proc/self/ns/net"))
     except OSError:

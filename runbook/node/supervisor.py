@@ -229,6 +229,7 @@ class Supervisor:
     def __init__(self) -> None:
         self.pipe = Pipe()
         self.programs: dict[int, Program] = {}
+        self.compiled: dict[str, types.CodeType] = {}  # programs that were called, by their source
         self.tags: dict[str, str] = {}
         self.folder: str | None = None
         self.keep = False
@@ -329,7 +330,10 @@ class Supervisor:
                     module = types.ModuleType(name)
                     exec(compile(sources[name], name, "exec"), module.__dict__)
                     sys.modules[name] = module
-            exec(compile(sources[frame["program"]], frame["program"], "exec"), space)
+            source = sources[frame["program"]]
+            if source not in self.compiled:  # a job is asked for news twice a second, for days
+                self.compiled[source] = compile(source, frame["program"], "exec")
+            exec(self.compiled[source], space)
             answer = {"event": "done", "answer": space["look"](frame["arguments"])}
         except Exception as error:
             answer = {"event": "failed", "error": failure(error)}
@@ -384,7 +388,8 @@ class Supervisor:
         # Programs that the supervisor ends by itself have not failed: a controller that is back must not see it as
         # that.
         self.pipe.mute = frame is None
-        running = [one for one in self.programs.values() if not one.over.is_set() and not one.spared]
+        # Copied in one step: another thread may just be starting one more.
+        running = [one for one in list(self.programs.values()) if not one.over.is_set() and not one.spared]
         for program in running:
             program.end()
         deadline = time.monotonic() + max([self.grace_s] + [one.grace for one in running] if running else [0.0])

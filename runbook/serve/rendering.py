@@ -53,8 +53,8 @@ def ago(seconds: float | None) -> str:
 
 
 def moment(at: float | None) -> str:
-    """A time of this machine's clock, for people."""
-    return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    """A time of this machine's clock, for people, who may be elsewhere."""
+    return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at))
 
 
 @cache

@@ -140,6 +140,7 @@ class AgentStream:
         if not self._closing.acquire(blocking=False):
             return
         with contextlib.suppress(OSError):
+            self._socket.settimeout(ENDING_S)  # a server that does not read must not hold us for ever
             self._socket.sendall(framed(END))
             self._over.wait(ENDING_S)
         with contextlib.suppress(OSError):

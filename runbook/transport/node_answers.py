@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Ty
 from msgspec import Meta
 
 from runbook.files.address import is_ip
+from runbook.model.inventory import MOST_GPUS
 from runbook.node import journal
 from runbook.node.tools import MOST_SENT
 from runbook.transport.frames import (
@@ -400,7 +401,7 @@ class SurveyAnswer(TypedDict):
     login: tuple[Line, Port] | None
     speeds: dict[Interface, Count]
     nvidia_smi: Ran
-    nvidia_devices: Annotated[int, Meta(ge=0, le=1024)] | None
+    nvidia_devices: Annotated[int, Meta(ge=0, le=MOST_GPUS)] | None
 
 
 class PythonFacts(TypedDict):

@@ -59,6 +59,7 @@ class ProcessStream:
         try:
             self._process = subprocess.Popen(
                 argv,
+                bufsize=0,  # a buffer would have `close` wait for a thread that writes to a program that does not read
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
@@ -71,9 +72,10 @@ class ProcessStream:
 
     def write(self, data: bytes) -> None:
         assert self._process.stdin is not None
+        left = memoryview(data)
         try:
-            self._process.stdin.write(data)
-            self._process.stdin.flush()
+            while left:
+                left = left[self._process.stdin.write(left) :]
         except ValueError as error:  # closed meanwhile
             raise BrokenPipeError(str(error)) from error
 

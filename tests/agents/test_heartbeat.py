@@ -26,4 +26,3 @@ def test_of_a_home_that_nodes_share_only_the_own_folders_are_read(tmp_path: Path
         (folder / "job.json").write_text("{}")
     assert folders_of_jobs(str(tmp_path), "node-a") == [f"{tmp_path}/job-1/node-a"]
     assert folders_of_jobs(str(tmp_path), "node-c") == []
-    assert len(folders_of_jobs(str(tmp_path))) == 2

@@ -132,7 +132,7 @@ def test_only_a_workdir_that_nobody_else_can_change_is_used(common: Path, name: 
             for path in (Path(session.folder), Path(session.folder).parent):
                 assert (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)) == (VICTIM, 0o700)
             session.push("a/b", b"x")
-            assert order(session, "list", workdir=str(workdir))["jobs"] == []
+            assert order(session, "list", node="here", workdir=str(workdir))["jobs"] == []
             return
         error = session.hello["folder_error"]
         assert (error["type"], says in error["text"]) == (NOT_SAFE, True)
@@ -141,7 +141,7 @@ def test_only_a_workdir_that_nobody_else_can_change_is_used(common: Path, name: 
         with pytest.raises(ProgramNotStarted):
             session.push("a", b"x")
         with pytest.raises(ProgramNotStarted) as caught:
-            order(session, "list", workdir=str(workdir))
+            order(session, "list", node="here", workdir=str(workdir))
         assert folder_finding("here", caught.value.error).cause == "workdir-not-safe"
     assert list(workdir.rglob("*")) == []
 
@@ -223,7 +223,7 @@ def test_a_planted_job_is_not_seen_and_neither_killed_nor_removed(common: Path) 
             path.chmod(0o777 if path.is_dir() else 0o666)
         before = kept(common)
         with node_of(VICTIM, common, scratch) as session:
-            assert order(session, "list", workdir=str(scratch))["jobs"] == []
+            assert order(session, "list", node="here", workdir=str(scratch))["jobs"] == []
             for do, folder in (("stop", attempt), ("kill", attempt), ("watch", attempt), ("clean", attempt.parent)):
                 with pytest.raises(ProgramNotStarted) as caught:
                     order(session, do, folder=str(folder), whole=True)
@@ -261,7 +261,7 @@ def test_one_part_of_ours_that_is_not_ours_does_not_count(common: Path, part: st
             os.mkfifo(path, 0o600)
             os.chown(path, VICTIM, VICTIM)
         with node_of(VICTIM, common, work) as session:
-            jobs = order(session, "list", workdir=str(work))["jobs"]
+            jobs = order(session, "list", node="here", workdir=str(work))["jobs"]
             believed = [one["pid"] for job in jobs for journals in job["attempts"].values() for one in journals]
             damaged = [one["name"] for job in jobs for one in job["damaged"]]
             assert (part in ("journal", "attempt", "node")) == (process.pid not in believed)
@@ -303,7 +303,7 @@ def test_a_job_whose_journal_is_damaged_is_found_by_its_marks_stopped_and_not_cl
         sleeper(ATTACKER, JOB=JOB, ATTEMPT="1", KEPT="rank-00000.here.l0") as another,
         node_of(VICTIM, common, work) as session,
     ):
-        (job,) = order(session, "list", workdir=str(work))["jobs"]
+        (job,) = order(session, "list", node="here", workdir=str(work))["jobs"]
         (one,) = job["damaged"]
         assert (one["name"], one["pids"]) == (f"attempt-01/{journal.name}", [process.pid])
         assert "not JSON" in one["why"]

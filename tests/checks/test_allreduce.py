@@ -326,11 +326,11 @@ def test_what_smaller_sizes_reached_is_less_of_a_promise_than_a_gate(three: tupl
     assert promised_rate(pool, [before], 0.0) == pytest.approx(12e6 / 8), "a gate of nothing promises nothing"
 
 
-def of_rank_program(name: str) -> Callable[..., Any]:
-    """A function of the program that runs on the nodes, which starts a rank when it is imported."""
+def of_rank_program(name: str, *more: str, **space: Any) -> Callable[..., Any]:
+    """A function of the program that runs on the nodes, which starts a rank when it is imported; with `more` that it
+    calls, and other names that it uses."""
     source = (Path(runbook.node.__file__).parent / "rank.py").read_text()
-    wanted = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and n.name == name]
-    space: dict[str, Any] = {}
+    wanted = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and n.name in (name, *more)]
     exec(compile(ast.Module(list(wanted), []), "rank.py", "exec", annotations.compiler_flag), space)
     return cast(Callable[..., Any], space[name])
 
@@ -341,6 +341,42 @@ def test_one_line_of_the_table() -> None:
     assert made["busbw"] == pytest.approx(1.5)  # 2(n-1)/n of algbw, n = 4
     assert (made["time_us"], made["p50_us"], made["p99_us"]) == (1000.0, 1000.0, pytest.approx(1e5))
     assert of_rank_program("row")(8, 2, 0.001, [0.001], 1)["busbw"] == 0.0
+
+
+def room(**files: str) -> int | None:
+    """Bytes that a rank may use, where these are the files of its kernel."""
+    told = {"/" + path.replace("__", "/").replace("_DOT_", "."): text for path, text in files.items()}
+    groups = {"CONTROL_GROUPS": "/cgroup", "read": lambda path: told.get(path, "")}
+    return cast("int | None", of_rank_program("available_memory", "left_in_groups", "numbers_in", **groups)())
+
+
+def test_the_room_for_a_size_is_that_of_the_machine_or_of_the_control_groups_above() -> None:
+    """The limit of a Slurm job or a service is not at the root, and not in the rank's own group."""
+    machine = {"proc__meminfo": "MemTotal: 9000 kB\nMemAvailable: 8000 kB"}
+    assert room() is None
+    assert room(**machine) == 8000 * 1024
+    mine = {**machine, "proc__self__cgroup": "0::/job_7/step_0"}
+    limit = {"cgroup__job_7__memory_DOT_max": "5000000", "cgroup__job_7__memory_DOT_current": "2000000"}
+    none = {"cgroup__job_7__step_0__memory_DOT_max": "max", "cgroup__job_7__step_0__memory_DOT_current": "1"}
+    assert room(**mine, **none) == 8000 * 1024
+    assert room(**mine, **none, **limit) == 3_000_000
+    first = {"proc__self__cgroup": "5:cpu,cpuacct:/job_7\n4:memory:/job_7\n0::/"}
+    limit = {
+        "cgroup__memory__job_7__memory_DOT_limit_in_bytes": "4000000",
+        "cgroup__memory__job_7__memory_DOT_usage_in_bytes": "1500000",
+        "cgroup__memory__memory_DOT_limit_in_bytes": "9223372036854771712",
+        "cgroup__memory__memory_DOT_usage_in_bytes": "7",
+    }
+    assert room(**{**machine, **first}, **limit) == 2_500_000
+
+
+def test_files_that_were_read_leave_their_room_to_the_ranks() -> None:
+    """A container that has read a data set has filled its limit with it."""
+    full = {"cgroup__memory_DOT_max": "6000000", "cgroup__memory_DOT_current": "5900000"}
+    stat = "anon 400000\ninactive_file 5000000\nactive_file 500000"
+    own = {"proc__self__cgroup": "0::/"}
+    assert room(**own, **full) == 100_000
+    assert room(**own, **full, cgroup__memory_DOT_stat=stat) == 5_100_000
 
 
 def test_a_sweep_keeps_to_its_budget() -> None:

@@ -686,19 +686,20 @@ def test_the_mtus_of_many_nodes_are_read_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("dropped", "heard", "found"),
+    ("dropped", "heard", "rule", "found"),
     [
-        (40, True, "host-unreachable"),
-        (0, False, "host-unreachable"),  # the filter covers ARP as well
-        (0, True, None),  # it dropped nothing of what came
+        (40, True, "-A INPUT -j DROP", "host-unreachable"),
+        (0, False, "-A INPUT -j DROP", "host-unreachable"),  # the filter covers ARP as well
+        (0, True, "-A INPUT -j DROP", None),  # it dropped nothing of what came, and a rule does
+        (0, True, "-A INPUT -j ACCEPT", "host-unreachable"),  # nothing else is left
     ],
 )
-def test_a_strict_reverse_path_filter_is_the_reason_only_where_it_may_have_dropped_something(
-    dropped: int, heard: bool, found: str | None
+def test_a_strict_reverse_path_filter_that_dropped_nothing_comes_behind_other_reasons(
+    dropped: int, heard: bool, rule: str, found: str | None
 ) -> None:
     neighbour = {"lladdr": "02:00:00:00:00:02", "state": ["REACHABLE"]} if heard else {"state": ["FAILED"]}
     away = {**ROUTE, "dev": "eth1"}
-    assert reverse_path(A, B, dropped=dropped, away=away, neighbour=neighbour) == found
+    assert reverse_path(A, B, dropped=dropped, away=away, neighbour=neighbour, rule=rule) == found
 
 
 def test_ipv6_has_no_reverse_path_filter() -> None:
@@ -706,10 +707,13 @@ def test_ipv6_has_no_reverse_path_filter() -> None:
     assert reverse_path("fd00::1", "fd00::2", dropped=40, away=away, neighbour=None) is None
 
 
-def reverse_path(one: str, other: str, *, dropped: int, away: Facts, neighbour: Facts | None) -> str | None:
+def reverse_path(
+    one: str, other: str, *, dropped: int, away: Facts, neighbour: Facts | None, rule: str = "-A INPUT -j ACCEPT"
+) -> str | None:
     """The cause, where node-b's filter is named for the silence of `other`."""
     inventory = cluster(node("node-a", address=one), node("node-b", address=other))
     at = context(inventory, {"node-a": machine(one), "node-b": machine(other)})
+    cast(dict[str, Any], at.run.site.sessions).update({"node-a": Ruled(), "node-b": Ruled(rule)})
     length = 64 if ":" in one else 24
     places = {
         name: {"eth0": card(f"{number}/{length}", rp_filter=1)} for name, number in (("node-a", one), ("node-b", other))

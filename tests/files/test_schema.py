@@ -16,6 +16,7 @@ from runbook.files import schema as subject
 from runbook.files.compiled_schema import accepts
 from runbook.files.schema import judge, schema
 from runbook.files.yaml_document import parse_document
+from runbook.model.inventory import MOST_GPUS
 
 KINDS = ("inventory", "playbook")
 
@@ -30,6 +31,14 @@ def properties(part: Any, at: str = "") -> Iterator[tuple[str, Mapping[str, Any]
         for key, inner in part.items():
             if key not in ("examples", "default"):
                 yield from properties(inner, f"{at}.{key}")
+
+
+def test_the_most_gpus_of_a_node_are_as_many_everywhere() -> None:
+    found = [part for name, part in properties(schema("inventory")) if name.endswith(".gpus")]
+    assert found
+    for part in found:
+        count, indices = part["anyOf"]
+        assert (count["maximum"], indices["items"]["maximum"] + 1) == (MOST_GPUS, MOST_GPUS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -174,7 +174,7 @@ def test_says_what_the_kernel_does_and_the_remedy_opens_it(pair: Pair, case: Cas
     assert not told.between
     assert told.node == ("node-b" if case.side == "server" else "node-a")
     first = next(one for name, one in told.explanations if one.blocks)
-    assert first.tool == case.tool
+    assert first.where.startswith(case.tool)
     assert case.says in first.where
     assert fits(first, seen)
     assert "flush" not in told.remedy

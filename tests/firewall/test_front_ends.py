@@ -49,7 +49,7 @@ def test_ufw_by_default_denies_what_comes_in(ufw: Pair) -> None:
     assert ufw.connect(29500) == "dropped"
     told = explain(ufw.evidence(ufw.server, CLIENT), ufw.flow(29500), ports=[(29500, 29510), (32768, 60999)])
     assert told.blocks
-    assert (told.tool, told.action) == ("ufw", "drop")
+    assert (told.where.partition(" ")[0], told.action) == ("ufw", "drop")
     assert told.rule == "Default: deny (incoming)"
     assert told.allow == f"sudo ufw allow from {CLIENT} to any port 29500:29510,32768:60999 proto tcp"
     ufw.allow(ufw.server, told.allow)
@@ -66,7 +66,7 @@ def test_a_deny_rule_of_ufw_is_named_and_overruled(ufw: Pair, verb: str) -> None
     )
     told = explain(ufw.evidence(ufw.server, CLIENT), ufw.flow(29500))
     assert told.blocks
-    assert told.tool == "ufw"
+    assert told.where.startswith("ufw ")
     assert told.rule == str(UfwRule("29500/tcp", verb.upper(), "IN", "Anywhere"))
     assert told.allow.startswith("sudo ufw insert 1 allow from")
     ufw.allow(ufw.server, told.allow)
@@ -102,7 +102,7 @@ def test_a_firewalld_zone_rejects(firewalld: Pair) -> None:
     assert firewalld.connect(29500, patience=LONG) == "rejected"
     told = explain(firewalld.evidence(firewalld.server, CLIENT), firewalld.flow(29500), ports=[(40000, 40100)])
     assert told.blocks
-    assert (told.tool, told.action) == ("firewalld", "reject-icmp")
+    assert (told.where.partition(" ")[0], told.action) == ("firewalld", "reject-icmp")
     assert told.where.startswith("firewalld zone public (nft rule inet firewalld filter_IN_public handle ")
     assert told.allow.startswith('sudo firewall-cmd --permanent --zone=public --add-rich-rule=\'rule family="ipv4"')
     firewalld.allow(firewalld.server, told.allow)

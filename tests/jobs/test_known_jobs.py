@@ -1,13 +1,18 @@
-"""What nodes tell of their jobs is looked through in work that grows with its length, whatever it says."""
+"""What nodes tell of their jobs is looked through in work that grows with its length, whatever it says; a job is stopped
+where it lives."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from runbook.jobs.known_jobs import KnownJob, _journals
-from runbook.node.journal import Odd
+from runbook.jobs import known_jobs
+from runbook.jobs.known_jobs import Cluster, KnownJob, _journals
+from runbook.model.errors import Unreachable
+from runbook.node.journal import Odd, attempt_folder
 
 
 class Counted(str):
@@ -47,3 +52,66 @@ def test_a_name_that_comes_twice_is_found_among_many_by_few_comparisons() -> Non
 def test_a_job_has_the_grace_that_its_nodes_tell_up_to_a_day(told: float | None, grace_s: float) -> None:
     """It may write its checkpoint for an hour; a node that lies holds nobody for ever."""
     assert KnownJob("job", {"grace_s": told}).grace_s == grace_s
+
+
+def tried(times: int, *, live: int) -> KnownJob:
+    """A job of one node whose process lives of one attempt alone."""
+    attempts = {
+        attempt_folder(serial): [
+            {
+                "name": "rank-00000.node-a.l0",
+                "node": "node-a",
+                "attempt": serial,
+                "lives": serial == live,
+                "keeper_lives": serial == live,
+            }
+        ]
+        for serial in range(1, times + 1)
+    }
+    return KnownJob("job", {"nodes": {"node-a": [0]}}, {"node-a": "/work/job/node-a"}, {"node-a": attempts})
+
+
+class Answering:
+    """A cluster of one node: what it says of its jobs, look by look, None where it is late; and what it was told."""
+
+    def __init__(self, *looks: KnownJob | None) -> None:
+        self.looks = list(looks)
+        self.told: list[tuple[str, str]] = []
+        self.unreached: dict[str, Unreachable] = {}
+        self.site = SimpleNamespace(sessions={"node-a": SimpleNamespace(lost=None)})
+
+    def ask(self, order: Mapping[str, Any], folders: Mapping[str, str]) -> dict[str, Any]:
+        self.told += [(order["do"], folder) for folder in folders.values()]
+        return {}
+
+    def jobs(self, only: str | None = None) -> list[KnownJob]:
+        assert only == "job"
+        look = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        self.unreached = {} if look else {"node-a": Unreachable("node-too-busy", "no answer in time", "wait")}
+        return [look] if look else []
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_jobs, "POLL_S", 0.0)
+
+
+def test_of_a_job_of_a_thousand_attempts_only_those_that_may_live_are_told_to_end() -> None:
+    cluster = Answering(tried(1000, live=0))
+    stopped = known_jobs.stop(cast("Cluster", cluster), tried(1000, live=7))
+    assert cluster.told == [("stop", "/work/job/node-a/attempt-07"), ("stop", "/work/job/node-a/attempt-1000")]
+    assert (stopped.ended, stopped.left, stopped.unsure) == (1, {}, {})
+
+
+def test_a_node_that_was_late_with_one_answer_is_believed_the_next() -> None:
+    """It ends the ranks meanwhile, and is busy."""
+    cluster = Answering(None, None, tried(2, live=0))
+    stopped = known_jobs.stop(cast("Cluster", cluster), tried(2, live=2))
+    assert (stopped.ended, stopped.left, stopped.unsure) == (1, {}, {})
+
+
+def test_a_node_that_is_lost_meanwhile_is_not_waited_for() -> None:
+    cluster = Answering(None)
+    cluster.site.sessions["node-a"].lost = Unreachable("ssh-unreachable", "lost", "look")
+    stopped = known_jobs.stop(cast("Cluster", cluster), tried(2, live=2))
+    assert (stopped.ended, stopped.left, list(stopped.unsure)) == (0, {}, ["node-a"])

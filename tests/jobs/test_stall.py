@@ -473,3 +473,38 @@ def test_ranks_that_follow_are_progress_and_the_same_step_again_is_none(clock: l
         clock[0] += 20.0
         progress.heard(0, ["step 1", "warning: step size is small"])
     assert progress.stalled_s(clock[0]) == pytest.approx(60.0)
+
+
+def test_lines_of_hours_that_come_at_once_do_not_tell_how_fast_they_were_made(clock: list[float]) -> None:
+    """Of a job that is followed again. It printed a line each quarter of an hour."""
+    progress = StepProgress(Watch())
+    progress.begin(40 * 900.0)
+    progress.heard(0, [f"step {100 * number}" for number in range(1, 41)], late=True)
+    rate = progress.rate()
+    assert rate is not None
+    assert (rate.step, rate.per_s) == (4000, None)
+    for seconds in (300.0, 900.0):
+        clock[0] += seconds
+        assert progress.stalled_s(clock[0]) is None
+        progress.heard(0, [f"step {4000 + clock[0]:.0f}"])
+    clock[0] += 8999.0
+    assert progress.stalled_s(clock[0]) is None
+    clock[0] += 2.0
+    assert progress.stalled_s(clock[0]) == pytest.approx(9001.0)
+    assert progress.step_times.slower(clock[0]) is None
+
+
+def test_quick_steps_that_come_late_are_known_to_be_quick(clock: list[float]) -> None:
+    for late in ({"heard": "lines"}, {"written": "files"}):
+        progress = StepProgress(Watch())
+        progress.begin(1000.0)
+        if "heard" in late:
+            progress.heard(0, [f"step {number}" for number in range(1000)], late=True)
+        else:
+            progress.written({"rank-0": "1000"}, {"rank-0": 0}, late=True)
+        clock[0] += 599.0
+        assert progress.stalled_s(clock[0]) is None
+        progress.reached(0, 1001)
+        progress.reached(0, 1002)
+        clock[0] += 5991.0
+        assert progress.stalled_s(clock[0]) == pytest.approx(5991.0)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
+import json
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from runbook.node import supervisor
 from runbook.node.supervisor import Program
 
 
@@ -45,3 +51,22 @@ def test_what_a_program_wrote_is_sent_before_its_end_however_slowly() -> None:
 
 def test_a_grandchild_that_holds_the_pipes_keeps_no_end_back() -> None:
     assert told("echo here; sleep 4 & exit 0")[-2:] == ["outputhere\n", "exit"]
+
+
+def test_a_program_that_is_called_again_and_again_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And begins anew each time."""
+    said: list[dict[str, Any]] = []
+    compiled, truly = [], builtins.compile
+    monkeypatch.setattr(supervisor, "Pipe", lambda: SimpleNamespace(send=said.append))
+
+    def noted(source: Any, name: str, mode: str) -> Any:
+        compiled.append(name)
+        return truly(source, name, mode)
+
+    monkeypatch.setattr(builtins, "compile", noted)
+    sources = {"counts": "calls = []\ndef look(arguments):\n    calls.append(arguments)\n    return len(calls)\n"}
+    ours = supervisor.Supervisor()
+    for _ in range(3):
+        ours.call({"id": 1, "program": "counts", "arguments": {}}, json.dumps(sources).encode())
+    assert [one["answer"] for one in said] == [1, 1, 1]
+    assert compiled.count("counts") == 1

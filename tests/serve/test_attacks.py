@@ -293,6 +293,36 @@ def test_a_session_holds_for_no_other_origin_and_a_token_must_be_whole(tmp_path:
     attack(tmp_path, tried)
 
 
+def test_guesses_are_counted(tmp_path: Path) -> None:
+    async def tried() -> None:
+        async with world_of(tmp_path) as world:
+            world.app.state.people.add("eve", "viewer", "correct horse")
+            world.app.state.guesses = TokenBucket(3, 3600.0)
+            form = ("content-type", "application/x-www-form-urlencoded")
+
+            async def guess(password: str) -> int:
+                body = f"name=eve&password={password}".encode()
+                return (await world.ask("POST", "/login", [("host", HOST), ("origin", ORIGIN), form], body)).status
+
+            assert await guess("correct+horse") == 303
+            assert [await guess("wrong") for _ in range(3)] == [403, 403, 429]
+            assert await guess("correct+horse") == 429  # also the right one: else a guesser is told
+
+    asyncio.run(tried())
+
+
+def test_whoever_logs_in_anew_leaves_no_session_behind(tmp_path: Path) -> None:
+    async def tried() -> None:
+        async with world_of(tmp_path) as world:
+            people = world.app.state.people
+            path = f"/login/{people.link('viewer')}"
+            assert (await world.ask("POST", path, world.as_page("admin"))).status == 303
+            assert people.by_session(world.sessions["admin"], ORIGIN) is None
+            assert people.by_session(world.sessions["viewer"], ORIGIN) is not None  # of another browser
+
+    asyncio.run(tried())
+
+
 def test_a_token_does_not_change_its_persons_password(tmp_path: Path) -> None:
     """Else one that allows to look would let its holder log in with all that the person may."""
 

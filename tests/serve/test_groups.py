@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import time
 import zipfile
 from collections.abc import Awaitable, Callable, Mapping
 from io import BytesIO
@@ -21,6 +22,7 @@ from runbook.serve.change_stream import Changed
 from runbook.serve.group_files import ChangedMeanwhile, NameTaken, NoGroup
 from runbook.serve.pages.nodes import RankCell, rank_cells
 from runbook.serve.people import csrf_of
+from runbook.serve.rendering import moment
 from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 from runbook.serve.workspace import Workspace
@@ -523,3 +525,13 @@ def test_a_node_goes_up_and_down_with_its_comment(workspace: Workspace) -> None:
     saved(workspace, "pool", order="alphabet")
     with pytest.raises(actions.Refused, match="ordered by their names"):
         shifted("gn6", 1)
+
+
+def test_a_moment_tells_of_which_zone_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "EST5")
+    time.tzset()
+    try:
+        assert moment(0.0) == "1969-12-31 19:00:00 EST"
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -42,10 +42,11 @@ def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
             or _not_its_own(seen, pair)
             or _same_hardware(seen, pair)
             or _no_arp(seen, pair, evidence)
-            or _reverse_path(seen, pair)
+            or _reverse_path(seen, pair, proven=True)
             or _rule(seen, pair, evidence)
             or _router(seen, pair)
             or _gateway(seen, pair)
+            or _reverse_path(seen, pair, proven=False)
             or (None, None)
         )
         if guilty is None or finding is None:
@@ -109,9 +110,10 @@ def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     )
 
 
-def _reverse_path(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
+def _reverse_path(seen: Observations, pair: Pair, *, proven: bool) -> tuple[str, Finding] | None:
     """The peer would send its answers by another interface than our packets come in by, and drops these for that. Only
-    IPv4 has such a filter; one that has dropped nothing of what surely came there is not the reason."""
+    IPv4 has such a filter. It covers ARP as well; with `proven`, one that has dropped nothing of what surely came to it
+    is not the reason."""
     arrives = seen.data_interface(pair.peer)
     back = seen.pair(pair.peer, pair.source)
     if arrives is None or back is None or ":" in pair.numeric:
@@ -121,7 +123,7 @@ def _reverse_path(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     leaves = back.route.get("dev")
     dropped = seen.answers[pair.peer].get("rp_filtered")
     arp = not pair.route.get("via") and not (pair.target.get("neighbour") or {}).get("lladdr")
-    if strict != 1 or leaves in (None, arrives) or (dropped == 0 and not arp):
+    if strict != 1 or leaves in (None, arrives) or (proven and dropped == 0 and not arp):
         return None
     setting = f"net.ipv4.conf.{arrives.replace('.', '/')}.rp_filter=2"  # as sysctl spells `eth0.100`
     proof: list[str] = []

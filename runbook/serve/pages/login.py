@@ -46,9 +46,7 @@ async def log_in_by_link(request: Request) -> Response:
 
 
 async def log_out(request: Request) -> Response:
-    people: People = request.app.state.people
-    if request.state.person and request.state.person.session:
-        people.end_session(request.state.person.session)
+    _end_session(request)
     response = RedirectResponse("/login", 303)
     response.delete_cookie(_cookie(request), secure=_secure(request), httponly=True, samesite="lax")
     return response
@@ -56,6 +54,7 @@ async def log_out(request: Request) -> Response:
 
 def _welcome(request: Request, person: Person, onward: str) -> Response:
     people: People = request.app.state.people
+    _end_session(request)  # that of whom this browser was before
     request.state.person = person  # for the audit
     secret = people.begin_session(person, request.state.origin)
     response = RedirectResponse(_inside(onward), 303)
@@ -63,6 +62,13 @@ def _welcome(request: Request, person: Person, onward: str) -> Response:
         _cookie(request), secret, max_age=int(SESSION_S), secure=_secure(request), httponly=True, samesite="lax"
     )
     return response
+
+
+def _end_session(request: Request) -> None:
+    """The session that this browser has, if it has one."""
+    people: People = request.app.state.people
+    if request.state.person and request.state.person.session:
+        people.end_session(request.state.person.session)
 
 
 def _cookie(request: Request) -> str:

@@ -1,0 +1,97 @@
+"""What nodes answer about a job: what of it is old, what of it is known, and all nodes of it at once."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from checks.made_up_cluster import cluster, node
+
+from runbook.checks.context import Facts
+from runbook.jobs import follow_logs, stop_attempt
+from runbook.jobs.known_jobs import Cluster, KnownJob
+from runbook.jobs.logs import JobSecrets
+from runbook.jobs.processes import KeptProcesses
+from runbook.jobs.watch import take
+from runbook.model.errors import Unreachable
+from runbook.model.redact import Redactor
+from runbook.transport import Session
+
+from . import made_up_attempts
+
+MANY = 80
+
+
+def answer(kept: KeptProcesses, size: int, data: bytes = b"") -> Facts:
+    name = kept.on("node-a")[0].place.name
+    told = [{"name": name, "state": "running", "pid": 7}]
+    return {"seen": [], "steps": {}, "kept": told, "read": {f"{name}.out": data}, "size": {f"{name}.out": size}}
+
+
+def test_what_a_node_had_when_it_was_first_asked_comes_late_and_what_it_writes_then_does_not(tmp_path: Path) -> None:
+    kept = made_up_attempts.kept(tmp_path)
+    file, at = f"{kept.on('node-a')[0].place.name}.out", 0
+    late = []
+    for size, data in ((14, b"step 1\n"), (21, b"step 2\n"), (28, b"step 3\n")):
+        take(kept, "node-a", answer(kept, size, data), {file: at})
+        late.append("node-a" in kept.late)
+        at += len(data)
+    assert late == [True, True, False]
+
+
+def test_a_journal_that_says_what_is_known_wakes_nobody(tmp_path: Path) -> None:
+    kept = made_up_attempts.kept(tmp_path)
+    take(kept, "node-a", answer(kept, 0), {})
+    assert kept.drain(0.0)
+    assert kept.on("node-a")[0].state == "running"
+    take(kept, "node-a", answer(kept, 0), {})
+    assert not kept.drain(0.0)
+
+
+def test_all_nodes_of_a_large_job_are_looked_at_in_the_same_moment(tmp_path: Path) -> None:
+    inventory = cluster(*(node(f"node-{number}") for number in range(MANY)))
+    kept = made_up_attempts.kept(tmp_path, made_up_attempts.attempt(1, inventory))
+    together = threading.Barrier(MANY)
+
+    def call(*_: object, **__: object) -> Facts:
+        together.wait(8.0)
+        return {}
+
+    for member in kept.members:
+        kept.learn(member, made_up_attempts.journal("running", pid=7))
+        kept.at.run.site.sessions[member.place.node] = cast("Session", SimpleNamespace(call=call))
+    assert len(stop_attempt.freeze(kept)) == MANY
+
+
+def test_a_node_that_does_not_tell_its_clock_keeps_nobody_from_the_logs(tmp_path: Path) -> None:
+    def silent() -> tuple[float, float]:
+        raise Unreachable("ssh-unreachable", "node-b stopped answering", "look")
+
+    sessions = {"node-a": SimpleNamespace(clock=lambda: (3.0, 0.1)), "node-b": SimpleNamespace(clock=silent)}
+
+    def each(nodes: Any, work: Any, **_: object) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for one in nodes:
+            try:
+                found[one.name] = work(one)
+            except Unreachable as error:
+                found[one.name] = error
+        return found
+
+    reached = SimpleNamespace(site=SimpleNamespace(sessions=sessions, each=each), inventory=made_up_attempts.PAIR)
+    journals = {
+        name: {
+            "attempt-01": [
+                {"name": f"rank-{rank:05d}.{name}.l0", "node": name, "ranks": [rank], "state": "ended", "code": 0}
+                | {"started": 10.0, "keeper_lives": False}
+            ]
+        }
+        for rank, name in enumerate(("node-a", "node-b"))
+    }
+    job = KnownJob("job", {}, {name: f"/work/job/{name}" for name in journals}, journals)
+    secrets = JobSecrets(Redactor([]), {}, ())
+    kept = follow_logs.kept_of(cast("Cluster", reached), job, tmp_path, lambda *_: None, secrets)
+    assert kept.offsets == {"node-a": (3.0, 0.1)}
+    assert [member.started for member in kept.members] == [7.0, 10.0]

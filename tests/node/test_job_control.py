@@ -1,0 +1,107 @@
+"""What a node looks at of its jobs is its own, also in a home that all nodes share, and is looked at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runbook.node import job_control, own_files
+from runbook.node.journal import attempt_folder
+
+NODES = 50
+
+
+def journal(node: str, serial: int, **facts: Any) -> dict[str, Any]:
+    name = f"rank-00000.{node}.l0"
+    told = {"name": name, "job": "job", "attempt": serial, "node": node, "ranks": [0], "keeper": 2, "state": "ended"}
+    return {**told, **facts}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str]]:
+    """A workdir with a job of many nodes, each with some attempts of one rank with a GPU; and the files that are opened
+    there."""
+    tmp_path.chmod(0o700)
+    for node in (f"node-{number}" for number in range(NODES)):
+        for serial in (1, 2, 3):
+            attempt = tmp_path / "job" / node / attempt_folder(serial)
+            attempt.mkdir(parents=True)
+            told = journal(node, serial, gpus=[0])
+            (attempt / f"{told['name']}.json").write_text(json.dumps(told))
+            (attempt / f"{told['name']}.step").write_text(str(10 * serial))
+        (tmp_path / "job" / node / "job.json").write_text(json.dumps({"job": "job", "node": node}))
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    opened: list[str] = []
+
+    def noted(path: str, strict: bool = True) -> Any:
+        opened.append(path)
+        return own_files.opened(path, strict)
+
+    def document(path: str) -> Any:
+        opened.append(path)
+        return json.loads(Path(path).read_text())
+
+    monkeypatch.setattr(job_control, "opened", noted)
+    monkeypatch.setattr(job_control, "document", document)
+    monkeypatch.setattr(job_control, "living", dict)
+    return tmp_path, opened
+
+
+def test_a_node_lists_its_own_jobs_of_a_home_that_many_share(home: tuple[Path, list[str]]) -> None:
+    workdir, opened = home
+    (told,) = job_control.look({"do": "list", "workdir": str(workdir), "node": "node-7", "job": None})["jobs"]
+    assert told["about"] == {"job": "job", "node": "node-7"}
+    assert {Path(path).relative_to(workdir).parts[1] for path in opened} == {"node-7"}
+    assert job_control.look({"do": "list", "workdir": str(workdir), "node": "node-7", "job": "other"})["jobs"] == []
+
+
+def test_of_attempts_that_are_over_only_the_latest_is_asked_how_far_it_came(home: tuple[Path, list[str]]) -> None:
+    workdir, opened = home
+    (told,) = job_control.look({"do": "list", "workdir": str(workdir), "node": "node-7", "job": "job"})["jobs"]
+    assert {name: facts[0].get("use", {}).get("step") for name, facts in told["attempts"].items()} == {
+        "attempt-01": None,
+        "attempt-02": None,
+        "attempt-03": 30,
+    }
+    assert [Path(path).parent.name for path in opened if path.endswith(".step")] == ["attempt-03"]
+
+
+def test_nvidia_smi_runs_once_however_many_attempts_had_gpus(
+    home: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not at all where none of them lives: it may take a second."""
+    workdir, _ = home
+    ran: list[None] = []
+
+    def gpu_memory() -> dict[int, int]:
+        ran.append(None)
+        return {}
+
+    monkeypatch.setattr(job_control, "gpu_memory", gpu_memory)
+    order = {"do": "list", "workdir": str(workdir), "node": "node-7", "job": None}
+    monkeypatch.setattr(job_control, "living", lambda: {("another", "1", "rank-00000.node-7.l0"): [4]})
+    job_control.look(order)
+    assert ran == []
+    mine = {("job", str(serial), "rank-00000.node-7.l0"): [1 << 30] for serial in (1, 2, 3)}
+    monkeypatch.setattr(job_control, "living", lambda: mine)
+    job_control.look(order)
+    assert len(ran) == 1
+
+
+def test_before_a_start_a_node_reads_its_own_folders_and_those_of_what_lives_on_this_machine(
+    home: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two nodes of an inventory may be one machine, and share its GPUs."""
+    workdir, opened = home
+    monkeypatch.setattr(job_control, "living", lambda: {("job", "2", "rank-00000.node-9.l0"): [1 << 30]})
+    mine = workdir / "next" / "node-7"
+    mine.mkdir(parents=True, mode=0o700)
+    mine.parent.chmod(0o700)
+    about = {"job": "next", "node": "node-7", "gpus": [0]}
+    told = job_control.look({"do": "prepare", "folder": str(mine), "attempt": "attempt-01", "about": about})
+    assert [one["name"] for one in told["gpus"]] == ["rank-00000.node-9.l0"]
+    assert {Path(path).relative_to(workdir).parts[1] for path in opened} == {"node-7", "node-9"}

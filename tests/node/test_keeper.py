@@ -1,0 +1,86 @@
+"""A keeper that writes down how its process ended, whatever the disk has room for; and a barrier for many nodes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runbook.node import keeper
+
+
+def order(folder: Path, **facts: Any) -> dict[str, Any]:
+    told = {"name": "rank-00000.a.l0", "job": "job", "attempt": 1, "node": "a", "ranks": [0], "barrier": None}
+    return {"folder": str(folder), **told, **facts}
+
+
+def test_the_end_of_a_rank_that_filled_the_disk_is_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a later reader would find that its keeper had been killed."""
+    journal = keeper.Journal(order(tmp_path))
+    journal.write("running", pid=7, why="a word that is longer than what is said in the end")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(keeper, "write", full)
+    journal.write("ended", code=1, why=None)
+    told = json.loads((tmp_path / "rank-00000.a.l0.json").read_text())
+    assert (told["state"], told["code"], told["pid"]) == ("ended", 1, 7)
+
+
+def test_a_folder_that_cannot_be_listed_for_a_moment_does_not_end_the_watch_over_siblings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file server that starts anew."""
+    (tmp_path / "rank-00001.a.l1.json").write_text(json.dumps({"state": "ended", "code": 1}))
+    (tmp_path / "rank-00001.a.l1.json").chmod(0o600)
+    here = keeper.Keeper(order(tmp_path, detached=True, grace_s=1.0))
+    truly, looks = os.listdir, iter([False])
+
+    def listdir(path: str) -> list[str]:
+        if next(looks, True):
+            return truly(path)
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    class Running:
+        def poll(self) -> None:
+            return None
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    monkeypatch.setattr(keeper, "pause", lambda _: None)
+    monkeypatch.setattr(here, "process", Running())
+    here.watch_siblings()
+    assert here.news.get_nowait()[::2] == ("stop", "rank-00001.a.l1 failed")
+
+
+def test_at_the_barrier_only_the_owner_reads_what_every_node_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand nodes that read a thousand files each would hold up their file server for minutes."""
+    tmp_path.chmod(0o700)
+    nodes = [f"node-{number}" for number in range(50)]
+    told = {"folder": str(tmp_path), "token": "t", "nodes": nodes, "first": False, "timeout_s": 0.0, "owner": False}
+    everyone = {name: keeper.Barrier({**told, "node": name}) for name in nodes}
+    for name, barrier in everyone.items():
+        barrier.put(name + ".ready")
+    read: list[str] = []
+    truly = keeper.Barrier.read
+
+    def noted(self: keeper.Barrier, name: str) -> dict[str, Any]:
+        read.append(name)
+        return truly(self, name)
+
+    monkeypatch.setattr(keeper.Barrier, "read", noted)
+    assert keeper.Barrier({**told, "node": "node-0", "owner": True}).pass_through() is None
+    assert len(read) == len(nodes)
+    read.clear()
+    met: list[list[str]] = []
+    assert everyone["node-1"].pass_through(met.append) is None
+    assert read == ["go"]
+    assert met == [nodes]
