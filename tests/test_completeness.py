@@ -158,7 +158,7 @@ def test_what_logs_are_told_to_show_is_in_the_catalogue() -> None:
     assert {rule.cause for rule in RULES} <= causes().keys()
     signs = {sign.name for sign in SIGNS}
     sources = (PACKAGE / "diagnose").rglob("*.py")
-    derived = {name for source in sources for name in re.findall(r'Hit\(\s*"([a-z-]+)"', source.read_text())}
+    derived = {name for source in sources for name in re.findall(r'(?:Hit\(\s*|sign=)"([a-z-]+)"', source.read_text())}
     derived |= {name for *_, name in DIFFER} | {*NOT_PLACED.values()}
     for rule in RULES:
         assert {*rule.names, *rule.needs, *rule.unless} <= signs | derived, rule.cause

@@ -125,7 +125,7 @@ OURS = {
         "f'{mine.ip}/{network.prefixlen}'",
     },
     "checks/ping/no_answer.py": {
-        *("''", "typed(route)"),
+        *("''", "typed(route)", "family"),
         "':'.join(['02', *(digits[at:at + 2] for at in range(0, 10, 2))])",
     },
     "checks/reach/gpu_faults.py": {"' '.join(map(word, sorted(pids)))"},

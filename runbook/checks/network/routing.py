@@ -223,14 +223,14 @@ def _no_address(at: Context, node: str, address: str, evidence: Evidence) -> Fin
         return None
     version = ipaddress.ip_address(address).version
     alike = [one for one in now.prefixes if ipaddress.ip_interface(one).version == version and not is_link_local(one)]
-    length = alike[0].partition("/")[2] if alike else {4: 24, 6: 64}[version]
+    length = ipaddress.ip_interface(alike[0]).network.prefixlen if alike else {4: 24, 6: 64}[version]
     return finding_for(
         "interface-missing",
         f"{node} has lost its address {address}: {name} now has {', '.join(now.prefixes) or 'none'}",
         (f"when the run began, {name} of {node} had {address}",),
         way="lost-address",
         address=word(address),
-        length=length,
+        length=word(str(length)),
         name=word(name),
     )
 

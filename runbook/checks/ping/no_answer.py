@@ -63,9 +63,8 @@ def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
 
 def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     """The neighbour table of either end is full: its kernel sends nothing to further neighbours."""
-    family, table, asking = (
-        ("ipv6", "ndisc_cache", "neighbour discovery") if ":" in pair.numeric else ("ipv4", "arp_cache", "ARP")
-    )
+    family = "ipv6" if ":" in pair.numeric else "ipv4"
+    table, asking = {"ipv6": ("ndisc_cache", "neighbour discovery"), "ipv4": ("arp_cache", "ARP")}[family]
     for name, way in ((pair.source, pair), (pair.peer, seen.pair(pair.peer, pair.source))):
         refused = seen.answers[name].get("neighbours_refused") or 0
         told = way is not None and NO_BUFFER in str(way.small.get("raw", ""))
@@ -86,7 +85,7 @@ def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Findin
                 "the fix lasts until the next boot: to keep it, write it into /etc/sysctl.d",
             ),
             tuple({pair.source, pair.peer} - {name}),
-            family=family,
+            family=word(family),
         )
     return None
 
