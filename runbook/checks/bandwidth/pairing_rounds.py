@@ -77,8 +77,10 @@ class Schedule:
         second = self._inside and number == len(self._first)
         if not booked.meetings and not second:
             return []
-        for one, other in self._company(booked, met if second else set(), cross=not second):
-            booked.add(Meeting(one, other, asked=second))
+        # Nobody knows what nodes of unknown leaf share with whom: beside them the idle ones rest.
+        if not any(each.alone and not {each.one, each.other} <= self.leaf_of.keys() for each in booked.meetings):
+            for one, other in self._company(booked, met if second else set(), cross=not second):
+                booked.add(Meeting(one, other, asked=second))
         return booked.meetings
 
     def _settle(self, booked: _Round, judged: Judgement, met: set[frozenset[str]]) -> None:
