@@ -115,7 +115,7 @@ class Evidence:
 
     def _read(self, version: Version) -> list[Base]:
         kept = self._kept_by_iptables(version)
-        found = [base for base in self._nft_bases if base.family in _families(version)]
+        found = [base for base in self._nft_bases if base.family in (*_families(version), "bridge")]
         found = [base for base in found if (base.family, base.table) not in kept]
         found += self._iptables_bases(version)
         return sorted(found, key=lambda base: (base.priority, base.order))
@@ -281,8 +281,10 @@ class Evidence:
         known = [int(mark[1], 16) for word in found if (mark := re.match(r"(0x[0-9a-fA-F]{1,8})(?:/|\Z)", word))]
         return frozenset(known) if len(known) == len(found) else None
 
-    def has_route_to(self, peer: str) -> Truth:
-        return True if self.interface_to(peer) is not None else None
+    def has_route_to(self, peer: str, interface: str | None) -> Truth:
+        """Whether the way to a peer leaves by this interface."""
+        found = self.interface_to(peer)
+        return None if found is None else found == interface
 
     @property
     def addresses(self) -> frozenset[str]:
@@ -331,6 +333,10 @@ class Evidence:
             below = (name for name, one in self.interfaces.items() if name == link or one.master == upper)
             found += [name for name in below if name not in found]
         return found
+
+    def is_bridge(self, interface: str | None) -> bool:
+        """Whether its packets come in and leave by the ports of a bridge."""
+        return interface is not None and any(one.master == interface for one in self.interfaces.values())
 
     def _beside(self, device: str, *, arriving: bool) -> tuple[str, str] | None:
         way = "ingress" if arriving else "egress"

@@ -61,20 +61,27 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
     arriving = leg in ("request-in", "reply-in")
     peer = flow.source if leg in ("request-in", "reply-out") else flow.destination
     given = flow.in_interface if leg in ("request-in", "reply-out") else flow.out_interface
-    interface = given or evidence.interface_to(peer)
+    routed = evidence.interface_to(peer)  # an answer may leave by another interface than the request came in by
+    interface = (routed or given) if leg == "reply-out" else (given or routed)
     devices = evidence.devices(interface)
-    now = packet(flow, leg, interface, evidence.has_route_to(peer), tracked=tracked, owner=evidence.owner)
+    back = evidence.has_route_to(peer, interface)
+    now = packet(flow, leg, interface, back, tracked=tracked, owner=evidence.owner)
     stops: list[BlockingChain] = []
     last: Walk | None = None
     new_source, translator, steps = "", None, 0
     for base in _on_the_way(evidence.bases(flow.version), ARRIVING if arriving else LEAVING, now.state == NEW):
         if base.for_device and base.devices and devices and not set(devices) & set(base.devices):
             continue
-        result = evidence.tangled.get(id(base)) or walk(base, now)
+        on_bridge = base.family == "bridge"
+        if on_bridge and not evidence.is_bridge(interface):
+            continue
+        # There the interface is a port of the bridge, and connections are mostly not tracked.
+        met = replace(now, in_interface=None, out_interface=None, state=None) if on_bridge else now
+        result = evidence.tangled.get(id(base)) or walk(base, met)
         if result.steps > MOST_STEPS:
             evidence.tangled[id(base)] = result
         else:
-            now, steps = result.after, steps + result.steps
+            now, steps = now if on_bridge else result.after, steps + result.steps
         if result.blocks is not False:
             sure = result.blocks is True and not (base.for_device and interface not in base.devices)
             stops.append(BlockingChain(base, result.culprits, sure, any(rule.by_chance for rule in result.doubtful)))

@@ -247,6 +247,10 @@ def reverse_path(packet: Packet) -> Truth:
     return packet.has_route_back
 
 
+def any_path_back(packet: Packet) -> Truth:
+    return packet.has_route_back or None
+
+
 OPTIONS: Mapping[str, tuple[int, Maker]] = {
     "-s": (1, partial(address, "source")),
     "-d": (1, partial(address, "destination")),
@@ -294,7 +298,8 @@ def match_test(
         elif name == "--match-set" and len(words) == 2:
             tests.append((set_test(words, sets), inverted))
         elif name == "--invert" and "rpfilter" in modules:
-            tests.append((reverse_path, True))
+            loose = any(option == "--loose" for option, _, _ in options)
+            tests.append((any_path_back if loose else reverse_path, True))
         else:
             tests.append((unknown, False))
     if "rpfilter" in modules and not any(name == "--invert" for name, _, _ in options):

@@ -362,7 +362,9 @@ def _fib(body: Json) -> Operand:
     if result == "type" and "saddr" in flags:
         return Operand("name", lambda packet: None if packet.arriving else "local")
     if result in ("oif", "oifname") and "saddr" in flags:
-        return Operand("exists", lambda packet: packet.has_route_back)
+        if "iif" in flags:
+            return Operand("exists", lambda packet: packet.has_route_back)
+        return Operand("exists", lambda packet: packet.has_route_back or None)  # by any interface
     return UNKNOWN
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 
+from runbook.node.local_addresses import proves_nothing
 from runbook.node.proc import read, status_field
 from runbook.node.tools import json_of, tool
 
@@ -99,9 +100,10 @@ def owns(address: str) -> bool | None:
         with socket.socket(family, kind) as sock:
             try:
                 sock.bind(target)
-                return True
             except OSError:
                 continue
+        if not proves_nothing(str(target[0]), family == socket.AF_INET6):
+            return True
     return False
 
 

@@ -13,6 +13,7 @@ import os
 import re
 import socket
 
+from runbook.node.local_addresses import proves_nothing
 from runbook.node.proc import LISTEN, TIME_WAIT, account, command, pids, read, run_of, sockets, stat, tcp_sockets
 from runbook.node.tools import find, run
 
@@ -26,7 +27,7 @@ USERS = re.compile(r'\("((?:[^"\\]|\\.)*)",pid=(\d+)')
 
 
 def own_address(address: str) -> OwnAddress:
-    """Whether the address, or what the name resolves to, is on an interface here: only then does a bind succeed."""
+    """Whether the address, or what the name resolves to, is on an interface here: what cannot be bound is not."""
     try:
         found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -39,7 +40,7 @@ def own_address(address: str) -> OwnAddress:
                 sock.bind((target[0], 0) + tuple(target[2:]))
             except OSError:
                 continue
-        if for_one(family, target):
+        if for_one(family, target) and not proves_nothing(target[0], family == socket.AF_INET6):
             local.append(target[0])
     return {"resolved": resolved, "local": bool(local)}
 

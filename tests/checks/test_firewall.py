@@ -40,6 +40,8 @@ def test_what_one_allow_command_should_open(kinds: list[str], expected: list[tup
 def test_a_kernel_with_another_range_widens_what_is_opened() -> None:
     dials = [dial("node-a", "node-b", "dropped", kind="ephemeral", port=port) for port in (15000, 64000)]
     assert ephemeral_range(dials) == (15000, 64000)
+    assert ephemeral_range(dials, [(20000, 30000), (20000, 64999)]) == (15000, 64999)
+    assert ephemeral_range(dials[:1], [(10000, 20000)]) == (10000, 20000)
 
 
 def test_text_of_many_ports() -> None:

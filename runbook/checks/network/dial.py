@@ -18,6 +18,9 @@ from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory
 from runbook.model.units import spans_of
 
+Spans = Sequence[tuple[int, int]]
+"""Ranges of ports, both ends included."""
+
 UNMEASURED = "unmeasured"
 
 NOWHERE = "0.0.0.0"
@@ -99,8 +102,9 @@ def folded(dials: Iterable[Dial]) -> str:
     return ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
 
 
-def needed_ports(inventory: Inventory, dials: Iterable[Dial]) -> list[tuple[int, int]]:
-    """All that one command should open: the rendezvous port, the promised ranges, and the ephemeral ones if blocked."""
+def needed_ports(inventory: Inventory, dials: Iterable[Dial], handed_out: Spans = ()) -> list[tuple[int, int]]:
+    """All that one command should open: the rendezvous port, the promised ranges, and the ephemeral ones if blocked:
+    those that the kernels which are dialled have `handed_out`."""
     dials = list(dials)
     kinds = {dial.kind for dial in dials}
     ports: list[tuple[int, int]] = []
@@ -109,22 +113,23 @@ def needed_ports(inventory: Inventory, dials: Iterable[Dial]) -> list[tuple[int,
     if "range" in kinds:
         ports.extend(inventory.network.ports)
     if "ephemeral" in kinds:
-        ports.append(ephemeral_range(dials))
+        ports.append(ephemeral_range(dials, handed_out))
     return sorted(set(ports))
 
 
-def ephemeral_range(dials: list[Dial]) -> tuple[int, int]:
-    """Linux's default range, widened to what was really handed out."""
-    seen = [dial.port for dial in dials if dial.kind == "ephemeral"]
-    return min(EPHEMERAL[0], *seen), max(EPHEMERAL[1], *seen)
+def ephemeral_range(dials: list[Dial], handed_out: Spans = ()) -> tuple[int, int]:
+    """The kernels' ranges, or Linux's default where none is known, widened to what was really handed out."""
+    seen = [(dial.port, dial.port) for dial in dials if dial.kind == "ephemeral"]
+    lows, highs = zip(*(handed_out or (EPHEMERAL,)), *seen, strict=True)
+    return min(lows), max(highs)
 
 
-def why_so_many(dials: Iterable[Dial], remedy: str) -> tuple[str, ...]:
+def why_so_many(dials: Iterable[Dial], remedy: str, handed_out: Spans = ()) -> tuple[str, ...]:
     """Why a remedy opens the ports that the kernel hands out, when it does."""
     dials = list(dials)
     if not any(dial.kind == "ephemeral" for dial in dials):
         return ()
-    low, high = ephemeral_range(dials)
+    low, high = ephemeral_range(dials, handed_out)
     if not re.search(rf"\b{low}[-:]{high}\b", remedy):
         return ()
     return (f"why: {low}-{high} are the ports that the kernel picks, on which the ranks exchange their data",)

@@ -20,7 +20,7 @@ from runbook.checks.network.dial import (
     seen_of,
     why_so_many,
 )
-from runbook.checks.network.ephemeral_ports import exhausted
+from runbook.checks.network.ephemeral_ports import exhausted, port_range
 from runbook.checks.network.packet_filters import by_policy, peers_of, rules_of, unseen
 from runbook.checks.network.routing import Sent, gone, turned_away
 from runbook.firewall import Blocked, Ends, Evidence, Flow, also_small, explain_blocked, sent_elsewhere
@@ -225,10 +225,15 @@ class Trouble:
         first = dials[0]
         return replace(
             Ends.of(self.evidence, first.source, first.destination),
-            ports=needed_ports(self.at.inventory, dials),
+            ports=needed_ports(self.at.inventory, dials, self._handed_out(dials)),
             sources=sorted({self.source_of(d) for d in dials if d.destination == first.destination}),
             destinations=sorted({self.destination_of(d) for d in dials if d.source == first.source}),
         )
+
+    def _handed_out(self, dials: Iterable[Dial]) -> list[tuple[int, int]]:
+        """The ranges of ports that the kernels of the nodes which were dialled hand out."""
+        ranges = (port_range(self.at.facts(name)) for name in dict.fromkeys(dial.destination for dial in dials))
+        return [span for span in ranges if span is not None]
 
     def source_of(self, dial: Dial) -> str:
         """The address that the dialler's kernel chose, which is what the rules of the other end see."""
@@ -323,7 +328,7 @@ class Trouble:
                 f"exchange data do not: {says}"
             )
         more = () if sure(blocked) else unseen(self.at, dials)
-        evidence = (*more, *why_so_many(dials, blocked.remedy), *blocked.evidence)
+        evidence = (*more, *why_so_many(dials, blocked.remedy, self._handed_out(dials)), *blocked.evidence)
         finding = shown(Finding(cause, says, blocked.remedy, evidence), blocked.node, dials)
         return Accusation(blocked.node, finding, blocked.rule, blocked.remedies, source == destination)
 

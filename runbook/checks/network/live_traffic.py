@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from runbook.checks.context import Context
 from runbook.checks.network.dial import number
+from runbook.checks.network.ephemeral_ports import port_range
 from runbook.checks.network.failed_dials import Trouble, sure
 from runbook.checks.network.mesh import Mesh, Want
 from runbook.checks.network.packet_filters import rules_of
@@ -189,8 +190,8 @@ def all_stopped(
 
 def stopped(at: Context, stream: RankConnection, evidence: Mapping[str, Evidence | None]) -> tuple[str, Finding] | None:
     """The rule that stops an established connection, and its node; one that stands still needs no certain rule."""
-    low, high = EPHEMERAL
-    ports = [(low, high), *at.inventory.network.ports, (at.inventory.rendezvous.port,) * 2]
+    handed_out = {port_range(at.facts(name)) or EPHEMERAL for name in (stream.client, stream.server)}
+    ports = [*sorted(handed_out), *at.inventory.network.ports, (at.inventory.rendezvous.port,) * 2]
     blocked: Blocked | None = None
     for length in (None, 1500) if stream.still else (None,):
         flow = Flow(

@@ -82,7 +82,8 @@ def _name_finding(seen: Observations, node: Node, name: str, target: str, told: 
         return None
     first = addresses[0]
     if right in addresses:
-        if version(first) != version(right):
+        spoken = {version(address) for address in seen.own[node.name] if not is_link_local(address)}
+        if version(first) != version(right) and version(first) not in spoken:
             return None  # addresses of a family that this machine does not use are not dialled
         means = listed(addresses)
         says = f"on {node.name} the name {name} means {means}, and {first}, which is dialled first, is not {target}'s"

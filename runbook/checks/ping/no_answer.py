@@ -14,7 +14,7 @@ from runbook.checks.network.pairs import culprits
 from runbook.checks.network.routing import typed
 from runbook.checks.ping.observations import Observations, Pair
 from runbook.files.address import is_ip
-from runbook.firewall import Ends, Evidence, Flow, arp_stop, explain_blocked
+from runbook.firewall import Blocked, Ends, Evidence, Flow, arp_stop, explain_blocked
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
 from runbook.model.units import listed
@@ -211,30 +211,30 @@ def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]
 
 
 def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
-    flow = Flow(seen.numeric(pair.source), pair.numeric, seen.at.inventory.rendezvous.port)
+    arrives = seen.data_interface(pair.peer)
+    flow = Flow(seen.numeric(pair.source), pair.numeric, seen.at.inventory.rendezvous.port, in_interface=arrives)
     ends = Ends.of(evidence, pair.source, pair.peer)
-    blocked = explain_blocked(
-        "dropped",
-        flow,
-        replace(ends, ports=[(1, 65535)]),  # not even ICMP comes through: everything between the two is blocked
-    )
-    if not blocked or not blocked.decided or blocked.between:
+    # Not even ICMP comes through: everything between the two is blocked.
+    blocked = _certain(explain_blocked("dropped", flow, replace(ends, ports=[(1, 65535)])))
+    discovery: Blocked | None = None
+    if flow.version == 6 and not pair.route.get("via"):  # without it, machines on a segment cannot find each other
+        discovery = _certain(explain_blocked("dropped", replace(flow, protocol="ipv6-icmp"), ends))
+    first = blocked or discovery
+    if first is None:
         return None
-    remedy, says = blocked.remedy, blocked.says
-    if flow.version == 6:  # without neighbour discovery, machines on a segment cannot find each other
-        discovery = explain_blocked(
-            "dropped",
-            replace(flow, protocol="ipv6-icmp"),
-            ends,
-        )
-        if discovery and discovery.decided and discovery.node == blocked.node and not discovery.between:
-            remedy, says = (
-                Remedy.together((remedy, discovery.remedy)),
-                f"{says}; ICMPv6, by which neighbours find each other, as well",
-            )
-    others = tuple(name for name in (pair.source, pair.peer) if name != blocked.node)
-    lines = (*pair.echo_says(), *(str(dial) for dial in pair.dials[:2]), *blocked.evidence)
-    return blocked.node, Finding(blocked.cause, says, remedy, lines[:10], others)
+    remedy, says = first.remedy, first.says
+    if blocked is None:
+        says = f"{first.node} drops ICMPv6, by which neighbours find each other: {first.rule}"
+    elif discovery and discovery.node == blocked.node:
+        remedy = Remedy.together((remedy, discovery.remedy))
+        says = f"{says}; ICMPv6, by which neighbours find each other, as well"
+    others = tuple(name for name in (pair.source, pair.peer) if name != first.node)
+    lines = (*pair.echo_says(), *(str(dial) for dial in pair.dials[:2]), *first.evidence)
+    return first.node, Finding(first.cause, says, remedy, lines[:10], others)
+
+
+def _certain(blocked: Blocked | None) -> Blocked | None:
+    return blocked if blocked and blocked.decided and not blocked.between else None
 
 
 def _router(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
