@@ -62,6 +62,10 @@ def beside_each_other(at: Context, said: Mapping[str, Any], outcomes: Sequence[O
         node.name: [p for p in select(hca_expression(at.inventory, node), ports_of(said[node.name])[0]) if p.sound]
         for node in at.nodes
     }
+    if odd := other_fabrics(chosen):
+        return [
+            Outcome.failed(one.node, odd[one.node], metrics=one.metrics) if one.node in odd else one for one in outcomes
+        ]
     promised = bool(at.inventory.infiniband and at.inventory.infiniband.min_rate_gbps)
     warnings = uneven(chosen, promised=promised)
     return [replace(one, warnings=(*one.warnings, *warnings.get(one.node, ()))) for one in outcomes]
@@ -280,6 +284,36 @@ def longer_names(expression: str | None, ports: Sequence[Port]) -> dict[str, lis
     hcas = sorted({port.hca for port in ports})
     words = {word.partition(":")[0] for word in chosen.names} & set(hcas)
     return {word: more for word in sorted(words) if (more := [h for h in hcas if h != word and h.startswith(word)])}
+
+
+def other_fabrics(chosen: Mapping[str, Sequence[Port]]) -> dict[str, Finding]:
+    """By node, that its ports speak Ethernet and those of most others InfiniBand, or the reverse: they cannot meet.
+    Of as many of each, those with Ethernet are the odd ones, since the inventory says `infiniband:`."""
+    ethernet = {name: {port.ethernet for port in ports} for name, ports in chosen.items() if ports}
+    if len(ethernet) < 2 or set.intersection(*ethernet.values()):
+        return {}
+    votes = Counter(kind for kinds in ethernet.values() for kind in kinds)
+    usual = votes[True] > votes[False]
+    others = [name for name, kinds in ethernet.items() if usual in kinds]
+    found = {}
+    for name, kinds in ethernet.items():
+        if usual in kinds:
+            continue
+        ports = chosen[name]
+        mine, theirs = ("InfiniBand", "Ethernet") if usual else ("Ethernet", "InfiniBand")
+        found[name] = finding_for(
+            "rdma-peer-unreachable",
+            f"{', '.join(port.name for port in ports)} of {name} speak{'s' if len(ports) == 1 else ''} {mine}, the "
+            f"ports of {listed(others)} {theirs}: RDMA knows no way between the two",
+            tuple(f"{one}: {port.name}: Link layer {port.link_layer}" for one in chosen for port in chosen[one])[:8],
+            tuple(others),
+            way="link-layer",
+            node=name,
+            hca=word(ports[0].hca),
+            number=ports[0].number,
+            kind=2 if usual else 1,
+        )
+    return found
 
 
 Gids = Mapping[str, Mapping[str, str]]

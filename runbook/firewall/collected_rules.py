@@ -18,6 +18,7 @@ from typing import Any, Literal
 from runbook.firewall import iptables, nft
 from runbook.firewall.evaluate import EPHEMERAL, Base, Engine, Truth, Walk
 from runbook.firewall.front_ends import UFW_CHAINS, FirewalldStatus, UfwStatus, firewalld_runs, parse_ufw, parse_zones
+from runbook.firewall.ipsec import IpsecPolicy, parse_policies, policy_for
 from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
 
@@ -320,8 +321,23 @@ class Evidence:
         found = re.fullmatch(r"\s*(\d{1,5})\s+(\d{1,5})\s*", str(self.facts.get("local_ports")))
         return (int(found[1]), int(found[2])) if found else EPHEMERAL
 
+    def ipsec(self, peer: str, *, arriving: bool) -> IpsecPolicy | None:
+        """The IPsec policy that stands in the way of packets in the clear from or to a peer."""
+        return policy_for(parse_policies(self.tool("ipsec").stdout), self.addresses, peer, arriving=arriving)
+
+    @property
+    def ttl(self) -> int | None:
+        """How many hops the IPv4 packets of this node live."""
+        text = str(self.facts.get("ttl"))
+        return int(text) if text.isdecimal() and len(text) < 4 else None
+
     def beside(self, peer: str, *, arriving: bool) -> tuple[str, str] | None:
         """What else may drop packets of this peer here, outside of all rules: what it is, how to look and mend."""
+        if policy := self.ipsec(peer, arriving=arriving):
+            return (
+                f"an IPsec policy for it: {policy}",
+                f"`sudo ip xfrm policy`; if it is that one: `sudo ip xfrm policy delete {policy.typed}`",
+            )
         found = (self._beside(device, arriving=arriving) for device in self.devices(self.interface_to(peer)))
         return next((told for told in found if told), None)
 

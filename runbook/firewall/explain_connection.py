@@ -29,6 +29,7 @@ READERS = (
     'ip6tables-legacy-save \\"\\"',
     "ipset save",
     "ufw status verbose",
+    "ip xfrm policy",
 )
 """The commands that `runbook` runs to name a rule, for sudoers(5): exactly these."""
 
@@ -251,11 +252,18 @@ class _Case:
         permitted = ", ".join(f"/usr/sbin/{line}" for line in READERS)
         file = "/etc/sudoers.d/zz-runbook"
         grant = f'echo "$USER ALL=(root) NOPASSWD: {permitted}" | sudo tee {file} && sudo chmod 440 {file}'
+        denied = any("sudo asks" in why or "needs root" in why for why in blind.values())
+        may = "may" if denied else "could"
         return self._blocked(
             node,
-            f"{_flow(self.flow)} was {self.seen}, and the rules may not be read to find the one that does it {reasons}",
+            f"{_flow(self.flow)} was {self.seen}, and the rules {may} not be read to find the one that does it {reasons}",
             remedy=mend(
-                "firewall-drop", "unread", nodes=nodes, grant=grant, protocol=self.flow.protocol, port=self.flow.port
+                "firewall-drop",
+                "unread" if denied else "unread-by-hand",
+                nodes=nodes,
+                **({"grant": grant} if denied else {}),
+                protocol=self.flow.protocol,
+                port=self.flow.port,
             ),
             evidence=self._allowing(),
         )

@@ -154,7 +154,9 @@ def _nft(base: Base, ends: list[PacketEnd], wanted: FirewallOpening) -> list[str
     port = f"{wanted.protocol} {'sport' if wanted.reply else 'dport'} {_set(spans)}"
     if not wanted.has_ports:
         port = f"meta l4proto {wanted.protocol}"
-    state = " ct state established" if wanted.reply and not _early(base) else ""
+    # Neighbour discovery is not tracked.
+    stateful = wanted.reply and not _early(base) and wanted.protocol != "ipv6-icmp"
+    state = " ct state established" if stateful else ""
     return [f"sudo nft {how} {address} {port}{state} accept"]
 
 
@@ -163,7 +165,12 @@ def _set(words: tuple[str, ...]) -> str:
 
 
 def _early(base: Base) -> bool:
-    return base.for_device or (base.hook in ("prerouting", "output") and base.priority <= TRACKING)
+    """Whether connections are not tracked yet where this chain stands; on a bridge they mostly are not at all."""
+    return (
+        base.for_device
+        or base.family == "bridge"
+        or (base.hook in ("prerouting", "output") and base.priority <= TRACKING)
+    )
 
 
 def _iptables(base: Base, ends: list[PacketEnd], wanted: FirewallOpening) -> list[str]:

@@ -42,6 +42,7 @@ AS_ROOT = {
     "ip6tables-nft-save": ["ip6tables-nft-save"],
     "ipset": ["ipset", "save"],
     "ufw": ["ufw", "status", "verbose"],
+    "ipsec": ["ip", "xfrm", "policy"],
     "firewalld-state": ["firewall-cmd", "--state"],
     "firewalld-zones": ["firewall-cmd", "--list-all-zones"],
     "firewalld-default": ["firewall-cmd", "--get-default-zone"],
@@ -53,6 +54,7 @@ FACTS = {
     "conntrack_count": "/proc/sys/net/netfilter/nf_conntrack_count",
     "conntrack_max": "/proc/sys/net/netfilter/nf_conntrack_max",
     "local_ports": "/proc/sys/net/ipv4/ip_local_port_range",
+    "ttl": "/proc/sys/net/ipv4/ip_default_ttl",
 }
 MOST_DEVICES = 16
 KERNELS_OWN = (0, 32766, 32767)  # priorities of the policy rules that lead to the tables local, main and default

@@ -34,6 +34,7 @@ def interfaces() -> dict[str, InterfaceFacts]:
                 "state": entry.get("operstate"),
                 "flags": entry.get("flags", []),
                 "addresses": [a["local"] for a in entry.get("addr_info", []) if a.get("local")],
+                "ipv6_off": read("/proc/sys/net/ipv6/conf/%s/disable_ipv6" % entry["ifname"]) == "1",
             }
         return found
     try:
@@ -71,14 +72,19 @@ def limits() -> Limits:
         import resource
 
         soft, hard = [None if n == resource.RLIM_INFINITY else n for n in resource.getrlimit(resource.RLIMIT_MEMLOCK)]
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        files, space, seconds = [
+            None if limit == resource.RLIM_INFINITY else limit
+            for limit, _ in map(resource.getrlimit, (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CPU))
+        ]
     except (ImportError, OSError, ValueError):
         return {}
     return {
         "memlock_bytes": soft,
         "memlock_hard_bytes": hard,
         "may_lock": bool(int(status_field(os.getpid(), "CapEff") or "0", 16) >> CAP_IPC_LOCK & 1),
-        "open_files": None if files == resource.RLIM_INFINITY else files,
+        "open_files": files,
+        "address_space_bytes": space,
+        "cpu_seconds": seconds,
     }
 
 

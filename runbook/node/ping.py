@@ -203,7 +203,15 @@ def ask_route(words: list[str]) -> Route:
 def way_of(entry: dict[str, Any]) -> Route:
     device = entry.get("dev")
     mtu = read("/sys/class/net/%s/mtu" % device) if device else None
-    return {"dev": device, "src": entry.get("prefsrc"), "via": entry.get("gateway"), "mtu": int(mtu) if mtu else None}
+    way: Route = {
+        "dev": device,
+        "src": entry.get("prefsrc"),
+        "via": entry.get("gateway"),
+        "mtu": int(mtu) if mtu else None,
+    }
+    if entry.get("type") == "local":
+        way["local"] = True
+    return way
 
 
 def routes_to(address: str) -> list[Any]:

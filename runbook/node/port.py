@@ -40,7 +40,7 @@ def own_address(address: str) -> OwnAddress:
                 sock.bind((target[0], 0) + tuple(target[2:]))
             except OSError:
                 continue
-        if for_one(family, target) and not proves_nothing(target[0], family == socket.AF_INET6):
+        if for_one(family, target) and not proves_nothing(str(target[0]), family == socket.AF_INET6):
             local.append(target[0])
     return {"resolved": resolved, "local": bool(local)}
 

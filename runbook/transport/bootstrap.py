@@ -91,6 +91,9 @@ NOISE = 1 << 16
 MOST_NOISE = 16 << 20
 """Bytes that a login may print before that: a login that prints for ever is given up."""
 
+_NO_NULL = re.compile(r"create /dev/null|/dev/null: (?:Permission denied|Read-only|No space)")
+"""What shells say of it."""
+
 PASSWORD_DUE = re.compile(
     r"password (?:has |is )?expired|password change required|must change your password", re.IGNORECASE
 )
@@ -158,6 +161,10 @@ def no_supervisor(node: str, place: str, opening: Opening, complaint: str) -> Un
 
 def _no_python(node: str, place: str, codes: tuple[int, ...], complaint: str) -> NoPython:
     """Why none of the interpreters there works; `codes` are the exit codes of those that were tried."""
+    said = last_lines(complaint)
+    if broken := next((line for line in said if _NO_NULL.search(line)), None):
+        says = f"programs on {place} cannot write to /dev/null: {broken!r}"
+        return NoPython("login-shell-failed", says, mend("login-shell-failed", "no-null", node=node), said)
     tried = "neither the inventory's `python:` nor python3 or python on PATH"
     if TOO_OLD in codes and all(code in (TOO_OLD, MISSING, 2) for code in codes):
         cause, way, says = "python-too-old", "every", f"every Python on {place} is older than 3.8"
@@ -165,7 +172,7 @@ def _no_python(node: str, place: str, codes: tuple[int, ...], complaint: str) ->
         cause, way, says = "python-missing", "container", f"{place} has no Python that starts: {tried} there"
     else:
         cause, way, says = "python-missing", "none", f"{node} has no Python that starts: {tried}"
-    return NoPython(cause, says, mend(cause, way, node=node, place=place), last_lines(complaint))
+    return NoPython(cause, says, mend(cause, way, node=node, place=place), said)
 
 
 def nothing_started(

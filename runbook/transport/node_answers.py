@@ -153,6 +153,7 @@ class InterfaceFacts(TypedDict):
     state: Word | None
     flags: list[Word]
     addresses: list[Address]
+    ipv6_off: NotRequired[bool]
 
 
 class Limits(TypedDict, total=False):
@@ -160,6 +161,8 @@ class Limits(TypedDict, total=False):
     memlock_hard_bytes: Count | None
     may_lock: bool
     open_files: Count | None
+    address_space_bytes: Count | None
+    cpu_seconds: Count | None
 
 
 class SharedMemory(TypedDict):
@@ -202,6 +205,7 @@ class Route(TypedDict, total=False):
     src: Address | None
     via: Address | None
     mtu: Mtu | None
+    local: bool
     rules: list[Selector]
     routes: list[RouteEntry]
 

@@ -22,6 +22,8 @@ from runbook.model.verdict import Finding
 from runbook.parsers.ping import cause_of_reason
 
 ROUTER_SAYS = re.compile(r"^From (\S+?):? icmp_seq=\d+ (.+)$", re.MULTILINE)
+FEW_HOPS = 32
+"""Fewer than what any system gives its packets."""
 NO_BUFFER = "No buffer space available"
 
 Found = dict[str, list[Finding]]
@@ -44,6 +46,8 @@ def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
             or _no_arp(seen, pair, evidence)
             or _reverse_path(seen, pair, proven=True)
             or _rule(seen, pair, evidence)
+            or _ipsec(seen, pair, evidence)
+            or _short_lived(seen, pair, evidence)
             or _router(seen, pair)
             or _gateway(seen, pair)
             or _reverse_path(seen, pair, proven=False)
@@ -231,6 +235,59 @@ def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) 
     others = tuple(name for name in (pair.source, pair.peer) if name != first.node)
     lines = (*pair.echo_says(), *(str(dial) for dial in pair.dials[:2]), *first.evidence)
     return first.node, Finding(first.cause, says, remedy, lines[:10], others)
+
+
+def _ipsec(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
+    """An IPsec policy of either end that blocks all packets between the two, or wants them protected."""
+    perhaps: tuple[str, Finding] | None = None
+    for name, other in ((pair.source, pair.peer), (pair.peer, pair.source)):
+        for arriving in (False, True):
+            known = evidence.get(name)
+            policy = known.ipsec(seen.numeric(other), arriving=arriving) if known else None
+            if policy is None or policy.narrow or (perhaps and not policy.blocks):
+                continue
+            what = f"what comes from {other}" if arriving else f"what it sends to {other}"
+            verb = "drops" if policy.blocks else "most likely drops"
+            why = "by an IPsec policy" if policy.blocks else "which is not protected as an IPsec policy demands"
+            found = finding_for(
+                "firewall-drop",
+                f"{name} {verb} {what}, {why}: {policy}",
+                (
+                    *pair.echo_says(),
+                    *(str(dial) for dial in pair.dials[:2]),
+                    f"{name}: ip xfrm policy: {policy}",
+                    "no packet filter shows it; remove it also where it is configured (strongSwan, Libreswan)",
+                ),
+                (other,),
+                way="ipsec",
+                policy=policy.typed,
+            )
+            if policy.blocks:
+                return name, found
+            perhaps = name, found
+    return perhaps
+
+
+def _short_lived(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
+    """One end's packets live for so few hops that a router on the way drops them."""
+    for way in (pair, seen.pair(pair.peer, pair.source)):
+        known = evidence.get(way.source) if way else None
+        if way is None or known is None or known.ttl is None or known.ttl >= FEW_HOPS or not way.route.get("via"):
+            continue
+        return way.source, finding_for(
+            "host-unreachable",
+            f"what {way.source} sends to {way.peer} most likely dies on the way: its packets live for {known.ttl} "
+            f"hop{'s' if known.ttl > 1 else ''} (net.ipv4.ip_default_ttl), and {way.peer} is behind {way.route['via']}",
+            (
+                *pair.echo_says(),
+                f"{way.source} → {way.numeric}: by {way.route.get('dev')} via {way.route['via']}",
+                "the fix lasts until the next boot: to keep it, write it into /etc/sysctl.d",
+            ),
+            (way.peer,),
+            way="sysctl",
+            setting=word("net.ipv4.ip_default_ttl=64"),
+        )
+    return None
 
 
 def _certain(blocked: Blocked | None) -> Blocked | None:

@@ -11,7 +11,7 @@ from runbook.causes.findings import finding_for
 from runbook.checks.network.pairs import culprits
 from runbook.checks.network.routing import Sent, family, refusal
 from runbook.checks.ping.observations import Observations, Pair, version
-from runbook.files.address import is_ip
+from runbook.files.address import is_ip, is_loopback
 from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
@@ -25,7 +25,7 @@ def address_findings(seen: Observations) -> Found:
     """What is wrong with the addresses before a single packet is looked at."""
     if seen.at.inventory.one_machine or len(seen.nodes) < 2:
         return {}
-    return _shared(seen) or _families(seen)
+    return _shared(seen) or _taken_for_own(seen) or _families(seen)
 
 
 def _shared(seen: Observations) -> Found:
@@ -46,6 +46,31 @@ def _shared(seen: Observations) -> Found:
                 found[guilty].append(_carried_twice(seen, guilty, first.name, second.name, address))
                 break
     return found
+
+
+def _taken_for_own(seen: Observations) -> Found:
+    """Nodes whose kernel keeps what is meant for a peer: a route of type `local`, without the address on an
+    interface."""
+    found: Found = defaultdict(list)
+    for pair in seen.pairs:
+        if not pair.route.get("local") or pair.numeric in seen.own[pair.source] or is_loopback(pair.numeric):
+            continue
+        found[pair.source].append(
+            finding_for(
+                "no-route",
+                f"{pair.source} takes {pair.numeric}, the address of {pair.peer}, for one of its own: a route of type "
+                "`local` keeps all that is sent there",
+                (
+                    f"{pair.source}: ip route get {pair.numeric}: local, dev {pair.route.get('dev')}",
+                    f"addresses of {pair.source}: {', '.join(seen.own[pair.source])}",
+                ),
+                (pair.peer,),
+                way="delete",
+                family=family(ipaddress.ip_address(pair.numeric)),
+                route=f"local {word(pair.numeric)}",
+            )
+        )
+    return dict(found)
 
 
 def _sharing(seen: Observations) -> list[tuple[Node, Node]]:

@@ -156,12 +156,26 @@ def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: t
         return finding_for("interface-missing", says, evidence, way="no-carrier", name=word(name), node=node.name)
     if entry["state"] in NO_CARRIER:
         return finding_for("interface-missing", f"{says}is down", evidence, way="down", name=word(name))
+    address = node.address if is_ip(node.address) and owner is None else "ADDRESS"
+    length = 64 if ":" in address else 24
+    if entry.get("ipv6_off") and ":" in address:
+        setting = f"net.ipv6.conf.{name.replace('.', '/')}.disable_ipv6"  # as sysctl spells `eth0.100`
+        return finding_for(
+            "interface-missing",
+            f"{says}has no address that others can reach: IPv6 is switched off there",
+            (f"{node.name}: {setting} = 1", *evidence),
+            way="ipv6-off",
+            setting=word(f"{setting}=0"),
+            address=word(f"{address}/{length}"),
+            name=word(name),
+        )
     return finding_for(
         "interface-missing",
         f"{says}has no address that others can reach",
         evidence,
         way="no-address",
-        address=word(node.address if is_ip(node.address) and owner is None else "ADDRESS"),
+        address=word(address),
+        length=length,
         name=word(name),
         such_as=f", such as {owner}, which carries {node.address}" if owner else "",
     )

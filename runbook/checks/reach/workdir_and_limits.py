@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runbook.causes.findings import finding_for
@@ -141,6 +141,7 @@ def limit_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any], w
         _open_files(node, limits, warnings),
         _shared_memory(node, facts.get("shm"), warnings),
     ]
+    warnings += _ends_ranks(limits)
     return [finding for finding in found if finding is not None]
 
 
@@ -170,6 +171,18 @@ def _open_files(node: Node, limits: Facts, warnings: list[str]) -> Finding | Non
     says = f"logins on {node.name} may have {files} files open, fewer than torch and its connections need"
     seen = (f"RLIMIT_NOFILE is {files}",)
     return finding_for("open-files-limit", says, seen, way="node", node=node.name)
+
+
+def _ends_ranks(limits: Facts) -> Iterator[str]:
+    """Limits that end a rank some day, whatever it does."""
+    space, seconds = limits.get("address_space_bytes"), limits.get("cpu_seconds")
+    if space is not None:
+        yield (
+            f"logins may use {space >> 20} MiB of address space (ulimit -v): torch and CUDA reserve far more than they "
+            "use; set it to unlimited"
+        )
+    if seconds is not None:
+        yield f"logins may use {seconds} s of CPU time a process (ulimit -t): the kernel kills a rank that has had them"
 
 
 def _shared_memory(node: Node, shm: Facts | None, warnings: list[str]) -> Finding | None:
