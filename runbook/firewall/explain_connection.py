@@ -256,7 +256,8 @@ class _Case:
         may = "may" if denied else "could"
         return self._blocked(
             node,
-            f"{_flow(self.flow)} was {self.seen}, and the rules {may} not be read to find the one that does it {reasons}",
+            f"{_flow(self.flow)} was {self.seen}, and the rules {may} not be read to find the one that does it "
+            f"{reasons}",
             remedy=mend(
                 "firewall-drop",
                 "unread" if denied else "unread-by-hand",

@@ -164,7 +164,7 @@ def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: t
             "interface-missing",
             f"{says}has no address that others can reach: IPv6 is switched off there",
             (f"{node.name}: {setting} = 1", *evidence),
-            way="ipv6-off",
+            way="family-off",
             setting=word(f"{setting}=0"),
             address=word(f"{address}/{length}"),
             name=word(name),
