@@ -310,8 +310,8 @@ def other_fabrics(chosen: Mapping[str, Sequence[Port]]) -> dict[str, Finding]:
             way="link-layer",
             node=name,
             hca=word(ports[0].hca),
-            number=ports[0].number,
-            kind=2 if usual else 1,
+            number=word(ports[0].number),
+            kind=word(2 if usual else 1),
         )
     return found
 

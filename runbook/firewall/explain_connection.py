@@ -249,23 +249,18 @@ class _Case:
         reasons = "; ".join(f"on {name}: {why}" for name, why in blind.items())
         if len(set(blind.values())) == 1:
             reasons = f"on {nodes}: {blind[node]}"
+        denied = any("sudo asks" in why or "needs root" in why for why in blind.values())
         permitted = ", ".join(f"/usr/sbin/{line}" for line in READERS)
         file = "/etc/sudoers.d/zz-runbook"
         grant = f'echo "$USER ALL=(root) NOPASSWD: {permitted}" | sudo tee {file} && sudo chmod 440 {file}'
-        denied = any("sudo asks" in why or "needs root" in why for why in blind.values())
-        may = "may" if denied else "could"
+        protocol, port = self.flow.protocol, self.flow.port
         return self._blocked(
             node,
-            f"{_flow(self.flow)} was {self.seen}, and the rules {may} not be read to find the one that does it "
-            f"{reasons}",
-            remedy=mend(
-                "firewall-drop",
-                "unread" if denied else "unread-by-hand",
-                nodes=nodes,
-                **({"grant": grant} if denied else {}),
-                protocol=self.flow.protocol,
-                port=self.flow.port,
-            ),
+            f"{_flow(self.flow)} was {self.seen}, and the rules {'may' if denied else 'could'} not be read to find the "
+            f"one that does it {reasons}",
+            remedy=mend("firewall-drop", "unread", nodes=nodes, grant=grant, protocol=protocol, port=port)
+            if denied
+            else mend("firewall-drop", "unread-by-hand", nodes=nodes, protocol=protocol, port=port),
             evidence=self._allowing(),
         )
 

@@ -133,6 +133,12 @@ def policy(family: str) -> tuple[Record, bool]:
     return record, not priorities <= set(KERNELS_OWN)
 
 
+def ipsec_drops() -> dict[str, int]:
+    """How many packets IPsec has dropped, by the kernel's names for the reasons; those that never happened are left out."""
+    lines = [line.split() for line in (read("/proc/net/xfrm_stat") or "").splitlines()]
+    return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].strip("0").isdigit()}
+
+
 def nf_tables_in_kernel() -> bool | None:
     """False only when it is certain that this kernel has no nf_tables."""
     if os.path.exists("/sys/module/nf_tables"):
@@ -190,6 +196,7 @@ def main() -> None:
         facts["legacy_tables"] = legacy_tables(sudo)
         facts["nf_tables"] = nf_tables_in_kernel()
         facts["traffic_filters"] = traffic_filters()
+        facts["ipsec_drops"] = ipsec_drops()
 
     threads = [threading.Thread(target=work, args=(name, *job), daemon=True) for name, job in jobs.items()]
     threads.append(threading.Thread(target=look, daemon=True))

@@ -811,11 +811,13 @@ class FirewallFacts(TypedDict, total=False):
     conntrack_count: Digits | None
     conntrack_max: Digits | None
     local_ports: Line | None
+    ttl: Digits | None
     uid: Count
     gid: Count
     legacy_tables: dict[Word, list[Line] | None]
     nf_tables: bool | None
     traffic_filters: dict[Line, Line]
+    ipsec_drops: dict[Word, Count]
 
 
 class FirewallRules(TypedDict):

@@ -106,7 +106,7 @@ NUMBERS = re.compile(
 OURS = {
     # what is made of checked parts beside the command itself
     "firewall/explain_connection.py": {"permitted", "file"},
-    "firewall/collected_rules.py": {"way", "where", "LISTERS.get(whose[0], whose[0] + '-save')"},
+    "firewall/collected_rules.py": {"policy.typed", "way", "where", "LISTERS.get(whose[0], whose[0] + '-save')"},
     "firewall/explain_node.py": {"base.engine", "table", "words", "where", "match"},
     "firewall/front_ends.py": {
         *("where", "peer", "part", "protocol", "rules"),
@@ -121,11 +121,11 @@ OURS = {
     "checks/ping/host_names.py": {"append"},
     "checks/network/routing.py": {"family(target)", "typed(words)"},
     "checks/ping/routes.py": {
-        *("family(network)", "ipaddress.ip_interface(prefix).network", "mine.ip"),
+        *("family(network)", "family(target)", "typed(route)", "ipaddress.ip_interface(prefix).network", "mine.ip"),
         "f'{mine.ip}/{network.prefixlen}'",
     },
     "checks/ping/no_answer.py": {
-        *("''", "typed(route)", "family"),
+        *("''", "typed(route)", "family", "policy.typed"),
         "':'.join(['02', *(digits[at:at + 2] for at in range(0, 10, 2))])",
     },
     "checks/reach/gpu_faults.py": {"' '.join(map(word, sorted(pids)))"},

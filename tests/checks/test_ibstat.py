@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.checks.connection import socket_fallback
-from runbook.checks.ibstat import judge, select, spares, uneven
+from runbook.checks.ibstat import judge, other_fabrics, select, spares, uneven
 from runbook.model.verdict import Outcome, Verdict
 from runbook.parsers.ibstat import Port, as_rate, from_sysfs, parse
 
@@ -377,6 +377,19 @@ def test_nodes_that_differ_are_warned_of() -> None:
     slow = [replace(port("mlx5_0"), rate_gbps=100.0)]
     assert "100 Gbit/s, others at 400" in uneven({"a": one, "b": slow}, promised=False)["b"][0]
     assert uneven({"a": one, "b": slow}, promised=True) == {}
+
+
+def test_ports_of_another_kind_cannot_meet() -> None:
+    ib, ether = [port("mlx5_0")], [replace(port("mlx5_0"), link_layer="Ethernet")]
+    assert other_fabrics({"a": ib, "b": ib, "c": []}) == {}
+    assert other_fabrics({"a": ether, "b": ether}) == {}
+    assert other_fabrics({"a": ib, "b": [*ib, *ether]}) == {}, "what one has of both kinds reaches the other"
+    even = other_fabrics({"a": ether, "b": ib})
+    assert list(even) == ["a"], "the inventory says infiniband"
+    assert "LINK_TYPE_P1=1" in even["a"].remedy
+    odd = other_fabrics({"a": ether, "b": ib, "c": ether})
+    assert (list(odd), odd["b"].cause, odd["b"].peers) == (["b"], "rdma-peer-unreachable", ("a", "c"))
+    assert "LINK_TYPE_P1=2" in odd["b"].remedy
 
 
 # Did NCCL use it? Lines as NCCL 2.18 to 2.27 print them.

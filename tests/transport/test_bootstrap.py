@@ -174,6 +174,21 @@ def test_what_the_bootstrap_says_when_it_gives_up(said: bytes, cause: str) -> No
     assert refused(Scripted(*(whole[i : i + 1] for i in range(len(whole) - 25)), whole[-25:])).cause == cause
 
 
+@pytest.mark.parametrize(
+    "complaint",
+    [
+        "/bin/sh: 1: cannot create /dev/null: Permission denied",
+        "bash: line 1: /dev/null: Permission denied",
+        "sh: can't create /dev/null: Read-only file system",
+    ],
+)
+def test_a_dev_null_that_cannot_be_written_is_no_missing_python(complaint: str) -> None:
+    error = refused(Scripted(bootstrap.MARK + b"none 2 2 2 2\n", complaint=complaint))
+    assert isinstance(error, NoPython)
+    assert error.cause == "login-shell-failed"
+    assert "mknod -m 666 /dev/null c 1 3" in str(error.remedy)
+
+
 def test_a_login_shell_that_never_starts_us() -> None:
     stream = Scripted(b"loading modules...\n", hang=True, complaint="module: not found")
     error = refused(stream, timeout=0.2)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.network.pairs import culprits
-from runbook.checks.network.routing import Sent, family, refusal
+from runbook.checks.network.routing import Sent, family, refusal, typed
 from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.files.address import is_ip, is_loopback
 from runbook.model.command_quoting import word
@@ -55,6 +55,7 @@ def _taken_for_own(seen: Observations) -> Found:
     for pair in seen.pairs:
         if not pair.route.get("local") or pair.numeric in seen.own[pair.source] or is_loopback(pair.numeric):
             continue
+        target, route = ipaddress.ip_address(pair.numeric), f"local {pair.numeric}"
         found[pair.source].append(
             finding_for(
                 "no-route",
@@ -66,8 +67,8 @@ def _taken_for_own(seen: Observations) -> Found:
                 ),
                 (pair.peer,),
                 way="delete",
-                family=family(ipaddress.ip_address(pair.numeric)),
-                route=f"local {word(pair.numeric)}",
+                family=family(target),
+                route=typed(route),
             )
         )
     return dict(found)

@@ -175,7 +175,7 @@ def unusable(node: Node, name: str, entry: Facts, owner: str | None, evidence: t
         evidence,
         way="no-address",
         address=word(address),
-        length=length,
+        length=word(length),
         name=word(name),
         such_as=f", such as {owner}, which carries {node.address}" if owner else "",
     )
