@@ -74,7 +74,7 @@ SETS_MARK = re.compile(r"(?:meta mark set|--(?:set-x?|restore-|save-|and-|or-|xo
 LISTERS = {"nft": "nft -a list ruleset"}
 UNPROTECTED = {"XfrmInTmplMismatch", "XfrmInNoPols"}
 UNKEYED = {"XfrmOutNoStates", "XfrmAcquireError"}
-"""The kernel's counters of packets that IPsec dropped: they came in the clear, or there was no key to send them with."""
+"""The kernel's counters of packets that IPsec dropped: they came in the clear, or there was no key to send them."""
 NOT_RUN = CommandResult("missing")
 
 
@@ -325,8 +325,8 @@ class Evidence:
         return (int(found[1]), int(found[2])) if found else EPHEMERAL
 
     def ipsec(self, peer: str, *, arriving: bool) -> IpsecPolicy | None:
-        """The IPsec policy that stands in the way of packets from or to a peer: it blocks them, or demands that they are
-        protected where some have been dropped for want of that."""
+        """The IPsec policy that stands in the way of packets from or to a peer: it blocks them, or demands that they
+        are protected where some have been dropped for want of that."""
         dropped = (self.facts.get("ipsec_drops") or {}).keys() & (UNPROTECTED if arriving else UNKEYED)
         policies = [one for one in parse_policies(self.tool("ipsec").stdout) if one.blocks or dropped]
         return policy_for(policies, self.addresses, peer, arriving=arriving)
