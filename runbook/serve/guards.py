@@ -216,8 +216,10 @@ class Guarded:
         refuse_foreign_context(scope, page)
         changing = request.method not in READS
         self._identify(scope)
-        body = await bounded_body(request, page.most_bytes)
-        self._refuse_role(scope)
+        refused = self._refusal_of_role(scope)
+        body = await bounded_body(request, page.most_bytes, keep=changing and refused is None)
+        if refused is not None:
+            raise refused
         if changing:
             request.state.form = form_of(request, page, body)
             self._refuse_forged(scope, request.state.form.get("csrf"))
@@ -252,14 +254,15 @@ class Guarded:
         if state["person"] is not None:
             state["csrf"] = csrf_of(secret)
 
-    def _refuse_role(self, scope: Scope) -> None:
+    def _refusal_of_role(self, scope: Scope) -> RequestRefused | None:
         person: Person | None = scope["state"]["person"]
         if self.page.role in ("anyone", "agent"):
-            return
+            return None
         if person is None:
-            raise RequestRefused(401, "log in first", headers={"www-authenticate": "Bearer"})
+            return RequestRefused(401, "log in first", headers={"www-authenticate": "Bearer"})
         if not allows(person.role, self.page.role):
-            raise RequestRefused(403, f"this needs the role {self.page.role}; yours is {person.role}")
+            return RequestRefused(403, f"this needs the role {self.page.role}; yours is {person.role}")
+        return None
 
     def _refuse_forged(self, scope: Scope, field: object) -> None:
         """A change must come from a page of ours, or from no browser at all."""
@@ -299,8 +302,9 @@ def refuse_foreign_context(scope: Scope, page: Page) -> None:
         raise RequestRefused(403, "this did not come from a page of this server")
 
 
-async def bounded_body(request: Request, most: int) -> bytes:
-    """The whole body. Raises RequestRefused where it is longer than `most` bytes, at once where its header says so."""
+async def bounded_body(request: Request, most: int, *, keep: bool = True) -> bytes:
+    """The whole body; nothing of it where it is not to be kept: who may not send one yet hears why. Raises
+    RequestRefused where it is longer than `most` bytes, at once where its header says so."""
     long = RequestRefused(413, f"at most {most} bytes", headers={"connection": "close"})
     length = request.headers.get("content-length", "0")
     if not length.isdigit() or int(length[:20]) > most:
@@ -310,7 +314,8 @@ async def bounded_body(request: Request, most: int) -> bytes:
         size += len(part)
         if size > most:
             raise long
-        parts.append(part)
+        if keep:
+            parts.append(part)
     body = b"".join(parts)
     request._body = body  # so that the handler's `request.body()` finds it
     return body

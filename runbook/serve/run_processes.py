@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from runbook.serve.run_folders import (
     result_mark,
     started,
 )
+from runbook.serve.store import Store
 from runbook.transport.agent import SERVER_GONE
 
 log = logging.getLogger("runbook.serve")
@@ -51,8 +53,8 @@ CUT_OFF_S = 600.0
 READY_S = 60.0
 """How long it waits for the agents of its nodes."""
 MOST_BEGUN = 3
-RESTART_S = 300.0
-"""How long a restart waits for what ran before to end."""
+RESTART_S = 600.0
+"""How long after it was asked for a restart may still start something."""
 _POLL_S = 0.3
 
 
@@ -67,6 +69,20 @@ class NotRunning(Exception):
     """No process of this run can be ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A group that this person wants started again once this run of it is over. `at`: seconds since 1970."""
+
+    run: str
+    group: str
+    person: str
+    at: float
+
+
+StartGroup = Callable[[str, str], object]
+"""Starts a group, in the name of a person."""
+
+
 class Processes:
     """Children of this server, and of those before it: by the number and the start of a process, so that no other is
     taken for one."""
@@ -74,12 +90,14 @@ class Processes:
     def __init__(
         self,
         data: Path,
+        store: Store,
         runs: Runs,
         changed: Callable[[str], object],
         ready: Callable[[Sequence[str]], bool] = lambda nodes: True,
     ) -> None:
         """`ready`: whether those of these nodes that have an agent can be reached."""
         self._data = data
+        self._store = store
         self._ready = ready
         self._runs = runs
         self._changed = changed
@@ -87,8 +105,9 @@ class Processes:
         self._watched: set[str] = set()
         self._closing = threading.Event()
 
-    def adopt(self) -> None:
-        """Adopt the runs of an earlier server that have not ended, or ended only because that server did."""
+    def adopt(self, start: StartGroup) -> None:
+        """Adopt the runs of an earlier server that have not ended, or ended only because that server did; and the
+        restarts that it was asked for."""
         recent = RunFilter(cause=SERVER_GONE, since=time.time() - CUT_OFF_S)
         cut_off = [row.id for row in self._runs.search(recent, most=100)[0] if self._cut_off(row.id)]
         for id in [*self._runs.without_end(), *cut_off]:
@@ -98,6 +117,8 @@ class Processes:
                 write_below(folder, STARTED, data=json.dumps({**about, "begins_again": result_mark(folder)}))
             if id in cut_off or self._is_there(id) or left_running(self._runs.document(id)):
                 self._watch(id, str(about.get("group")), str(about.get("person") or ""))
+        for row in self._store.read("SELECT * FROM restarts"):
+            self._start_after(Restart(*row), start)
 
     def close(self) -> None:
         """Start nothing more. What runs goes on."""
@@ -148,13 +169,17 @@ class Processes:
         about["begins_again"] = result_mark(folder)
         write_below(folder, STARTED, data=json.dumps(about))
         self._tell(id, str(about.get("group")))
-        first = first_event(folder)
-        deadline = time.monotonic() + READY_S
-        while first and not self._ready(first.nodes) and time.monotonic() < deadline:
-            self._closing.wait(_POLL_S)
+        self._await_agents(id)
         words = list(about["command"])
         words[words.index("-i") + 1] = str(folder / GROUP)
         return self._begin(folder, {**about, "command": words})
+
+    def _await_agents(self, id: str) -> None:
+        """For a while: after a start of this server they have yet to call."""
+        first = first_event(self._runs.folder / id)
+        deadline = time.monotonic() + READY_S
+        while first and not self._ready(first.nodes) and time.monotonic() < deadline and not self._closing.is_set():
+            self._closing.wait(_POLL_S)
 
     def running(self, group: str = "") -> list[str]:
         """Ids of runs started here, of this group or of all, that have not ended."""
@@ -171,19 +196,20 @@ class Processes:
         """Stop a run, or kill it; what was done, in a sentence. Raises NotRunning.
 
         While its own process lives it gets a signal: it ends the ranks with their grace, and at a second signal
-        without. A launch that was left running is ended by `runbook stop`.
+        without. So whoever stops what is being stopped, as by a double click, sends none. A launch that was left
+        running is ended by `runbook stop`.
         """
         folder = self._runs.path(id)
         first, group, is_there = first_event(folder), started(folder).get("group"), self._is_there(id)
         if not is_there and (first is None or not isinstance(group, str)):
             raise NotRunning(id)
+        asked = (folder / ENDING).exists()
         write_below(folder, ENDING, data=json.dumps({"person": person, "at": time.time()}))
         if is_there:
-            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
-                os.kill(started(folder)["pid"], signal.SIGTERM)
-                if now:
-                    time.sleep(_POLL_S)
-                    if self._is_there(id):
+            for again in range(int(now) + int(not asked)):
+                time.sleep(_POLL_S * again)
+                if self._is_there(id):
+                    with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                         os.kill(started(folder)["pid"], signal.SIGTERM)
             how = "its ranks at once" if now else "with the grace of its ranks"
             return f"it has been asked to end, {how}"
@@ -193,23 +219,40 @@ class Processes:
         threading.Thread(target=process.wait, name=f"stop {id}", daemon=True).start()  # or it stays a zombie
         return f"runbook {' '.join(words[:2])} was started; its output is in {CONSOLE}"
 
-    def restart(self, id: str, person: str, start: Callable[[], object]) -> None:
-        """End a run and `start` its group again once that is over, in the background."""
-        group = str(started(self._runs.path(id)).get("group"))
+    def restart(self, id: str, person: str, start: StartGroup) -> None:
+        """End a run and `start` its group again once that is over: in the background, and by the next server where this
+        one ends before."""
+        asked = Restart(id, str(started(self._runs.path(id)).get("group")), person, time.time())
+        with self._store.write() as db:
+            new = db.execute("INSERT OR IGNORE INTO restarts VALUES (?, ?, ?, ?)", astuple(asked)).rowcount
         with contextlib.suppress(NotRunning):
             self.end(id, person)
+        if new:
+            self._start_after(asked, start)
 
+    def restarting(self, id: str) -> bool:
+        """Whether the group of this run is started again once it is over."""
+        return bool(self._store.read("SELECT 1 FROM restarts WHERE run = ?", id))
+
+    def _start_after(self, asked: Restart, start: StartGroup) -> None:
         def again() -> None:
-            deadline = time.monotonic() + RESTART_S
-            while self.lives(id) and time.monotonic() < deadline:
-                time.sleep(_POLL_S)
-            try:
-                start()
-            except Exception as error:  # noqa: BLE001  nobody waits for an answer any more
-                log.warning("%s is not started again: %s", group, error)
-            self._tell(id, group)
+            while self.lives(asked.run) and time.time() < asked.at + RESTART_S and not self._closing.is_set():
+                self._closing.wait(_POLL_S)
+            self._await_agents(asked.run)
+            if self._closing.is_set():
+                return
+            with self._store.write() as db:
+                db.execute("DELETE FROM restarts WHERE run = ?", (asked.run,))
+            if time.time() < asked.at + RESTART_S:
+                try:
+                    start(asked.group, asked.person)
+                except Exception as error:  # noqa: BLE001  nobody waits for an answer any more
+                    log.warning("%s is not started again: %s", asked.group, error)
+            else:
+                log.warning("%s is not started again: that was wanted %g s ago", asked.group, time.time() - asked.at)
+            self._tell(asked.run, asked.group)
 
-        threading.Thread(target=again, name=f"restart {id}", daemon=True).start()
+        threading.Thread(target=again, name=f"restart {asked.run}", daemon=True).start()
 
     def _child(self, words: Sequence[str], console: Path, person: str) -> subprocess.Popen[bytes]:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)

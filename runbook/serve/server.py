@@ -29,6 +29,7 @@ from runbook.agent.protocol import LONGEST_PIECE
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_socket import StreamSocket
 from runbook.serve.change_stream import Changed
+from runbook.serve.group_actions import start
 from runbook.serve.guards import Guarded, Metrics, OuterGuard, TokenBucket, refusal
 from runbook.serve.page import Page, allows
 from runbook.serve.pages import all_pages
@@ -58,16 +59,17 @@ def create_app(settings: ServeSettings) -> Starlette:
     store = Store(settings.data / DATABASE)
     changed, people, audit = Changed(), People(store), Audit(store)
     metrics, fleet = Metrics(changed), Fleet(store, settings, changed)
+    workspace = Workspace(settings.data, store, changed.publish, fleet)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         changed.start()
         try:
             async with fleet.running(), StreamSocket(fleet, settings.data).open():
-                await asyncio.to_thread(app.state.workspace.processes.adopt)
+                await asyncio.to_thread(workspace.processes.adopt, partial(start, workspace))
                 yield
         finally:
-            app.state.workspace.processes.close()
+            workspace.processes.close()
             changed.close()
             store.close()
 
@@ -87,7 +89,7 @@ def create_app(settings: ServeSettings) -> Starlette:
     app.state.audit, app.state.changed, app.state.pages = audit, changed, pages
     app.state.fleet = fleet
     app.state.metrics, app.state.nav = metrics, _navigation(pages)
-    app.state.workspace = Workspace(settings.data, store, changed.publish, fleet)
+    app.state.workspace = workspace
     app.state.grids = Recent[Grid](GRID_S, partial(changed.latest, "fleet", "groups", "runs"))
     app.state.guesses = TokenBucket(GUESSES, GUESS_EVERY_S)
     app.state.changes = TokenBucket(CHANGES, CHANGE_EVERY_S)

@@ -43,7 +43,7 @@ class Workspace:
             shutil.rmtree(left, ignore_errors=True)
         self.groups = Groups(data / "groups", store)
         self.runs = Runs(data / "runs", store)
-        self.processes = Processes(data, self.runs, changed, fleet.reachable)
+        self.processes = Processes(data, store, self.runs, changed, fleet.reachable)
         self.changed = changed
         self._fleet = fleet
         self._kept: OrderedDict[tuple[str, str], GroupView] = OrderedDict()
@@ -53,9 +53,11 @@ class Workspace:
         """Nodes of a run that goes on whose agents are SUSPECT or LOST: their ranks live on, unseen."""
         return self._fleet.unheard(row.nodes) if self.processes.lives(row.id) else []
 
-    def ending(self, row: RunRow) -> bool:
-        """Whether a run has been asked to end."""
-        return (self.runs.folder / row.id / ENDING).exists()
+    def ending(self, row: RunRow) -> str:
+        """What a run does that was asked to end, in words; empty where nobody has asked it."""
+        if not (self.runs.folder / row.id / ENDING).exists():
+            return ""
+        return "stopping, then it starts again" if self.processes.restarting(row.id) else "stopping"
 
     def view(self, name: str) -> GroupView:
         """Raises NoGroup."""

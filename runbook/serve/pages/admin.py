@@ -55,9 +55,12 @@ async def add_person(request: Request) -> Response:
     """Gives a link that logs the new person in once, so that nobody chooses another's password."""
     form = request.state.form
     name, role = str(form.get("name", "")), role_named(str(form.get("role", "")))
-    people = _people(request)
-    people.add(name, role)
-    return await page(request, who=name, link=f"{request.state.origin}/login/{people.link(name)}")
+    _people(request).add(name, role)
+    return await page(request, who=name, link=_link(request, name))
+
+
+def _link(request: Request, name: str) -> str:
+    return f"{request.state.origin}/login/{_people(request).link(name)}"
 
 
 async def change_person(request: Request) -> Response:
@@ -73,7 +76,7 @@ async def remove_person(request: Request) -> Response:
 
 async def link_person(request: Request) -> Response:
     name = request.path_params["name"]
-    return await page(request, who=name, link=f"{request.state.origin}/login/{_people(request).link(name)}")
+    return await page(request, who=name, link=_link(request, name))
 
 
 async def add_token(request: Request) -> Response:
@@ -147,6 +150,16 @@ async def api_add_person(request: Request) -> Response:
     return JSONResponse({"name": asked["name"], "role": asked["role"]}, 201)
 
 
+async def api_change_person(request: Request) -> Response:
+    name, role = request.path_params["name"], role_named((await fields(request, "role"))["role"])
+    _people(request).change(name, role=role)
+    return JSONResponse({"name": name, "role": role})
+
+
+async def api_link_person(request: Request) -> Response:
+    return JSONResponse({"link": _link(request, request.path_params["name"])}, 201)
+
+
 async def api_remove_person(request: Request) -> Response:
     _people(request).remove(request.path_params["name"])
     return Response(status_code=204)
@@ -214,6 +227,8 @@ PAGES = [
     Page("/api/v1/me", ("GET",), api_me, "viewer", kind="api", says="Who asks, and what that may"),
     Page("/api/v1/people", ("GET",), api_people, "admin", kind="api", says="List the people"),
     Page("/api/v1/people", ("POST",), api_add_person, "admin", kind="api", says="Add a person"),
+    Page("/api/v1/people/{name}", ("PUT",), api_change_person, "admin", kind="api", says="Change a person's role"),
+    Page("/api/v1/people/{name}/link", ("POST",), api_link_person, "admin", kind="api", says="Make a login link"),
     Page("/api/v1/people/{name}", ("DELETE",), api_remove_person, "admin", kind="api", says="Remove a person"),
     Page("/api/v1/tokens", ("GET",), api_tokens, "admin", kind="api", says="List the tokens"),
     Page("/api/v1/tokens", ("POST",), api_add_token, "admin", kind="api", says="Make a token"),

@@ -148,7 +148,7 @@ async def _page(
         wrong=wrong,
         latest=latest,
         lives=lives,
-        ending=latest is not None and workspace.ending(latest),
+        ending=workspace.ending(latest) if latest else "",
         unheard=workspace.unheard,
         versions=await run_in_threadpool(workspace.groups.history, name),
         others=[other for other in workspace.groups.names() if other != name],
@@ -243,25 +243,25 @@ def _version(request: Request) -> int:
 
 async def version(request: Request) -> Response:
     """One state of the file: what it was, and what it changed."""
-    name, number, groups = _name(request), _version(request), workspace_of(request).groups
-    history = await run_in_threadpool(groups.history, name)
-    at = next((at for at, one in enumerate(history) if one.id == number), None)
-    if at is None:
-        raise RequestRefused(404, "there is no such version")
-    lines = await run_in_threadpool(_changed_by, groups, name, history[at : at + 2])
+    name, groups = _name(request), workspace_of(request).groups
+    one, _, lines = await run_in_threadpool(_state, groups, name, _version(request))
     now = ""
     with contextlib.suppress(NoGroup):
         now = (await run_in_threadpool(groups.read, name)).hash
-    return await html(request, "group_version.html", group=name, one=history[at], lines=lines, now=now)
+    return await html(request, "group_version.html", group=name, one=one, lines=lines, now=now)
 
 
-def _changed_by(groups: Groups, name: str, versions: Sequence[Version]) -> list[str]:
-    """What the first of these states changed in the second, if there was one before it."""
-    seen = [linted(groups.path(name), groups.text_of(name, one.id) or "") for one in versions]
+def _state(groups: Groups, name: str, number: int) -> tuple[Version, Linted, list[str]]:
+    """One state of a group, its text as people may see it, and what it changed in the one before. Raises
+    RequestRefused."""
+    history = groups.history(name)
+    at = next((at for at, one in enumerate(history) if one.id == number), None)
+    if at is None:
+        raise RequestRefused(404, "there is no such version")
+    seen = [linted(groups.path(name), groups.text_of(name, one.id) or "") for one in history[at : at + 2]]
     new, old = seen[0], seen[1] if len(seen) > 1 else Linted([], "", {})
-    if old.closed or new.closed:
-        return [old.closed or new.closed]
-    return difference(name, old.shown, new.shown)
+    closed = old.closed or new.closed
+    return history[at], new, [closed] if closed else difference(name, old.shown, new.shown)
 
 
 async def start(request: Request) -> Response:
@@ -421,13 +421,24 @@ async def api_stop(request: Request) -> Response:
 
 async def api_restart(request: Request) -> Response:
     await _act(request, actions.restart, _name(request))
-    return JSONResponse({"says": "it has been asked to end, and is started again after that"}, 202)
+    return JSONResponse({"says": actions.RESTARTED}, 202)
 
 
 async def api_history(request: Request) -> Response:
     history = await run_in_threadpool(workspace_of(request).groups.history, _name(request))
-    told = [{"id": one.id, "at": one.at, "person": one.person, "what": one.what, "hash": one.hash} for one in history]
-    return JSONResponse({"versions": told})
+    return JSONResponse({"versions": list(map(asdict, history))})
+
+
+async def api_version(request: Request) -> Response:
+    groups = workspace_of(request).groups
+    one, seen, lines = await run_in_threadpool(_state, groups, _name(request), _version(request))
+    return JSONResponse({**asdict(one), "text": seen.shown, "diff": lines})
+
+
+async def api_restore(request: Request) -> Response:
+    await _act(request, actions.restore, _name(request), _version(request), _if_match(request))
+    now = await run_in_threadpool(workspace_of(request).groups.read, _name(request))
+    return JSONResponse({"hash": now.hash}, headers={"etag": f'"{now.hash}"'})
 
 
 _ONE = "/groups/{name}"
@@ -461,6 +472,8 @@ PAGES = [
     Page(f"{_API_ONE}/preview", ("POST",), api_preview, "operator", "api", "Preview a change", most_bytes=_LARGE),
     Page(f"{_API_ONE}/rename", ("POST",), api_rename, "operator", "api", "Rename a group"),
     Page(f"{_API_ONE}/history", ("GET",), api_history, "viewer", "api", "The history of a group"),
+    Page(f"{_API_ONE}/history/{{version}}", ("GET",), api_version, "viewer", "api", "A state of a group"),
+    Page(f"{_API_ONE}/history/{{version}}", ("POST",), api_restore, "operator", "api", "Restore a state of a group"),
     Page(f"{_API_ONE}/start", ("POST",), api_start, "operator", "api", "Start a group"),
     Page(f"{_API_ONE}/stop", ("POST",), api_stop, "operator", "api", "Stop or kill a group"),
     Page(f"{_API_ONE}/restart", ("POST",), api_restart, "operator", "api", "Restart a group"),
