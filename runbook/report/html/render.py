@@ -158,7 +158,7 @@ def _templates() -> jinja2.Environment:
         loader=jinja2.PackageLoader("runbook.report.html"),
         undefined=jinja2.StrictUndefined,
         autoescape=True,
-        finalize=_shown,
+        finalize=shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -181,7 +181,7 @@ def _templates() -> jinja2.Environment:
     return environment
 
 
-def _shown(value: Any) -> Any:
+def shown(value: Any) -> Any:
     """Whatever a template prints: foreign text is made visible, so that nothing in it acts, and escaped afterwards."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
