@@ -62,7 +62,8 @@ def jobs(name: str, workdirs: Iterable[str]) -> list[JobProcess]:
             own_files.safe(workdir)
             for folder in folders_of_jobs(workdir, name):
                 found += _latest(folder)
-    return sorted(found, key=lambda job: (job.state in ("ended", "gone"), job.job, job.ranks))
+    found.sort(key=lambda job: (job.job, job.ranks), reverse=True)  # the latest first, where not all are told
+    return sorted(found, key=lambda job: job.state in ("ended", "gone"))
 
 
 def _latest(folder: str) -> list[JobProcess]:

@@ -33,6 +33,8 @@ CHUNK = 64 << 10
 """Bytes to or from a supervisor in one message of a channel."""
 
 LONGEST_PIECE = 1 << 20
+MOST_RANKS = 1024
+"""Of a node that are reported; more are left out."""
 MOST_CHANNELS = 64
 """Open at once to one agent."""
 

@@ -8,7 +8,9 @@ time are bounded, the client is known and may, and a change comes from a page of
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
+import ipaddress
 import logging
 import math
 import time
@@ -105,7 +107,7 @@ class OuterGuard:
             return
         state = scope.setdefault("state", {})
         seen = scope["app"].state.changed.now
-        state.update(origin=self._hosts[host_of(scope) or ""], person=None, csrf="", kind="page", seen=seen)
+        state.update(origin=self._hosts[host_of(scope) or ""], person=None, csrf="", kind="page", seen=seen, about="")
         try:
             await self._app(scope, receive, guarded_send)
         except Exception:
@@ -181,14 +183,15 @@ class Guarded:
         await response(scope, receive, send)
 
     def _remember(self, request: Request, status: int) -> None:
-        """Audit every change that a known person made or tried. Unknown clients leave no entry, or they could fill the
-        audit."""
+        """Audit every change that a known person made or tried; what the path does not tell of it, a handler puts into
+        `state.about`. Unknown clients leave no entry, or they could fill the audit."""
         person, agent = request.state.person, self.page.role == "agent" and status < 400
         if request.method in READS or not request.state.passed or not (person or agent):
             return
         who = person.name if person else "an agent"
         path = self.page.path if self.page.role == "anyone" else request.url.path  # that of a login link is a secret
-        self._audit.note(who, address_of(request.scope), self.page.says, path, status)
+        what = f"{self.page.says}: {request.state.about}" if request.state.about else self.page.says
+        self._audit.note(who, address_of(request.scope), what, path, status)
         request.app.state.changed.publish("audit")
 
     async def _respond(self, request: Request) -> Response:
@@ -283,7 +286,7 @@ def _refuse_haste(request: Request) -> None:
     """A person who makes too many changes waits; others do not."""
     changes: TokenBucket = request.app.state.changes
     person: Person | None = request.state.person
-    wait = changes.wait_s(f"person {person.name}" if person else f"address {address_of(request.scope)}")
+    wait = changes.wait_s(f"person {person.name}" if person else f"address {counted_as(request.scope)}")
     if wait > 0:
         raise RequestRefused(429, "too many changes at once", headers={"retry-after": str(math.ceil(wait))})
 
@@ -368,6 +371,16 @@ def cookie_of(scope: Scope, name: str) -> str:
 def address_of(scope: Scope) -> str:
     client = scope.get("client")
     return str(client[0]) if client else "?"
+
+
+def counted_as(scope: Scope) -> str:
+    """Whose attempts those from an address are: with IPv6 those of its network, since one host has all of a /64."""
+    address = address_of(scope)
+    with contextlib.suppress(ValueError):
+        known = ipaddress.ip_address(address)
+        if isinstance(known, ipaddress.IPv6Address) and known.ipv4_mapped is None:
+            return f"{ipaddress.IPv6Address(int(known) >> 64 << 64)}/64"
+    return address
 
 
 def refusal(request: Request, refused: HTTPException, page: Page) -> Response:

@@ -65,7 +65,7 @@ def create_app(settings: ServeSettings) -> Starlette:
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         changed.start()
         try:
-            async with fleet.running(), StreamSocket(fleet, settings.data).open():
+            async with fleet.running(), StreamSocket(fleet, settings.data, audit).open():
                 await asyncio.to_thread(workspace.processes.adopt, partial(start, workspace))
                 yield
         finally:

@@ -54,9 +54,14 @@ async def page(request: Request, **made: str) -> Response:
 async def add_person(request: Request) -> Response:
     """Gives a link that logs the new person in once, so that nobody chooses another's password."""
     form = request.state.form
-    name, role = str(form.get("name", "")), role_named(str(form.get("role", "")))
-    _people(request).add(name, role)
+    name = str(form.get("name", ""))
+    _added(request, name, str(form.get("role", "")))
     return await page(request, who=name, link=_link(request, name))
+
+
+def _added(request: Request, name: str, role: str) -> None:
+    request.state.about = f"{name}, {role}"
+    _people(request).add(name, role_named(role))
 
 
 def _link(request: Request, name: str) -> str:
@@ -64,9 +69,13 @@ def _link(request: Request, name: str) -> str:
 
 
 async def change_person(request: Request) -> Response:
-    name = request.path_params["name"]
-    _people(request).change(name, role=role_named(str(request.state.form.get("role", ""))))
+    _changed(request, str(request.state.form.get("role", "")))
     return _back()
+
+
+def _changed(request: Request, role: str) -> None:
+    request.state.about = role
+    _people(request).change(request.path_params["name"], role=role_named(role))
 
 
 async def remove_person(request: Request) -> Response:
@@ -81,9 +90,14 @@ async def link_person(request: Request) -> Response:
 
 async def add_token(request: Request) -> Response:
     form = request.state.form
-    role, purpose = role_named(str(form.get("role", ""))), str(form.get("purpose", ""))
-    _, secret = _people(request).make_token(request.state.person.name, role, purpose)
+    _, secret = _token(request, str(form.get("role", "")), str(form.get("purpose", "")))
     return await page(request, token=secret)
+
+
+def _token(request: Request, role: str, purpose: str) -> tuple[str, str]:
+    """Its id, and the token."""
+    request.state.about = f"{role}, {purpose}"
+    return _people(request).make_token(request.state.person.name, role_named(role), purpose)
 
 
 async def revoke_token(request: Request) -> Response:
@@ -103,6 +117,7 @@ async def revoke_agent(request: Request) -> Response:
 
 
 def _enrolled(request: Request, name: str) -> str:
+    request.state.about = name
     try:
         return fleet_of(request).enrol(request.state.person.name, name.strip() or None)
     except ValueError as wrong:
@@ -146,14 +161,14 @@ async def api_people(request: Request) -> Response:
 
 async def api_add_person(request: Request) -> Response:
     asked = await fields(request, "name", "role")
-    _people(request).add(asked["name"], role_named(asked["role"]))
+    _added(request, asked["name"], asked["role"])
     return JSONResponse({"name": asked["name"], "role": asked["role"]}, 201)
 
 
 async def api_change_person(request: Request) -> Response:
-    name, role = request.path_params["name"], role_named((await fields(request, "role"))["role"])
-    _people(request).change(name, role=role)
-    return JSONResponse({"name": name, "role": role})
+    role = (await fields(request, "role"))["role"]
+    _changed(request, role)
+    return JSONResponse({"name": request.path_params["name"], "role": role})
 
 
 async def api_link_person(request: Request) -> Response:
@@ -175,8 +190,7 @@ async def api_tokens(request: Request) -> Response:
 
 async def api_add_token(request: Request) -> Response:
     asked = await fields(request, "role", "purpose")
-    by, role = request.state.person.name, role_named(asked["role"])
-    identity, secret = _people(request).make_token(by, role, asked["purpose"])
+    identity, secret = _token(request, asked["role"], asked["purpose"])
     return JSONResponse({"id": identity, "token": secret}, 201)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from runbook.serve import group_actions as actions
 from runbook.serve.agent_states import AgentState
-from runbook.serve.group_files import MOST_BYTES, ChangedMeanwhile, Groups, NoGroup, Version
+from runbook.serve.group_files import MOST_BYTES, ChangedMeanwhile, GroupFile, Groups, NoGroup, Version
 from runbook.serve.group_form import fields_of, nodes_of
 from runbook.serve.group_preview import SHELLS, Linted, Meaning, difference, linted, scripts, zipped
 from runbook.serve.guards import RequestRefused, json_body
@@ -91,22 +91,33 @@ def _cards(workspace: Workspace) -> list[tuple[GroupView, RunRow | None, bool]]:
 
 async def create(request: Request) -> Response:
     name = _field(request, "name").strip()
-    await _act(request, actions.create, name)
+    await _created(request, name)
     return _to(name)
+
+
+async def _created(request: Request, name: str) -> GroupFile:
+    request.state.about = name
+    return await _act(request, actions.create, name)
 
 
 async def move(request: Request) -> Response:
     """Fields: `node`, many, each `GROUP/NODE` (`/NODE` for one of no group), and `target`, empty for none."""
     target = _field(request, "target")
-    chosen = [tuple(str(one).split("/", 1)) for one in request.state.form.getlist("node") if "/" in str(one)]
+    parts = [str(one).partition("/") for one in request.state.form.getlist("node")]
+    chosen = [(group, node) for group, between, node in parts if between]
     if not chosen:
         raise RequestRefused(422, "no node is chosen", "tick those that are to be moved")
     if _field(request, "new").strip():
         target = _field(request, "new").strip()
         await _act(request, actions.create, target)
-    await _act(request, actions.move, chosen, target, agents=_agents(request))
+    await _moved(request, chosen, target)
     back = _field(request, "back")
     return _to(back if back in workspace_of(request).groups.names() else "")
+
+
+async def _moved(request: Request, chosen: Sequence[tuple[str, str]], target: str) -> list[str]:
+    request.state.about = f"{', '.join(node for _, node in chosen)} to {target or 'no group'}"
+    return await _act(request, actions.move, chosen, target, agents=_agents(request))
 
 
 # One group.
@@ -347,7 +358,7 @@ async def api_listed(request: Request) -> Response:
 
 async def api_create(request: Request) -> Response:
     body = await json_body(request)
-    file = await _act(request, actions.create, _text(body, "name"))
+    file = await _created(request, _text(body, "name"))
     return JSONResponse({"name": file.name, "hash": file.hash}, 201, headers={"etag": f'"{file.hash}"'})
 
 
@@ -402,7 +413,7 @@ async def api_move(request: Request) -> Response:
     if not isinstance(nodes, list) or not all(isinstance(one, dict) for one in nodes) or not nodes:
         raise RequestRefused(400, "`nodes` is a list of objects with `group` and `node`")
     chosen = [(_text(one, "group"), _text(one, "node")) for one in nodes]
-    changed = await _act(request, actions.move, chosen, _text(body, "target"), agents=_agents(request))
+    changed = await _moved(request, chosen, _text(body, "target"))
     return JSONResponse({"changed": changed})
 
 

@@ -319,6 +319,7 @@ async def drain(request: Request) -> Response:
 
 
 def _drained(request: Request, on: bool) -> None:
+    request.state.about = "drain" if on else "undrain"
     try:
         fleet_of(request).drain(request.path_params["name"], on)
     except KeyError:
