@@ -76,8 +76,8 @@ def static_files() -> dict[str, tuple[bytes, str, str]]:
 async def html(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """A page, made in a thread: one of a thousand nodes takes a while. Templates are given `person`, `csrf` (for
     `<input name="csrf">` of every form), `nav` and `may_act` (whether this person may do more than look) beside
-    `values`. `seen` is the last change before anything of the page was read. `address` is where a page that answers a form is
-    found afterwards."""
+    `values`. `seen` is the last change before anything of the page was read. `address` is where a page that answers a
+    form is found afterwards."""
     return await run_in_threadpool(_html, request, template, status, values)
 
 

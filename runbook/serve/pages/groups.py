@@ -230,7 +230,7 @@ async def shift(request: Request) -> Response:
 
 
 async def rename(request: Request) -> Response:
-    new = _field(request, "new").strip()
+    new = request.state.about = _field(request, "new").strip()
     await _act(request, actions.rename, _name(request), new, given_hash(request))
     return _to(new)
 
@@ -401,7 +401,7 @@ async def api_delete(request: Request) -> Response:
 
 
 async def api_rename(request: Request) -> Response:
-    new = _text(await json_body(request), "name")
+    new = request.state.about = _text(await json_body(request), "name")
     await _act(request, actions.rename, _name(request), new, _if_match(request))
     return JSONResponse({"name": new})
 
