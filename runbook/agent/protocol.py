@@ -212,6 +212,12 @@ class Enrolment:
     """SHA-256 of the certificate (DER) in hex; None where the server speaks plain HTTP."""
     secret: str
 
+    @property
+    def local(self) -> bool:
+        """Whether the server is called by a loopback address: on any other host that is the host itself."""
+        host = urlsplit(self.url).hostname or ""
+        return host in ("localhost", "::1") or host.startswith("127.")
+
     def __str__(self) -> str:
         text = msgspec.json.encode([self.url, self.certificate or "", self.secret])
         return _PREFIX + base64.urlsafe_b64encode(text).decode().rstrip("=")

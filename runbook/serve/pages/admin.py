@@ -9,6 +9,7 @@ import dataclasses
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
+from runbook.agent.protocol import Enrolment
 from runbook.serve.guards import RequestRefused, json_body, whole_number
 from runbook.serve.page import Page
 from runbook.serve.pages.nodes import NODE_GLYPHS
@@ -46,6 +47,7 @@ async def page(request: Request, **made: str) -> Response:
         entries=entries[:AUDIT_PAGE],
         older=entries[AUDIT_PAGE - 1].id if len(entries) > AUDIT_PAGE else None,
         made={"token": "", "link": "", "who": "", "string": "", "name": "", **made},
+        local="string" in made and Enrolment.of(made["string"]).local,
         node_glyphs=NODE_GLYPHS,
         address="/admin" if made else "",
     )
