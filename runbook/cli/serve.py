@@ -54,7 +54,9 @@ def enrol(arguments: argparse.Namespace, data: Path) -> int:
 
     string = enrolment(data / SOCKET, getpass.getuser(), arguments.name)
     stdout.line(string)
-    where = "on this machine, which alone reaches the server (--listen)" if Enrolment.of(string).local else "on the node"
+    where = (
+        "on this machine, which alone reaches the server (--listen)" if Enrolment.of(string).local else "on the node"
+    )
     stderr.line(f"{where}, within the hour, once: runbook agent enrol STRING")
     return 0
 
