@@ -107,7 +107,7 @@ class AgentHello(msgspec.Struct, frozen=True, tag="hello", tag_field="say"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="beat", tag_field="say"):
-    """Every BEAT_S seconds. `workdirs`: where it looks for jobs."""
+    """Every BEAT_S seconds."""
 
     number: Count
     draining: bool = False

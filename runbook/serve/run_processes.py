@@ -117,7 +117,7 @@ class Processes:
                 write_below(folder, STARTED, data=json.dumps({**about, "begins_again": result_mark(folder)}))
             if id in cut_off or self._is_there(id) or left_running(self._runs.document(id)):
                 self._watch(id, str(about.get("group")), str(about.get("person") or ""))
-        for row in self._store.read("SELECT * FROM restarts"):
+        for row in self._store.read("SELECT run, run_group, person, at FROM restarts WHERE why IS NULL"):
             self._start_after(Restart(*row), start)
 
     def close(self) -> None:
@@ -224,7 +224,8 @@ class Processes:
         one ends before."""
         asked = Restart(id, str(started(self._runs.path(id)).get("group")), person, time.time())
         with self._store.write() as db:
-            new = db.execute("INSERT OR IGNORE INTO restarts VALUES (?, ?, ?, ?)", astuple(asked)).rowcount
+            db.execute("DELETE FROM restarts WHERE run = ? AND why IS NOT NULL", (id,))
+            new = db.execute("INSERT OR IGNORE INTO restarts VALUES (?, ?, ?, ?, NULL)", astuple(asked)).rowcount
         with contextlib.suppress(NotRunning):
             self.end(id, person)
         if new:
@@ -232,7 +233,12 @@ class Processes:
 
     def restarting(self, id: str) -> bool:
         """Whether the group of this run is started again once it is over."""
-        return bool(self._store.read("SELECT 1 FROM restarts WHERE run = ?", id))
+        return bool(self._store.read("SELECT 1 FROM restarts WHERE run = ? AND why IS NULL", id))
+
+    def not_restarted(self, id: str) -> str:
+        """Why the group was not started again after this run, though somebody wanted it; else empty."""
+        rows = self._store.read("SELECT why FROM restarts WHERE run = ? AND why IS NOT NULL", id)
+        return rows[0]["why"] if rows else ""
 
     def _start_after(self, asked: Restart, start: StartGroup) -> None:
         def again() -> None:
@@ -241,15 +247,11 @@ class Processes:
             self._await_agents(asked.run)
             if self._closing.is_set():
                 return
+            why = _why_not(asked, start)
             with self._store.write() as db:
                 db.execute("DELETE FROM restarts WHERE run = ?", (asked.run,))
-            if time.time() < asked.at + RESTART_S:
-                try:
-                    start(asked.group, asked.person)
-                except Exception as error:  # noqa: BLE001  nobody waits for an answer any more
-                    log.warning("%s is not started again: %s", asked.group, error)
-            else:
-                log.warning("%s is not started again: that was wanted %g s ago", asked.group, time.time() - asked.at)
+                if why:
+                    db.execute("INSERT INTO restarts VALUES (?, ?, ?, ?, ?)", (*astuple(asked), why))
             self._tell(asked.run, asked.group)
 
         threading.Thread(target=again, name=f"restart {asked.run}", daemon=True).start()
@@ -328,6 +330,19 @@ class Processes:
         self._runs.forget()
         for topic in (f"runs/{id}", "runs", f"groups/{group}", "fleet"):
             self._changed(topic)
+
+
+def _why_not(asked: Restart, start: StartGroup) -> str:
+    """Empty where the group was started."""
+    late_s = time.time() - asked.at
+    if late_s > RESTART_S:
+        return f"{asked.person} wanted that {late_s:.0f} s ago"
+    try:
+        start(asked.group, asked.person)
+    except Exception as error:  # noqa: BLE001  nobody waits for an answer any more: the group's page tells it
+        log.warning("%s is not started again: %s", asked.group, error)
+        return str(error) or type(error).__name__
+    return ""
 
 
 def _lives(about: Mapping[str, Any]) -> bool:

@@ -183,8 +183,11 @@ def test_a_restart_that_was_asked_for_outlives_the_server(tmp_path: Path) -> Non
         assert page.api(f"/runs/{id}")["verdict"]
         assert page.api("/runs")["count"] == 2
         (again,) = (one["id"] for one in page.api("/runs")["runs"] if one["id"] != id)
-        page.press(f"/runs/{again}/stop")
+        page.press(f"/runs/{again}/restart")
+        group = tmp_path / "data" / "groups" / "train.yml"
+        group.write_text(group.read_text().replace("command:", "commnd:"))
         until("the end is told", lambda: page.api(f"/runs/{again}")["verdict"])
+        until("it is told why nothing follows", lambda: "not started again: " in page.shown("/groups/train"))
 
 
 def test_who_presses_stop_twice_kills_nothing(tmp_path: Path) -> None:

@@ -3,5 +3,6 @@ CREATE TABLE restarts (
   run TEXT PRIMARY KEY,
   run_group TEXT NOT NULL,
   person TEXT NOT NULL,
-  at REAL NOT NULL
+  at REAL NOT NULL,
+  why TEXT                     -- it was not started again; NULL: it is waited for
 );
