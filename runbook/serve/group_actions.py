@@ -236,7 +236,7 @@ def restart(workspace: Workspace, name: str, person: str) -> None:
     if latest is None:
         raise NotRunning(name)
     workspace.groups.read(name)
-    workspace.processes.restart(latest.id, person, partial(start, workspace))
+    workspace.restarts.ask(latest.id, name, person, partial(start, workspace))
 
 
 def restore(workspace: Workspace, name: str, version: int, seen: str, person: str) -> None:

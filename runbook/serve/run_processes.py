@@ -18,7 +18,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,6 @@ from runbook.serve.run_folders import (
     result_mark,
     started,
 )
-from runbook.serve.store import Store
 from runbook.transport.agent import SERVER_GONE
 
 log = logging.getLogger("runbook.serve")
@@ -53,8 +51,6 @@ CUT_OFF_S = 600.0
 READY_S = 60.0
 """How long it waits for the agents of its nodes."""
 MOST_BEGUN = 3
-RESTART_S = 600.0
-"""How long after it was asked for a restart may still start something."""
 _POLL_S = 0.3
 
 
@@ -69,20 +65,6 @@ class NotRunning(Exception):
     """No process of this run can be ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Restart:
-    """A group that this person wants started again once this run of it is over. `at`: seconds since 1970."""
-
-    run: str
-    group: str
-    person: str
-    at: float
-
-
-StartGroup = Callable[[str, str], object]
-"""Starts a group, in the name of a person."""
-
-
 class Processes:
     """Children of this server, and of those before it: by the number and the start of a process, so that no other is
     taken for one."""
@@ -90,14 +72,12 @@ class Processes:
     def __init__(
         self,
         data: Path,
-        store: Store,
         runs: Runs,
         changed: Callable[[str], object],
         ready: Callable[[Sequence[str]], bool] = lambda nodes: True,
     ) -> None:
         """`ready`: whether those of these nodes that have an agent can be reached."""
         self._data = data
-        self._store = store
         self._ready = ready
         self._runs = runs
         self._changed = changed
@@ -105,9 +85,8 @@ class Processes:
         self._watched: set[str] = set()
         self._closing = threading.Event()
 
-    def adopt(self, start: StartGroup) -> None:
-        """Adopt the runs of an earlier server that have not ended, or ended only because that server did; and the
-        restarts that it was asked for."""
+    def adopt(self) -> None:
+        """Adopt the runs of an earlier server that have not ended, or ended only because that server did."""
         recent = RunFilter(cause=SERVER_GONE, since=time.time() - CUT_OFF_S)
         cut_off = [row.id for row in self._runs.search(recent, most=100)[0] if self._cut_off(row.id)]
         for id in [*self._runs.without_end(), *cut_off]:
@@ -117,8 +96,6 @@ class Processes:
                 write_below(folder, STARTED, data=json.dumps({**about, "begins_again": result_mark(folder)}))
             if id in cut_off or self._is_there(id) or left_running(self._runs.document(id)):
                 self._watch(id, str(about.get("group")), str(about.get("person") or ""))
-        for row in self._store.read("SELECT run, run_group, person, at FROM restarts WHERE why IS NULL"):
-            self._start_after(Restart(*row), start)
 
     def close(self) -> None:
         """Start nothing more. What runs goes on."""
@@ -168,7 +145,7 @@ class Processes:
         about = dict(started(folder))
         about["begins_again"] = result_mark(folder)
         write_below(folder, STARTED, data=json.dumps(about))
-        self._tell(id, str(about.get("group")))
+        self.tell(id, str(about.get("group")))
         self._await_agents(id)
         words = list(about["command"])
         words[words.index("-i") + 1] = str(folder / GROUP)
@@ -219,42 +196,13 @@ class Processes:
         threading.Thread(target=process.wait, name=f"stop {id}", daemon=True).start()  # or it stays a zombie
         return f"runbook {' '.join(words[:2])} was started; its output is in {CONSOLE}"
 
-    def restart(self, id: str, person: str, start: StartGroup) -> None:
-        """End a run and `start` its group again once that is over: in the background, and by the next server where this
-        one ends before."""
-        asked = Restart(id, str(started(self._runs.path(id)).get("group")), person, time.time())
-        with self._store.write() as db:
-            db.execute("DELETE FROM restarts WHERE run = ? AND why IS NOT NULL", (id,))
-            new = db.execute("INSERT OR IGNORE INTO restarts VALUES (?, ?, ?, ?, NULL)", astuple(asked)).rowcount
-        with contextlib.suppress(NotRunning):
-            self.end(id, person)
-        if new:
-            self._start_after(asked, start)
-
-    def restarting(self, id: str) -> bool:
-        """Whether the group of this run is started again once it is over."""
-        return bool(self._store.read("SELECT 1 FROM restarts WHERE run = ? AND why IS NULL", id))
-
-    def not_restarted(self, id: str) -> str:
-        """Why the group was not started again after this run, though somebody wanted it; else empty."""
-        rows = self._store.read("SELECT why FROM restarts WHERE run = ? AND why IS NOT NULL", id)
-        return rows[0]["why"] if rows else ""
-
-    def _start_after(self, asked: Restart, start: StartGroup) -> None:
-        def again() -> None:
-            while self.lives(asked.run) and time.time() < asked.at + RESTART_S and not self._closing.is_set():
-                self._closing.wait(_POLL_S)
-            self._await_agents(asked.run)
-            if self._closing.is_set():
-                return
-            why = _why_not(asked, start)
-            with self._store.write() as db:
-                db.execute("DELETE FROM restarts WHERE run = ?", (asked.run,))
-                if why:
-                    db.execute("INSERT INTO restarts VALUES (?, ?, ?, ?, ?)", (*astuple(asked), why))
-            self._tell(asked.run, asked.group)
-
-        threading.Thread(target=again, name=f"restart {asked.run}", daemon=True).start()
+    def await_end(self, id: str, until: float) -> bool:
+        """Wait for a run to end, until this time in seconds since 1970, and then for the agents of its nodes. False
+        where this server ends before."""
+        while self.lives(id) and time.time() < until and not self._closing.is_set():
+            self._closing.wait(_POLL_S)
+        self._await_agents(id)
+        return not self._closing.is_set()
 
     def _child(self, words: Sequence[str], console: Path, person: str) -> subprocess.Popen[bytes]:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
@@ -291,7 +239,7 @@ class Processes:
                 look(self._begin_again(id), lambda: started(folder))
             tries = 0
             while not self._closing.is_set() and left_running(self._runs.document(id)):
-                self._tell(id, group)
+                self.tell(id, group)
                 look(
                     None if _lives(read_json(folder / FOLLOWER)) else self._follower(id, person),
                     lambda: read_json(folder / FOLLOWER),
@@ -307,10 +255,10 @@ class Processes:
                 log.warning("run %s is not followed any more: %s", id, error)
             finally:
                 self._watched.discard(id)
-                self._tell(id, group)
+                self.tell(id, group)
 
         self._watched.add(id)
-        self._tell(id, group)
+        self.tell(id, group)
         threading.Thread(target=whole, name=f"run {id}", daemon=True).start()
 
     def _follower(self, id: str, person: str) -> subprocess.Popen[bytes] | None:
@@ -324,25 +272,13 @@ class Processes:
         write_below(folder, FOLLOWER, data=json.dumps({"pid": process.pid, "began": process_start(process.pid)}))
         return process
 
-    def _tell(self, id: str, group: str) -> None:
+    def tell(self, id: str, group: str) -> None:
+        """Report that something about a run has changed."""
         if self._closing.is_set():
             return
         self._runs.forget()
         for topic in (f"runs/{id}", "runs", f"groups/{group}", "fleet"):
             self._changed(topic)
-
-
-def _why_not(asked: Restart, start: StartGroup) -> str:
-    """Empty where the group was started."""
-    late_s = time.time() - asked.at
-    if late_s > RESTART_S:
-        return f"{asked.person} wanted that {late_s:.0f} s ago"
-    try:
-        start(asked.group, asked.person)
-    except Exception as error:  # noqa: BLE001  nobody waits for an answer any more: the group's page tells it
-        log.warning("%s is not started again: %s", asked.group, error)
-        return str(error) or type(error).__name__
-    return ""
 
 
 def _lives(about: Mapping[str, Any]) -> bool:

@@ -66,7 +66,7 @@ def create_app(settings: ServeSettings) -> Starlette:
         changed.start()
         try:
             async with fleet.running(), StreamSocket(fleet, settings.data, audit).open():
-                await asyncio.to_thread(workspace.processes.adopt, partial(start, workspace))
+                await asyncio.to_thread(_adopt, workspace)
                 yield
         finally:
             workspace.processes.close()
@@ -94,6 +94,12 @@ def create_app(settings: ServeSettings) -> Starlette:
     app.state.guesses = TokenBucket(GUESSES, GUESS_EVERY_S)
     app.state.changes = TokenBucket(CHANGES, CHANGE_EVERY_S)
     return app
+
+
+def _adopt(workspace: Workspace) -> None:
+    """What an earlier server left."""
+    workspace.processes.adopt()
+    workspace.restarts.adopt(partial(start, workspace))
 
 
 def _route(page: Page, guarded: Guarded) -> BaseRoute:

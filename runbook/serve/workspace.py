@@ -17,6 +17,7 @@ from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import GroupFile, Groups, NoGroup
 from runbook.serve.group_preview import DRAFT, Linted, Meaning, linted, meaning
+from runbook.serve.restarts import Restarts
 from runbook.serve.run_folders import RunFilter, RunRow, Runs
 from runbook.serve.run_processes import Processes
 from runbook.serve.store import Store
@@ -43,7 +44,8 @@ class Workspace:
             shutil.rmtree(left, ignore_errors=True)
         self.groups = Groups(data / "groups", store)
         self.runs = Runs(data / "runs", store)
-        self.processes = Processes(data, store, self.runs, changed, fleet.reachable)
+        self.processes = Processes(data, self.runs, changed, fleet.reachable)
+        self.restarts = Restarts(store, self.processes)
         self.changed = changed
         self._fleet = fleet
         self._kept: OrderedDict[tuple[str, str], GroupView] = OrderedDict()
@@ -57,7 +59,7 @@ class Workspace:
         """What a run does that was asked to end, in words; empty where nobody has asked it."""
         if not (self.runs.folder / row.id / ENDING).exists():
             return ""
-        return "stopping, then it starts again" if self.processes.restarting(row.id) else "stopping"
+        return "stopping, then it starts again" if self.restarts.pending(row.id) else "stopping"
 
     def view(self, name: str) -> GroupView:
         """Raises NoGroup."""

@@ -160,7 +160,7 @@ async def _page(
         latest=latest,
         lives=lives,
         ending=workspace.ending(latest) if latest else "",
-        not_restarted=workspace.processes.not_restarted(latest.id) if latest else "",
+        not_restarted=workspace.restarts.why_not(latest.id) if latest else "",
         unheard=workspace.unheard,
         versions=await run_in_threadpool(workspace.groups.history, name),
         others=[other for other in workspace.groups.names() if other != name],

@@ -129,7 +129,7 @@ def _restarted(request: Request) -> str:
         workspace.groups.read(group)
     except NoGroup:
         raise RequestRefused(409, "the group that it was started from no longer exists") from None
-    workspace.processes.restart(id, str(request.state.person.name), partial(actions.start, workspace))
+    workspace.restarts.ask(id, group, str(request.state.person.name), partial(actions.start, workspace))
     return group
 
 
