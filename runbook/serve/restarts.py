@@ -1,5 +1,5 @@
-"""Restarts: a group is started again once a run of it is over. What was asked for is kept, so that the next server does it
-where this one ends before."""
+"""Restarts: a group is started again once a run of it is over. What was asked for is kept, so that the next server does
+it where this one ends before."""
 
 from __future__ import annotations
 

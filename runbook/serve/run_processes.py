@@ -138,15 +138,17 @@ class Processes:
             and not (folder / ENDING).exists()
         )
 
-    def _begin_again(self, id: str) -> subprocess.Popen[bytes]:
+    def _begin_again(self, id: str) -> subprocess.Popen[bytes] | None:
         """Begin again in the same folder, with the group's file as it was; what was written before is moved aside
-        there."""
+        there. None where this server ends before."""
         folder = self._runs.folder / id
         about = dict(started(folder))
         about["begins_again"] = result_mark(folder)
         write_below(folder, STARTED, data=json.dumps(about))
         self.tell(id, str(about.get("group")))
         self._await_agents(id)
+        if self._closing.is_set():
+            return None
         words = list(about["command"])
         words[words.index("-i") + 1] = str(folder / GROUP)
         return self._begin(folder, {**about, "command": words})
