@@ -153,7 +153,7 @@ async def links(request: Request) -> Response:
     time."""
     found, pairs, chosen, one = await run_in_threadpool(_measured_links, request)
     drawn = over_time(one, found) if all(one) else None
-    node = request.query_params.get("pair", "")
+    node = request.query_params.get("pair", "")[:200]
     return await html(
         request, "links.html", pairs=chosen[:MOST_PAIRS], found=found, count=pairs, pair=node, drawn=drawn, one=one,
     )  # fmt: skip
