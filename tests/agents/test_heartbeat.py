@@ -22,7 +22,12 @@ def test_what_is_no_path_hides_no_other_workdir(monkeypatch: pytest.MonkeyPatch,
     """Workdirs are those that a server named."""
     tmp_path.chmod(0o700)
     asked = list[str]()
-    monkeypatch.setattr(heartbeat, "folders_of_jobs", lambda workdir, _name: asked.append(workdir) or [])
+
+    def folders(workdir: str, _name: str) -> list[str]:
+        asked.append(workdir)
+        return []
+
+    monkeypatch.setattr(heartbeat, "folders_of_jobs", folders)
     assert heartbeat.jobs("node-a", ["~/\0", "~nobody-knows/x", str(tmp_path), f"{tmp_path}/."]) == []
     assert asked.count(str(tmp_path)) == 1
 

@@ -404,7 +404,8 @@ def test_nothing_is_kept_of_what_somebody_sends_who_may_not(tmp_path: Path) -> N
                 if page.kind == "socket" or page.role in ("anyone", "agent"):
                     continue
                 below = [role for role in ROLES if not allows(role, page.role)]
-                proofs = [[("host", HOST)], *map(attacked.world.as_page, below), *map(attacked.world.as_program, below)]
+                stranger: Headers = [("host", HOST)]
+                proofs = [stranger, *map(attacked.world.as_page, below), *map(attacked.world.as_program, below)]
                 for proof in proofs:
                     assert await attacked.let_through(page, method, proof, body=[b"a" * 1000] * 100) is None
                     assert kept.pop() == 0, (page, method)
