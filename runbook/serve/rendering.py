@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from runbook.model.units import bytes_text
-from runbook.report.html.render import shown
+from runbook.report.html.render import prose, shown
 from runbook.serve.page import allows
 
 STATIC = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -39,6 +39,7 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    loaded.filters["prose"] = prose
     loaded.globals["static"] = lambda name: f"/static/{name}?v={static_files()[name][1]}"
     loaded.globals |= {"moment": moment, "ago": ago, "size": bytes_text}
     return loaded

@@ -44,6 +44,8 @@ DATABASE = "serve.db"
 GRID_S = 1.0
 """How old the numbers on the fleet's page may be when they are made again; twice that at most when they are shown.
 Events are shown at once."""
+SEARCHES = 2
+"""Of logs, at the same time."""
 GUESSES = 10
 GUESS_EVERY_S = 6.0
 """Logins that may be tried at once, by an address or for a name, and how soon one more."""
@@ -91,6 +93,7 @@ def create_app(settings: ServeSettings) -> Starlette:
     app.state.metrics, app.state.nav = metrics, _navigation(pages)
     app.state.workspace = workspace
     app.state.grids = Recent[Grid](GRID_S, partial(changed.latest, "fleet", "groups", "runs"))
+    app.state.searches = asyncio.Semaphore(SEARCHES)
     app.state.guesses = TokenBucket(GUESSES, GUESS_EVERY_S)
     app.state.changes = TokenBucket(CHANGES, CHANGE_EVERY_S)
     return app

@@ -93,6 +93,10 @@ class Workspace:
         return found
 
 
+def goes_on(workspace: Workspace, run: RunRow) -> bool:
+    return not run.verdict and workspace.processes.lives(run.id)
+
+
 def workspace_of(request: Request) -> Workspace:
     workspace: Workspace = request.app.state.workspace
     return workspace

@@ -164,7 +164,7 @@ def _templates() -> jinja2.Environment:
     )
     environment.filters.update(
         fold=fold,
-        prose=_prose,
+        prose=prose,
         seconds=seconds_text,
         bytes=bytes_text,
         gbytes=bandwidth_text,
@@ -188,7 +188,7 @@ def shown(value: Any) -> Any:
     return value if value.isascii() and value.isprintable() else "\n".join(lines(value))
 
 
-def _prose(text: str) -> Markup:
+def prose(text: str) -> Markup:
     """A sentence as HTML, with the parts in backticks as code."""
     parts = QUOTED.split(" ".join(lines(text)))
     return Markup().join(

@@ -25,7 +25,7 @@ from runbook.serve.guards import RequestRefused, json_body
 from runbook.serve.page import Page
 from runbook.serve.rendering import environment, html, json
 from runbook.serve.run_folders import NoRun, RunFilter, RunRow
-from runbook.serve.workspace import GroupView, Workspace, fleet_of, workspace_of
+from runbook.serve.workspace import GroupView, Workspace, fleet_of, goes_on, workspace_of
 
 GLYPHS = {
     "running": "▶",
@@ -276,12 +276,12 @@ async def node(request: Request) -> Response:
 @dataclass(frozen=True, slots=True)
 class KnownNode:
     """What is known of a node: as it is in its groups; its agent's latest states, the last one first, and since when;
-    its latest runs with what they found on it, out of `count`."""
+    its latest runs out of `count`, each with whether it goes on, and what it found on the node."""
 
     name: str
     rows: tuple[NodeRow, ...]
     states: tuple[tuple[float, str], ...]
-    runs: tuple[tuple[RunRow, list[dict[str, Any]]], ...]
+    runs: tuple[tuple[RunRow, bool, list[dict[str, Any]]], ...]
     count: int
 
 
@@ -293,7 +293,8 @@ def _known_of(request: Request) -> KnownNode:
     if not own and not runs:
         raise RequestRefused(404, "no group, no agent and no run has such a node")
     states = tuple(fleet.history(name)[:STATES_OF_A_NODE])
-    return KnownNode(name, own, states, tuple((run, _of_node(workspace, run.id, name)) for run in runs), count)
+    told = tuple((run, goes_on(workspace, run), _of_node(workspace, run.id, name)) for run in runs)
+    return KnownNode(name, own, states, told, count)
 
 
 def _of_node(workspace: Workspace, id: str, name: str) -> list[dict[str, Any]]:
@@ -334,7 +335,10 @@ async def api_node(request: Request) -> Response:
             "name": told.name,
             "groups": list(map(_as_json, told.rows)),
             "states": [{"at": at, "state": state} for at, state in told.states],
-            "runs": [{"id": run.id, "verdict": run.verdict or None, "found": found} for run, found in told.runs],
+            "runs": [
+                {"id": run.id, "verdict": run.verdict or None, "running": lives, "found": found}
+                for run, lives, found in told.runs
+            ],
             "count": told.count,
         }
     )

@@ -28,7 +28,7 @@ from runbook.serve.guards import RequestRefused, json_body, whole_number
 from runbook.serve.page import Page
 from runbook.serve.rendering import html, json
 from runbook.serve.run_folders import RunFilter, RunRow, Runs, started
-from runbook.serve.workspace import Workspace, workspace_of
+from runbook.serve.workspace import Workspace, goes_on, workspace_of
 
 A_PAGE = 50
 MOST_PAIRS = 200
@@ -59,7 +59,7 @@ async def listed(request: Request) -> Response:
     workspace, wanted = workspace_of(request), _wanted(request)
     page = _page_number(request)
     found, count = await run_in_threadpool(workspace.runs.search, wanted, most=A_PAGE, skip=(page - 1) * A_PAGE)
-    lives = {row.id: workspace.processes.lives(row.id) for row in found if not row.verdict}
+    lives = {row.id: goes_on(workspace, row) for row in found}
     unheard = {row.id: workspace.unheard(row) for row in found if not row.verdict}
     asked = {key: value for key, value in request.query_params.items() if key != "page" and value}
 
@@ -75,7 +75,7 @@ async def listed(request: Request) -> Response:
 
 def known_run(workspace: Workspace, id: str) -> tuple[RunRow, dict[str, Any], bool]:
     row = workspace.runs.row(id)
-    return row, workspace.runs.document(id), not row.verdict and workspace.processes.lives(id)
+    return row, workspace.runs.document(id), goes_on(workspace, row)
 
 
 async def shown(request: Request) -> Response:
@@ -176,8 +176,7 @@ def _measured_links(request: Request) -> tuple[dict[Pair, list[LinkMeasurement]]
 
 def _row_json(workspace: Workspace, row: RunRow) -> dict[str, Any]:
     unheard = [{"node": one.name, "state": one.state, "beat_age_s": one.beat_age_s} for one in workspace.unheard(row)]
-    lives = not row.verdict and workspace.processes.lives(row.id)
-    return {**asdict(row), "verdict": row.verdict or None, "running": lives, "unheard": unheard}
+    return {**asdict(row), "verdict": row.verdict or None, "running": goes_on(workspace, row), "unheard": unheard}
 
 
 async def api_listed(request: Request) -> Response:
