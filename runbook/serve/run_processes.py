@@ -175,7 +175,7 @@ class Processes:
         """Stop a run, or kill it; what was done, in a sentence. Raises NotRunning.
 
         While its own process lives it gets a signal: it ends the ranks with their grace, and at a second signal
-        without. So whoever stops what is being stopped, as by a double click, sends none. A launch that was left
+        without. So whoever stops what is being stopped sends none. A launch that was left
         running is ended by `runbook stop`.
         """
         folder = self._runs.path(id)

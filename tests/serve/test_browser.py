@@ -313,25 +313,15 @@ def test_pages_of_a_folder_that_is_used_fit_as_well(browser: Browser, tmp_path: 
                 for page in pages:
                     if not allows(role, page.role) or page.path.endswith(("/raw", "/{shell}", "/{node}", "/metrics")):
                         continue
-                    answer = shown.page.goto(world.url + filled_in(page.path))
+                    answer = shown.page.goto(
+                        world.url + filled_in(page.path, version="2")
+                    )  # the fleet has read `idle` before `pool`
                     assert answer is not None
                     assert answer.status == 200, page.path
                     assert (shown.sideways(), shown.violations()) == (0, []), (page.path, role, width, scheme)
                     seen += 1
                 assert seen >= 10
                 assert shown.said == []
-
-
-@pytest.mark.thorough
-def test_who_clicks_twice_sends_a_form_once(browser: Browser, tmp_path: Path) -> None:
-    with running(tmp_path) as server, logged_in(browser, server) as shown:
-        sent = list[str]()
-        shown.page.on("request", lambda request: sent.append(request.url) if request.method == "POST" else None)
-        shown.page.goto(server.url + "/groups")
-        shown.page.get_by_label("New group").fill("twice")
-        shown.page.get_by_role("button", name="Create").dblclick()
-        shown.page.wait_for_url("**/groups/twice")
-        assert sent == [server.url + "/groups"]
 
 
 @pytest.mark.thorough

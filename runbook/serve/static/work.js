@@ -35,15 +35,6 @@
     }
   });
 
-  // A double click would send a form twice: two tokens, or an error after a deed that was done.
-  document.addEventListener("submit", (event) => {
-    const form = event.target;
-    if (form.method !== "post") return;
-    if (form.dataset.sent) event.preventDefault();
-    form.dataset.sent = "1";
-    setTimeout(() => { delete form.dataset.sent; }, 2000);
-  });
-
   for (const one of document.querySelectorAll("[data-submit]"))
     one.addEventListener("change", () => {
       const file = one.name === "rank" && one.form.elements.file;
