@@ -183,7 +183,7 @@ class Processes:
         if not is_there and (first is None or not isinstance(group, str)):
             raise NotRunning(id)
         asked = (folder / ENDING).exists()
-        write_below(folder, ENDING, data=json.dumps({"person": person, "at": time.time()}))
+        write_below(folder, ENDING, data=json.dumps({"person": person, "at": time.time(), "now": now}))
         if is_there:
             for again in range(int(now) + int(not asked)):
                 time.sleep(_POLL_S * again)
@@ -193,10 +193,13 @@ class Processes:
             how = "its ranks at once" if now else "with the grace of its ranks"
             return f"it has been asked to end, {how}"
         assert first is not None
+        self._stop(folder, first, person, now=now)
+        return f"runbook stop {first.run_id} was started; its output is in {CONSOLE}"
+
+    def _stop(self, folder: Path, first: RunStarted, person: str, *, now: bool) -> None:
         words = ["stop", first.run_id, "-i", _group_of(folder, first), *(["--now"] if now else [])]
         process = self._child(words, folder / CONSOLE, person)
-        threading.Thread(target=process.wait, name=f"stop {id}", daemon=True).start()  # or it stays a zombie
-        return f"runbook {' '.join(words[:2])} was started; its output is in {CONSOLE}"
+        threading.Thread(target=process.wait, name=f"stop {folder.name}", daemon=True).start()  # or it stays a zombie
 
     def await_end(self, id: str, until: float) -> bool:
         """Wait for a run to end, until this time in seconds since 1970, and then for the agents of its nodes. False
@@ -239,6 +242,10 @@ class Processes:
             look(process, lambda: started(folder))
             while not self._closing.is_set() and self._cut_off(id):
                 look(self._begin_again(id), lambda: started(folder))
+            asked, first = read_json(folder / ENDING), first_event(folder)
+            if asked and first and left_running(self._runs.document(id)) and not self._closing.is_set():
+                # It was asked to end as its own process was about to end by itself, or no server was there to do it.
+                self._stop(folder, first, str(asked.get("person")), now=asked.get("now") is True)
             tries = 0
             while not self._closing.is_set() and left_running(self._runs.document(id)):
                 self.tell(id, group)

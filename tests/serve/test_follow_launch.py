@@ -208,6 +208,24 @@ def test_who_presses_stop_twice_kills_nothing(tmp_path: Path) -> None:
         assert file.read_text() == "well ended\n"
 
 
+def test_a_stop_that_reached_nobody_is_done_by_whoever_follows(tmp_path: Path) -> None:
+    """As where the run's own process was about to end by itself, or the server ended before it had said so."""
+    work = prepared(tmp_path)
+    with running(tmp_path) as server:
+        _, id = launched(server, tmp_path / "data")
+        server.stop(signal.SIGKILL)
+    folder = tmp_path / "data" / "runs" / id
+    os.kill(json.loads((folder / "follower.json").read_text())["pid"], signal.SIGKILL)
+    (folder / "ending.json").write_text('{"person": "ann", "at": 1.0, "now": false}')
+    ranks = pids(work)
+    assert all(map(lives, ranks.values()))
+    with running(tmp_path) as server:
+        page = Page(server)
+        until("the ranks have ended", lambda: not any(map(lives, ranks.values())))
+        told = until("the end is told", lambda: (one := page.api(f"/runs/{id}"))["verdict"] and one)
+        assert told["causes"] == ["terminated-from-outside"], told
+
+
 def test_kill_is_at_once_also_after_a_stop(tmp_path: Path) -> None:
     work = prepared(tmp_path, WAITS, grace="5m", detach="false")
     with running(tmp_path) as server:
