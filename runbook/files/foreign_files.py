@@ -1,0 +1,93 @@
+"""Programs and manifests of Kubernetes that are given in the place of an inventory or a playbook: what they are, and
+what to do instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import NamedTuple
+
+from runbook.files.yaml_document import Document
+from runbook.model.command_quoting import word
+
+BATCH_SCRIPT, SHELL_SCRIPT = "a batch script of Slurm", "a shell script"
+PYTHON, WINDOWS_SCRIPT = "a Python program", "a script for Windows"
+
+_SUFFIXES = {
+    **dict.fromkeys((".sh", ".bash", ".zsh"), SHELL_SCRIPT),
+    **dict.fromkeys((".sbatch", ".slurm"), BATCH_SCRIPT),
+    **dict.fromkeys((".bat", ".cmd", ".ps1"), WINDOWS_SCRIPT),
+    ".py": PYTHON,
+}
+_INTERPRETER = re.compile(r"#![^\n]*[/ ](?:(?P<python>python)[0-9.]*|(?:ba|da|z|k)?sh)(?:[ \t][^\n]*)?\r?\n")
+_SBATCH = re.compile(r"^#SBATCH[ \t]+-", re.MULTILINE)
+
+
+class Foreign(NamedTuple):
+    what: str
+    help: str
+
+
+def foreign_file(document: Document) -> Foreign | None:
+    """A program, by its name or by how it begins, where YAML makes no mapping of it; or a manifest."""
+    if not document.text:
+        return None
+    program = None if isinstance(document.data, Mapping) else _program(document)
+    return _manifest(document) if program is None else Foreign(program, _start(program, document.path))
+
+
+def _program(document: Document) -> str | None:
+    if _SBATCH.search(document.text):
+        return BATCH_SCRIPT
+    found = _INTERPRETER.match(document.text)
+    if found is not None:
+        return PYTHON if found["python"] else SHELL_SCRIPT
+    return _SUFFIXES.get(PurePath(document.path).suffix.lower())
+
+
+def _start(program: str, path: str) -> str:
+    """How runbook comes to the same end."""
+    file = word(PurePath(path).name)
+    return {
+        BATCH_SCRIPT: "in its job: `runbook run PLAYBOOK -i slurm`; `runbook inventory import "
+        f"{word(path)}` makes of it what can be made: the nodes that it names, and a launch",
+        SHELL_SCRIPT: f"a stage starts it: `shell: sh {file}` once on each node, "
+        f"`launch: {{command: [sh, {file}]}}` as every rank",
+        PYTHON: f"a stage starts it as every rank: `launch: {{command: [{file}]}}`",
+        WINDOWS_SCRIPT: "such scripts are written by `runbook render PLAYBOOK -i INVENTORY`",
+    }[program]
+
+
+# A file may hold several manifests, and then it is read as text.
+
+_VERSION = re.compile(r"^apiVersion:[ \t]*\S+[ \t]*\r?$", re.MULTILINE)
+_KIND = re.compile(r"^kind:[ \t]*([A-Z][A-Za-z]*)[ \t]*\r?$", re.MULTILINE)
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+_LABELS = {
+    **dict.fromkeys(("PyTorchJob", "MPIJob", "JAXJob", "TFJob", "PaddleJob"), "training.kubeflow.org/job-name"),
+    **dict.fromkeys(("JobSet", "TrainJob"), "jobset.sigs.k8s.io/jobset-name"),
+    "Job": "job-name",
+}
+"""The label whose value is the job's name on each of its pods."""
+
+
+def _manifest(document: Document) -> Foreign | None:
+    data = document.data
+    if isinstance(data, Mapping):
+        kind = data.get("kind") if isinstance(data.get("apiVersion"), str) else None
+        about = data.get("metadata")
+    else:
+        found = _KIND.search(document.text) if data is None and _VERSION.search(document.text) else None
+        kind, about = found and found[1], None
+    if not isinstance(kind, str):
+        return None
+    pods = _pods(kind, about if isinstance(about, Mapping) else {})
+    return Foreign(f"a manifest of Kubernetes ({kind})", f"its pods, once they run, are nodes: `-i {pods}`")
+
+
+def _pods(kind: str, about: Mapping[str, object]) -> str:
+    """How they are named after `-i`, as far as the manifest says that."""
+    label, name, namespace = _LABELS.get(kind), str(about.get("name")), str(about.get("namespace", ""))
+    where = f"{namespace}:" if _NAME.fullmatch(namespace) else ""
+    return f"kubernetes:{where}{label}={name}" if label and _NAME.fullmatch(name) else f"kubernetes:{where}LABEL=VALUE"
