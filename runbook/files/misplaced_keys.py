@@ -1,4 +1,4 @@
-"""Keys of Ansible, ssh and torchrun, and keys at the wrong level: what to write in their place.
+"""Keys of Ansible, ssh and torchrun, keys at the wrong level, checks by other names: what to write in their place.
 
 The words of others stand in `misplaced_keys.toml`, which is read once a key is unknown."""
 
@@ -72,7 +72,7 @@ def advise(name: str, value: object, keys: Keys, kind: str, rule: Mapping[str, A
         key = joined[0]
         meant = key if key in known else advise(key, None, keys, kind, rule, root).key
         return Advice(joined[1], meant)
-    target = _words(kind, keys).get(re.sub("[^a-z0-9]", "", name.lower()))
+    target = _words(kind, keys).get(_plain(name))
     if isinstance(target, str):
         return Advice(target, None)
     if target == ("shell",) and isinstance(value, list):
@@ -95,6 +95,18 @@ def advise(name: str, value: object, keys: Keys, kind: str, rule: Mapping[str, A
     if kind == "playbook" and len(keys) == 2:
         return Advice(f"an argument of a check belongs under `{written(('with', name), value)}`", None)
     return Advice(did_you_mean(name, known), None)
+
+
+def advise_check(name: str, known: Sequence[str]) -> str | None:
+    """What to write for a check that there is not."""
+    meant = _elsewhere()["check"].get(_plain(name))
+    if isinstance(meant, str):
+        return meant
+    return did_you_mean(name, known) if meant is None else f"write `{meant[0]}`"
+
+
+def _plain(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())
 
 
 def written(path: Sequence[str], value: object) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from runbook.files.bare_values import meant
 from runbook.files.compiled_schema import Accepts, accepts
 from runbook.files.misplaced_keys import advise
 from runbook.files.quantities import port_range_message
@@ -260,9 +261,11 @@ def _cure(error: ValidationError, document: Document, kind: str) -> str | None:
     if joined is not None:  # such as `a {gpus: 1}`, a key `a {gpus`
         return joined[1]
     if isinstance(error.instance, str):
-        meant = _number(error.instance, rule, kind) or _entry(error.instance, rule, kind)
-        if meant is not None:
-            return meant
+        number = _number(error.instance, rule, kind) or _entry(error.instance, rule, kind)
+        if number is not None:
+            return number
+    if (other := meant(keys, error.instance, accepts(rule, schema(kind)))) is not None:
+        return other
     examples = rule.get("examples", [])
     return "for example " + " or ".join(f"`{_yaml(example)}`" for example in examples[:2]) if examples else None
 

@@ -21,6 +21,7 @@ import yaml
 from runbook.files.scalars import TypedFloat, plain_scalar
 from runbook.files.suggestions import unfinished
 from runbook.model.errors import Problem, Span
+from runbook.model.secrets import hints_at_secret
 
 Keys = tuple[str | int, ...]  # the way from the top of a document to a value: mapping keys and list indices
 Point = tuple[int, int]  # line and column, from 1
@@ -416,7 +417,7 @@ class _TreeReader:
             raise _Stop(Problem("yaml.too-deep", "merge keys are nested too deep", self._span(node)))
         own: dict[str, tuple[_Scalar, Any]] = {}
         merged: dict[str, tuple[_Scalar, Any]] = {}
-        for key, inner in node.pairs:
+        for key, inner in self._whole(node.pairs):
             if not isinstance(key, _Scalar):
                 self._complex_key(key)
             elif key.text == "<<" and key.plain:
@@ -432,6 +433,43 @@ class _TreeReader:
             else:
                 own[key.text] = (key, inner)
         return {**merged, **own} if merged else own
+
+    def _whole(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Without what a comma cut off from the value before it: `{A: 0,1}` is `A: 0`, and a key `1` with nothing."""
+        cut = [number for number in range(1, len(pairs)) if self._is_bare(*pairs[number])]
+        if not cut:
+            return pairs
+        kept: list[tuple[Any, Any]] = []
+        pieces: dict[int, list[_Scalar]] = {}  # by what they were cut off from
+        for number, (key, inner) in enumerate(pairs):
+            before = kept[-1][1] if kept else None
+            if number in cut and isinstance(before, _Scalar) and before.text:
+                pieces.setdefault(len(kept) - 1, []).append(key)
+            else:
+                kept.append((key, inner))
+        for number, keys in pieces.items():
+            self._cut_off(*kept[number], keys)
+        return kept
+
+    def _is_bare(self, key: Any, inner: Any) -> bool:
+        """Whether a key in braces has neither a value nor a colon."""
+        if not (isinstance(key, _Scalar) and isinstance(inner, _Scalar) and inner.plain and not inner.text):
+            return False
+        _, _, line, column = _unpacked(key.place)
+        return self.lines[line][column:].lstrip()[:1] in (",", "}")
+
+    def _cut_off(self, key: Any, value: _Scalar, pieces: list[_Scalar]) -> None:
+        names = [f"`{piece.text}`" for piece in pieces]
+        message = f"in braces a comma ends the value: {', '.join(names)} {'is' if len(names) == 1 else 'are'} not in it"
+        text = ",".join(one.text for one in (value, *pieces))
+        name = key.text if isinstance(key, _Scalar) else "…"
+        help = f'quote it as a whole: `{name}: "{"…" if hints_at_secret(name) or chr(34) in text else text}"`'
+        span, first, last = self._span(value), self._span(pieces[0]), self._span(pieces[-1])
+        if self.lines[first.line - 1][: first.column - 1].endswith(" "):
+            help += f"; a key of its own needs a colon: `{pieces[0].text}: …`"
+        if last.line == span.line:
+            span = replace(span, length=last.column + last.length - span.column)
+        self._tell(Problem("yaml.comma", message, span, help))
 
     def _complex_key(self, key: Any) -> None:
         span = self._span(key)

@@ -134,7 +134,7 @@ def _command(script: _Script, number: int, words: list[str]) -> None:
     elif rest[0] in ("source", ".") and re.fullmatch(r"[~/][^$`]*/activate", rest[-1]):
         script.shared["activate",] = f". {rest[-1]}"
     elif rest[0] in ("conda", "mamba", "module", "spack", "source", "."):
-        script.remark(number, f"what `{' '.join(rest)}` sets up belongs into `activate:`, as a line that sh takes")
+        script.remark(number, f"what `{' '.join(rest[:3])}` sets up belongs into `activate:`, as a line that sh takes")
     else:
         script.remark(number, "what else the script does is not carried over")
 
@@ -160,8 +160,13 @@ def _launch(script: _Script, number: int, line: LauncherLine) -> None:
     script.line = line
     if line.launcher:
         script.launch["launcher"] = line.launcher
-    script.launch["command"] = list(line.program)
-    open_ = sorted({found[0] for word in line.program for found in _VARIABLE.finditer(word)})
+    command = list(line.program)
+    for name, value, at in options(line.program):
+        if may_hold_secret(name, value):
+            command[at] = command[at].removesuffix(value) + "***"
+            script.remark(number, f"the value of --{name} is a secret, not copied: ranks get theirs by `env:`")
+    script.launch["command"] = command
+    open_ = sorted({found[0] for word in command for found in _VARIABLE.finditer(word)})
     if open_:
         script.remark(number, f"no shell fills in {', '.join(open_)}: write the value itself")
 

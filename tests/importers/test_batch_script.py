@@ -91,6 +91,17 @@ def test_what_is_not_carried_over_is_a_remark(line: str, remark: str) -> None:
     assert "0123456789" not in text
 
 
+@pytest.mark.parametrize("option", ["--hf_token hf_abcdefghijklmnopqrstuvwxyz", "--password=geheim"])
+def test_no_secret_of_a_command_is_copied(option: str) -> None:
+    for nodes in ("", "#SBATCH -w gn1"):
+        script = f"#!/bin/sh\n#SBATCH -N 2\n{nodes}\nsrun torchrun train.py {option} --steps 4\n"
+        told = imported(script)[1] if nodes else str(refused(script))
+        assert "is a secret, not copied" in " ".join(told.replace("#", " ").split())
+        assert "--steps" in told
+        assert "hf_abc" not in told
+        assert "geheim" not in told
+
+
 def test_ranks_a_node_are_those_of_srun_where_it_starts_them() -> None:
     found, _ = imported("#!/bin/sh\n#SBATCH -w gn1,gn2 --ntasks-per-node=4\nsrun python train.py\n")
     assert [len(node.gpus) for node in found.nodes] == [4, 4]
