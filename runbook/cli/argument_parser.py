@@ -71,7 +71,11 @@ CLEAN = """\
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        super().error(visible(message))  # an argument cannot add lines
+        from runbook.cli.other_words import instead
+
+        help = instead(message)
+        shown = visible(message)  # an argument cannot add lines
+        super().error(f"{shown}\n  help: {help}" if help else shown)
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
