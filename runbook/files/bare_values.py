@@ -22,6 +22,7 @@ _MAIN_KEY = {
     "groups": "nodes",
 }
 """The key that a bare word means, by the mapping in whose place it stands; in `groups`, by that which holds it."""
+_TRUTHS = {**dict.fromkeys(("yes", "y", "on", "true"), True), **dict.fromkeys(("no", "n", "off", "false"), False)}
 _RENDEZVOUS = re.compile(r"(?P<master>[\w.-]+)(?::(?P<port>[0-9]{1,5}))?")
 _LOGIN = re.compile(r"(?:(?P<user>[^@\s]+)@)?(?P<host>[\w.-]+)(?::(?P<port>[0-9]{1,5}))?")
 _INDICES = re.compile(r"([0-9]{1,2})\s*-\s*([0-9]{1,2})")
@@ -45,14 +46,17 @@ def meant(keys: Keys, value: object, sound: Callable[[Any], bool]) -> str | None
 
 def _candidates(keys: Keys, value: object) -> Iterator[object]:
     name, within = keys[-1], keys[-2] if len(keys) > 1 else None
+    truth = _TRUTHS.get(value.strip().lower()) if isinstance(value, str) else value if value is True else None
+    if truth is not None:
+        yield truth
+        yield from ({},) if truth else ()
+        return
     if isinstance(value, str) and value.strip():
         yield from _of_text(name, within, value.strip())
     elif isinstance(value, list):
         yield from _of_list(name, value)
     elif isinstance(value, Mapping) and name == "stages":
         yield [{"check": check, **({"with": body} if body else {})} for check, body in value.items()]
-    elif value is True:
-        yield {}
     if isinstance(value, str | int) and not isinstance(value, bool) and (name in _MAIN_KEY or within in _MAIN_KEY):
         yield {_MAIN_KEY.get(str(name)) or _MAIN_KEY[str(within)]: value}
 

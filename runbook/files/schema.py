@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
 _LIST = re.compile(r"\A\s*(?:\[\s*)?[0-9]{1,5}(\s*,\s*[0-9]{1,5})+\s*(?:\]\s*)?")
+_GROUPED = re.compile(r"(0o)?([0-9]{1,3}(?:[_,][0-9]{3})+|[0-9]{1,9})", re.ASCII)
 _WITH_UNIT = re.compile(r"\A([0-9]+(?:\.[0-9]+)?)\s*[A-Za-z/][A-Za-z/ ]*")
 MOST_NODES_EXPLAINED = 500  # when more nodes, or groups, are wrong, it is the same mistake; the rest are counted
 MOST_EXPLAINED = 1000  # values; the rest are left out of the data as well, and not reported
@@ -281,10 +283,21 @@ def _number(text: str, rule: Mapping[str, Any], kind: str) -> str | None:
         return f"without quotes: {text.strip()}"
     if _LIST.fullmatch(text) and sound(items := [int(part) for part in text.strip("[] ").split(",")]):
         return f"write it as a list: {items}"
+    digits = _digits(text)
+    if digits is not None and sound(digits):
+        return f"write {digits}"
     unit = _WITH_UNIT.fullmatch(text.strip())
     if unit is not None and sound(plain_scalar(unit[1])):
         return f"only the number: {unit[1]}"
     return None
+
+
+def _digits(text: str) -> int | None:
+    """The number that `029500`, `29_500`, `29,500` and wide digits were to be; never what may be octal on purpose."""
+    found = _GROUPED.fullmatch(unicodedata.normalize("NFKC", text.strip()))
+    if found is None or (found[1] and re.fullmatch("[0-7]+", found[2])):
+        return None
+    return int(re.sub("[_,]", "", found[2]))
 
 
 def _entry(text: str, rule: Mapping[str, Any], kind: str) -> str | None:

@@ -70,6 +70,8 @@ def test_what_was_meant_by_nodes(nodes: str, right: str) -> None:
         ("{ping: {}, port: {}}", "stages: [{check: ping}, {check: port}]"),
         ("[{launch: {command: 'python train.py --name \"a b\"'}}]", 'command: [python, train.py, "--name", "a b"]'),
         ("[{launch: {command: [a.py], watch: true}}]", "watch: {}"),
+        ("[{launch: {command: [a.py], detach: yes}}]", "detach: true"),
+        ("[{launch: {command: [a.py], detach: OFF}}]", "detach: false"),
     ],
 )
 def test_what_was_meant_in_a_playbook(stages: str, right: str) -> None:
@@ -90,6 +92,18 @@ def test_what_was_meant_in_a_playbook(stages: str, right: str) -> None:
 def test_where_nothing_sound_can_be_made_of_it_an_example_is_shown(text: str) -> None:
     for problem in problems(text):
         assert (problem.help or "").startswith("for example ")
+
+
+@pytest.mark.parametrize("port", ["0o29500", "029500", "29_500", "'29,500'", "２９５００", "'29500 '"])
+def test_a_number_in_another_hand(port: str) -> None:
+    (problem,) = problems(f"{NODES}\nrendezvous: {{port: {port}}}")
+    assert (problem.help or "").removeprefix("without quotes: ").removeprefix("write ") == "29500"
+
+
+@pytest.mark.parametrize("port", ["0o7777", "0x7530", "29 500", "2,9500", "99_999"])
+def test_no_number_is_guessed_at(port: str) -> None:
+    (problem,) = problems(f"{NODES}\nrendezvous: {{port: {port!r}}}")
+    assert "write" not in (problem.help or "")
 
 
 @pytest.mark.parametrize(
