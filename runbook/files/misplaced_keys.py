@@ -36,7 +36,11 @@ def _elsewhere() -> Mapping[str, Mapping[str, Path | str]]:
         }
         for mapping, entries in table.items()
     }
-    told["node"] |= {word: ("ssh", *path) for word, path in told["ssh"].items() if word not in told["node"]}
+    told["node"] |= {
+        word: path if isinstance(path, str) else ("ssh", *path)
+        for word, path in told["ssh"].items()
+        if word not in told["node"]
+    }
     told["ssh"] |= dict.fromkeys(("hostname", "address", "ansiblehost", "ip"), ("host",))
     deeper = {word: ("defaults", *path) for word, path in told["node"].items() if isinstance(path, tuple)}
     sentences = {word: says for word, says in told["node"].items() if isinstance(says, str)}
@@ -67,6 +71,8 @@ def advise(name: str, value: object, keys: Keys, kind: str, rule: Mapping[str, A
     known = list(rule.get("properties", {}))
     if name[:1].isspace() and name[0] != " ":
         return Advice(f"the blanks before `{name.strip()}` are no plain ones: retype the indentation", None)
+    if keys[:1] in (("nodes",), ("groups",)) and len(keys) == 2 and keys[1] in root["properties"]:
+        return Advice(f"`{keys[1]}:` stands among the {keys[0]}; the inventory's own belongs at the left margin", None)
     joined = spaced(name)
     if joined is not None:
         key = joined[0]
@@ -145,19 +151,20 @@ def _above(name: str, keys: Keys, root: Mapping[str, Any]) -> str | None:
 
 
 def _inside(rule: Mapping[str, Any], key: str | int, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    rule = _resolved(rule, root)
+    rule = resolved(rule, root)
     found = rule.get("items", {}) if isinstance(key, int) else rule.get("properties", {}).get(key)
     if found is None:
         found = rule.get("additionalProperties", {})
-    return _resolved(found, root) if isinstance(found, Mapping) else {}
+    return resolved(found, root) if isinstance(found, Mapping) else {}
 
 
 def _properties(rule: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = _resolved(rule, root).get("properties", {})
+    found: Mapping[str, Any] = resolved(rule, root).get("properties", {})
     return found
 
 
-def _resolved(rule: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+def resolved(rule: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of the schema that its `$ref` names, with what stands beside that."""
     while "$ref" in rule:
         rule = {**root["$defs"][rule["$ref"].rpartition("/")[2]], **{k: v for k, v in rule.items() if k != "$ref"}}
     return rule

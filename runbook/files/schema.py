@@ -8,18 +8,18 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from runbook.files.bare_values import meant
 from runbook.files.compiled_schema import Accepts, accepts
-from runbook.files.misplaced_keys import advise
+from runbook.files.misplaced_keys import advise, resolved
 from runbook.files.quantities import port_range_message
 from runbook.files.scalars import plain_scalar
 from runbook.files.shipped_files import shipped
-from runbook.files.suggestions import did_you_mean, spaced
+from runbook.files.suggestions import did_you_mean, nearest, odd_letter, spaced
 from runbook.files.yaml_document import Document, Keys, Point
 from runbook.model.errors import Problem, Span
 from runbook.model.grouping import grouped
@@ -203,7 +203,7 @@ def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[
         case "pattern" | "minLength" if "propertyNames" in error.absolute_schema_path:
             message = f"`{instance}` cannot be {rule.get('title')}"
             joined = spaced(instance, name=True)
-            help = joined[1] if joined else "letters, digits and _, and no digit first"
+            help = joined[1] if joined else odd_letter(instance) or "letters, digits and _, and no digit first"
             yield Problem(f"{kind}.bad-name", message, document.key_span(*keys, instance), help), (*keys, instance)
         case "pattern" | "minLength":
             yield _wrong(error, document, kind, "bad-value"), keys
@@ -217,8 +217,25 @@ def _unknown_keys(error: ValidationError, document: Document, kind: str) -> Iter
     for name in instance:
         if name not in rule.get("properties", {}):
             span = document.key_span(*keys, name)
-            help = advise(name, instance[name], keys, kind, rule, schema(kind)).help
+            help = (
+                _one_level_up(name, instance, rule, kind)
+                or advise(name, instance[name], keys, kind, rule, schema(kind)).help
+            )
             yield Problem(f"{kind}.unknown-key", f"unknown key `{name}`{place}", span, help), (*keys, name)
+
+
+def _not_indented(name: str, instance: Mapping[str, Any], rule: Mapping[str, Any], kind: str) -> str | None:
+    """The help for a key at the margin of the empty mapping above that it belongs into: `nodes:`, and `node-a: …`."""
+    root, known, value = schema(kind), rule.get("properties", {}), instance[name]
+    above = [key for key in takewhile(lambda key: key != name, instance) if key in known]
+    if not above or instance[above[-1]] is not None:
+        return None
+    inside = resolved(known[above[-1]], root)
+    free = (
+        inside.get("additionalProperties") if value and (isinstance(value, dict) or not nearest(name, known)) else None
+    )
+    wanted = inside.get("properties", {}).get(name) or free
+    return f"indent it: it belongs under `{above[-1]}:`" if wanted and accepts(wanted, root)(value) else None
 
 
 def _missing_keys(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem | None, Keys]]:

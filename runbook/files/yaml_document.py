@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from runbook.files.scalars import TypedFloat, plain_scalar
-from runbook.files.suggestions import unfinished
+from runbook.files.suggestions import plain_signs, unfinished
 from runbook.model.errors import Problem, Span
 from runbook.model.secrets import hints_at_secret
 
@@ -531,6 +531,10 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
     if tab >= 0:
         span = Span(file, line + 1, tab + 1)
         return Problem("yaml.tab", "a tab indents this line", span, "YAML is indented with spaces only")
+    if (wide := _wide_sign(lines, context.line if context is not None else line, line, mark.column)) is not None:
+        number, column, sign = wide
+        help = f"`{sign}` means nothing to YAML: write `{plain_signs(sign)}`"
+        return Problem("yaml.syntax", f"this is not YAML: {said}", Span(file, number + 1, column + 1), help)
     help = next((help for needle, help in _SYNTAX_HELP if needle in said), None)
     if "find expected ':'" in said and context is not None:
         line, mark = context.line, context  # where the key began that has no colon, not where the search for it ended
@@ -552,6 +556,20 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
     length = 1 if mark.column < len(lines[line]) else 0
     column = mark.column + 1 if length else max(1, len(lines[line]))
     return Problem("yaml.syntax", f"this is not YAML: {said}", Span(file, line + 1, column), help)
+
+
+_WIDE = re.compile("[\uff0c\uff1a\u3010\u3011\uff3b\uff3d\uff5b\uff5d\u201c\u201d\u2018\u2019\u3001]")
+
+
+def _wide_sign(lines: list[str], first: int, last: int, column: int) -> tuple[int, int, str] | None:
+    """A comma, colon, quote or bracket of another keyboard, outside of comments and quotes, before where the reader
+    gave up."""
+    for number in range(first, last + 1):
+        text = re.sub("(\"[^\"]*\"|'[^']*'|(?:^| )#.*)", lambda quoted: " " * len(quoted[0]), lines[number])
+        found = _WIDE.search(text, 0, column + 1 if number == last else len(text))
+        if found is not None:
+            return number, found.start(), found[0]
+    return None
 
 
 @contextmanager
