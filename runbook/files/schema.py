@@ -217,10 +217,8 @@ def _unknown_keys(error: ValidationError, document: Document, kind: str) -> Iter
     for name in instance:
         if name not in rule.get("properties", {}):
             span = document.key_span(*keys, name)
-            help = (
-                _one_level_up(name, instance, rule, kind)
-                or advise(name, instance[name], keys, kind, rule, schema(kind)).help
-            )
+            help = _not_indented(name, instance, rule, kind)
+            help = help or advise(name, instance[name], keys, kind, rule, schema(kind)).help
             yield Problem(f"{kind}.unknown-key", f"unknown key `{name}`{place}", span, help), (*keys, name)
 
 
