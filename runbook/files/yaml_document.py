@@ -461,9 +461,13 @@ class _TreeReader:
     def _cut_off(self, key: Any, value: _Scalar, pieces: list[_Scalar]) -> None:
         names = [f"`{piece.text}`" for piece in pieces]
         message = f"in braces a comma ends the value: {', '.join(names)} {'is' if len(names) == 1 else 'are'} not in it"
-        text = ",".join(one.text for one in (value, *pieces))
         name = key.text if isinstance(key, _Scalar) else "…"
-        help = f'quote it as a whole: `{name}: "{"…" if hints_at_secret(name) or chr(34) in text else text}"`'
+        texts = [one.text for one in (value, *pieces)]
+        if hints_at_secret(name) or any(sign in text for text in texts for sign in '"[]{},'):
+            texts = ["…"]
+        help = f'quote it as a whole: `{name}: "{",".join(texts)}"`'
+        if not name.isupper():  # variables for ranks have none
+            help += f", or write a list: `[{', '.join(texts)}]`"
         span, first, last = self._span(value), self._span(pieces[0]), self._span(pieces[-1])
         if self.lines[first.line - 1][: first.column - 1].endswith(" "):
             help += f"; a key of its own needs a colon: `{pieces[0].text}: …`"

@@ -90,7 +90,8 @@ def test_quotes_make_text() -> None:
 @pytest.mark.parametrize(
     ("text", "kept", "quoted"),
     [
-        ("{a: 0,1,2}", {"a": 0}, 'a: "0,1,2"'),
+        ("{A: 0,1,2}", {"A": 0}, 'A: "0,1,2"'),
+        ("{a: 0,1,2}", {"a": 0}, 'a: "0,1,2"`, or write a list: `[0, 1, 2]'),
         ("{a: eth0, eth1 , b: 1}", {"a": "eth0", "b": 1}, 'a: "eth0,eth1"'),
         ('{a: "x","y"}', {"a": "x"}, 'a: "x,y"'),
         ("{password: x,y}", {"password": "x"}, 'password: "…"'),
