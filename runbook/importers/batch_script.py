@@ -38,6 +38,7 @@ class _Script:
     asked: dict[str, tuple[str, int]] = field(default_factory=dict)  # options of sbatch, with their lines
     known: dict[str, str] = field(default_factory=dict)
     env: dict[str, object] = field(default_factory=dict)
+    workdir: str | None = None
     launch: dict[str, object] = field(default_factory=dict)
     shared: dict[Setting, object] = field(default_factory=dict)  # by every node
     line: LauncherLine | None = None
@@ -116,6 +117,8 @@ def _command(script: _Script, number: int, words: list[str]) -> None:
     exported = words[0] == "export"
     given = list(takewhile(_ASSIGNED.fullmatch, words[exported:]))
     rest = words[exported + len(given) :]
+    if given and (given[-1].count("(") > given[-1].count(")") or given[-1].count("`") % 2):
+        rest = []  # the words of `A=$(hostname -f)`
     for one in given:
         name, value = one.split("=", 1)
         _variable(script, number, name, _filled(script, value), ranks=exported or bool(rest))
@@ -126,11 +129,10 @@ def _command(script: _Script, number: int, words: list[str]) -> None:
     if line is not None and line.program and script.line is None:
         _launch(script, number, line)
     elif line is not None:
-        script.remark(
-            number, f"a second launch, by `{line.name}`" if line.program else f"`{line.name}` of what is not seen"
-        )
+        says = "one launch is carried over, and this is another" if line.program else "what it starts is not seen"
+        script.remark(number, f"`{line.name}`: {says}")
     elif rest[0] == "cd" and len(rest) == 2 and "$" not in rest[1]:
-        script.launch["workdir"] = rest[1]
+        script.workdir = rest[1]
     elif rest[0] in ("source", ".") and re.fullmatch(r"[~/][^$`]*/activate", rest[-1]):
         script.shared["activate",] = f". {rest[-1]}"
     elif rest[0] in ("conda", "mamba", "module", "spack", "source", "."):
@@ -166,13 +168,15 @@ def _launch(script: _Script, number: int, line: LauncherLine) -> None:
             command[at] = command[at].removesuffix(value) + "***"
             script.remark(number, f"the value of --{name} is a secret, not copied: ranks get theirs by `env:`")
     script.launch["command"] = command
+    if script.workdir is not None:
+        script.launch["workdir"] = script.workdir
     open_ = sorted({found[0] for word in command for found in _VARIABLE.finditer(word)})
     if open_:
         script.remark(number, f"no shell fills in {', '.join(open_)}: write the value itself")
 
 
 def _gpus(script: _Script) -> int | None:
-    """Ranks a node, as the launcher's line or the options of sbatch give them; where both do, they must agree."""
+    """Ranks a node, as the launcher's line or the options of sbatch give them; where those differ, a remark says so."""
     asked = {}
     for name in ("gpus-per-node", "gres", "ntasks-per-node"):
         value, number = script.asked.get(name, ("", 1))
@@ -187,7 +191,8 @@ def _gpus(script: _Script) -> int | None:
 
 
 def _starts_its_ranks(script: _Script) -> bool:
-    return script.line is not None and script.line.launcher is not None
+    """Whether a task of Slurm's is a launcher, and no rank."""
+    return script.line is not None and script.line.name != "srun"
 
 
 def _said(script: _Script) -> Sequence[tuple[str, str]]:
@@ -205,6 +210,10 @@ def _hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...]:
     for name, value in (*((name, value) for name, (value, _) in script.asked.items()), *_said(script)):
         if names and name in NODES and value.isdigit() and int(value) != len(names):
             script.remark(number, f"--{name} says {value} nodes, and --nodelist names {len(names)}")
+    tasks, at = script.asked.get("ntasks", ("", 1))
+    wanted = len(names) * (1 if _starts_its_ranks(script) else gpus or 0)
+    if wanted and tasks.isdigit() and int(tasks) != wanted:
+        script.remark(at, f"--ntasks says {tasks}, and {wanted} are to be started on {len(names)} nodes")
     settings = script.shared if gpus is None else {**script.shared, ("gpus",): gpus}
     return tuple(ForeignHost(name, script.lines.span(number, listed), settings) for name in dict.fromkeys(names))
 
@@ -212,12 +221,8 @@ def _hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...]:
 def _port(script: _Script) -> int:
     said = dict(_said(script))
     endpoint = _ENDPOINT.fullmatch(said.get("rdzv-endpoint", ""))
-    texts = [
-        *(said.get(name, "") for name in PORT),
-        endpoint[2] if endpoint else "",
-        script.known.get("MASTER_PORT", ""),
-    ]
-    return next((int(text) for text in texts if text.isdigit() and 1 <= int(text) <= 65535), 29500)
+    texts = (*(said.get(name) for name in PORT), endpoint and endpoint[2], script.known.get("MASTER_PORT"))
+    return next((int(text) for text in filter(None, texts) if text.isdigit() and 1 <= int(text) <= 65535), 29500)
 
 
 def _nowhere(script: _Script) -> FilesWrong:
@@ -227,6 +232,7 @@ def _nowhere(script: _Script) -> FilesWrong:
     if script.launch.get("command"):
         launch = {**script.launch, **({"env": script.env} if script.env else {})}
         help += f"\nits launch, for the `stages:` of that playbook:\n- launch: {flow(launch)}"
+    help += "".join(f"\n`{line}` belongs into `activate:`" for line in script.shared.values())
     help += "".join(f"\nline {one.line}: {one.says}" for one in script.remarks)
     _, number = script.asked.get("nodes", ("", 1))
     return script.lines.wrong(number, "", "no-nodes", message, help)

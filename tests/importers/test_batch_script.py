@@ -23,6 +23,7 @@ WHOLE = """\
     source /opt/venv/bin/activate
     export NCCL_DEBUG=INFO OMP_NUM_THREADS=4
     DATA=/data/c4
+    HEAD=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)
     MASTER_PORT=29400
     cd /work
     srun torchrun --nnodes=$SLURM_NNODES --nproc_per_node=8 \\
@@ -57,6 +58,7 @@ def test_a_whole_script() -> None:
     (stage,) = (stage for stage in load_launch(parse_document(text, "x.yml")).stages if stage.kind == "launch")
     assert stage.launch["launcher"] == "torchrun"
     assert stage.launch["workdir"] == "/work"
+    assert "HEAD" not in text
     assert stage.launch["command"] == ["train.py", "--data", "/data/c4", "--lr", "1e-4"]
 
 
@@ -73,6 +75,8 @@ def test_without_nodes_the_launch_is_told_for_a_playbook() -> None:
     ("line", "remark"),
     [
         ("#SBATCH --nodes=4", "--nodes says 4 nodes, and --nodelist names 2"),
+        ("#SBATCH --ntasks=8\nsrun python train.py", "--ntasks says 8, and 16 are to be started on 2 nodes"),
+        ("#SBATCH --ntasks=16\nsrun torchrun train.py", "--ntasks says 16, and 2 are to be started on 2 nodes"),
         ("export OUT=$SCRATCH/x", "OUT: its value is only known where the script runs"),
         ("export WANDB_API_KEY=0123456789", "WANDB_API_KEY: a secret, not copied"),
         ("module load cuda", "what `module load cuda` sets up belongs into `activate:`"),
