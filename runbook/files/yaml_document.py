@@ -436,7 +436,11 @@ class _TreeReader:
 
     def _whole(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         """Without what a comma cut off from the value before it: `{A: 0,1}` is `A: 0`, and a key `1` with nothing."""
-        cut = [number for number in range(1, len(pairs)) if self._is_bare(*pairs[number])]
+        cut = {
+            number
+            for number, (key, inner) in enumerate(pairs)
+            if type(inner) is _Scalar and inner.plain and not inner.text and self._without_colon(key)
+        }
         if not cut:
             return pairs
         kept: list[tuple[Any, Any]] = []
@@ -451,12 +455,10 @@ class _TreeReader:
             self._cut_off(*kept[number], keys)
         return kept
 
-    def _is_bare(self, key: Any, inner: Any) -> bool:
-        """Whether a key in braces has neither a value nor a colon."""
-        if not (isinstance(key, _Scalar) and isinstance(inner, _Scalar) and inner.plain and not inner.text):
-            return False
+    def _without_colon(self, key: Any) -> bool:
+        """Whether a key is all there is between two commas of a mapping in braces."""
         _, _, line, column = _unpacked(key.place)
-        return self.lines[line][column:].lstrip()[:1] in (",", "}")
+        return isinstance(key, _Scalar) and self.lines[line][column:].lstrip()[:1] in (",", "}")
 
     def _cut_off(self, key: Any, value: _Scalar, pieces: list[_Scalar]) -> None:
         names = [f"`{piece.text}`" for piece in pieces]
