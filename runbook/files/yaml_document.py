@@ -458,7 +458,8 @@ class _TreeReader:
     def _without_colon(self, key: Any) -> bool:
         """Whether a key is all there is between two commas of a mapping in braces."""
         _, _, line, column = _unpacked(key.place)
-        return isinstance(key, _Scalar) and self.lines[line][column:].lstrip()[:1] in (",", "}")
+        behind = "".join(self.lines[line : line + 1])[column:].lstrip()
+        return isinstance(key, _Scalar) and behind[:1] in (",", "}")
 
     def _cut_off(self, key: Any, value: _Scalar, pieces: list[_Scalar]) -> None:
         names = [f"`{piece.text}`" for piece in pieces]
