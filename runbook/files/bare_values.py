@@ -32,6 +32,8 @@ _ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 def meant(keys: Keys, value: object, sound: Callable[[Any], bool]) -> str | None:
     """`{interface: ib0}` for the word ib0; None where nothing that is sound can be made of it. `keys` is where the
     value stands."""
+    if isinstance(value, Mapping) and value and all(key.startswith("-") for key in value):
+        return f"a space is missing after the dash: `- {next(iter(value)).lstrip('-')}: …`"
     if not keys or (isinstance(value, list | Mapping) and len(value) > _MOST):
         return None
     made = next((one for one in _candidates(keys, value) if sound(one)), None)
@@ -88,6 +90,7 @@ def _of_list(name: str | int, items: list[object]) -> Iterator[object]:
     texts = [item for item in items if isinstance(item, str)]
     if len(texts) == len(items):
         yield from _assigned(texts)
+        yield (":" if name == "nodes" else ",").join(texts)  # a pattern of nodes; a list for a variable
         yield {item: {} for item in texts} if name == "nodes" else {"nodes": texts}
     pairs = [item for item in items if isinstance(item, Mapping)]
     if len(pairs) < len(items):

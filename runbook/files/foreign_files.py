@@ -1,4 +1,4 @@
-"""Programs and manifests of Kubernetes that are given in the place of an inventory or a playbook: what they are, and
+"""Programs, manifests of Kubernetes and encrypted files in the place of an inventory or a playbook: what they are, and
 what to do instead."""
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ _INTERPRETER = re.compile(r"#![^\n]*[/ ](?:(?P<python>python)[0-9.]*|(?:ba|da|z|
 _SBATCH = re.compile(r"^#SBATCH[ \t]+-", re.MULTILINE)
 
 
+_VAULT = "`ansible-vault view` shows what is in it; secrets come from the environment here, `{env: NAME}`"
+
+
 class Foreign(NamedTuple):
     what: str
     help: str
@@ -33,6 +36,8 @@ def foreign_file(document: Document) -> Foreign | None:
     """A program, by its name or by how it begins, where YAML makes no mapping of it; or a manifest."""
     if not document.text:
         return None
+    if document.text.startswith("$ANSIBLE_VAULT"):
+        return Foreign("a file that Ansible Vault has encrypted", _VAULT)
     program = None if isinstance(document.data, Mapping) else _program(document)
     return _manifest(document) if program is None else Foreign(program, _start(program, document.path))
 

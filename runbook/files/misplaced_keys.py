@@ -57,8 +57,8 @@ def _words(kind: str, keys: Keys) -> Mapping[str, Path | str]:
         return _elsewhere().get(mapping, {}) if keys[:1] in ((), ("stages",)) else {}
     if not keys:
         return _elsewhere()["inventory"]
-    if keys[-1] == "ssh":
-        return _elsewhere()["ssh"]
+    if keys[-1] in ("ssh", "rendezvous", "network", "infiniband", "container"):
+        return _elsewhere()[str(keys[-1])]
     if keys[0] == "groups" and len(keys) == 2:
         return _elsewhere()["group"]
     if keys == ("defaults",) or (keys[0] == "nodes" and len(keys) == 2) or (keys[0] == "groups" and len(keys) == 3):

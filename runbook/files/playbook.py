@@ -210,12 +210,13 @@ class _PlaybookReader:
         if given is None:
             return None
         progress, stall = given.get("progress"), given.get("stall", "auto")
-        if progress is not None and self._regex(progress, (*keys, "progress")) == 0:
+        groups = None if progress is None else self._regex(progress, (*keys, "progress"))
+        if groups == 0:
             message = "it has no group, so that the place of the step's number is not known"
             self._placed.about_value((*keys, "progress"), "bad-regex", message, r"write for example `step (\d+)`")
         return {
             "stall_s": None if stall == "auto" else self._seconds(stall, (*keys, "stall")),
-            "progress": progress,
+            "progress": progress if groups else None,
             "on_stall": given.get("on_stall", "report"),
             "stacks": bool(given.get("stacks", True)),
             "baseline_s": self._seconds(given.get("baseline", "10m"), (*keys, "baseline")) or 600.0,

@@ -203,7 +203,9 @@ def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[
         case "pattern" | "minLength" if "propertyNames" in error.absolute_schema_path:
             message = f"`{instance}` cannot be {rule.get('title')}"
             joined = spaced(instance, name=True)
+            plain = re.sub(r"[\s-]+", "_", instance.strip())
             help = joined[1] if joined else odd_letter(instance) or "letters, digits and _, and no digit first"
+            help = f"write `{plain}`" if plain != instance and accepts(rule, schema(kind))(plain) else help
             yield Problem(f"{kind}.bad-name", message, document.key_span(*keys, instance), help), (*keys, instance)
         case "pattern" | "minLength":
             yield _wrong(error, document, kind, "bad-value"), keys
@@ -217,7 +219,7 @@ def _unknown_keys(error: ValidationError, document: Document, kind: str) -> Iter
     for name in instance:
         if name not in rule.get("properties", {}):
             span = document.key_span(*keys, name)
-            help = _not_indented(name, instance, rule, kind)
+            help = _not_indented(name, instance, rule, kind) if name[:1].isascii() else None
             help = help or advise(name, instance[name], keys, kind, rule, schema(kind)).help
             yield Problem(f"{kind}.unknown-key", f"unknown key `{name}`{place}", span, help), (*keys, name)
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from runbook.files.scalars import TypedFloat, plain_scalar
-from runbook.files.suggestions import plain_signs, unfinished
+from runbook.files.suggestions import did_you_mean, plain_signs, unfinished
 from runbook.model.errors import Problem, Span
 from runbook.model.secrets import hints_at_secret
 
@@ -235,9 +235,6 @@ def mapping_problem(document: Document, what: str) -> Problem | None:
     """The problem of a document that is not a mapping; None when it is one. `what` is e.g. `an inventory`."""
     if isinstance(document.data, dict):
         return None
-    if document.text.startswith("$ANSIBLE_VAULT"):
-        help = "`ansible-vault view` shows what is in it; secrets come from the environment here, `{env: NAME}`"
-        return Problem("yaml.not-a-mapping", "this file is encrypted with Ansible Vault", document.span(), help)
     kind = "a list" if isinstance(document.data, list) else "a single value"
     message = f"{what} is a mapping of keys to values, and this file holds {kind}"
     return Problem("yaml.not-a-mapping", message, document.span(), "begin with `name: …` at the left margin")
@@ -375,7 +372,8 @@ class _TreeReader:
     def _alias(self, event: Any) -> Any:
         name = event.anchor
         if name not in self._anchors:
-            raise self._stop("yaml.unknown-alias", f"no anchor `&{name}` stands before this alias", event)
+            help = did_you_mean(name, self._anchors)
+            raise self._stop("yaml.unknown-alias", f"no anchor `&{name}` stands before this alias", event, help)
         if self._anchors[name] is None:
             raise self._stop("yaml.endless-alias", f"`*{name}` stands inside the very value it repeats", event)
         self._aliased.add(self._numbers[name])
@@ -518,6 +516,7 @@ _SYNTAX_HELP = (
     ("cannot start any token", "a value that begins with @, `, % or another special character needs quotes"),
     ("expected alphabetic or numeric", "a value that begins with * or & needs quotes"),
     ("unknown escape character", "in double quotes a backslash begins an escape; use single quotes for paths"),
+    ("hexdecimal number", "in double quotes a backslash begins an escape; use single quotes for paths"),
     ("expected escape sequence", "in double quotes a backslash begins an escape; use single quotes for paths"),
 )
 
@@ -542,7 +541,7 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
         number, column, sign = wide
         help = f"`{sign}` means nothing to YAML: write `{plain_signs(sign)}`"
         return Problem("yaml.syntax", f"this is not YAML: {said}", Span(file, number + 1, column + 1), help)
-    help = next((help for needle, help in _SYNTAX_HELP if needle in said), None)
+    help: str | None = next((help for needle, help in _SYNTAX_HELP if needle in said), None)
     if "find expected ':'" in said and context is not None:
         line, mark = context.line, context  # where the key began that has no colon, not where the search for it ended
         help = unfinished(lines[line]) or help
@@ -556,7 +555,9 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
     elif "unexpected ':'" in said:
         joined = _JOINED_BACKWARDS.match(lines[line][mark.column :: -1])
         help = f"a space is missing after the colon: `{joined[1][::-1]}: …`" if joined else help
-    if "expected ',' or" in said and lines[line][mark.column : mark.column + 1] in ("[", "{"):
+    if "expected ',' or" in said and lines[line][: mark.column].endswith("$"):
+        help = "`${…}` is filled in by nobody here: a value from your environment is `{env: NAME}`"
+    elif "expected ',' or" in said and lines[line][mark.column : mark.column + 1] in ("[", "{"):
         help = 'a value that goes on with a bracket needs quotes: "10.0.1.[1-4]"'
     elif "expected ',' or" in said and context is not None and context.line < line:
         help = f"the bracket that was opened on line {context.line + 1} is not closed, or a comma is missing"

@@ -50,7 +50,7 @@ def test_an_argument_adds_no_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_is_to_be_typed_exists_and_is_no_word_of_ours() -> None:
     table = own_table("runbook.cli", "other_words.toml")
     commands = next(action.choices for action in parser()._actions if action.dest == "command")
-    assert commands is not None
+    assert isinstance(commands, dict)
     for one in table["commands"]:
         assert set(commands).isdisjoint(one["for"].split())
         named = re.match(r"runbook (\S+)", one["write"])
