@@ -55,8 +55,8 @@ def _start(program: str, path: str) -> str:
     """How runbook comes to the same end."""
     file = word(PurePath(path).name)
     return {
-        BATCH_SCRIPT: "in its job: `runbook run PLAYBOOK -i slurm`; `runbook inventory import "
-        f"{word(path)}` makes of it what can be made: the nodes that it names, and a launch",
+        BATCH_SCRIPT: f"`runbook inventory import {word(path)}` reads its nodes and its launch; in its job, "
+        "`runbook run PLAYBOOK -i slurm` takes the nodes of that",
         SHELL_SCRIPT: f"a stage starts it: `shell: sh {file}` once on each node, "
         f"`launch: {{command: [sh, {file}]}}` as every rank",
         PYTHON: f"a stage starts it as every rank: `launch: {{command: [{file}]}}`",

@@ -100,7 +100,7 @@ def _instead(line: LauncherLine, staged: Staged) -> Iterator[str]:
     for option, value in line.options.items():
         ours = _of_inventory(option, staged.cluster) if staged.cluster else None
         if ours is not None and value.isascii() and value.isdigit() and value != str(ours[0]):
-            yield f"the line says {value} for `{option}`, and the inventory gives {ours[0]:d}: {ours[1]}"
+            yield f"the line says {value} for `{option}`; the inventory says {ours[0]:d}, by {ours[1]}"
 
 
 def _of_inventory(option: str, cluster: Inventory) -> tuple[int, str] | None:
@@ -108,9 +108,9 @@ def _of_inventory(option: str, cluster: Inventory) -> tuple[int, str] | None:
     such one number."""
     slots = {node.slots for node in cluster.nodes}
     if option in RANKS_A_NODE and len(slots) == 1:
-        return slots.pop(), "`gpus:`, or on nodes without any `processes:`"
+        return slots.pop(), "a node's `gpus:` or `processes:`"
     if option in WORLD:
-        return cluster.world_size, "the GPUs of all nodes"
+        return cluster.world_size, "the `gpus:` or `processes:` of all nodes"
     if option in NODES:
         return len(cluster.nodes), "its `nodes:`"
     return (cluster.rendezvous.port, "`rendezvous: {port: …}`") if option in PORT else None
