@@ -16,7 +16,6 @@ _MOST = 50  # items of a list that are looked at
 _MAIN_KEY = {
     "network": "interface",
     "infiniband": "hca",
-    "container": "name",
     "slurm": "job",
     "kubernetes": "pod",
     "groups": "nodes",
@@ -70,6 +69,8 @@ def _of_text(name: str | int, within: str | int | None, text: str) -> Iterator[o
     elif name == "gpus" and (found := _INDICES.fullmatch(text)):
         first, last = int(found[1]), int(found[2])
         yield last + 1 if first == 0 else list(range(first, last + 1))
+    elif name == "container":
+        yield {"runtime": "docker", "name": text}
     elif name == "env":
         yield from _assigned(text.split())
     elif name == "command":

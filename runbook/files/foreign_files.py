@@ -20,6 +20,7 @@ _SUFFIXES = {
     **dict.fromkeys((".bat", ".cmd", ".ps1"), WINDOWS_SCRIPT),
     ".py": PYTHON,
 }
+_KEY = re.compile(r"[\w.-]+")
 _INTERPRETER = re.compile(r"#![^\n]*[/ ](?:(?P<python>python)[0-9.]*|(?:ba|da|z|k)?sh)(?:[ \t][^\n]*)?\r?\n")
 _SBATCH = re.compile(r"^#SBATCH[ \t]+-", re.MULTILINE)
 
@@ -33,12 +34,13 @@ class Foreign(NamedTuple):
 
 
 def foreign_file(document: Document) -> Foreign | None:
-    """A program, by its name or by how it begins, where YAML makes no mapping of it; or a manifest."""
+    """A program, by its name or by how it begins, where YAML finds no keys in it; or a manifest."""
     if not document.text:
         return None
     if document.text.startswith("$ANSIBLE_VAULT"):
         return Foreign("a file that Ansible Vault has encrypted", _VAULT)
-    program = None if isinstance(document.data, Mapping) else _program(document)
+    ours = isinstance(document.data, Mapping) and any(map(_KEY.fullmatch, document.data))
+    program = None if ours else _program(document)
     return _manifest(document) if program is None else Foreign(program, _start(program, document.path))
 
 

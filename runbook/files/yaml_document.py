@@ -539,8 +539,8 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
         return Problem("yaml.tab", "a tab indents this line", span, "YAML is indented with spaces only")
     if (wide := _wide_sign(lines, context.line if context is not None else line, line, mark.column)) is not None:
         number, column, sign = wide
-        help = f"`{sign}` means nothing to YAML: write `{plain_signs(sign)}`"
-        return Problem("yaml.syntax", f"this is not YAML: {said}", Span(file, number + 1, column + 1), help)
+        write = f"`{sign}` means nothing to YAML: write `{plain_signs(sign)}`"
+        return Problem("yaml.syntax", f"this is not YAML: {said}", Span(file, number + 1, column + 1), write)
     help: str | None = next((help for needle, help in _SYNTAX_HELP if needle in said), None)
     if "find expected ':'" in said and context is not None:
         line, mark = context.line, context  # where the key began that has no colon, not where the search for it ended
@@ -575,7 +575,7 @@ def _wide_sign(lines: list[str], first: int, last: int, column: int) -> tuple[in
     for number in range(first, last + 1):
         text = re.sub("(\"[^\"]*\"|'[^']*'|(?:^| )#.*)", lambda quoted: " " * len(quoted[0]), lines[number])
         found = _WIDE.search(text, 0, column + 1 if number == last else len(text))
-        if found is not None:
+        if found is not None and unfinished(lines[number]) is None:
             return number, found.start(), found[0]
     return None
 

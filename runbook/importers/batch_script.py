@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from runbook.files.file_kinds import is_yaml
 from runbook.files.inventory_draft import Setting
 from runbook.files.node_sets import expand
 from runbook.files.problems import NumberedLines
@@ -25,7 +26,8 @@ _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _OPERATOR = re.compile(r"[0-9]?[<>]|[|;&]")
 _GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?([0-9]{1,4})")
 _ENDPOINT = re.compile(r"\[?([\w.:-]+?)\]?:([0-9]{1,5})")
-_HINT = re.compile(r"#SBATCH|\btorch\.distributed\.|\baccelerate launch\b|\b(?:" + "|".join(LAUNCHERS) + r")\b")
+_SBATCH = re.compile(r"^#SBATCH[ \t]+-", re.MULTILINE)
+_HINT = re.compile(r"\btorch\.distributed\.|\baccelerate launch\b|\b(?:" + "|".join(LAUNCHERS) + r")\b")
 _OWN = {"MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"}
 """What runbook works out for every rank."""
 
@@ -49,12 +51,12 @@ class _Script:
         self.remarks.append(Remark(says, number))
 
 
-def is_script(text: str) -> bool:
-    """Whether it has commands, and among them a launcher's line whose program is to be seen, or options for sbatch."""
-    if _HINT.search(text) is None:
-        return False
-    found = [launcher_line(words) for _, words in _commands(text)]
-    return bool(found) and ("#SBATCH" in text or any(line is not None and line.program for line in found))
+def is_script(text: str, file: str) -> bool:
+    """Whether it has options for sbatch, or is no YAML and has a launcher's line whose program is to be seen."""
+    if _SBATCH.search(text):
+        return True
+    lines = (launcher_line(words) for _, words in _commands(text)) if _HINT.search(text) else ()
+    return any(line is not None and line.program for line in lines) and not is_yaml(text, file)
 
 
 def read_script(text: str, file: str) -> ForeignInventory:

@@ -21,7 +21,7 @@ _SHOWN = 3  # lines that a repeated remark names
 
 def read_foreign(text: str, file: str, kind: str | None = None) -> ForeignInventory:
     """Read it as `kind`, or as what it looks like. Raises FilesWrong."""
-    if kind == "script" or (kind is None and is_script(text) and (text.startswith("#!") or not is_yaml(text, file))):
+    if kind == "script" or (kind is None and is_script(text, file)):
         return read_script(text, file)
     refuse_unreadable(text, file)
     kind = kind or foreign_kind(text, file)
