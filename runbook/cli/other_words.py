@@ -8,18 +8,18 @@ import re
 from runbook.files.suggestions import nearest
 from runbook.files.toml import own_table
 
-_CHOICE = re.compile(r"argument (?:COMMAND|ACTION|DEED): invalid choice: '([^']*)' \(choose from (.*)\)")
+_CHOICE = re.compile(r"argument (?:COMMAND|ACTION|DEED): invalid choice: '([^']*)' \(choose from (.*)\).*", re.DOTALL)
 _UNKNOWN = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)
 
 
 def instead(message: str) -> str | None:
     """What to type; None where nothing is known."""
-    if choice := _CHOICE.search(message):
+    if choice := _CHOICE.fullmatch(message):
         known = [name.strip(" '") for name in choice[2].split(",")]
         meant = _meant("commands").get(_plain(choice[1])) if "run" in known else None
         near = nearest(choice[1], known)
         return meant or (f"did you mean `{near}`?" if near else None)
-    if unknown := _UNKNOWN.search(message):
+    if unknown := _UNKNOWN.fullmatch(message):
         options = _meant("options")
         words = (_plain(word.partition("=")[0]) for word in unknown[1].split())
         return next((options[word] for word in words if word in options), None)

@@ -21,7 +21,7 @@ _SUFFIXES = {
     ".py": PYTHON,
 }
 _KEY = re.compile(r"[\w.-]+")
-_INTERPRETER = re.compile(r"#![^\n]*[/ ](?:(?P<python>python)[0-9.]*|(?:ba|da|z|k)?sh)(?:[ \t][^\n]*)?\r?\n")
+_INTERPRETER = re.compile(r"(?:(python)[0-9.]*|(?:ba|da|z|k)?sh)")
 _SBATCH = re.compile(r"^#SBATCH[ \t]+-", re.MULTILINE)
 
 
@@ -47,9 +47,11 @@ def foreign_file(document: Document) -> Foreign | None:
 def _program(document: Document) -> str | None:
     if _SBATCH.search(document.text):
         return BATCH_SCRIPT
-    found = _INTERPRETER.match(document.text)
+    first, *words = document.lines[0].split()[:2] or [""]
+    named = words[0] if words and first.endswith(("/env", "#!")) else first.removeprefix("#!")
+    found = _INTERPRETER.fullmatch(PurePath(named).name) if first.startswith("#!") else None
     if found is not None:
-        return PYTHON if found["python"] else SHELL_SCRIPT
+        return PYTHON if found[1] else SHELL_SCRIPT
     return _SUFFIXES.get(PurePath(document.path).suffix.lower())
 
 

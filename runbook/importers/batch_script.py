@@ -16,6 +16,7 @@ from runbook.files.node_sets import expand
 from runbook.files.problems import NumberedLines
 from runbook.files.scalars import flow
 from runbook.importers.foreign_inventory import SCRIPT, ForeignHost, ForeignInventory, Remark, may_hold_secret
+from runbook.importers.host_lists import BETWEEN
 from runbook.launch.launcher_lines import LAUNCHERS, NODES, PORT, RANKS_A_NODE, LauncherLine, launcher_line, options
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import MOST_GPUS
@@ -204,7 +205,7 @@ def _said(script: _Script) -> Sequence[tuple[str, str]]:
 def _hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...]:
     listed, number = script.asked.get("nodelist", ("", 1))
     names: list[str] = []
-    for part in filter(None, re.split(r",(?![^\[]*\])", listed)):
+    for part in filter(None, BETWEEN.split(listed)):
         try:
             names += expand(part)
         except ValueError as error:

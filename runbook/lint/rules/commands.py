@@ -240,7 +240,7 @@ _OF_ONE_SHELL = (
     (re.compile(r"(?:source|\.) \S*(?:/activate|rc|conda\.sh)"), "write it as `activate:` into the inventory"),
     (re.compile(r"(?:conda|mamba|pyenv) (?:activate|shell) .*"), "write it as `activate:` into the inventory"),
     (re.compile(r"(?:module|ml) (?:load|add|purge|swap).*|ml \S+"), "write it as `activate:` into the inventory"),
-    (re.compile(r"ulimit (?:-\w+ )+\w+|umask \d+|alias \S+=.*"), "write it as `activate:` into the inventory"),
+    (re.compile(r"ulimit (?:-\w+ )+\w+|umask \d+|alias \S+"), "write it as `activate:` into the inventory"),
 )
 """Commands that change nothing but the shell they run in, and where to put what they are for."""
 

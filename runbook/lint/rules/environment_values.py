@@ -339,7 +339,7 @@ def _syntax_fault(name: str, text: str, chosen: Selection, example: str) -> Vari
         return VariableFault(
             "bad-selection", message, f"every name is the beginning of one: write `{re.split(r'[*?{[]', glob)[0]}`"
         )
-    joined = next((one for one in chosen.names if re.search(r"\S[;\s]+\S", one)), None)
+    joined = next((one for one in chosen.names if re.search(r"[^;\s][;\s]+[^;\s]", one)), None)
     if joined is not None:
         commas = re.sub(r"[,;\s]+", ",", text.strip())
         help = f"put commas between: write {shown(commas)}"
