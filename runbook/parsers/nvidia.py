@@ -321,6 +321,9 @@ APPLICATION = {13: "a bad memory access", 31: "a page fault", 43: "a stopped cha
 
 XID = re.compile(r"\bXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): (?P<number>\d+)(?P<text>.*)")
 SXID = re.compile(r"\bSXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): (?P<number>\d+), (?P<text>Fatal\b.*)")
+NONFATAL = re.compile(r"\): \d+, \w+ Nonfatal\b")
+"""Of an NVLink of the fifth generation (144 to 150): it was repaired, and nothing ended."""
+
 STAMP = re.compile(r"^\[\s*(\d+\.\d+)\]")
 DRIVER_STARTS = "loading NVIDIA UNIX"
 RECOVERED = re.compile(r"recovery action changed from .* to 0x0 \(None\)")
@@ -351,7 +354,7 @@ def events(lines: Iterable[str], uptime_s: float) -> list[XidEvent]:
             found, answered = [], {}
             continue
         match = XID.search(line) or SXID.search(line)
-        if not match:
+        if not match or NONFATAL.search(match[0]):
             continue
         xid, bus = number(match["number"]), bus_key(match["at"]) or match["at"]
         if xid == 154 and RECOVERED.search(line):
