@@ -333,7 +333,8 @@ def _unfamiliar(hits: Hits) -> Iterator[Hit]:
 def _raised_first(hits: Hits) -> Iterator[Hit]:
     """What a program raised before any line shows that a collective, a GPU or another process failed: those follow."""
     later = [hit.line for sign in FOLLOWS_AN_ERROR for hit in hits.get(sign, ())]
-    for hit in hits.get("other-error", ()) if later else ():
+    raised = [hit for sign in ("other-error", "oddly-named", "bare-error") for hit in hits.get(sign, ())]
+    for hit in raised if later else ():
         if all(_before(hit.line, line) for line in later):
             yield Hit("raised-first", hit.line, hit.groups)
 

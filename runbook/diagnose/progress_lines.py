@@ -129,7 +129,7 @@ NOISE = re.compile(
     r"|(?:set_mempolicy|mbind): Operation not permitted|\bkill: \(\d+\) - No such process"
     r"|\brm: cannot remove .*: No such file|\bmkdir: cannot create directory .*: File exists"
     r"|^wandb: |metrics exporter agent|Export metrics to agent failed|\] Read -1, expected \d+, errno = 1\b"
-    r"|module verification failed: signature"
+    r"|module verification failed: signature|^Unable to init server: Could not connect"
     r"|PMIX ERROR: .* in file \S*gds_|net_fastsocket\.cc:\d+ NCCL WARN (?:Cannot get incoming CPU"
     r"|Maximum retry reached)",
     re.IGNORECASE,

@@ -319,10 +319,13 @@ MENDED_BY: Mapping[str, str] = {
 APPLICATION = {13: "a bad memory access", 31: "a page fault", 43: "a stopped channel", 45: "a removed channel"}
 """Xids that a program causes itself. They say nothing about the machine, unless they follow one GPU."""
 
-XID = re.compile(r"\bXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): (?P<number>\d+)(?P<text>.*)")
+BECAUSE_OF = r"(?:45, .{0,200}caused by previous Xid )?"
+"""A channel that the driver removed tells itself which Xid it follows: that one is meant."""
+
+XID = re.compile(rf"\bXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): {BECAUSE_OF}(?P<number>\d+)(?P<text>.*)")
 SXID = re.compile(r"\bSXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): (?P<number>\d+), (?P<text>Fatal\b.*)")
 NONFATAL = re.compile(r"\): \d+, \w+ Nonfatal\b")
-"""Of an NVLink of the fifth generation (144 to 150): it was repaired, and nothing ended."""
+"""Of an NVLink of the fifth generation (144 to 150): it was repaired. What ended with it is told by an Xid 45."""
 
 STAMP = re.compile(r"^\[\s*(\d+\.\d+)\]")
 DRIVER_STARTS = "loading NVIDIA UNIX"
