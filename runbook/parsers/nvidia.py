@@ -254,7 +254,6 @@ REFUSALS: tuple[Refusal, ...] = (
         "the driver does not open the GPUs; in a container most often because the host took them away again "
         "(a `systemctl daemon-reload` there does)",
         "nvml",
-        of_paste=False,
     ),
     Refusal(
         "insufficient permissions",
