@@ -18,7 +18,7 @@ from runbook.checks.network.live_traffic import between, names_by_address, rank_
 from runbook.checks.ranks.evidence import rank_stopped
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.processes import KeptProcess, KeptProcesses
-from runbook.jobs.stall import StackFrame, frames_of, shown
+from runbook.jobs.seen_processes import StackFrame, frames_of, shown
 from runbook.jobs.stop_attempt import freeze
 from runbook.launch.ranks import dialled_address
 from runbook.model.command_quoting import word

@@ -5,15 +5,16 @@ Argument: {"leaders": {rank: pid of the first process of its session}, "seconds"
 folder where processes of these sessions write theirs when asked (stack_on_signal.py), or null, "gpus": indices of those
 whose use is asked for, or null}. Gives
 {"ranks": {rank: {"processes": [{"pid", "state", "comm", "wchan", "rank" (RANK in its environment, or None), "cpu"
-(share of one CPU meanwhile), "waited" (for what part of the time its main thread waited for a CPU, or None), "stays":
-whether it was in that state before as well}] of its session and their descendants, "throttled": for what part of the
-time the CPU quota of their control group kept them from running, or None, "works": whether these used a CPU or read
-from a disk meanwhile, "moved": bytes that its TCP connections carried meanwhile, or None, "queued": bytes they wait to
-send or to be acknowledged, "stack": what py-spy says, or None, "own_stacks": {pid: what processes say themselves}}},
-"busy": [{"pid", "user", "command", "cpu"}] the other processes that use most of the CPU, "carried": bytes that all
-interfaces but lo carried, "kernel_kills": how many processes the kernel killed for lack of memory since
-boot, "kernel_says": [its lines about that], "gpu_use": {index: percent of the time in which something ran on it, as
-nvidia-smi tells} or null, "seconds": how long it watched}.
+(share of one CPU meanwhile), "waited" (for what part of the time its main thread waited for a CPU, or None), "copied"
+(bytes that it read and wrote meanwhile), "stays": whether it was in that state before as well}] of its session and
+their descendants, "throttled": for what part of the time the CPU quota of their control group kept them from running,
+or None, "works": whether these used a CPU or read from a disk meanwhile, "connections": how many open TCP connections
+they have, or None where that is not known, "moved": bytes that these carried meanwhile, or None, "queued": bytes they
+wait to send or to be acknowledged, "stack": what py-spy says, or None,
+"own_stacks": {pid: what processes say themselves}}}, "busy": [{"pid", "user", "command", "cpu"}] the other processes
+that use most of the CPU, "carried": bytes that all interfaces but lo carried, "kernel_kills": how many processes the
+kernel killed for lack of memory since boot, "kernel_says": [its lines about that], "gpu_use": {index: percent of the
+time in which something ran on it, as nvidia-smi tells} or null, "seconds": how long it watched}.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class Moment:
         self.processes = processes(set(leaders.values()))
         self.ranks = {rank: family(self.processes, leader) for rank, leader in leaders.items()}
         self.cpu = {entry.pid: cpu_time(entry.pid) for mine in self.ranks.values() for entry in mine}
+        self.copied = {entry.pid: copied(entry.pid) for mine in self.ranks.values() for entry in mine}
         self.quotas = {
             entry.pid: cpu_quota(entry.pid) for mine in self.ranks.values() for entry in mine[:MOST_PROCESSES]
         }
@@ -105,6 +107,7 @@ def seen(rank: str, before: Moment, after: Moment) -> RankSeen:
     return {
         "processes": [process_facts(entry, before, after) for entry in mine],
         "works": works(before.ranks[rank], mine, seconds * HERTZ),
+        "connections": None if after.tcp is None else len(known),
         "moved": sum(carried_by(now[one]) - carried_by(past.get(one)) for one in known) if known else None,
         "queued": sum(min(now[one].queued, past[one].queued) for one in known if one in past),
         "stack": None,
@@ -125,6 +128,7 @@ def process_facts(entry: Process, before: Moment, after: Moment) -> ProcessFacts
         "rank": own_rank(entry.pid),
         "cpu": entry.cpu,
         "waited": waited(before.cpu.get(entry.pid), after.cpu.get(entry.pid), seconds, runnable),
+        "copied": after.copied[entry.pid] - before.copied.get(entry.pid, after.copied[entry.pid]),
         "stays": stays,
     }
 
@@ -195,7 +199,16 @@ def works(before: list[Process], after: list[Process], ticks: float) -> bool:
 
 def fetched(pid: int) -> int:
     """Bytes that a process read from a disk or a file server, if this user may see that."""
-    match = re.search(r"^read_bytes: (\d+)$", read("/proc/%d/io" % pid) or "", re.MULTILINE)
+    return counted_io(pid, "read_bytes")
+
+
+def copied(pid: int) -> int:
+    """Bytes that a process read and wrote by calls, wherever they come from and go to."""
+    return counted_io(pid, "rchar") + counted_io(pid, "wchar")
+
+
+def counted_io(pid: int, name: str) -> int:
+    match = re.search(r"^%s: (\d+)$" % name, read("/proc/%d/io" % pid) or "", re.MULTILINE)
     return int(match.group(1)) if match else 0
 
 

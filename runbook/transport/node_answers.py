@@ -462,6 +462,7 @@ class ProcessFacts(TypedDict):
     rank: Count | None
     cpu: Number
     waited: Number | None
+    copied: Integer
     stays: bool
 
 
@@ -475,6 +476,7 @@ class BusyProcess(TypedDict):
 class RankSeen(TypedDict):
     processes: list[ProcessFacts]
     works: bool
+    connections: Count | None
     moved: Integer | None
     queued: Integer
     stack: Text | None
