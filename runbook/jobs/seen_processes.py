@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runbook.checks.context import Facts
@@ -30,6 +30,9 @@ BESIDE = {"T": "is stopped", "t": "is held by a debugger"}
 MOST_FRAMES = 6
 
 OF_FAULTHANDLER = re.compile(r'^  File "([^"\n]{1,500})", line (\d{1,9}) in ([^\n]{1,200})$')
+SOURCE = re.compile(r"^ {4}([^\s][^\n]{0,200})$")
+"""The program's line, below the innermost frame of a dump of ours."""
+
 OF_PY_SPY = re.compile(r"^ {4}([^\s(][^(\n]{0,200}) \(([^\n]{1,500}):(\d{1,9})\)$")
 
 TOGETHER = re.compile(
@@ -69,6 +72,7 @@ class StackFrame:
     file: str
     line: int
     function: str
+    source: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"{self.function} ({self.file}:{self.line})"
@@ -119,7 +123,13 @@ class SeenProcess:
     @property
     def together(self) -> bool:
         """Whether it is in a call that waits for others."""
-        return any(TOGETHER.search(frame.file) for frame in self.frames)
+        return self.awaits or any(TOGETHER.search(frame.file) for frame in self.frames)
+
+    @property
+    def awaits(self) -> bool:
+        """Whether it waits for a call that was begun before: that wait is no Python function, and has no frame."""
+        inner = self.frames[0] if self.frames else None
+        return inner is not None and ".wait(" in inner.source and not OF_A_LIBRARY.search(inner.file)
 
     @property
     def elsewhere(self) -> bool:
@@ -156,7 +166,7 @@ class SeenProcess:
     @property
     def place(self) -> str:
         calls = (f for f in self.frames if TOGETHER.search(f.file) and not WRAPS_A_MODEL.search(f.file))
-        inner = next((f"in {frame.function} " for frame in calls), "")
+        inner = next((f"in {frame.function} " for frame in calls), "in wait " if self.awaits else "")
         return f"{inner}at {self.own.file}:{self.own.line}, in {self.own.function}" if inner else f"in {self.own}"
 
     @property
@@ -181,7 +191,8 @@ class SeenProcess:
 
 def shown(label: str, frames: Sequence[StackFrame]) -> list[str]:
     """Lines of evidence for where it is; none without frames."""
-    return [f"{label} is in:", *(f"  {frame}" for frame in frames[:MOST_FRAMES])] if frames else []
+    lines = (f"  {frame}{f': {frame.source}' if frame.source else ''}" for frame in frames[:MOST_FRAMES])
+    return [f"{label} is in:", *lines] if frames else []
 
 
 def seen_processes(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator[SeenProcess]:
@@ -321,4 +332,6 @@ def frames_of(text: str) -> tuple[StackFrame, ...]:
             main = line.startswith("Current thread ") or '"MainThread"' in line
         elif main and (frame := _frame(line)):
             found.append(frame)
+        elif len(found) == 1 and (match := SOURCE.match(line)):
+            found[0] = replace(found[0], source=match[1])
     return tuple(found)

@@ -271,7 +271,7 @@ def _mismatched(waiting: Sequence[SeenProcess], ranks: int, since: str) -> Found
     """Ranks that are in another call of all than most; of two groups of one size both."""
     found: Found = {}
     calls = Counter(map(_call, waiting))
-    if len(calls) < 2 or len(waiting) < ranks or any(one.called in PAIRWISE for one in waiting):
+    if len(calls) < 2 or len(waiting) < ranks or any(one.awaits or one.called in PAIRWISE for one in waiting):
         return found
     if any(one.has_gpu and not one.called for one in waiting):
         return found  # a GPU lets each rank run ahead: it shows in different lines what it waits for

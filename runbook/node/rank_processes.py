@@ -11,17 +11,20 @@ their descendants, "throttled": for what part of the time the CPU quota of their
 or None, "works": whether these used a CPU or read from a disk meanwhile, "connections": how many open TCP connections
 they have, or None where that is not known, "moved": bytes that these carried meanwhile, or None, "queued": bytes they
 wait to send or to be acknowledged, "stack": what py-spy says, or None,
-"own_stacks": {pid: what processes say themselves}}}, "busy": [{"pid", "user", "command", "cpu"}] the other processes
-that use most of the CPU, "carried": bytes that all interfaces but lo carried, "kernel_kills": how many processes the
-kernel killed for lack of memory since boot, "kernel_says": [its lines about that], "gpu_use": {index: percent of the
-time in which something ran on it, as nvidia-smi tells} or null, "seconds": how long it watched}.
+"own_stacks": {pid: what processes say themselves, with the program's line below each innermost frame}}}, "busy":
+[{"pid", "user", "command", "cpu"}] the other processes that use most of the CPU, "carried": bytes that all interfaces
+but lo carried, "kernel_kills": how many processes the kernel killed for lack of memory since boot, "kernel_says": [its
+lines about that], "gpu_use": {index: percent of the time in which something ran on it, as nvidia-smi tells} or null,
+"seconds": how long it watched}.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
+import stat as stat_module
 import threading
 import time
 
@@ -51,6 +54,7 @@ STACK_S = 1.0
 STARVED_S = 3.0
 """How long a process has to write its stacks, and one that gets no CPU."""
 
+FRAME = re.compile(r'^  File "([^"\n]{1,500})", line (\d{1,7}) in ')
 LONGEST_STACK = 64 * 1024
 LONGEST_COMMAND = 120
 HERTZ: float = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -70,7 +74,8 @@ def look(arguments: dict[str, Any]) -> RankProcesses:
     for rank in leaders:
         ranks[rank] = seen(rank, before, after)
         ranks[rank]["stack"] = stacks.get(rank)
-        ranks[rank]["own_stacks"] = {str(one.pid): said[one.pid] for one in after.ranks[rank] if one.pid in said}
+        told = {str(one.pid): said[one.pid] for one in after.ranks[rank] if one.pid in said}
+        ranks[rank]["own_stacks"] = {pid: with_source(text) for pid, text in told.items()}
     return {
         "ranks": ranks,
         "busy": busy(after.processes, leaders.values()),
@@ -281,6 +286,31 @@ def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]], starved_s: floa
         if not silent:
             break
     return {pid: text for pid, text in said.items() if text}
+
+
+def with_source(text: str) -> str:
+    """A dump of stacks, with the text of the program's line below the innermost frame of each thread."""
+    lines: list[str] = []
+    innermost = False
+    for line in text.splitlines():
+        lines.append(line)
+        match = FRAME.match(line) if innermost else None
+        if match and (source := source_line(match.group(1), int(match.group(2)))):
+            lines.append("    " + source)
+        innermost = line.endswith("(most recent call first):")
+    return "\n".join(lines)
+
+
+def source_line(path: str, number: int) -> str:
+    """Empty where it cannot be read."""
+    try:
+        if not stat_module.S_ISREG(os.stat(path).st_mode):
+            return ""
+        with open(path, encoding="utf-8", errors="replace") as file:
+            found = next(itertools.islice(file, number - 1, number), "")
+    except (OSError, ValueError):
+        return ""
+    return found.strip()[:LONGEST_COMMAND]
 
 
 def gpu_use(indices: Iterable[int]) -> dict[str, int] | None:
