@@ -194,8 +194,8 @@ def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
 
 
 def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
-    """Those that had ended well, by themselves and shortly before `first` lost them in a call of all; None where nobody
-    had."""
+    """Those that had ended well, by themselves and shortly before `first` lost them in a call of all, or `first` where
+    most had; None where nobody had."""
     if not first.raised or first.ended is None:
         return None
     before = [member for member in kept.members if member.state == OVER and member.code == 0]
@@ -209,7 +209,9 @@ def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Find
         f"{names} ended with code 0, the first after {_ran(earliest)}, and {first.label} was still in a call with it, "
         f"and lost it after {_ran(first)}"
     )
-    return earliest.place.node, finding_for("mismatched-collectives", says, _tail(kept, first.place), way="left")
+    most = 2 * sum(len(member.place.ranks) for member in before) > kept.ranks
+    node = (first if most else earliest).place.node
+    return node, finding_for("mismatched-collectives", says, _tail(kept, first.place), way="left")
 
 
 def _closed(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, Finding] | None:

@@ -311,14 +311,21 @@ def _starved(ranks: Sequence[SeenProcess], since: str) -> Found:
 
 
 def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Found:
-    """Ranks that have ended, and well, while all others wait for them in a call of all. Who computes in the forward of
-    a model that is wrapped for it, to evaluate it after the last step, waits for nobody."""
+    """Ranks that have ended, and well, while all others wait for them in a call of all; where most have ended, the
+    others. Who computes in the forward of a model that is wrapped for it, to evaluate it after the last step, waits for
+    nobody."""
     waiting = [one for one in ranks if one.surely_waits]
     living = sum(len(member.place.ranks) for member in kept.members if not member.over)
     found: Found = {}
     if len(waiting) < max(1, living):
         return found
-    for member in [member for member in kept.members if member.over and member.code == 0]:
+    left = [member for member in kept.members if member.over and member.code == 0]
+    many = sum(len(member.place.ranks) for member in left)
+    for one in waiting if many > living else ():
+        says = f"{one.label} waits {one.place}, and {many} others have ended with code 0: it makes more calls; {since}"
+        told = finding_for("mismatched-collectives", says, tuple(one.shown()), way="uneven")
+        found.setdefault(one.node, []).append(told)
+    for member in left if many <= living else ():
         says = (
             f"{member.label} has ended with code 0, and {_count(waiting)} for it {waiting[0].place}: it makes fewer "
             f"calls; {since}"

@@ -112,6 +112,16 @@ def test_who_ended_well_before_the_others_lost_it_is_named(tmp_path: Path) -> No
         assert ("rank 3 on node-b ended with code 0" in found[1].says) is (late < 0)
 
 
+def test_who_goes_on_when_most_have_ended_well_makes_more_calls_than_they(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    for rank in (0, 1, 2):
+        ended(made, rank, 0, 100.5)
+    first = ended(made, 3, 1, 101.0)
+    wrote(made, first, err=LOST_A_PEER[0] + b"\n")
+    found = guilty(made, first)
+    assert (found[0], found[1].cause) == ("node-b", "mismatched-collectives")
+
+
 @pytest.mark.parametrize(("at", "why"), [(101.0, None), (400.0, "rank 1 on node-a failed")])
 def test_who_ended_minutes_before_or_was_ended_left_nobody(tmp_path: Path, at: float, why: str | None) -> None:
     made = kept(tmp_path)

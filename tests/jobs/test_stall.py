@@ -220,6 +220,16 @@ def test_who_has_ended_well_while_the_others_wait_is_named(tmp_path: Path) -> No
     assert "rank 3 on node-b has ended with code 0, and 3 others wait for it in all_reduce" in finding.says
 
 
+def test_who_waits_when_most_have_ended_well_makes_more_calls_than_they(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    for rank in (0, 1, 2):
+        ended(made, rank, 0, 110.0)
+    found = judge_stall(made, StepProgress(Watch()), lambda: {"node-b": looked_at((3,), dumped(REDUCE))}).findings
+    ((node, (finding,)),) = found.items()
+    assert (node, finding.cause) == ("node-b", "mismatched-collectives")
+    assert "3 others have ended with code 0: it makes more calls" in finding.says
+
+
 def calls(function: str, line: int) -> tuple[StackFrame, ...]:
     """In this call of torch.distributed, at this line of `main`."""
     return (replace(REDUCE[0], function=function), replace(STEP, line=line), MAIN)
