@@ -213,7 +213,7 @@ def test_who_waits_at_another_address_is_named_when_nothing_keeps_it_from_the_ot
     assert f"it dials {'10.0.0.1:29777' if dialled else 'another address or port'}" in finding.says
     world.dials = {3: str(PORT)}
     assert looks(world, clock, times=4) == {}, "it is on its way"
-    world.connected, world.dials = set(), {}
+    world.opened, world.dials = False, {}
     assert looks(world, clock, times=4) == {}, "nobody is there yet"
 
 
