@@ -158,6 +158,11 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
         return finding_for("program-error", says, tail, log=word(_log(kept, place)))
     memory = (frozen.get(node) or {}).get("kernel_says", ()) if end.signal == signal.SIGKILL else ()
     evidence = (*map(str, memory[-2:]), *tail)
+    if end.signal == signal.SIGKILL and (kills := int(member.journal.get("kernel_kills") or 0)):
+        says = f"{place.label} was killed by the kernel for lack of memory after {_ran(member)}"
+        many = f"{kills} process{'es' * (kills > 1)} killed for lack of memory since it started"
+        seen = (f"oom_kill in /proc/vmstat of {node}: {many}", *evidence)
+        return finding_for("rank-killed", says, seen, way="kernel", node=node)
     return of_signal(end, place.label, f"after {_ran(member)}", evidence, node, _log(kept, place))
 
 
@@ -203,6 +208,12 @@ def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Find
     before = [member for member in before if 0.0 <= first.ended - (member.ended or 0.0) <= LEFT_S]
     if not before:
         return None
+    if gone := next((member for member in before if member.journal.get("swept")), None):
+        says = (
+            f"{gone.label} ended with code 0 after {_ran(gone)} and left processes running ({gone.journal['swept']}), "
+            f"which were ended after its grace; {first.label} lost it then"
+        )
+        return gone.place.node, finding_for("program-error", says, _tail(kept, first.place), way="background")
     earliest = min(before, key=lambda member: member.ended or 0.0)
     names = ", ".join(member.label for member in before[:4])
     says = (

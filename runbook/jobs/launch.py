@@ -298,8 +298,9 @@ class RunningAttempt:
         look = partial(stop_attempt.freeze, self._kept, seconds=LOOK_S)
         judged = judge_stall(self._kept, progress, look, self._between)
         seconds = progress.stalled_s(self._kept.heard_until)
-        if seconds is None:
-            return None  # it went on meanwhile
+        self._kept.drain(0.0)
+        if seconds is None or any(member.failed for member in self._kept.members):
+            return None  # it went on meanwhile, or failed
         # A limit that was not given, and steps of a rank when others have ended, are only expected.
         expected = self._job.watch.stall_s is None or any(member.over for member in self._kept.members)
         if judged.works and expected and seconds < WORKS_MOST_S:

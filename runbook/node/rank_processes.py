@@ -30,7 +30,19 @@ import time
 
 from runbook.node.cpu_waits import MOST_PROCESSES, cpu_quota, cpu_time, throttled, waited
 from runbook.node.gpus import find_smi, query_gpus
-from runbook.node.proc import Stat, account, command, own_rank, owner, pids, read, sockets, stat, status_field
+from runbook.node.proc import (
+    Stat,
+    account,
+    command,
+    kernel_kills,
+    own_rank,
+    owner,
+    pids,
+    read,
+    sockets,
+    stat,
+    status_field,
+)
 from runbook.node.proc import arguments as arguments_of
 from runbook.node.tcp_info import tcp_info
 from runbook.node.tools import find, run, tool
@@ -320,12 +332,6 @@ def gpu_use(indices: Iterable[int]) -> dict[str, int] | None:
     said = query_gpus(smi, ("index", "utilization.gpu"), time.monotonic() + GPU_S, indices)
     rows = re.findall(r"^(\d+), *(\d+)(?: %)?$", said.get("out", ""), re.MULTILINE)
     return {index: int(percent) for index, percent in rows} or None
-
-
-def kernel_kills() -> int | None:
-    """How many processes this kernel has killed for lack of memory since boot; None where it does not say."""
-    found = re.search(r"^oom_kill (\d+)$", read("/proc/vmstat") or "", re.MULTILINE)
-    return int(found.group(1)) if found else None
 
 
 def kernel_says() -> list[str]:

@@ -112,6 +112,17 @@ def test_who_ended_well_before_the_others_lost_it_is_named(tmp_path: Path) -> No
         assert ("rank 3 on node-b ended with code 0" in found[1].says) is (late < 0)
 
 
+def test_a_program_that_goes_into_the_background_is_told_as_that(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    background = ended(made, 3, 0, 70.0)
+    made.learn(background, {**background.journal, "swept": 1})
+    first = ended(made, 0, 1, 101.0)
+    wrote(made, first, err=LOST_A_PEER[0] + b"\n")
+    node, finding = guilty(made, first)
+    assert (node, finding.cause) == ("node-b", "program-error")
+    assert "left processes running (1)" in finding.says
+
+
 def test_who_goes_on_when_most_have_ended_well_makes_more_calls_than_they(tmp_path: Path) -> None:
     made = kept(tmp_path)
     for rank in (0, 1, 2):
