@@ -78,6 +78,9 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
         node, finding = why_not_met(kept, first)
     elif told and told.cause in GAVE_UP and first.raised:
         return _outcomes(kept, first, _waited_for(kept, told, first, finding, frozen))
+    elif told and _differ(told) and _says_more(told, finding, first):
+        _, finding = _finding_of_logs(kept, told, first, finding)
+        return _outcomes(kept, first, {name: [finding] for name in kept.nodes})
     elif told and told.cause not in of_kind("consequence") and _says_more(told, finding, first):
         node, finding = _finding_of_logs(kept, told, first, finding)
     elif first.gave_up is None and (met := never_met(kept, first, frozen)):
@@ -111,6 +114,12 @@ def _waited_for(
     late = {int(text) for hit in told.evidence for text in re.findall(r"\d{1,6}", hit.groups.get("late", ""))}
     named = [member.place.node for member in kept.members if late & set(member.place.ranks)]
     return {node: [finding] for node in dict.fromkeys(named or kept.nodes)}
+
+
+def _differ(told: Cause) -> bool:
+    """Whether the logs say that ranks differ: who says so, or crashes of it, need not be the odd one."""
+    by_size = any("op.preamble.length" in hit.line.shown for hit in told.evidence)  # gloo received too much
+    return told.cause == "mismatched-collectives" or by_size
 
 
 def _killed_beside(kept: KeptProcesses, first: KeptProcess) -> KeptProcess | None:

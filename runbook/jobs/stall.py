@@ -122,7 +122,9 @@ def _nobody(kept: KeptProcesses, last: _Look, since: str, steps: Sequence[str]) 
         says = f"{since}: all ranks wait {asked[0].place}, and none is behind"
         finding = finding_for("collective-stall-uniform", says, evidence, way="job")
     else:
-        says = f"{since}, and no rank stands out from the others{last.talks}"
+        hungry = sum(one.starved for one in last.ranks)
+        starved = f"; {hungry} of {len(last.ranks)} ranks hardly get a CPU" if hungry else ""
+        says = f"{since}, and no rank stands out from the others{starved}{last.talks}"
         evidence = (*_states(last.ranks), *_places(last.ranks), *unseen)
         finding = finding_for("training-stalled", says, evidence)
     return {name: [finding] for name in kept.nodes}

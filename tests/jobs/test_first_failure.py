@@ -112,6 +112,17 @@ def test_who_ended_well_before_the_others_lost_it_is_named(tmp_path: Path) -> No
         assert ("rank 3 on node-b ended with code 0" in found[1].says) is (late < 0)
 
 
+def test_who_crashes_because_ranks_differ_need_not_be_the_odd_one(tmp_path: Path) -> None:
+    """The smaller buffer is too small, whichever of the two ranks has the wrong size."""
+    made = kept(tmp_path)
+    first = ended(made, 0, -signal.SIGABRT, 101.0)
+    said = b"terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 1092 vs 4\n"
+    wrote(made, first, err=said)
+    outcomes = judge_attempt(made, WatchEnd("failed", first), {})
+    assert [one.node for one in outcomes if one.verdict is Verdict.FAIL] == ["node-a", "node-b"]
+    assert "rank 0 on node-a crashed" in outcomes[0].findings[0].says
+
+
 def test_a_program_that_goes_into_the_background_is_told_as_that(tmp_path: Path) -> None:
     made = kept(tmp_path)
     background = ended(made, 3, 0, 70.0)
