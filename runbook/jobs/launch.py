@@ -303,8 +303,9 @@ class RunningAttempt:
             return None  # it went on meanwhile, or failed
         # A limit that was not given, and steps of a rank when others have ended, are only expected.
         expected = self._job.watch.stall_s is None or any(member.over for member in self._kept.members)
-        if judged.works and expected and seconds < WORKS_MOST_S:
-            self._at.say(f"no stall yet: {judged.works}")
+        why_not = judged.hungry or (judged.works if expected else "")
+        if why_not and seconds < WORKS_MOST_S:
+            self._at.say(f"no stall yet: {why_not}")
             progress.allow(min(2 * seconds, WORKS_MOST_S))
             return None
         found = judged.findings

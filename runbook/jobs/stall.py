@@ -50,11 +50,13 @@ Found = dict[str, list[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class JudgedStall:
-    """`findings` by node. `works`: why it may be no stall yet, in words: who is waited for works. `talks`: the ranks
-    exchange data, and perhaps their steps are only no longer printed."""
+    """`findings` by node. `works`: why it may be no stall yet, in words: who is waited for works. `hungry`: the same
+    where nobody is accused, and ranks want a CPU that they hardly get. `talks`: the ranks exchange data, and perhaps
+    their steps are only no longer printed."""
 
     findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
     works: str = ""
+    hungry: str = ""
     talks: bool = False
 
 
@@ -102,7 +104,7 @@ def judge_stall(
     works = _works(kept, last.ranks, accused=bool(found))
     steps = _steps(progress.by_rank)
     if not found:
-        return JudgedStall(_nobody(kept, last, since, steps), works, bool(last.talks))
+        return JudgedStall(_nobody(kept, last, since, steps), works, _hungry(last.ranks), bool(last.talks))
     more = {node: (*_busy(last.frozen.get(node), last.ranks), *steps) for node in found}
     return JudgedStall(
         {node: [replace(one, evidence=(*one.evidence, *more[node])) for one in told] for node, told in found.items()},
@@ -122,9 +124,8 @@ def _nobody(kept: KeptProcesses, last: _Look, since: str, steps: Sequence[str]) 
         says = f"{since}: all ranks wait {asked[0].place}, and none is behind"
         finding = finding_for("collective-stall-uniform", says, evidence, way="job")
     else:
-        hungry = sum(one.starved for one in last.ranks)
-        starved = f"; {hungry} of {len(last.ranks)} ranks hardly get a CPU" if hungry else ""
-        says = f"{since}, and no rank stands out from the others{starved}{last.talks}"
+        hungry = f"; {_hungry(last.ranks)}" if _hungry(last.ranks) else ""
+        says = f"{since}, and no rank stands out from the others{hungry}{last.talks}"
         evidence = (*_states(last.ranks), *_places(last.ranks), *unseen)
         finding = finding_for("training-stalled", says, evidence)
     return {name: [finding] for name in kept.nodes}
@@ -185,6 +186,11 @@ def _works(kept: KeptProcesses, ranks: Sequence[SeenProcess], *, accused: bool) 
     if not all(one.works for one in outside):
         return ""
     return "; ".join(f"{one.label} works {one.place}: {one.does}" for one in outside[:4])
+
+
+def _hungry(ranks: Sequence[SeenProcess]) -> str:
+    starved = sum(one.starved for one in ranks)
+    return f"{starved} of {len(ranks)} ranks hardly get a CPU" if starved else ""
 
 
 def _kept_apart(kept: KeptProcesses, seen: Between, since: str) -> Found:

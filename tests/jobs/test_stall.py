@@ -272,6 +272,21 @@ def test_what_lies_between_the_nodes_goes_before_ranks_that_all_wait(tmp_path: P
         assert {node: told[0].cause for node, told in found.findings.items()} == cause
 
 
+def test_who_wants_a_cpu_and_gets_none_is_no_stall_unless_another_is_to_blame(tmp_path: Path) -> None:
+    for others, hungry in ((dumped(REDUCE), ""), ("", "4 of 4 ranks hardly get a CPU")):
+        seen = seen_alike(others)
+        for rank in ("2", "3") if others else ():
+            seen["node-b"]["ranks"][rank]["own_stacks"] = {}
+        for node in ["node-b"] if others else ["node-a", "node-b"]:
+            for rank in seen[node]["ranks"].values():
+                rank["processes"][0].update(state="R", cpu=0.05, waited=0.9)
+        judged = judge_stall(kept(tmp_path), StepProgress(Watch()), functools.partial(dict, seen))
+        assert judged.hungry == hungry
+        assert {each.cause for told in judged.findings.values() for each in told} == {
+            "rank-behind" if others else "training-stalled"
+        }
+
+
 @pytest.mark.parametrize(
     ("lines", "cpu", "copied", "works"),
     [((50, 50), 1.0, 0, False), ((50, 52), 1.0, 0, True), ((50, 52), 0.0, 0, False), ((50, 50), 0.1, 1 << 20, True)],
