@@ -158,6 +158,7 @@ class RunningAttempt:
         self._rendezvous = RendezvousWatch(attempt.inventory, self._job.rendezvous_timeout_s)
         self.go_on_with(KeptProcesses(at, attempt.folder, attempt.places, logs))
         self._stalls: list[str] = []
+        self._talked = False
         self._warned: dict[str, list[str]] = {}  # by node
         self._unread: dict[str, list[str]] = {}
         self.stalled = False
@@ -308,15 +309,17 @@ class RunningAttempt:
             self._at.say(f"no stall yet: {why_not}")
             progress.allow(min(2 * seconds, WORKS_MOST_S))
             return None
+        if judged.talks:  # it goes on: looked at again, and told once
+            progress.allow(2 * seconds)
+            if self._talked:
+                return None
+            self._talked = True
+        else:
+            progress.stall_reported()
         found = judged.findings
         self._say_found("stalled", found)
         if self._job.watch.on_stall != "report" and not judged.talks:
-            progress.stall_reported()
             return Stall(found, seconds)
-        if judged.talks:
-            progress.allow(2 * seconds)
-        else:
-            progress.stall_reported()
         self._stalls += [finding.says for findings in found.values() for finding in findings]
         return None
 

@@ -190,7 +190,7 @@ def test_who_stands_elsewhere_in_one_look_alone_is_not_accused(tmp_path: Path) -
         return {f"{node} {finding.cause}" for node, told in found.items() for finding in told}
 
     assert causes(3, 3) == causes(None, 3, 3) == {"node-b rank-behind"}
-    assert causes(3, 0, 3) == {"node-a training-stalled", "node-b training-stalled"}
+    assert causes(3, 0, 3, 0) == {"node-a training-stalled", "node-b training-stalled"}
     assert causes(3, 3, moved=5000) == {"node-a training-stalled", "node-b training-stalled"}
     assert causes(3, None, None) == {"node-a collective-stall-uniform", "node-b collective-stall-uniform"}
 
