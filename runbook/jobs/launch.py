@@ -302,9 +302,7 @@ class RunningAttempt:
         self._kept.drain(0.0)
         if seconds is None or any(member.failed for member in self._kept.members):
             return None  # it went on meanwhile, or failed
-        # A limit that was not given, and steps of a rank when others have ended, are only expected.
-        expected = self._job.watch.stall_s is None or any(member.over for member in self._kept.members)
-        why_not = judged.hungry or (judged.works if expected else "")
+        why_not = judged.goes_on or (judged.works if self._job.watch.stall_s is None else "")
         if why_not and seconds < WORKS_MOST_S:
             self._at.say(f"no stall yet: {why_not}")
             progress.allow(min(2 * seconds, WORKS_MOST_S))

@@ -66,6 +66,9 @@ THREAD_RAISED = re.compile(
 
 LOG_END = 16384
 
+NO_FRAME = "<no Python frame>"
+"""What faulthandler writes of a thread that runs no Python: of the main one, at the end of the interpreter."""
+
 
 @dataclass(frozen=True, slots=True)
 class StackFrame:
@@ -85,7 +88,8 @@ class SeenProcess:
     for a CPU, and its control group was out of its quota; None: not told. `stays`: it was in this state for a while.
     `connections`: how many open TCP connections it has, with its children; None: not told.
     `copied`: bytes a second that it and its children read and wrote. `moves`: it computed, and stood in another place
-    at the look before. `beside`: in words, what its other processes and threads do, where that is why it waits."""
+    at the look before. `ending`: its program is over, and its interpreter ends. `beside`: in words, what its other
+    processes and threads do, where that is why it waits."""
 
     node: str
     label: str
@@ -103,6 +107,7 @@ class SeenProcess:
     connections: int | None = None
     copied: float = 0.0
     moves: bool = False
+    ending: bool = False
     beside: tuple[str, ...] = ()
 
     @property
@@ -238,6 +243,7 @@ def _of_member(
             waited=process["waited"],
             throttled=seen["throttled"],
             stays=process["stays"],
+            ending=not frames and NO_FRAME in seen["own_stacks"].get(str(process["pid"]), ""),
             comm=process["comm"],
             connections=seen["connections"],
             copied=sum(one["copied"] for one in of_rank) / max(0.1, seconds),

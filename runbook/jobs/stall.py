@@ -50,13 +50,14 @@ Found = dict[str, list[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class JudgedStall:
-    """`findings` by node. `works`: why it may be no stall yet, in words: who is waited for works. `hungry`: the same
-    where nobody is accused, and ranks want a CPU that they hardly get. `talks`: the ranks exchange data, and perhaps
-    their steps are only no longer printed."""
+    """`findings` by node. `works`: in words, that who is waited for is at work: none yet, where the limit was only
+    learned. `goes_on`: why it is none yet in any case: who is left at the end works, or nobody is accused, and ranks want
+    a CPU that they hardly get, or are ending. `talks`: the ranks exchange data, and perhaps their steps are only no
+    longer printed."""
 
     findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
     works: str = ""
-    hungry: str = ""
+    goes_on: str = ""
     talks: bool = False
 
 
@@ -101,15 +102,15 @@ def judge_stall(
     may_wait = not last.talks and any(one.together for one in last.ranks)
     if may_wait and _causes(found) <= {"mismatched-collectives"} and (apart := _kept_apart(kept, between(), since)):
         return JudgedStall(apart)
-    works = _works(kept, last.ranks, accused=bool(found))
-    steps = _steps(progress.by_rank)
+    at_end = any(member.over for member in kept.members) or any(one.ending for one in last.ranks)
+    works, steps = _works(last.ranks, accused=bool(found), at_end=at_end), _steps(progress.by_rank)
+    goes_on = works if at_end else ""
     if not found:
-        return JudgedStall(_nobody(kept, last, since, steps), works, _hungry(last.ranks), bool(last.talks))
+        nobody = _nobody(kept, last, since, steps)
+        return JudgedStall(nobody, works, goes_on or _hungry(last.ranks), bool(last.talks))
     more = {node: (*_busy(last.frozen.get(node), last.ranks), *steps) for node in found}
-    return JudgedStall(
-        {node: [replace(one, evidence=(*one.evidence, *more[node])) for one in told] for node, told in found.items()},
-        works,
-    )
+    told = {node: [replace(one, evidence=(*one.evidence, *more[node])) for one in each] for node, each in found.items()}
+    return JudgedStall(told, works, goes_on)
 
 
 def _nobody(kept: KeptProcesses, last: _Look, since: str, steps: Sequence[str]) -> Found:
@@ -177,20 +178,20 @@ def _still_talk(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> str:
     return f"; each still carries {bytes_text(round(min(seen)))}/s or more: perhaps steps are only no longer printed"
 
 
-def _works(kept: KeptProcesses, ranks: Sequence[SeenProcess], *, accused: bool) -> str:
+def _works(ranks: Sequence[SeenProcess], *, accused: bool, at_end: bool) -> str:
     """In words, that those who are waited for are at work, each of them, or those that are left at the end; empty when
     they are not."""
     outside = [one for one in ranks if one.frames and (one.elsewhere if accused else not one.together)]
-    if not outside or not (accused or any(member.over for member in kept.members)):
-        return ""
-    if not all(one.works for one in outside):
+    outside = [one for one in outside if not one.ending]
+    if not (outside and (accused or at_end) and all(one.works for one in outside)):
         return ""
     return "; ".join(f"{one.label} works {one.place}: {one.does}" for one in outside[:4])
 
 
 def _hungry(ranks: Sequence[SeenProcess]) -> str:
-    starved = sum(one.starved for one in ranks)
-    return f"{starved} of {len(ranks)} ranks hardly get a CPU" if starved else ""
+    starved, ending = sum(one.starved for one in ranks), sum(one.ending for one in ranks)
+    told = {"hardly get a CPU": starved, "are ending": ending}
+    return "; ".join(f"{count} of {len(ranks)} ranks {do}" for do, count in told.items() if count)
 
 
 def _kept_apart(kept: KeptProcesses, seen: Between, since: str) -> Found:
@@ -346,15 +347,16 @@ def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Foun
 def _last(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Found:
     """Ranks that live on, and wait for nobody, when most have ended, and well."""
     ended = [member for member in kept.members if member.over]
+    ending = sum(one.ending for one in ranks)
     outside = [one for one in ranks if one.frames and one.elsewhere]
-    many = sum(len(member.place.ranks) for member in ended if member.code == 0)
+    many = sum(len(member.place.ranks) for member in ended if member.code == 0) + ending
     found: Found = {}
-    if any(member.code != 0 for member in ended) or not 0 < len(outside) == _living(kept) <= many:
+    if any(member.code != 0 for member in ended) or not 0 < len(outside) == _living(kept) - ending <= many:
         return found
     for one in outside:
         says = (
             f"{one.label} has not ended: it stands {one.place}, where {one.does}, and {many} other"
-            f"{'s have' if many > 1 else ' has'} ended with code 0; {since}"
+            f"{'s have' if many > 1 else ' has'} ended with code 0{f' ({ending} nearly)' if ending else ''}; {since}"
         )
         _behind(found, one, says, one.shown())
     return found

@@ -281,7 +281,7 @@ def test_who_wants_a_cpu_and_gets_none_is_no_stall_unless_another_is_to_blame(tm
             for rank in seen[node]["ranks"].values():
                 rank["processes"][0].update(state="R", cpu=0.05, waited=0.9)
         judged = judge_stall(kept(tmp_path), StepProgress(Watch()), functools.partial(dict, seen))
-        assert judged.hungry == hungry
+        assert judged.goes_on == hungry
         assert {each.cause for told in judged.findings.values() for each in told} == {
             "rank-behind" if others else "training-stalled"
         }
@@ -315,6 +315,15 @@ def test_who_lives_on_when_most_have_ended_is_named(tmp_path: Path) -> None:
     thread = (StackFrame("/usr/lib/python3.11/queue.py", 171, "get"), StackFrame("/srv/upload.py", 7, "send"))
     dump = f"{dumped(thread).replace('Current thread', 'Thread')}\n{dumped(exits)}"
     made = kept(tmp_path)
+    ends = looked_at(
+        (0, 1, 2), "Current thread 0x1 (most recent call first):\n  Garbage-collecting\n  <no Python frame>\n"
+    )
+    seen = {"node-a": ends, "node-b": looked_at((3,), dump)}
+    seen["node-b"]["ranks"]["2"] = ends["ranks"].pop("2")
+    judged = judge_stall(made, StepProgress(Watch()), lambda: seen)
+    assert "3 others have ended with code 0 (3 nearly)" in judged.findings["node-b"][0].says
+    seen["node-b"]["ranks"]["3"]["own_stacks"] = {"3": seen["node-b"]["ranks"]["2"]["own_stacks"]["2"]}
+    assert judge_stall(made, StepProgress(Watch()), lambda: seen).goes_on == "4 of 4 ranks are ending"
     ended(made, 0, 0, 110.0)
     seen = {"node-a": looked_at((1,), dump), "node-b": looked_at((2, 3), dump)}
     found = judge_stall(made, StepProgress(Watch()), lambda: seen).findings
