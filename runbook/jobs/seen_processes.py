@@ -133,8 +133,9 @@ class SeenProcess:
     @property
     def awaits(self) -> bool:
         """Whether it waits for a call that was begun before: that wait is no Python function, and has no frame."""
-        inner = self.frames[0] if self.frames else None
-        return inner is not None and ".wait(" in inner.source and not OF_A_LIBRARY.search(inner.file)
+        if not self.frames or ".wait(" not in self.frames[0].source:
+            return False
+        return not any(files.search(self.frames[0].file) for files in (TOGETHER, OF_A_LIBRARY))
 
     @property
     def elsewhere(self) -> bool:

@@ -51,9 +51,9 @@ Found = dict[str, list[Finding]]
 @dataclass(frozen=True, slots=True)
 class JudgedStall:
     """`findings` by node. `works`: in words, that who is waited for is at work: none yet, where the limit was only
-    learned. `goes_on`: why it is none yet in any case: who is left at the end works, or nobody is accused, and ranks want
-    a CPU that they hardly get, or are ending. `talks`: the ranks exchange data, and perhaps their steps are only no
-    longer printed."""
+    learned. `goes_on`: why it is none yet in any case: who is left at the end works, or nobody is accused, and ranks
+    want a CPU that they hardly get, or are ending. `talks`: the ranks exchange data, and perhaps their steps are only
+    no longer printed."""
 
     findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
     works: str = ""

@@ -252,6 +252,10 @@ def test_who_awaits_a_call_that_was_begun_before_is_not_behind() -> None:
     assert awaits[0].source == "work.wait()"
     assert standing(1, awaits).place == "in wait at /srv/train.py:46, in main"
     assert told(standing(0, REDUCE), standing(1, awaits)) == {}
+    begun = replace(BARRIER[0], file="/opt/site/torch/distributed/distributed_c10d.py", source="work.wait()")
+    assert standing(2, (begun, *BARRIER[1:])).place.startswith("in barrier at ")
+    most = [standing(rank, REDUCE) for rank in (0, 1)]
+    assert told(*most, standing(2, (begun, *BARRIER[1:]))) == {"node-2": ["mismatched-collectives"]}
     assert told(standing(0, awaits), standing(1, awaits), standing(2, QUEUE)) == {"node-2": ["rank-behind"]}
 
 
