@@ -405,7 +405,7 @@ class RunningAttempt:
                 proof,
                 metrics=metrics,
                 warnings=[
-                    *(f"stalled once: {says}" for says in self._stalls),
+                    *(f"stalled once: {says}" for says in dict.fromkeys(self._stalls)),
                     *([f"part of the logs is still on {name}: {kept.folders[name]}"] if name in left else []),
                 ],
             )
