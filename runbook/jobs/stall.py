@@ -43,7 +43,7 @@ PAIRWISE = frozenset(("send", "recv", "isend", "irecv", "batch_isend_irecv", "se
 OF_ONE_ROOT = frozenset(
     """broadcast broadcast_object_list scatter scatter_object_list gather gather_object reduce""".split()
 )
-"""Calls that programs often write in two lines, one for the rank that has the data."""
+"""Calls in which a rank may be done before others come, and that programs often write in two lines."""
 
 Found = dict[str, list[Finding]]
 
@@ -280,7 +280,8 @@ def _mismatched(waiting: Sequence[SeenProcess], ranks: int, since: str) -> Found
     """Ranks that are in another call of all than most; of two groups of one size both."""
     found: Found = {}
     calls = Counter(map(_call, waiting))
-    if len(calls) < 2 or len(waiting) < ranks or any(one.awaits or one.called in PAIRWISE for one in waiting):
+    uneven = any(one.awaits or one.called in PAIRWISE | OF_ONE_ROOT for one in waiting)
+    if len(calls) < 2 or len(waiting) < ranks or uneven:
         return found
     if any(one.has_gpu and not one.called for one in waiting):
         return found  # a GPU lets each rank run ahead: it shows in different lines what it waits for
