@@ -29,7 +29,7 @@ from runbook.jobs.slowdown import SlowdownSearch
 from runbook.jobs.stall import judge_stall, outcomes_of_stall
 from runbook.jobs.start import AFTER_S, READY_S, Skew, commit, measure_clocks, prepare, running
 from runbook.jobs.watch import HELD_UP, Fetching, Lingering, WatchEnd, watch
-from runbook.launch.job import Job
+from runbook.launch.job import UNUSED_SPARE, Job
 from runbook.model.command_quoting import word
 from runbook.model.errors import Problem, Unreachable
 from runbook.model.inventory import Node
@@ -44,8 +44,6 @@ LOOK_S = 1.0
 
 DETACH_S = 10.0
 """How long a detached job is watched: most failures come at once."""
-
-UNUSED_SPARE = "a spare: no node had to be replaced by it"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ from runbook.model.playbook import Place, Stage
 STARTS_ITS_RANKS = ("torchrun", "torch.distributed.launch")
 """Launchers that run as one process a node and start its ranks. Torch's official wheels for Windows cannot run them."""
 
+UNUSED_SPARE = "a spare: no node had to be replaced by it"
+"""What is said of a node that a launch held ready and did not need."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobProgram:
