@@ -40,7 +40,6 @@ from runbook.model.redact import Redactor, long_enough
 from runbook.model.safe_files import append_below, write_below
 from runbook.model.units import counted
 from runbook.report.console import Console
-from runbook.report.junit import Junit
 from runbook.report.run_json import Jsonl, Result
 from runbook.report.standard_streams import stderr, stdout
 
@@ -197,7 +196,7 @@ def reports(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -> Iter
     With a machine's format on stdout, progress still goes to stderr if that is a terminal, or with -v.
     """
     result = Result()
-    junit = Junit()
+    junit = None
     readers: list[Emit] = [result, *others]
     with contextlib.ExitStack() as stack:
         try:
@@ -209,7 +208,9 @@ def reports(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -> Iter
         stack.callback(closed, events)
         readers.append(Jsonl(events, of_ranks=False))
         if arguments.output == "junit":
-            readers.append(junit)
+            from runbook.report.junit import Junit
+
+            readers.append(junit := Junit())
         if arguments.output == "jsonl":
             readers.append(Jsonl(stdout.verbatim))
         if arguments.output == "text" or arguments.verbose or stderr.isatty():
@@ -234,7 +235,7 @@ def reports(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -> Iter
                 write_below(run_dir, "result.json", data=result.text())
     if arguments.output == "json":
         stdout.document(result.text())
-    elif arguments.output == "junit":
+    elif junit:
         stdout.document(junit.text())
 
 

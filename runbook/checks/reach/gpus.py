@@ -345,5 +345,5 @@ def shared_gpus(at: Context, node: Node, of_its_machine: Iterable[Node]) -> list
 
 def _own_gpus(at: Context, node: Node) -> bool:
     """Whether a cluster gave its pod GPUs: it gives each to one pod only, and every pod counts its own from 0."""
-    pod = at.run.site.pods.entered(node.name)
+    pod = at.run.site.pod(node.name)
     return pod is not None and pod.gpus > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts, is_link_local, select_interfaces
@@ -13,7 +13,9 @@ from runbook.launch.ranks import socket_interfaces
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory, Node
 from runbook.model.verdict import Finding
-from runbook.transport.kubernetes_pods import Pod
+
+if TYPE_CHECKING:
+    from runbook.transport.kubernetes_pods import Pod
 
 INSIDE = re.compile(
     r"(docker|podman|cni|virbr|lxcbr|lxdbr|veth|vmnet|vboxnet|dummy|kube-|nodelocaldns|br-(?=[0-9a-f]{12}$))"

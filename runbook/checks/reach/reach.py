@@ -20,11 +20,11 @@ from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 from runbook.parsers.clock import FAIL_S, WARN_S
-from runbook.transport.kubernetes_pods import Pod
 from runbook.transport.node_answers import HOST_FACTS, HostFacts
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankPool
+    from runbook.transport.kubernetes_pods import Pod
 
 
 LOGIN_SHARE = 0.75
@@ -114,7 +114,7 @@ class Learned:
         return self._judge(node, session.hello, facts)
 
     def _judge(self, node: Node, hello: Facts, facts: HostFacts) -> Outcome:
-        at, pod = self.at, self.at.run.site.pods.entered(node.name)
+        at, pod = self.at, self.at.run.site.pod(node.name)
         gpus = self.gpus.get(node.name, GpuJudgement())
         findings = folder_findings(node, hello)
         no_room = bool(findings)
