@@ -222,7 +222,7 @@ def select_interfaces(expression: str, names: Iterable[str]) -> list[str]:
 def no_answer(node: str, program: str, got: object) -> Outcome:
     """An outcome for a node whose program said nothing: lost, not startable, out of time, or broken."""
     if isinstance(got, Unreachable):
-        finding = Finding(got.cause, got.says, got.remedy, got.evidence)
+        finding = got.finding
         if got.cause == "login-shell-failed":  # what a shell is refused, it says on its way out
             finding = limit_met(node, "first", "", "\n".join(got.evidence)) or finding
         return Outcome.failed(node, finding) if isinstance(got, NoPython) else Outcome.unknown(node, finding)

@@ -29,12 +29,11 @@ from runbook.files.shipped_files import find_playbook
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document, read_document
 from runbook.launch.ranks import dialled_address, rank_table
-from runbook.model.errors import FilesWrong, Unreachable
+from runbook.model.errors import FilesWrong, Unreachable, limit_behind
 from runbook.model.escaped_text import visible
 from runbook.model.events import Emit, Event
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
-from runbook.model.own_limits import lack_behind
 from runbook.model.playbook import Playbook
 from runbook.model.redact import Redactor, long_enough
 from runbook.model.safe_files import append_below, write_below
@@ -202,7 +201,7 @@ def reports(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -> Iter
         try:
             events = io.TextIOWrapper(append_below(run_dir, "events.jsonl"), encoding="utf-8")
         except OSError as error:
-            if lack_behind(error):
+            if limit_behind(error):
                 raise
             raise FilesWrong.of("arguments.run-dir", f"{run_dir}: {error.strerror}") from None
         stack.callback(closed, events)

@@ -21,6 +21,7 @@ from runbook.engine.bad_nodes import NotDroppedError, Spares, Suspects, another_
 from runbook.engine.plan import Plan, PlannedStage
 from runbook.launch.ranks import described
 from runbook.model.command_quoting import word
+from runbook.model.errors import limit_behind
 from runbook.model.events import (
     Emit,
     Event,
@@ -35,7 +36,6 @@ from runbook.model.events import (
 from runbook.model.exit_codes import INTERRUPTED, OF_VERDICT
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
-from runbook.model.own_limits import lack_behind
 from runbook.model.redact import Redactor
 from runbook.model.safe_files import write_below
 from runbook.model.verdict import Finding, Outcome, Verdict, overall
@@ -263,8 +263,8 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
         return [Outcome.unknown(node, late(stage, node)) for node in stage.nodes]
     error = future.exception()
     if error is not None:
-        if lack := lack_behind(error):
-            return [Outcome.unknown(node, Finding(lack.cause, lack.says, lack.remedy)) for node in stage.nodes]
+        if limit := limit_behind(error):
+            return [Outcome.unknown(node, limit) for node in stage.nodes]
         with contextlib.suppress(OSError):
             write_below(run.run_dir, "crash.txt", data=run.redactor.text("".join(traceback.format_exception(error))))
         return [Outcome.unknown(node, crashed(stage, error, run.run_dir)) for node in stage.nodes]
@@ -367,8 +367,7 @@ def as_ended_by_slurm(run: Run, inventory: Inventory, outcomes: Sequence[Outcome
 
     def over(name: str) -> Finding | None:
         told = sessions[name].why_lost() if name in sessions else None
-        ended = told is not None and told.cause == SLURM_JOB_ENDED
-        return Finding(told.cause, told.says, told.remedy, told.evidence) if told and ended else None
+        return told.finding if told is not None and told.cause == SLURM_JOB_ENDED else None
 
     deadline = time.monotonic() + SLURM_TOGETHER_S
     # Slurm knows it before its signals arrive; a program with a grace may keep its session for long.

@@ -195,8 +195,7 @@ class RunningAttempt:
             measure_clocks(kept)
         except Unreachable as error:
             stop_attempt.end(kept, grace_s=0.0, why="a node was lost before the start")
-            lost = Finding(error.cause, error.says, error.remedy, error.evidence)
-            return [Outcome.unknown(name, lost) for name in kept.nodes]
+            return [Outcome.unknown(name, error.finding) for name in kept.nodes]
         self._make_files()
         unsure: list[str] = []
         with Fetching(kept), self._counting():
@@ -394,7 +393,7 @@ class RunningAttempt:
         metrics = {"attempts": self._attempt.number, "job": job, "skew_s": self._skew and self._skew.seconds}
         lost = {member.place.node: member.lost for member in self._kept.members if member.lost}
         return [
-            Outcome.unknown(name, Finding(why.cause, why.says, why.remedy, why.evidence), metrics=metrics)
+            Outcome.unknown(name, why.finding, metrics=metrics)
             if (why := lost.get(name))
             else Outcome.passed(name, proof, metrics=metrics)
             for name in self._kept.nodes

@@ -192,7 +192,7 @@ def _word(value: object, text: str, span: Span | None) -> str:
         return str(as_text(value))
     kind = "nothing" if value is None else "a list" if isinstance(value, list) else "a mapping"
     help = "a program gets text: join a list, for example {{ sizes | join(',') }}"
-    raise FilesWrong([Problem("template.not-text", f"`{text}` gives {kind}", span, help)])
+    raise FilesWrong.of("template.not-text", f"`{text}` gives {kind}", span=span, help=help)
 
 
 def _on(problem: Problem, nodes: Collection[str], all_nodes: int) -> Problem:
