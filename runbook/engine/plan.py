@@ -249,14 +249,11 @@ def _wanted(stages: Sequence[Stage], choice: Choice, source: str) -> list[Stage]
         tag for tag in (*choice.tags, *choice.skip_tags) if tag not in known and tag not in {s.name for s in stages}
     ]
     if unknown:
-        raise FilesWrong(
-            [
-                Problem(
-                    "arguments.unknown-tag", f"no stage of {source} has the tag {tag!r}", help=did_you_mean(tag, known)
-                )
-                for tag in unknown
-            ]
-        )
+        problems = [
+            Problem("arguments.unknown-tag", f"no stage of {source} has the tag {tag!r}", help=did_you_mean(tag, known))
+            for tag in unknown
+        ]
+        raise FilesWrong(problems)
     if choice.tags:
         wanted = [stage for stage in wanted if _tagged(stage, choice.tags) or "always" in stage.tags]
     if choice.skip_tags:
