@@ -13,7 +13,7 @@ from runbook.checks.bandwidth.allreduce_blame import Blame, blame
 from runbook.checks.bandwidth.allreduce_bottleneck import isolate
 from runbook.checks.bandwidth.normal_busbw import AUTO, BandwidthComparison, Expectation, NotKnown, expect, setting_of
 from runbook.checks.base import Check, argument
-from runbook.checks.connection import join
+from runbook.checks.connection import STALL_S, join
 from runbook.checks.context import Context
 from runbook.checks.ranks.outcomes import outcomes_of_halt, stragglers
 from runbook.checks.ranks.pool import RankMember, RankPool, dismiss_pool, start_pool
@@ -21,7 +21,6 @@ from runbook.checks.ranks.stuck import TOO_SLOW
 from runbook.model.units import bytes_text, seconds_text, significant
 from runbook.model.verdict import Finding, Outcome, outcomes_of
 
-STALL_S = 4.0
 CONNECTING_S = {"gloo": 0.0, "nccl": 10.0}
 """NCCL connects for an algorithm when a size first uses it; no data moves during that time."""
 

@@ -36,6 +36,9 @@ NOT_SAFE = "NotSafe"
 SYSTEM_FOLDERS = ("/proc", "/sys", "/dev/", "/etc/", "/usr/", "/bin/", "/sbin/", "/lib")
 """Files there belong to the system: an error on one of them says nothing about the workdir."""
 
+IMPORT_TIMEOUT_S = 90.0
+"""How long every rank may take to import torch."""
+
 QUIET_S = 2.0
 """After this long without an answer a node may be about to be lost; after SILENCE_S it counts as lost."""
 

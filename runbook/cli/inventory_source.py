@@ -12,14 +12,12 @@ from runbook.files.environment_values import AnyVariable
 from runbook.files.extra_vars import parse_extra
 from runbook.files.inventory import load_inventory_with_origins
 from runbook.files.inventory_draft import Draft, written
-from runbook.files.shipped_files import find_inventory
+from runbook.files.shipped_files import SUFFIXES, find_inventory
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document, parse_document
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory
 from runbook.report.standard_streams import stderr
-
-SUFFIXES = (".yml", ".yaml")
 
 
 def load(arguments: argparse.Namespace) -> tuple[Inventory, Origins]:

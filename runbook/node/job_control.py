@@ -37,7 +37,7 @@ import threading
 import time
 
 from runbook.node.journal import ABOUT, ATTEMPT, JOURNAL, PLAIN, WRITTEN, Odd, belongs, checked, node_of, serial_of
-from runbook.node.own_files import document, is_ours, listed, opened, ours, safe, write
+from runbook.node.own_files import KEPT, document, is_ours, listed, opened, ours, safe, write
 from runbook.node.proc import born, environ, owner, pids, stat
 from runbook.node.proc import kill as send
 from runbook.node.tools import find, run
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     Living = dict[tuple[str, str, str], list[int]]
     """Processes by job, attempt and name."""
 
-KEPT = "KEPT"
 PART = 16 * 1024  # of a log, where steps are looked for
 KEEPER_S = 2.0  # how long a keeper may take to end after it wrote down the end of its process
 

@@ -13,6 +13,8 @@ RUN_ID_VARIABLE = "RUNBOOK_RUN_ID"
 ESTABLISHED, DIALLING, TIME_WAIT, LISTEN = "01", "02", "06", "0A"
 RETRANSMITTING = "01:"  # of a socket's timer that runs
 LONGEST_COMMAND = 200
+SHELLS = ("sh", "bash", "dash")
+"""Names of processes that only lead to what a script starts."""
 
 
 def read(path: str) -> str | None:

@@ -13,7 +13,7 @@ import threading
 import time
 
 from runbook.node.cpu_waits import cpu_time, waited
-from runbook.node.proc import own_rank, sockets, stat
+from runbook.node.proc import SHELLS, own_rank, sockets, stat
 from runbook.node.rank_processes import busy, family, own_stacks, processes, tell_cpu
 from runbook.node.tcp_info import sent, tcp_info
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from runbook.transport.node_answers import RankSamples, StackSamples
 
-SHELLS = ("sh", "bash", "dash")
 LONGEST = 8192
 
 

@@ -26,7 +26,7 @@ import time
 import types
 import zlib
 
-from runbook.node.own_files import make, ours, safe
+from runbook.node.own_files import KEPT, make, ours, safe
 from runbook.node.proc import RUN_ID_VARIABLE, account, kill, tagged, this_machine
 
 TYPE_CHECKING = False
@@ -41,7 +41,6 @@ MARK = b"\x1erunbook-supervisor "
 NODE_VARIABLE = "RUNBOOK_NODE"
 CHUNK = 65536
 WATCH_S = 0.25
-KEPT = "KEPT"
 BATCH_VARIABLE = "SLURM_JOB_ID"
 CARRIER_S = 6.0  # from the end of its stdin to that of what leads to another supervisor
 TOGETHER_S = 1.0  # a batch system that ends a job signals all of its processes, and us among them, one after the other

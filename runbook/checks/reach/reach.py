@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from runbook.causes.findings import finding_for
 from runbook.checks.base import Check
-from runbook.checks.context import Context, Facts, no_answer
+from runbook.checks.context import IMPORT_TIMEOUT_S, Context, Facts, no_answer
 from runbook.checks.reach.gpus import GpuJudgement, all_sound, look_at_gpus, shared_gpus, torch_beside_gpus
 from runbook.checks.reach.interfaces import apart_findings, interface_findings, of_pod
 from runbook.checks.reach.workdir_and_limits import folder_findings, limit_findings, python_finding
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 LOGIN_SHARE = 0.75
 """This part of the stage's time is for logins; the nodes reached by then are asked in the rest."""
 
-IMPORT_TIMEOUT_S = 90.0
 IMPORT_BESIDE_FAULT_S = 3.0
 """How long to wait for torch when the run is known to stop here: a node is out of reach, or a GPU is at fault, and a
 rank may hang on that very GPU."""
