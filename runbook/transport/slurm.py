@@ -22,9 +22,10 @@ from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command
-from runbook.transport.cluster_tools import LatestAnswers, printed
+from runbook.transport.cluster_tools import LatestAnswers, no_tool, not_understood, printed
 from runbook.transport.stream import ProcessStream
 
+NO_TOOL = "slurm-tool-missing"
 NONE = ("(null)", "None", "")
 
 _BETWEEN = re.compile(r",(?![^\[\]]*\])")
@@ -353,7 +354,7 @@ class Allocations:
         try:
             return SlurmStream(self, str(job), node)
         except FileNotFoundError as error:
-            raise no_tool("srun") from error
+            raise no_tool("srun", NO_TOOL) from error
 
     def why(self, number: str, name: str, says: str, complaint: str, seconds: float, *, lives: bool) -> Unreachable:
         """Why there is no step of this job on this node, or none any more.
@@ -433,19 +434,12 @@ def ask(*argv: str, about: str = "", timeout_s: float = ASKED_S) -> str:
     try:
         done = printed(argv, timeout_s, environment())
     except FileNotFoundError as error:
-        raise no_tool(argv[0]) from error
+        raise no_tool(argv[0], NO_TOOL) from error
     except subprocess.TimeoutExpired as error:
         raise _no_munge() or no_controller(()) from error
     if done.returncode == 0:
         return done.stdout
-    raise refusal(done.stderr, about) or unreachable_for(
-        "slurm-step-failed",
-        f"`{argv[0]}` ended with code {done.returncode}"
-        + (f": {done.stderr.strip().splitlines()[-1]}" if done.stderr.strip() else ""),
-        said(done.stderr),
-        way="unknown-words",
-        map_=" ".join(map(word, argv)),
-    )
+    raise refusal(done.stderr, about) or not_understood("slurm-step-failed", argv[0], done, said(done.stderr))
 
 
 def _no_munge() -> Unreachable | None:
@@ -477,13 +471,4 @@ def no_allocation() -> Unreachable:
         "slurm-no-allocation",
         "there is no Slurm job to run in: SLURM_JOB_ID is not set here, and the inventory names no job",
         way="none",
-    )
-
-
-def no_tool(name: str) -> Unreachable:
-    return unreachable_for(
-        "slurm-tool-missing",
-        f"there is no `{name}` on this machine's PATH",
-        (f"PATH={os.environ.get('PATH', '')}",),
-        way="live",
     )
