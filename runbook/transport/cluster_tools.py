@@ -34,13 +34,19 @@ def printed(
     )
 
 
-def no_tool(name: str, cause: str) -> Unreachable:
+KUBECTL = "kubectl"
+"""The others are Slurm's."""
+
+
+def no_tool(name: str) -> Unreachable:
+    cause = "kubernetes-tool-missing" if name == KUBECTL else "slurm-tool-missing"
     path = (f"PATH={os.environ.get('PATH', '')}",)
     return unreachable_for(cause, f"there is no `{name}` on this machine's PATH", path)
 
 
-def not_understood(cause: str, what: str, done: subprocess.CompletedProcess[str], seen: tuple[str, ...]) -> Unreachable:
+def not_understood(what: str, done: subprocess.CompletedProcess[str], seen: tuple[str, ...]) -> Unreachable:
     """The failure of a program whose words, `seen`, mean nothing that is known."""
+    cause = "kubernetes-exec-failed" if done.args[0] == KUBECTL else "slurm-step-failed"
     says = f"`{what}` ended with code {done.returncode}" + (f": {seen[-1]}" if seen else "")
     return unreachable_for(cause, says, seen, way="unknown-words", map_=" ".join(map(word, done.args)))
 

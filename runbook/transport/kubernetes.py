@@ -19,7 +19,7 @@ from runbook.causes.findings import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes, Node
 from runbook.transport.bootstrap import command
-from runbook.transport.cluster_tools import LatestAnswers, no_tool, not_understood, printed
+from runbook.transport.cluster_tools import KUBECTL, LatestAnswers, no_tool, not_understood, printed
 from runbook.transport.kubernetes_pods import (
     Pod,
     ill,
@@ -33,8 +33,6 @@ from runbook.transport.kubernetes_pods import (
     wrong_container,
 )
 from runbook.transport.stream import ProcessStream
-
-NO_TOOL = "kubernetes-tool-missing"
 
 ASKED_S = 12.0
 """For a question to the API server: a credential plugin may have to ask another server first."""
@@ -83,7 +81,7 @@ class Pods:
         try:
             return KubectlStream(self, pod, node)
         except FileNotFoundError as error:
-            raise no_tool("kubectl", NO_TOOL) from error
+            raise no_tool(KUBECTL) from error
 
     def why(self, node: Node, first: Pod, says: str, complaint: str, *, lives: bool) -> Unreachable:
         """Why this pod no longer answers, or never did. `says` is what was noticed, `complaint` what kubectl said;
@@ -183,15 +181,13 @@ def ask(where: Kubernetes, *argv: str, timeout_s: float = ASKED_S) -> str:
     try:
         done = printed(words, timeout_s + 1.0)
     except FileNotFoundError as error:
-        raise no_tool("kubectl", NO_TOOL) from error
+        raise no_tool(KUBECTL) from error
     except subprocess.TimeoutExpired as error:
         raise no_server(where, (f"`kubectl {argv[0]}` did not come back within {timeout_s + 1.0:g} s",)) from error
     if done.returncode == 0:
         return done.stdout
     what = " ".join(one for one in argv[:2] if not one.startswith("-"))
-    raise refusal(done.stderr, where, what) or not_understood(
-        "kubernetes-exec-failed", f"kubectl {what}", done, said(done.stderr)
-    )
+    raise refusal(done.stderr, where, what) or not_understood(f"kubectl {what}", done, said(done.stderr))
 
 
 def selected(where: Kubernetes, selector: str, container: str | None = None) -> list[Pod]:

@@ -25,7 +25,6 @@ from runbook.transport.bootstrap import command
 from runbook.transport.cluster_tools import LatestAnswers, no_tool, not_understood, printed
 from runbook.transport.stream import ProcessStream
 
-NO_TOOL = "slurm-tool-missing"
 NONE = ("(null)", "None", "")
 
 _BETWEEN = re.compile(r",(?![^\[\]]*\])")
@@ -354,7 +353,7 @@ class Allocations:
         try:
             return SlurmStream(self, str(job), node)
         except FileNotFoundError as error:
-            raise no_tool("srun", NO_TOOL) from error
+            raise no_tool("srun") from error
 
     def why(self, number: str, name: str, says: str, complaint: str, seconds: float, *, lives: bool) -> Unreachable:
         """Why there is no step of this job on this node, or none any more.
@@ -434,12 +433,12 @@ def ask(*argv: str, about: str = "", timeout_s: float = ASKED_S) -> str:
     try:
         done = printed(argv, timeout_s, environment())
     except FileNotFoundError as error:
-        raise no_tool(argv[0], NO_TOOL) from error
+        raise no_tool(argv[0]) from error
     except subprocess.TimeoutExpired as error:
         raise _no_munge() or no_controller(()) from error
     if done.returncode == 0:
         return done.stdout
-    raise refusal(done.stderr, about) or not_understood("slurm-step-failed", argv[0], done, said(done.stderr))
+    raise refusal(done.stderr, about) or not_understood(argv[0], done, said(done.stderr))
 
 
 def _no_munge() -> Unreachable | None:
