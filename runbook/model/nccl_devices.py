@@ -13,7 +13,7 @@ _OVERLAYS = re.compile(r"lo$|cali|flannel|lxc|tailscale|tun\d*$")
 
 
 def is_for_guests(name: str) -> bool:
-    """Whether Docker, Podman, libvirt, LXC, VMware, VirtualBox or Kubernetes makes it for the guests of one machine: its
+    """Whether Docker, Podman, libvirt, LXC, VMware, VirtualBox or Kubernetes makes it for guests of one machine: its
     addresses are the same on every machine and cannot be reached from outside."""
     return _GUESTS.match(name) is not None
 
