@@ -93,10 +93,7 @@ class Launch(Check):
             yield Problem("playbook.detach-over-slurm", message, help=help)
 
     def run(self, at: Context) -> list[Outcome]:
-        return [
-            *self._attempts(at),
-            *(Outcome.skipped(name, UNUSED_SPARE) for name in self.job.spares),
-        ]
+        return [*self._attempts(at), *(Outcome.skipped(name, UNUSED_SPARE) for name in self.job.spares)]
 
     def _attempts(self, at: Context) -> list[Outcome]:
         dismiss_pool(at.run)  # its ranks hold the port and the GPUs

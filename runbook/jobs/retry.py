@@ -54,13 +54,7 @@ def decide(
 
 
 def judge_retry(
-    at: Context,
-    attempt: Attempt,
-    outcomes: list[Outcome],
-    causes: list[str],
-    *,
-    stalled: bool,
-    replaced: bool = False,
+    at: Context, attempt: Attempt, outcomes: list[Outcome], causes: list[str], *, stalled: bool, replaced: bool = False
 ) -> tuple[list[Outcome], float | None]:
     """The outcomes of an attempt, with the reason when it is not tried again, and the seconds until the next attempt,
     None for none. `causes` are those of the attempts before; this one's is added. `stalled`: a stall ended it;

@@ -95,7 +95,7 @@ def stops(spec: ScriptSpec, shell: str, activation: Activation) -> dict[str, Scr
         "program-missing": f"{node} has no program {spec.command[0]}: "
         "install it, or name another one in `command:`, `python:` or `activate:`"
         if spec.command
-        else f"{node} has no such program: install it, or name another one",  # the script puts its name in front
+        else f"{node} has no such program: install it, or name another one"  # the script puts its name in front
     }
     if spec.workdir is not None:
         sentences["workdir-missing"] = f"{node} has no folder {spec.workdir}: make it, or correct `workdir:`"

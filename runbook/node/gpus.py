@@ -95,10 +95,7 @@ def owner(pid: int, run_id: str) -> GpuProcess:
 
 
 def look(arguments: dict[str, Any]) -> GpusAnswer:
-    facts: dict[str, Any] = {
-        "pci": pci_devices(),
-        "amd": find("rocm-smi") or find("amd-smi"),
-    }
+    facts: dict[str, Any] = {"pci": pci_devices(), "amd": find("rocm-smi") or find("amd-smi")}
     smi = find_smi()
     jobs: dict[str, Callable[[], Any]] = {
         "dmesg": lambda: kernel_lines(["dmesg"]),

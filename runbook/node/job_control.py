@@ -494,11 +494,4 @@ def expanded(path: str) -> str:
     return os.path.join(os.path.expanduser("~"), os.path.expanduser(path))
 
 
-ORDERS = {
-    "prepare": prepare,
-    "watch": watch,
-    "stop": stop,
-    "kill": kill,
-    "list": known,
-    "clean": clean,
-}
+ORDERS = {"prepare": prepare, "watch": watch, "stop": stop, "kill": kill, "list": known, "clean": clean}

@@ -116,13 +116,7 @@ def job_in(text: str, number: str) -> SlurmJob:
         limit = _value(record, "TimeLimit")
         state, reason, restarts = _value(record, "JobState"), _value(record, "Reason"), _value(record, "Restarts")
         return SlurmJob(
-            _value(record, "JobId"),
-            state,
-            reason,
-            restarts=int(restarts),
-            nodes=nodes,
-            limit=limit,
-            gpus=gpus,
+            _value(record, "JobId"), state, reason, restarts=int(restarts), nodes=nodes, limit=limit, gpus=gpus
         )
     except (IndexError, ValueError) as error:
         raise unreachable_for(
