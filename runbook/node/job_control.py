@@ -33,12 +33,11 @@ import os
 import re
 import shutil
 import signal
-import threading
 import time
 
 from runbook.node.journal import ABOUT, ATTEMPT, JOURNAL, PLAIN, WRITTEN, Odd, belongs, checked, node_of, serial_of
 from runbook.node.own_files import KEPT, document, is_ours, listed, opened, ours, safe, write
-from runbook.node.proc import born, environ, owner, pids, stat
+from runbook.node.proc import born, environ, owner, pause, pids, stat
 from runbook.node.proc import kill as send
 from runbook.node.tools import find, run
 from runbook.node.training_steps import USUAL, number, step_in
@@ -91,7 +90,7 @@ def watch(order: dict[str, Any]) -> Watched:
     folder, offsets = in_ours(order["folder"], 3), order.get("at") or {}
     deadline = time.monotonic() + order.get("wait_s", 0.0)
     while fingerprint(folder) == order.get("seen") and time.monotonic() < deadline:
-        threading.Event().wait(0.03)
+        pause(0.03)
     seen = fingerprint(folder)
     kept, _ = journals(folder, living() if order.get("look") else None)
     read, sizes, steps = {}, {}, {}
@@ -151,7 +150,7 @@ def kill(order: dict[str, Any]) -> KeptAnswer:
         lives = any(facts["lives"] for facts in chosen) or any(one["pids"] for one in damaged)
         if not lives or time.monotonic() > deadline:
             return {"kept": chosen}
-        threading.Event().wait(0.02)
+        pause(0.02)
 
 
 def known(order: dict[str, Any]) -> Listed:
@@ -198,7 +197,7 @@ def clean(order: dict[str, Any]) -> CleanAnswer:
         going = not unknown and all(facts["state"] == "ended" and not facts["lives"] for facts in left)
         if not (left and going) or time.monotonic() > deadline:
             break
-        threading.Event().wait(0.02)
+        pause(0.02)
     if left or unknown:
         return {"removed": False, "alive": [facts["name"] for facts in left] + unknown}
     for facts in found:

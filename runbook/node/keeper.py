@@ -32,7 +32,7 @@ import time
 
 from runbook.node.message import say as say_it
 from runbook.node.own_files import document, listed, ours, safe, write
-from runbook.node.proc import born, kill, tagged
+from runbook.node.proc import born, kill, pause, tagged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -418,10 +418,6 @@ def file_system(path: str) -> str | None:
     except (OSError, IndexError):
         pass
     return found and found[1]
-
-
-def pause(seconds: float) -> None:
-    threading.Event().wait(seconds)
 
 
 if __name__ == "__main__":

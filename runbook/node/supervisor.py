@@ -27,7 +27,7 @@ import types
 import zlib
 
 from runbook.node.own_files import KEPT, make, ours, safe
-from runbook.node.proc import RUN_ID_VARIABLE, account, kill, tagged, this_machine
+from runbook.node.proc import RUN_ID_VARIABLE, account, kill, pause, tagged, this_machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,12 +47,6 @@ TOGETHER_S = 1.0  # a batch system that ends a job signals all of its processes,
 # in which that is waited for: a busy machine makes each longer, so that the thread that is signalled has its own
 TURNS = 20
 DYING = threading.Event()  # a signal has arrived
-
-
-def pause(seconds: float) -> None:
-    """A sleep without time.sleep(), which raises under a shifted clock (libfaketime)."""
-    threading.Event().wait(seconds)
-
 
 KILLED = (-signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
 
