@@ -1,5 +1,5 @@
-"""Reads /proc: processes, their environment, files and sockets, TCP's tables, counters; and waits. On other systems than Linux,
-and for what this user may not see, the result is empty."""
+"""Reads /proc: processes, their environment, files and sockets, TCP's tables, counters; and waits. On other systems
+than Linux, and for what this user may not see, the result is empty."""
 
 from __future__ import annotations
 
