@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runbook.checks.bandwidth.pairing_rounds import Schedule
+from runbook.checks.bandwidth.pairing_rounds import Meeting, Schedule
 from runbook.checks.bandwidth.slow_links import Endpoint, Judgement, Link, LinksVerdict, Measured, Role, verdict
 
 NOISE, TRANSIENTS = 0.03, 0.002
@@ -16,13 +16,15 @@ GBYTES = 12.0
 
 @dataclass(frozen=True)
 class Network:
-    """What is slow, each as a part of the full rate. `ends` are nodes or leaves in a role."""
+    """What is slow, each as a part of the full rate. `ends` are nodes or leaves in a role; `uplinks` are leaves in a role,
+    whose nodes share so much of what one node can."""
 
     count: int
     leaf_size: int | None = None
     ends: Mapping[Endpoint, float] = field(default_factory=dict)
     links: Mapping[Link, float] = field(default_factory=dict)
     leaf_pairs: Mapping[Link, float] = field(default_factory=dict)
+    uplinks: Mapping[Endpoint, float] = field(default_factory=dict)
     noise: float = NOISE
     transients: float = TRANSIENTS
 
@@ -43,6 +45,20 @@ class Network:
             leaves = Link(source, destination)
             parts += [self.leaf_pairs.get(leaves, 1.0), *(self.ends.get(leaves.end(role), 1.0) for role in Role)]
         return GBYTES * min(parts)
+
+    def shared(
+        self, chance: random.Random, meetings: Sequence[Meeting], leaf_of: Mapping[str, str]
+    ) -> Iterator[tuple[Link, float]]:
+        """The part of the full rate that narrow uplinks leave to links of one round. Every pair sends one way after the
+        other, so that about half of the others send at the same time; acknowledgements wait in the same queue."""
+        links = [link for each in meetings for link in each.links]
+        crossing = [link for link in links if leaf_of.get(link.source) != leaf_of.get(link.destination)]
+        for end, capacity in self.uplinks.items():
+            own = [link for link in crossing if leaf_of.get(link.end(end.role).name) == end.name]
+            for link in own:
+                rivals = sum(chance.random() < 0.5 for _ in own[1:])
+                yield link, min(1.0, capacity / (1 + rivals * chance.uniform(0.5, 1.0)))
+                yield Link(link.destination, link.source), chance.uniform(0.6, 1.0) if rivals > 1 else 1.0
 
     def measure(self, chance: random.Random, full: float, *, long: bool) -> float:
         times = 3 if long else 1
@@ -73,10 +89,12 @@ def search(network: Network, seed: int) -> Search:
     number = 0
     while meetings := schedule.round(number, judged, measured):
         assert len({name for each in meetings for name in (each.one, each.other)}) == 2 * len(meetings)
+        parts = dict(network.shared(chance, meetings, leaf_of))
         for each in meetings:
             for link in each.links:
-                rate = network.measure(chance, network.full(link, leaf_of), long=each.long)
-                measured.append(Measured(link, rate, number, each.asked, each.long))
+                full = network.full(link, leaf_of) * parts.get(link, 1.0)
+                rate = network.measure(chance, full, long=each.long)
+                measured.append(Measured(link, rate, number, each.asked, each.long, each.alone))
         number += 1
         judged = Judgement(nodes, measured, leaf_of)
     assert judged is not None

@@ -164,6 +164,25 @@ def test_the_same_as_often_as_a_rate_of_one_in_a_thousand_needs(name: str, count
         judge_trials(case, count, MANY[count])
 
 
+@pytest.mark.parametrize("capacity", [0.5, 0.75, 1.0, 2.0])
+@pytest.mark.parametrize("roles", [SENDS, RECEIVES, BOTH])
+@pytest.mark.parametrize(("count", "trials"), [(16, 40), (64, 3)])
+def test_an_uplink_that_its_nodes_share_accuses_none_of_them(
+    count: int, trials: int, roles: tuple[Role, ...], capacity: float
+) -> None:
+    """Each of its nodes and links is fast now and then, whenever the others do not send. An uplink for two nodes at a
+    time, of four, is as many build them: it may be told, but nobody else."""
+    named = 0
+    for seed in range(trials):
+        sound = topology(count)
+        leaf = random.Random(seed).choice(sorted(set(sound.leaf_of.values())))
+        ends = {Endpoint(leaf, role): capacity for role in roles}
+        names, _ = told(Network(count, sound.leaf_size, uplinks=ends), seed)
+        assert all(isinstance(each, Endpoint) and each.name == leaf for each in names), (seed, leaf, names)
+        named += bool(names)
+    assert named >= 0.9 * trials or capacity > 1, f"named in {named} of {trials}"
+
+
 @pytest.mark.parametrize("noise", [0.08, 0.15])
 def test_on_a_noisy_network_nobody_is_accused(noise: float) -> None:
     for seed in range(40):
@@ -223,6 +242,30 @@ def test_every_pair_on_request() -> None:
     met = {frozenset((each.one, each.other)) for number in range(11) for each in schedule.round(number, None, [])}
     assert len(met) == 66
     assert schedule.round(11, None, []) == []
+
+
+def test_who_is_measured_alone_has_the_uplinks_of_both_leaves_to_itself() -> None:
+    slow = Link("n0001", "n0005")
+    network = Network(16, 4, links={slow: 0.5}, noise=0.0, transients=0.0)
+    schedule = Schedule(network.nodes, network.leaf_of)
+    measured, number = [Measured(slow, 0.5 * GBYTES, 0)], 1
+    measured += [Measured(link, GBYTES, 0) for link in first_links(network) if link != slow]
+    alone = False
+    while meetings := schedule.round(number, Judgement(network.nodes, measured, network.leaf_of), measured):
+        for each in meetings:
+            measured += [
+                Measured(link, network.full(link, network.leaf_of), number, each.asked, each.long, each.alone)
+                for link in each.links
+            ]
+        crossing = [each for each in meetings if network.leaf_of[each.one] != network.leaf_of[each.other]]
+        for one in (each for each in crossing if each.alone):
+            alone = True
+            leaves = {network.leaf_of[one.one], network.leaf_of[one.other]}
+            others = {network.leaf_of[node] for each in crossing if each is not one for node in (each.one, each.other)}
+            assert not leaves & others
+        number += 1
+    assert alone
+    assert verdict(Judgement(network.nodes, measured, network.leaf_of)).links == (slow,)
 
 
 def test_in_the_second_round_neighbours_meet_and_suspects_meet_proven_ones() -> None:

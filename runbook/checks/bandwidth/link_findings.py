@@ -377,12 +377,11 @@ def as_csv(done: Search) -> str:
     """Every measurement, those that do not count as well."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(
-        ["from", "to", "round", "gbps", "both_gbps", "us", "losses", "seconds", "waited", "long", "asked", "counts"]
-    )
+    numbers = ["gbps", "both_gbps", "us", "losses", "seconds", "waited"]
+    table.writerow(["from", "to", "round", *numbers, "long", "asked", "counts", "alone"])
     for each in done.found:
         moved = each.moved
-        numbers = (
+        values = (
             moved.gbytes * 8,
             moved.both * 8 if moved.both is not None else None,
             moved.us,
@@ -390,7 +389,7 @@ def as_csv(done: Search) -> str:
             moved.seconds,
             moved.waited,
         )
-        shown = ["" if number is None else f"{number:.6g}" for number in numbers]
-        flags = [int(flag) for flag in (each.meeting.long, each.meeting.asked, each.counts)]
+        shown = ["" if number is None else f"{number:.6g}" for number in values]
+        flags = [int(flag) for flag in (each.meeting.long, each.meeting.asked, each.counts, each.meeting.alone)]
         table.writerow([each.link.source, each.link.destination, each.round + 1, *shown, *flags])
     return text.getvalue()

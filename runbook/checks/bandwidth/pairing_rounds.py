@@ -24,12 +24,14 @@ PROBES = 2
 @dataclass(frozen=True, slots=True)
 class Meeting:
     """Two nodes that are measured with each other in one round. `asked`: the result is needed; otherwise the pair only
-    keeps the network as busy as before. `long`: a transfer that takes three times as long."""
+    keeps the network as busy as before. `long`: a transfer that takes three times as long. `alone`: nobody else leaves
+    or enters the leaves of the two meanwhile, so that what is slow then is slow by itself."""
 
     one: str
     other: str
     asked: bool = True
     long: bool = False
+    alone: bool = False
 
     @property
     def links(self) -> tuple[Link, Link]:
@@ -67,16 +69,18 @@ class Schedule:
         if judged is None or number >= len(self) + MOST_EXTRA_ROUNDS:
             return []
         met = {frozenset((each.link.source, each.link.destination)) for each in measured}
-        booked = _Round(self.nodes)
+        booked = _Round(self.nodes, self.leaf_of)
         if not judged.common:
             self._settle(booked, judged, met)
             for one, other in again:
-                booked.add(one, other)
+                booked.add(Meeting(one, other))
         second = self._inside and number == len(self._first)
         if not booked.meetings and not second:
             return []
-        for one, other in self._company(booked, met if second else set(), cross=not second):
-            booked.add(one, other, asked=second)
+        # Nobody knows what nodes of unknown leaf share with whom: beside them the idle ones rest.
+        if not any(each.alone and not {each.one, each.other} <= self.leaf_of.keys() for each in booked.meetings):
+            for one, other in self._company(booked, met if second else set(), cross=not second):
+                booked.add(Meeting(one, other, asked=second))
         return booked.meetings
 
     def _settle(self, booked: _Round, judged: Judgement, met: set[frozenset[str]]) -> None:
@@ -86,11 +90,12 @@ class Schedule:
                 booked.with_partner(node, self._elsewhere(node, judged, leaf.role), met, long=True)
         for leaf in judged.leaves_to_look_inside:
             for one, other in neighbours(self._of(leaf.name)):
-                booked.add(one, other)
+                booked.add(Meeting(one, other))
         for end in judged.nodes_to_confirm:
-            booked.with_partner(end.name, self._proven(end.name, judged, [end.role]), met, long=True)
+            partners = self._proven(end.name, judged, [end.role])
+            booked.with_partner(end.name, partners, met, long=True, alone=True)
         for link, long in judged.links_to_repeat:
-            booked.add(link.source, link.destination, long=long)
+            booked.add(Meeting(link.source, link.destination, long=long, alone=long))
         for link in judged.links_to_surround:
             self._probe(booked, link, judged, met)
         for node, roles in judged.suspects.items():
@@ -123,7 +128,7 @@ class Schedule:
                 return
             free = [other for other in receivers if booked.free(other) and frozenset((one, other)) not in met]
             if booked.free(one) and free:
-                booked.add(one, free[0])
+                booked.add(Meeting(one, free[0]))
                 found += 1
 
     def _company(self, booked: _Round, met: set[frozenset[str]], *, cross: bool) -> Iterator[tuple[str, str]]:
@@ -148,28 +153,41 @@ class Schedule:
 
 
 class _Round:
-    """Meetings of one round, in which no node is booked twice."""
+    """Meetings of one round, in which no node is booked twice and no leaf is crossed beside a meeting that is alone."""
 
-    def __init__(self, nodes: Iterable[str]) -> None:
+    def __init__(self, nodes: Iterable[str], leaf_of: Mapping[str, str]) -> None:
         self._free = set(nodes)
+        self._leaf_of = leaf_of
+        self._crossed: set[str] = set()
+        self._closed: set[str] = set()
         self.meetings: list[Meeting] = []
 
     def free(self, node: str) -> bool:
         return node in self._free
 
-    def add(self, one: str, other: str, *, asked: bool = True, long: bool = False) -> None:
-        if one in self._free and other in self._free and one != other:
-            self._free -= {one, other}
-            self.meetings.append(Meeting(one, other, asked, long))
+    def add(self, meeting: Meeting) -> None:
+        one, other = meeting.one, meeting.other
+        if one not in self._free or other not in self._free or one == other:
+            return
+        crossed = {self._leaf_of[node] for node in (one, other) if node in self._leaf_of}
+        if len(crossed) > 1:
+            if crossed & self._closed or (meeting.alone and crossed & self._crossed):
+                return
+            self._crossed |= crossed
+            self._closed |= crossed if meeting.alone else set()
+        self._free -= {one, other}
+        self.meetings.append(meeting)
 
-    def with_partner(self, node: str, partners: Sequence[str], met: set[frozenset[str]], *, long: bool = False) -> None:
+    def with_partner(
+        self, node: str, partners: Sequence[str], met: set[frozenset[str]], *, long: bool = False, alone: bool = False
+    ) -> None:
         """With the first free node, preferably one that the node has not met."""
         if node not in self._free:
             return
         free = [other for other in partners if other in self._free]
         fresh = (other for other in free if frozenset((node, other)) not in met)
         if (partner := next(fresh, None) or next(iter(free), None)) is not None:
-            self.add(node, partner, long=long)
+            self.add(Meeting(node, partner, long=long, alone=alone))
 
 
 def groups(nodes: Sequence[str], leaf_of: Mapping[str, str]) -> list[list[str]]:

@@ -192,6 +192,7 @@ class Search:
                 each.round,
                 each.meeting.asked,
                 each.meeting.long,
+                each.meeting.alone,
             )
             for each in self.found
             if each.counts

@@ -32,6 +32,9 @@ ANCHOR = 0.9
 directions, a quarter of the links is sound; of four nodes, a sixth."""
 
 NEAR = 0.85
+ALONE = 0.4
+"""Of what leaves a leaf by an uplink that is too narrow, this part may be fast: who has it alone for a while."""
+
 COMMON = 0.4
 """When more than this part of the nodes is slow, single nodes do not explain it."""
 
@@ -76,13 +79,14 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """GB/s of one link in one round (counted from 0). `asked` and `long` as in a meeting."""
+    """GB/s of one link in one round (counted from 0). `asked`, `long` and `alone` as in a meeting."""
 
     link: Link
     gbytes: float
     round: int
     asked: bool = True
     long: bool = False
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,7 @@ class RelativeRate:
     normal: Normal
     asked: bool
     long: bool
+    alone: bool
 
     @property
     def suspect(self) -> bool:
@@ -162,7 +167,7 @@ def compared(measured: Sequence[Measured], leaf_of: Mapping[str, str]) -> dict[L
         norm = own.get((crosses, each.round), usual[crosses])
         norm = Normal(norm.median, max(norm.sigma, noise))
         ratio = each.gbytes / norm.median if norm.median else 1.0
-        found[each.link].append(RelativeRate(ratio, norm, each.asked, each.long))
+        found[each.link].append(RelativeRate(ratio, norm, each.asked, each.long, each.alone))
     return found
 
 
@@ -180,6 +185,9 @@ class Judgement:
         self.normal = normal(each.gbytes for each in measured)
         self.best = {link: max(rates, key=lambda rate: rate.ratio) for link, rates in self.rates.items()}
         """A rate that was reached once is possible."""
+        beside = {link: [rate for rate in rates if not rate.alone] for link, rates in self.rates.items()}
+        self._beside = {link: rates for link, rates in beside.items() if rates}
+        """The rates while others crossed the same leaves, which share their uplinks."""
         self._links: dict[Endpoint, list[Link]] = defaultdict(list)
         for link in self.rates:
             for role in Role:
@@ -223,14 +231,14 @@ class Judgement:
             and statistics.fmean(rate.ratio for rate in against) < against[0].normal.mean
         )
 
-    def _tried_long(self, end: Endpoint) -> bool:
-        return any(rate.long for link in self._links[end] for rate in self.rates[link])
+    def _tried_alone(self, end: Endpoint) -> bool:
+        return any(rate.alone for link in self._links[end] for rate in self.rates[link])
 
     @cached_property
     def accused(self) -> list[Endpoint]:
         """Nodes slow in a role with every partner, also in the longer transfer; a slow leaf stands for its nodes."""
         return [
-            end for end in self._slow_ends if self._enough(end) and self._tried_long(end) and not self._explained(end)
+            end for end in self._slow_ends if self._enough(end) and self._tried_alone(end) and not self._explained(end)
         ]
 
     @property
@@ -238,7 +246,7 @@ class Judgement:
         return [
             end
             for end in self._slow_ends
-            if self._enough(end) and not self._tried_long(end) and not self._explained(end)
+            if self._enough(end) and not self._tried_alone(end) and not self._explained(end)
         ]
 
     @property
@@ -267,7 +275,7 @@ class Judgement:
 
     def _confirmed_link(self, link: Link) -> bool:
         rates = self.rates[link]
-        return len(rates) >= CONFIRMATIONS and any(rate.long for rate in rates) and self.best[link].confirmed
+        return len(rates) >= CONFIRMATIONS and any(rate.alone for rate in rates) and self.best[link].confirmed
 
     @property
     def links_to_repeat(self) -> list[tuple[Link, bool]]:
@@ -275,7 +283,9 @@ class Judgement:
         return [
             (link, len(self.rates[link]) >= CONFIRMATIONS - 1)
             for link in self._slow_links
-            if not self._confirmed_link(link) and len(self.rates[link]) < 2 * CONFIRMATIONS
+            if not self._confirmed_link(link)
+            and len(self.rates[link]) < 2 * CONFIRMATIONS
+            and self.leaves_of(link) not in self.slow_leaf_pairs
         ]
 
     @property
@@ -331,15 +341,24 @@ class Judgement:
     def _between(self) -> dict[Link, list[Link]]:
         """Links by the leaves that they join."""
         found: dict[Link, list[Link]] = defaultdict(list)
-        for link in self.rates:
+        for link in self._beside:
             if leaves := self.leaves_of(link):
                 found[leaves].append(link)
         return found
 
     @cached_property
     def _slow_between(self) -> set[Link]:
-        """Pairs of leaves between which nothing was ever fast."""
-        return {leaves for leaves, links in self._between.items() if all(self.best[link].suspect for link in links)}
+        """Pairs of leaves between which nothing was fast while others crossed them as well."""
+        return {
+            leaves
+            for leaves, links in self._between.items()
+            if all(rate.suspect for link in links for rate in self._beside[link])
+        }
+
+    def _mostly_slow(self, link: Link) -> bool:
+        """While others crossed the same leaves: now and then one has a narrow uplink to itself, and is fast."""
+        rates = self._beside[link]
+        return 2 * sum(rate.suspect for rate in rates) > len(rates)
 
     @cached_property
     def slow_leaf_pairs(self) -> list[Link]:
@@ -361,19 +380,27 @@ class Judgement:
 
     @cached_property
     def _slow_leaves(self) -> dict[Endpoint, list[Link]]:
-        """Leaves from which (or to which) nothing is fast, whichever the other leaf and the nodes, with these links."""
+        """Leaves from which (or to which) hardly anything is fast, whichever the other leaf and the nodes, with the
+        slow links."""
         found: dict[Endpoint, list[Link]] = {}
         good = {leaves.end(role) for leaves in self._between if leaves not in self._slow_between for role in Role}
-        least = min(CONFIRMATIONS, len(self._sizes) - 1)
+        crossing = [(leaves, link) for leaves, links in self._between.items() for link in links]
+        mostly = {link for _, link in crossing if self._mostly_slow(link)}
         for leaf, size in self._sizes.items():
+            elsewhere = [link for leaves, link in crossing if leaf not in (leaves.source, leaves.destination)]
+            if len(mostly.intersection(elsewhere)) > COMMON * len(elsewhere):
+                continue
             for role in Role:
-                end = Endpoint(leaf, role)
-                pairs = [leaves for leaves in self._between if leaves.end(role) == end]
-                proven = [leaves for leaves in pairs if leaves.end(role.opposite) in good]
-                links = [link for leaves in pairs for link in self._between[leaves]]
-                tried = {link.end(role).name for link in links}
-                if end not in good and len(proven) >= least >= 2 and len(tried) >= min(CONFIRMATIONS, size) >= 2:
-                    found[end] = links
+                own = [(leaves, link) for leaves, link in crossing if leaves.end(role).name == leaf]
+                slow = [(leaves, link) for leaves, link in own if link in mostly]
+                proven = good.intersection(leaves.end(role.opposite) for leaves, _ in slow)
+                tried = {link.end(role).name for _, link in slow}
+                if (
+                    len(slow) >= (1 - ALONE) * len(own)
+                    and len(proven) > 1
+                    and len(tried) >= min(CONFIRMATIONS, size) >= 2
+                ):
+                    found[Endpoint(leaf, role)] = [link for _, link in slow]
         return found
 
     @cached_property
@@ -394,11 +421,8 @@ class Judgement:
         return [leaf for leaf, links in self._slow_leaves.items() if self._crossed(links)]
 
     def _crossed(self, links: Iterable[Link]) -> bool:
-        """Whether the longer transfer was tried out of that leaf, and all of it was slow."""
-        links = list(links)
-        return any(rate.long for link in links for rate in self.rates[link]) and all(
-            self.best[link].confirmed for link in links
-        )
+        """Whether the longer transfer was tried out of that leaf, and was slow."""
+        return any(rate.long and rate.confirmed for link in links for rate in self._beside[link])
 
     @property
     def leaves_to_look_inside(self) -> list[Endpoint]:
@@ -406,11 +430,21 @@ class Judgement:
 
     @property
     def leaves_to_cross(self) -> list[Endpoint]:
-        return [
-            leaf
-            for leaf, links in self._slow_leaves.items()
-            if self.inside(leaf.name) is not None and not any(rate.long for link in links for rate in self.rates[link])
+        """Leaves whose nodes are to send to others (or receive) all at once: those that are slow, and those of a link
+        that was slow beside others and fast alone."""
+        looked_inside = [leaf for leaf in self._slow_leaves if self.inside(leaf.name) is not None]
+        shared = [
+            leaves.end(role)
+            for leaves, links in self._between.items()
+            for link in links
+            if self._mostly_slow(link) and not self.best[link].suspect
+            for role in Role
         ]
+        return [end for end in dict.fromkeys([*looked_inside, *shared]) if not self._tried_all_at_once(end)]
+
+    def _tried_all_at_once(self, leaf: Endpoint) -> bool:
+        links = (link for leaves, links in self._between.items() if leaves.end(leaf.role) == leaf for link in links)
+        return any(rate.long for link in links for rate in self._beside[link])
 
     def inside(self, leaf: str) -> bool | None:
         """Whether that leaf's nodes are fast among themselves; None: they were not tried."""
@@ -493,7 +527,7 @@ def verdict(judged: Judgement) -> LinksVerdict:
         tuple(dict.fromkeys([*judged.accused, *ends])),
         tuple(link for link in links if not any(link.end(role) in ends for role in Role)),
         leaves,
-        tuple(pair for pair in pairs if not any(pair.end(role) in leaves for role in Role)),
+        tuple(pair for pair in pairs if not {pair.source, pair.destination} & slow),
         open=tuple(judged.open_links),
         inside={leaf.name: judged.inside(leaf.name) for leaf in leaves},
     )
