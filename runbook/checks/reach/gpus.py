@@ -89,11 +89,7 @@ def judge_gpus(node: Node, facts: Mapping[str, Any], device_order: object = None
         failed = count(node, listing, facts.get("pci")) or unreadable(node, named)
         held, others = busy(node, named, parse_apps(out_of(facts, "apps")), facts.get("processes") or {})
         found += held
-        warnings += [
-            *others,
-            *slow_clocks(named),
-            *order_of_devices(node, listing.gpus, device_order),
-        ]
+        warnings += [*others, *slow_clocks(named), *order_of_devices(node, listing.gpus, device_order)]
         warnings += silent(facts)
     found = one_a_cause([*found, *kernels])
     if failed is not None and explains(found, failed):
