@@ -104,14 +104,13 @@ class Launch(Check):
             tried = RunningAttempt(at, attempt)
             outcomes = tried.run()
             tried.say_ends()
-            gone = tried.gone(outcomes)
-            replaced = 0 < len(gone) <= len(self.job.spares)
-            outcomes, after_s = judge_retry(at, attempt, outcomes, causes, stalled=tried.stalled, replaced=replaced)
+            gone, stalled = tried.gone(outcomes), tried.stalled
+            outcomes, after_s, leaving = judge_retry(at, attempt, outcomes, causes, stalled=stalled, gone=gone)
             if after_s is None or at.stopping.wait(after_s):
                 return outcomes
-            if replaced:
+            if leaving:
                 at.run.tried[at.stage] = causes
-                at.run.leaving.update(gone)
+                at.run.leaving.update(leaving)
                 return outcomes
             _find_again(at)
 
