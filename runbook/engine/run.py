@@ -211,16 +211,16 @@ def spares_of(plan: Plan, stage: PlannedStage, emit: Emit) -> Spares:
     def check(run: Run, now: Plan, one: PlannedStage) -> list[Outcome]:
         return _run_check(now, one, run, emit)
 
-    return Spares(plan, stage, check, _sayer(stage, emit))
+    return Spares(plan, stage, check, sayer(stage.name, emit))
 
 
-def _sayer(stage: PlannedStage, emit: Emit) -> Callable[..., None]:
+def sayer(stage: str, emit: Emit) -> Callable[..., None]:
     """Emits a progress event of a stage."""
 
     def say(
         text: str, node: str | None = None, rank: int | None = None, data: Mapping[str, object] | None = None
     ) -> None:
-        emit(Progress(time.time(), stage.name, text, node, rank, data or {}))
+        emit(Progress(time.time(), stage, text, node, rank, data or {}))
 
     return say
 
@@ -232,7 +232,7 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
 
         dismiss_pool(run)  # joined ranks hold the rendezvous port
 
-    say = _sayer(stage, emit)
+    say = sayer(stage.name, emit)
     ranks = plan.first_with_ranks if stage.check.id == "reach" else None
     at = Context(
         run=run,
