@@ -13,8 +13,8 @@ watch    {"folder": of an attempt, "at": {file: offset}, "seen": what it gave la
          "look": bool}: waits until there is news; gives {"kept": journals, "read": {file: base64},
          "size": {file: bytes}, "steps": {file: what a process wrote into the file that RUNBOOK_PROGRESS names},
          "seen", "time"}; with `look`, which goes through all processes, the journals have `lives` and `keeper_lives`.
-stop     {"folder": of an attempt, "grace_s", "why", "only": names or null}: TERM to the keepers, who end what they
-         keep; what has no keeper any more is ended here.
+stop     {"folder": of an attempt}: TERM to the keepers, who end what they keep; what has no keeper any more is ended
+         here.
 kill     the same at once, and waits for it. Journals of both, and of all orders below, tell what `lives`.
 list     {"workdir", "node", "job": only this one, or null}: the node's jobs in this workdir, with what each process of
          the latest attempt uses, and each that lives:
@@ -129,12 +129,10 @@ def stop(order: dict[str, Any]) -> KeptAnswer:
     folder = in_ours(order["folder"], 3)
     alive = living()
     found, damaged = journals(folder, alive)
-    chosen = [facts for facts in found if order.get("only") is None or facts["name"] in order["only"]]
-    for facts in chosen:
+    for facts in found:
         send([facts["keeper"]] if facts["keeper_lives"] else left_of(facts, alive), signal.SIGTERM)
-    if order.get("only") is None:
-        end(damaged, signal.SIGTERM)
-    return {"kept": chosen}
+    end(damaged, signal.SIGTERM)
+    return {"kept": found}
 
 
 def kill(order: dict[str, Any]) -> KeptAnswer:
