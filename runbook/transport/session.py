@@ -509,11 +509,16 @@ class Session:
                 cpu_pressure(),
                 way="live",
             )
+        last = bootstrap.last_lines(self._stream.complaint())
+        if last and last[-1].strip().startswith("MemoryError"):
+            # It may live on, and answer nothing: what it wanted memory for was a thread of its own.
+            refused = f"{says}, and its last words are that it got no more memory"
+            return unreachable_for("tool-output-unknown", refused, last, way="memory", node=self.node)
         return Unreachable(
             self._stream.unanswered,
             says,
             f"check that {self.node} is up and that the network between it and this machine holds",
-            bootstrap.last_lines(self._stream.complaint()),
+            last,
         )
 
     def _not_judged(self, error: Exception) -> Unreachable:

@@ -55,8 +55,12 @@ def test_a_spare_comes_for_a_silent_node_whose_ranks_are_ended_when_it_is_back(l
     wait_until("what ran there is ended", lambda: not ranks(lab, b), timeout=SOON_S)
     assert page.run(id)["running"]
     assert len(ranks(lab, a)) == len(ranks(lab, c)) == 1
-    shown = json.loads(page.get("/api/v1/fleet"))["nodes"]
-    assert {node["name"] for node in shown if node["ranks"]} == {"node-a", "node-c"}
+
+    def shown() -> set[str]:
+        fleet = json.loads(page.get("/api/v1/fleet"))["nodes"]
+        return {node["name"] for node in fleet if node["ranks"]}
+
+    wait_until("the page shows who has ranks", lambda: shown() == {"node-a", "node-c"}, timeout=SOON_S)
     page.press("/groups/train/stop")
     wait_until("the page tells the end", lambda: page.run(id)["verdict"], timeout=SOON_S)
     wait_until("only agents are left", lambda: all(len(h.processes(lab.user)) <= 1 for h in lab), timeout=SOON_S)
