@@ -71,7 +71,11 @@ CLEAN = """\
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        super().error(visible(message))  # an argument cannot add lines
+        from runbook.cli.other_words import instead
+
+        help = instead(message)
+        shown = visible(message)  # an argument cannot add lines
+        super().error(f"{shown}\n  help: {help}" if help else shown)
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -131,12 +135,12 @@ def _inventory_option(to: argparse.ArgumentParser, default: str) -> None:
 
 
 def _limit_option(to: argparse.ArgumentParser) -> None:
-    help = "only these nodes: names, groups, ranges, a:b, !c, &d"
+    help = "only these nodes: names, groups, ranges; a:b both, a:!b without b, 'a:&b' in both"
     to.add_argument("-l", "--limit", metavar="PATTERN", help=help)
 
 
 def _variables_option(to: argparse.ArgumentParser) -> None:
-    help = "set a variable; @file.yml reads many"
+    help = "set a variable (-e steps=40); @file.yml reads many"
     to.add_argument("-e", "--extra-vars", metavar="K=V", action="append", default=[], help=help)
 
 
@@ -196,8 +200,8 @@ def _run(commands: Commands) -> None:
     _inventory_option(run, "the one the playbook names")
     _limit_option(run)
     for name, help in (
-        (("-t", "--tags"), "only stages with one of these tags"),
-        (("--skip-tags",), "leave out stages with these tags"),
+        (("-t", "--tags"), "only stages with one of these tags (a,b)"),
+        (("--skip-tags",), "leave out stages with one of these tags"),
     ):
         run.add_argument(*name, metavar="TAGS", action="append", default=[], help=help)
     run.add_argument("--start-at", metavar="STAGE", help="begin with this stage (reach always runs)")
@@ -214,9 +218,9 @@ def _run(commands: Commands) -> None:
     _flag(run, "--detach", help="launches go on without this command, as with `detach: true` in the file")
     help = "go on without nodes that a check proved bad, or could not judge (`when_bad: drop` for every check)"
     _flag(run, "--without-bad", help=help)
-    help = "with fewer nodes than that the run does not go on (default: what the playbook says, or 2)"
+    help = "stop where --without-bad would leave fewer nodes than that (default: what the playbook says, or 2)"
     run.add_argument("--min-nodes", type=_from_one, metavar="N", help=help)
-    _flag(run, "--drain", help="nodes of a Slurm cluster that were proven bad: scontrol update … state=drain")
+    _flag(run, "--drain", help="in Slurm: drain the nodes that were proven bad (scontrol update … state=drain)")
     help = "never drain more than this percentage of the cluster's nodes (default: 10)"
     run.add_argument("--drain-at-most", type=_percent, default=10.0, metavar="P", help=help)
 
@@ -279,14 +283,15 @@ def _inventory(commands: Commands) -> None:
     imported = _command(
         below,
         "import",
-        "make an inventory from a hostfile, an Ansible inventory or a Slurm host list",
-        says="Make an inventory from a hostfile (DeepSpeed, MPI), an Ansible inventory (INI, YAML, JSON) or a "
-        "Slurm host list. Nothing is run; what has no place in ours is left as a comment, and secrets are not copied.",
+        "make an inventory from a hostfile, an Ansible inventory, a Slurm host list or a batch script",
+        says="Make an inventory from a hostfile (DeepSpeed, MPI), an Ansible inventory (INI, YAML, JSON), a "
+        "Slurm host list, or a script with `#SBATCH` or torchrun in it. Nothing is run; what has no place in ours is "
+        "left as a comment, and secrets are not copied.",
         calls="inventory:import_inventory",
         parents=[new],
     )
     imported.add_argument("file", metavar="FILE", help="a file, `-` for stdin, or a host list itself: 'gn[01-04,07]'")
-    kinds = ["hostfile", "ansible", "slurm"]
+    kinds = ["hostfile", "ansible", "slurm", "script"]
     imported.add_argument("--from", dest="kind", choices=kinds, help="what FILE is (default: what it looks like)")
     _inventory_init(below, new)
 

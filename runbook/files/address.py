@@ -6,6 +6,7 @@ import ipaddress
 import re
 
 from runbook.files.node_sets import ANSIBLE_RANGE, OF_ANSIBLE
+from runbook.files.suggestions import plain_signs
 from runbook.model.escaped_text import visible
 
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
@@ -73,6 +74,9 @@ def address_fault(address: str) -> tuple[str, str | None] | None:
     message = f"`{visible(address)}` holds `{visible(odd)}`, which no address has"
     if odd in QUOTES:
         return message, "YAML's own quotes are \" and '"
+    plain = plain_signs(address)
+    if plain != address and address_fault(plain) is None:
+        return message, f"write {plain}"
     return message, "write the name in its ASCII form (xn--…)" if ord(odd) > 127 else None
 
 

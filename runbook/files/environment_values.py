@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from runbook.files.problems import PlacedProblems
+from runbook.files.problems import PlacedProblems, on_one_line
 from runbook.files.yaml_document import Keys
 from runbook.model.inventory import EnvValue
 from runbook.model.secrets import Secret
@@ -38,7 +38,7 @@ class EnvReader:
             return None
         if UNCARRIABLE.search(text):
             message = f"the value of `{keys[-1]}` holds a line break or a character that no shell can carry"
-            self._placed.about_value(keys, "line-break", message, "write it on one line")
+            self._placed.about_value(keys, "line-break", message, on_one_line(self._placed.document, keys))
         return text
 
     def _secret(self, value: dict[str, object], keys: Keys) -> Secret | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, Literal
 
+from runbook.files.foreign_files import foreign_file
 from runbook.files.node_sets import ANSIBLE_RANGE
 from runbook.files.problems import NumberedLines
 from runbook.files.schema import schema
@@ -72,7 +73,8 @@ def wrong_kind(document: Document, wanted: Kind | None) -> Problem | None:
 
     `wanted` is None for lint, which takes both.
     """
-    what = _shape(document, wanted)
+    foreign = foreign_file(document)
+    what = foreign.what if foreign else _shape(document, wanted)
     if what is None or what == (INVENTORY if wanted == "inventory" else PLAYBOOK):
         return None
     if wanted is None and what in (INVENTORY, PLAYBOOK):
@@ -82,7 +84,7 @@ def wrong_kind(document: Document, wanted: Kind | None) -> Problem | None:
     if wanted is None or not owner:
         message = f"this is {what}, and neither an inventory nor a playbook of runbook"
     id = "yaml.not-a-mapping" if wanted is not None and isinstance(document.data, list) else "file.kind"
-    return Problem(id, message, _first_line(document), _cure(what, document.path))
+    return Problem(id, message, _first_line(document), foreign.help if foreign else _cure(what, document.path))
 
 
 def unusable(document: Document, wanted: Kind) -> tuple[Problem, ...] | None:
@@ -302,6 +304,9 @@ def _yaml_kind(text: str, file: str) -> str:
         message = "this tells a plugin of Ansible's where to ask for hosts, and an import asks nobody"
         help = f"ansible-inventory -i {word(file)} --list --yaml | runbook inventory import -"
         raise FilesWrong.of("import.program", message, span=document.key_span("plugin"), help=help)
+    if (other := foreign_file(document)) is not None:
+        message = f"this is {other.what}, and no inventory"
+        raise FilesWrong.of("import.manifest", message, span=document.span(), help=other.help)
     if shape == PLAYBOOK:
         message, help = "this is a playbook of runbook, and no inventory", f"run it: runbook run {file} -i INVENTORY"
         raise FilesWrong.of("import.ours", message, span=document.key_span("stages"), help=help)

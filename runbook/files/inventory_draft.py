@@ -38,14 +38,15 @@ class NodeDraft:
 class Draft:
     """All that goes into the text. Nodes stand in rank order; texts of comments are without `#`.
 
-    `group_settings` are settings that a group is known to give: written there where they hold for all of its nodes.
+    `blocks` are rendezvous, network, infiniband, env and launch. `group_settings` are settings that a group is known to
+    give: written there where they hold for all of its nodes.
     `comments` stand beside a key of a block, by ("network", "interface"); `hints` are comment lines that end a block.
     """
 
     name: str
     nodes: tuple[NodeDraft, ...]
     header: tuple[str, ...] = ()
-    blocks: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # rendezvous, network, infiniband, env
+    blocks: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     group_settings: Mapping[str, Settings] = field(default_factory=dict)
     comments: Mapping[tuple[str, str], str] = field(default_factory=dict)
@@ -84,6 +85,7 @@ def _lines(draft: Draft) -> Iterator[str]:
         if lifted.get(group):
             body["defaults"] = _nested(lifted[group])
         yield from _entry(group, body, "  ")
+    yield from _block(draft, "launch", draft.blocks.get("launch", {}))
     if draft.footer:
         yield ""
     for line in draft.footer:

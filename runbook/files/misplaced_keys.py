@@ -1,4 +1,4 @@
-"""Keys of Ansible, ssh and torchrun, and keys at the wrong level: what to write in their place.
+"""Keys of Ansible, ssh and torchrun, keys at the wrong level, checks by other names: what to write in their place.
 
 The words of others stand in `misplaced_keys.toml`, which is read once a key is unknown."""
 
@@ -36,7 +36,11 @@ def _elsewhere() -> Mapping[str, Mapping[str, Path | str]]:
         }
         for mapping, entries in table.items()
     }
-    told["node"] |= {word: ("ssh", *path) for word, path in told["ssh"].items() if word not in told["node"]}
+    told["node"] |= {
+        word: path if isinstance(path, str) else ("ssh", *path)
+        for word, path in told["ssh"].items()
+        if word not in told["node"]
+    }
     told["ssh"] |= dict.fromkeys(("hostname", "address", "ansiblehost", "ip"), ("host",))
     deeper = {word: ("defaults", *path) for word, path in told["node"].items() if isinstance(path, tuple)}
     sentences = {word: says for word, says in told["node"].items() if isinstance(says, str)}
@@ -53,8 +57,8 @@ def _words(kind: str, keys: Keys) -> Mapping[str, Path | str]:
         return _elsewhere().get(mapping, {}) if keys[:1] in ((), ("stages",)) else {}
     if not keys:
         return _elsewhere()["inventory"]
-    if keys[-1] == "ssh":
-        return _elsewhere()["ssh"]
+    if keys[-1] in ("ssh", "rendezvous", "network", "infiniband", "container"):
+        return _elsewhere()[str(keys[-1])]
     if keys[0] == "groups" and len(keys) == 2:
         return _elsewhere()["group"]
     if keys == ("defaults",) or (keys[0] == "nodes" and len(keys) == 2) or (keys[0] == "groups" and len(keys) == 3):
@@ -67,12 +71,14 @@ def advise(name: str, value: object, keys: Keys, kind: str, rule: Mapping[str, A
     known = list(rule.get("properties", {}))
     if name[:1].isspace() and name[0] != " ":
         return Advice(f"the blanks before `{name.strip()}` are no plain ones: retype the indentation", None)
+    if keys[:1] in (("nodes",), ("groups",)) and len(keys) == 2 and keys[1] in root["properties"]:
+        return Advice(f"`{keys[1]}:` stands among the {keys[0]}; the inventory's own belongs at the left margin", None)
     joined = spaced(name)
     if joined is not None:
         key = joined[0]
         meant = key if key in known else advise(key, None, keys, kind, rule, root).key
         return Advice(joined[1], meant)
-    target = _words(kind, keys).get(re.sub("[^a-z0-9]", "", name.lower()))
+    target = _words(kind, keys).get(_plain(name))
     if isinstance(target, str):
         return Advice(target, None)
     if target == ("shell",) and isinstance(value, list):
@@ -95,6 +101,18 @@ def advise(name: str, value: object, keys: Keys, kind: str, rule: Mapping[str, A
     if kind == "playbook" and len(keys) == 2:
         return Advice(f"an argument of a check belongs under `{written(('with', name), value)}`", None)
     return Advice(did_you_mean(name, known), None)
+
+
+def advise_check(name: str, known: Sequence[str]) -> str | None:
+    """What to write for a check that there is not."""
+    meant = _elsewhere()["check"].get(_plain(name))
+    if isinstance(meant, str):
+        return meant
+    return did_you_mean(name, known) if meant is None else f"write `{meant[0]}`"
+
+
+def _plain(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())
 
 
 def written(path: Sequence[str], value: object) -> str:
@@ -133,19 +151,20 @@ def _above(name: str, keys: Keys, root: Mapping[str, Any]) -> str | None:
 
 
 def _inside(rule: Mapping[str, Any], key: str | int, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    rule = _resolved(rule, root)
+    rule = resolved(rule, root)
     found = rule.get("items", {}) if isinstance(key, int) else rule.get("properties", {}).get(key)
     if found is None:
         found = rule.get("additionalProperties", {})
-    return _resolved(found, root) if isinstance(found, Mapping) else {}
+    return resolved(found, root) if isinstance(found, Mapping) else {}
 
 
 def _properties(rule: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = _resolved(rule, root).get("properties", {})
+    found: Mapping[str, Any] = resolved(rule, root).get("properties", {})
     return found
 
 
-def _resolved(rule: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+def resolved(rule: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of the schema that its `$ref` names, with what stands beside that."""
     while "$ref" in rule:
         rule = {**root["$defs"][rule["$ref"].rpartition("/")[2]], **{k: v for k, v in rule.items() if k != "$ref"}}
     return rule

@@ -82,7 +82,7 @@ def _bounds(inside: str, text: str) -> list[tuple[int, int, int]]:
             raise ValueError(f"`[{inside}]` in `{text}` is not a range: write [1-4], [01-16] or [1,3-5]")
         low, high = match[1], match[2] or match[1]
         if int(high) < int(low):
-            raise ValueError(f"the range [{low}-{high}] in `{text}` runs backwards")
+            raise ValueError(f"the range [{low}-{high}] in `{text}` runs backwards: write [{high}-{low}]")
         if len(low) != len(high) and high.startswith("0"):
             raise ValueError(f"the range [{low}-{high}] in `{text}` is padded to two different widths")
         found.append((int(low), int(high), len(low) if low.startswith("0") else 0))

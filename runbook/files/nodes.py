@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from runbook.files.address import address_fault, strip_brackets
 from runbook.files.environment_values import UNCARRIABLE, EnvReader
 from runbook.files.node_sets import COMPARED, LARGEST, Names, expand, has_range, matching, names_looked_at
-from runbook.files.problems import PlacedProblems
+from runbook.files.problems import PlacedProblems, on_one_line
 from runbook.files.quantities import seconds
 from runbook.files.suggestions import spaced
 from runbook.files.value_origins import Layer
@@ -243,7 +243,8 @@ class Folding:
         text = str(folded.values[key])
         if self._first_look(folded.places[key]) and UNCARRIABLE.search(text):
             message = f"`{key[-1]}` holds a line break or a character that no shell can carry"
-            self._placed.about_value(folded.places[key], "line-break", message, "write it on one line")
+            place = folded.places[key]
+            self._placed.about_value(place, "line-break", message, on_one_line(self._placed.document, place))
         return text
 
     def _address(self, entry: NodeKey, key: Keys, folded: _Folded) -> str | None:

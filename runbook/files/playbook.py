@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from runbook.files.environment_values import EnvReader
 from runbook.files.file_kinds import unusable
+from runbook.files.misplaced_keys import advise_check
 from runbook.files.problems import PlacedProblems, in_file_order
 from runbook.files.quantities import seconds
 from runbook.files.schema import judge
-from runbook.files.suggestions import did_you_mean
 from runbook.files.yaml_document import Document, Keys, read_document
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.playbook import Expect, Place, Playbook, Stage
@@ -117,7 +117,7 @@ class _PlaybookReader:
         kind = next((kind for kind in ("check", "shell", "launch") if kind in stage), "check")
         check = stage.get("check")
         if check is not None and self._checks is not None and check not in self._checks:
-            help = did_you_mean(check, sorted(self._checks))
+            help = advise_check(check, sorted(self._checks))
             message = f"there is no check `{check}`"
             self._placed.about_value((*keys, "check"), "unknown-check", message, help)
         self._belongs(stage, keys, kind)
@@ -210,12 +210,13 @@ class _PlaybookReader:
         if given is None:
             return None
         progress, stall = given.get("progress"), given.get("stall", "auto")
-        if progress is not None and self._regex(progress, (*keys, "progress")) == 0:
+        groups = None if progress is None else self._regex(progress, (*keys, "progress"))
+        if groups == 0:
             message = "it has no group, so that the place of the step's number is not known"
             self._placed.about_value((*keys, "progress"), "bad-regex", message, r"write for example `step (\d+)`")
         return {
             "stall_s": None if stall == "auto" else self._seconds(stall, (*keys, "stall")),
-            "progress": progress,
+            "progress": progress if groups else None,
             "on_stall": given.get("on_stall", "report"),
             "stacks": bool(given.get("stacks", True)),
             "baseline_s": self._seconds(given.get("baseline", "10m"), (*keys, "baseline")) or 600.0,

@@ -42,6 +42,15 @@ class PlacedProblems:
             self.problems.append(problem)
 
 
+def on_one_line(document: Document, keys: Keys) -> str:
+    """The help for a value with a line break or a tab in it, which `"C:\\train\\new"` has too."""
+    span = document.span(*keys)
+    begins = "" if span is None else document.lines[span.line - 1][span.column - 1 :]
+    if begins.startswith('"') and "\\" in begins:
+        return "in double quotes a backslash begins an escape: `\\n`, `\\t`; use single quotes for paths"
+    return "write it on one line"
+
+
 class NumberedLines:
     """The lines of a file, numbered; makes the error that shows one of them."""
 

@@ -17,7 +17,7 @@ Scalar = str | int | float | bool | None
 _INTEGER = re.compile(r"\A-?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"\A-?(0|[1-9][0-9]*)\.[0-9]+([eE][-+]?[0-9]+)?")
 _NULLS = ("", "~", "null")
-_BARE = re.compile(r"[A-Za-z0-9_./~][A-Za-z0-9_./~@+=-]*")
+_BARE = re.compile(r"(?:--?(?=[A-Za-z]))?[A-Za-z0-9_./~][A-Za-z0-9_./~@+=-]*")
 _BASED = re.compile(r"[-+]?0[oxb][0-9A-Fa-f_]+")
 _RESOLVER: Any = yaml.resolver.Resolver()
 _TEXT = "tag:yaml.org,2002:str"

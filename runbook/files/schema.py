@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from runbook.files.bare_values import meant
 from runbook.files.compiled_schema import Accepts, accepts
-from runbook.files.misplaced_keys import advise
+from runbook.files.misplaced_keys import advise, resolved
 from runbook.files.quantities import port_range_message
 from runbook.files.scalars import plain_scalar
 from runbook.files.shipped_files import shipped
-from runbook.files.suggestions import did_you_mean, spaced
+from runbook.files.suggestions import did_you_mean, nearest, odd_letter, spaced
 from runbook.files.yaml_document import Document, Keys, Point
 from runbook.model.errors import Problem, Span
 from runbook.model.grouping import grouped
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
 _LIST = re.compile(r"\A\s*(?:\[\s*)?[0-9]{1,5}(\s*,\s*[0-9]{1,5})+\s*(?:\]\s*)?")
+_GROUPED = re.compile(r"(0o)?([0-9]{1,3}(?:[_,][0-9]{3})+|[0-9]{1,9})", re.ASCII)
 _WITH_UNIT = re.compile(r"\A([0-9]+(?:\.[0-9]+)?)\s*[A-Za-z/][A-Za-z/ ]*")
 MOST_NODES_EXPLAINED = 500  # when more nodes, or groups, are wrong, it is the same mistake; the rest are counted
 MOST_EXPLAINED = 1000  # values; the rest are left out of the data as well, and not reported
@@ -200,7 +203,9 @@ def _explain(error: ValidationError, document: Document, kind: str) -> Iterator[
         case "pattern" | "minLength" if "propertyNames" in error.absolute_schema_path:
             message = f"`{instance}` cannot be {rule.get('title')}"
             joined = spaced(instance, name=True)
-            help = joined[1] if joined else "letters, digits and _, and no digit first"
+            plain = re.sub(r"[\s-]+", "_", instance.strip())
+            help = joined[1] if joined else odd_letter(instance) or "letters, digits and _, and no digit first"
+            help = f"write `{plain}`" if plain != instance and accepts(rule, schema(kind))(plain) else help
             yield Problem(f"{kind}.bad-name", message, document.key_span(*keys, instance), help), (*keys, instance)
         case "pattern" | "minLength":
             yield _wrong(error, document, kind, "bad-value"), keys
@@ -214,8 +219,23 @@ def _unknown_keys(error: ValidationError, document: Document, kind: str) -> Iter
     for name in instance:
         if name not in rule.get("properties", {}):
             span = document.key_span(*keys, name)
-            help = advise(name, instance[name], keys, kind, rule, schema(kind)).help
+            help = _not_indented(name, instance, rule, kind) if name[:1].isascii() else None
+            help = help or advise(name, instance[name], keys, kind, rule, schema(kind)).help
             yield Problem(f"{kind}.unknown-key", f"unknown key `{name}`{place}", span, help), (*keys, name)
+
+
+def _not_indented(name: str, instance: Mapping[str, Any], rule: Mapping[str, Any], kind: str) -> str | None:
+    """The help for a key at the margin of the empty mapping above that it belongs into: `nodes:`, and `node-a: …`."""
+    root, known, value = schema(kind), rule.get("properties", {}), instance[name]
+    above = [key for key in takewhile(lambda key: key != name, instance) if key in known]
+    if not above or instance[above[-1]] is not None:
+        return None
+    inside = resolved(known[above[-1]], root)
+    free = (
+        inside.get("additionalProperties") if value and (isinstance(value, dict) or not nearest(name, known)) else None
+    )
+    wanted = inside.get("properties", {}).get(name) or free
+    return f"indent it: it belongs under `{above[-1]}:`" if wanted and accepts(wanted, root)(value) else None
 
 
 def _missing_keys(error: ValidationError, document: Document, kind: str) -> Iterator[tuple[Problem | None, Keys]]:
@@ -260,9 +280,11 @@ def _cure(error: ValidationError, document: Document, kind: str) -> str | None:
     if joined is not None:  # such as `a {gpus: 1}`, a key `a {gpus`
         return joined[1]
     if isinstance(error.instance, str):
-        meant = _number(error.instance, rule, kind) or _entry(error.instance, rule, kind)
-        if meant is not None:
-            return meant
+        number = _number(error.instance, rule, kind) or _entry(error.instance, rule, kind)
+        if number is not None:
+            return number
+    if (other := meant(keys, error.instance, accepts(rule, schema(kind)))) is not None:
+        return other
     examples = rule.get("examples", [])
     return "for example " + " or ".join(f"`{_yaml(example)}`" for example in examples[:2]) if examples else None
 
@@ -278,10 +300,21 @@ def _number(text: str, rule: Mapping[str, Any], kind: str) -> str | None:
         return f"without quotes: {text.strip()}"
     if _LIST.fullmatch(text) and sound(items := [int(part) for part in text.strip("[] ").split(",")]):
         return f"write it as a list: {items}"
+    digits = _digits(text)
+    if digits is not None and sound(digits):
+        return f"write {digits}"
     unit = _WITH_UNIT.fullmatch(text.strip())
     if unit is not None and sound(plain_scalar(unit[1])):
         return f"only the number: {unit[1]}"
     return None
+
+
+def _digits(text: str) -> int | None:
+    """The number that `029500`, `29_500`, `29,500` and wide digits were to be; never what may be octal on purpose."""
+    found = _GROUPED.fullmatch(unicodedata.normalize("NFKC", text.strip()))
+    if found is None or (found[1] and re.fullmatch("[0-7]+", found[2])):
+        return None
+    return int(re.sub("[_,]", "", found[2]))
 
 
 def _entry(text: str, rule: Mapping[str, Any], kind: str) -> str | None:

@@ -6,6 +6,7 @@ In a wheel they travel inside the package (`runbook/shipped/…`); in a checkout
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from runbook.files.suggestions import nearest
@@ -14,6 +15,7 @@ from runbook.model.escaped_text import visible
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 SUFFIXES = (".yml", ".yaml")
+_HOST = re.compile(r"\w[\w.@:-]{0,99}", re.ASCII)
 _SHOWN = 200  # characters of a name
 _MOST = 200  # neighbours that are compared with a name
 
@@ -68,11 +70,20 @@ def _missing(name: str, kind: str, word: str) -> Problem:
     there = next((path for path in beside if near in (path.name, path.stem)), None)
     if there is not None:
         help = f"did you mean `{visible(str(there))}`?"
+    elif kind == "inventories" and (hosts := _hosts(name)):
+        help = f"an inventory is a file: runbook inventory init {hosts} --out mine.yml"
     elif typed.parent == Path() and (shipped_near := _begun(typed.stem, names) or nearest(typed.stem, names)):
         help = f"did you mean `{shipped_near}`?"
     else:
         help = f"name a file; shipped: {', '.join(names)}" if names else "name a file"
     return Problem(f"{word}.not-found", message, None, help)
+
+
+def _hosts(name: str) -> str | None:
+    """`a,b,` as Ansible takes hosts, or a login, as `inventory init` takes them."""
+    hosts = [part for part in name.split(",") if part]
+    listed = "," in name or "@" in name
+    return " ".join(hosts) if listed and hosts and all(map(_HOST.fullmatch, hosts)) else None
 
 
 def _begun(name: str, names: list[str]) -> str | None:

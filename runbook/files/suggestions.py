@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
+
+from runbook.model.escaped_text import visible
+
+_PLAIN_SIGNS = str.maketrans(
+    {
+        **dict.fromkeys("\u2018\u2019\u201a\u2039\u203a", "'"),
+        **dict.fromkeys("\u201c\u201d\u201e\u00ab\u00bb", '"'),
+        **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"),
+        "\u3001": ",",
+        "\u3002": ".",
+        "\u3010": "[",
+        "\u3011": "]",
+    }
+)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -18,8 +33,23 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     names = list(known)
     near = nearest(word, names[:5000])  # difflib takes 20 microseconds a name
     if near is not None:
-        return f"did you mean `{near}`?"
+        odd = odd_letter(word)
+        return f"did you mean `{near}`?" + (f" {odd}" if odd else "")
     return known_here(names)
+
+
+def odd_letter(word: str) -> str | None:
+    """A sentence about a sign that looks like one of ASCII, or like nothing, in a word of ASCII otherwise."""
+    odd = next((char for char in word if not char.isascii()), None)
+    if odd is None or not any(char.isascii() and char.isalnum() for char in word):
+        return None
+    return f"`{visible(odd)}` in it is {unicodedata.name(odd, 'no letter')} (U+{ord(odd):04X})"
+
+
+def plain_signs(text: str) -> str:
+    """With the signs of wide keyboards and word processors as ASCII has them, and without invisible ones."""
+    narrow = unicodedata.normalize("NFKC", text).translate(_PLAIN_SIGNS)
+    return "".join(char for char in narrow if unicodedata.category(char) != "Cf").strip()
 
 
 def known_here(names: Sequence[str]) -> str | None:

@@ -6,6 +6,7 @@ Templates see only variables: no files, no environment, no internals of Python.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import GeneratorType
@@ -189,7 +190,9 @@ def _problem(error: Exception, text: str, variables: Iterable[str], span: Span |
             help = f"in the commands of shell and launch stages that is `{_OF_ANSIBLE[name]}`"
         return Problem("template.undefined", message, span, help)
     if isinstance(error, jinja2.TemplateSyntaxError):
-        return Problem("template.syntax", f"`{shown}` is not a template: {error.message}", span)
+        return Problem(
+            "template.syntax", f"`{shown}` is not a template: {error.message}", span, _mend(str(error.message))
+        )
     if isinstance(error, TooMuch):
         help = "compute it outside, and hand the result over: -e name=value"
         return Problem("template.failed", f"`{shown}` is too much work: {error}", span, help)
@@ -198,6 +201,17 @@ def _problem(error: Exception, text: str, variables: Iterable[str], span: Span |
     if isinstance(error, SecurityError):
         return Problem("template.forbidden", f"`{shown}` reaches for what templates may not use: {error}", span)
     return Problem("template.failed", f"`{shown}` cannot be computed: {error}", span)
+
+
+def _mend(said: str) -> str | None:
+    """What to write, by what Jinja says of a template that it cannot read."""
+    if unknown := re.match(r"No (filter|test) named '(\w+)'", said):
+        return did_you_mean(unknown[2], _ENVIRONMENT.filters if unknown[1] == "filter" else _ENVIRONMENT.tests)
+    if "end of print statement" in said:
+        return "an expression stands between `{{` and `}}`"
+    if block := re.search(r"innermost block that needs to be closed is '(\w+)'", said):
+        return f"close it: `{{% end{block[1]} %}}`"
+    return None
 
 
 def _plain_type(value: object) -> str:

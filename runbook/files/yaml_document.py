@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import yaml
 
 from runbook.files.scalars import TypedFloat, plain_scalar
-from runbook.files.suggestions import unfinished
+from runbook.files.suggestions import did_you_mean, plain_signs, unfinished
 from runbook.model.errors import Problem, Span
+from runbook.model.secrets import hints_at_secret
 
 Keys = tuple[str | int, ...]  # the way from the top of a document to a value: mapping keys and list indices
 Point = tuple[int, int]  # line and column, from 1
@@ -234,9 +235,6 @@ def mapping_problem(document: Document, what: str) -> Problem | None:
     """The problem of a document that is not a mapping; None when it is one. `what` is e.g. `an inventory`."""
     if isinstance(document.data, dict):
         return None
-    if document.text.startswith("$ANSIBLE_VAULT"):
-        help = "`ansible-vault view` shows what is in it; secrets come from the environment here, `{env: NAME}`"
-        return Problem("yaml.not-a-mapping", "this file is encrypted with Ansible Vault", document.span(), help)
     kind = "a list" if isinstance(document.data, list) else "a single value"
     message = f"{what} is a mapping of keys to values, and this file holds {kind}"
     return Problem("yaml.not-a-mapping", message, document.span(), "begin with `name: …` at the left margin")
@@ -374,7 +372,8 @@ class _TreeReader:
     def _alias(self, event: Any) -> Any:
         name = event.anchor
         if name not in self._anchors:
-            raise self._stop("yaml.unknown-alias", f"no anchor `&{name}` stands before this alias", event)
+            help = did_you_mean(name, self._anchors)
+            raise self._stop("yaml.unknown-alias", f"no anchor `&{name}` stands before this alias", event, help)
         if self._anchors[name] is None:
             raise self._stop("yaml.endless-alias", f"`*{name}` stands inside the very value it repeats", event)
         self._aliased.add(self._numbers[name])
@@ -416,7 +415,7 @@ class _TreeReader:
             raise _Stop(Problem("yaml.too-deep", "merge keys are nested too deep", self._span(node)))
         own: dict[str, tuple[_Scalar, Any]] = {}
         merged: dict[str, tuple[_Scalar, Any]] = {}
-        for key, inner in node.pairs:
+        for key, inner in self._whole(node.pairs):
             if not isinstance(key, _Scalar):
                 self._complex_key(key)
             elif key.text == "<<" and key.plain:
@@ -432,6 +431,50 @@ class _TreeReader:
             else:
                 own[key.text] = (key, inner)
         return {**merged, **own} if merged else own
+
+    def _whole(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Without what a comma cut off from the value before it: `{A: 0,1}` is `A: 0`, and a key `1` with nothing."""
+        cut = {
+            number
+            for number, (key, inner) in enumerate(pairs)
+            if type(inner) is _Scalar and inner.plain and not inner.text and self._without_colon(key)
+        }
+        if not cut:
+            return pairs
+        kept: list[tuple[Any, Any]] = []
+        pieces: dict[int, list[_Scalar]] = {}  # by what they were cut off from
+        for number, (key, inner) in enumerate(pairs):
+            before = kept[-1][1] if kept else None
+            if number in cut and isinstance(before, _Scalar) and before.text:
+                pieces.setdefault(len(kept) - 1, []).append(key)
+            else:
+                kept.append((key, inner))
+        for number, keys in pieces.items():
+            self._cut_off(*kept[number], keys)
+        return kept
+
+    def _without_colon(self, key: Any) -> bool:
+        """Whether a key is all there is between two commas of a mapping in braces."""
+        _, _, line, column = _unpacked(key.place)
+        behind = "".join(self.lines[line : line + 1])[column:].lstrip()
+        return isinstance(key, _Scalar) and behind[:1] in (",", "}")
+
+    def _cut_off(self, key: Any, value: _Scalar, pieces: list[_Scalar]) -> None:
+        names = [f"`{piece.text}`" for piece in pieces]
+        message = f"in braces a comma ends the value: {', '.join(names)} {'is' if len(names) == 1 else 'are'} not in it"
+        name = key.text if isinstance(key, _Scalar) else "…"
+        texts = [one.text for one in (value, *pieces)]
+        if hints_at_secret(name) or any(sign in text for text in texts for sign in '"[]{},'):
+            texts = ["…"]
+        help = f'quote it as a whole: `{name}: "{",".join(texts)}"`'
+        if not name.isupper():  # variables for ranks have none
+            help += f", or write a list: `[{', '.join(texts)}]`"
+        span, first, last = self._span(value), self._span(pieces[0]), self._span(pieces[-1])
+        if self.lines[first.line - 1][: first.column - 1].endswith(" "):
+            help += f"; a key of its own needs a colon: `{pieces[0].text}: …`"
+        if last.line == span.line:
+            span = replace(span, length=last.column + last.length - span.column)
+        self._tell(Problem("yaml.comma", message, span, help))
 
     def _complex_key(self, key: Any) -> None:
         span = self._span(key)
@@ -473,6 +516,7 @@ _SYNTAX_HELP = (
     ("cannot start any token", "a value that begins with @, `, % or another special character needs quotes"),
     ("expected alphabetic or numeric", "a value that begins with * or & needs quotes"),
     ("unknown escape character", "in double quotes a backslash begins an escape; use single quotes for paths"),
+    ("hexdecimal number", "in double quotes a backslash begins an escape; use single quotes for paths"),
     ("expected escape sequence", "in double quotes a backslash begins an escape; use single quotes for paths"),
 )
 
@@ -493,7 +537,11 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
     if tab >= 0:
         span = Span(file, line + 1, tab + 1)
         return Problem("yaml.tab", "a tab indents this line", span, "YAML is indented with spaces only")
-    help = next((help for needle, help in _SYNTAX_HELP if needle in said), None)
+    if (wide := _wide_sign(lines, context.line if context is not None else line, line, mark.column)) is not None:
+        number, column, sign = wide
+        write = f"`{sign}` means nothing to YAML: write `{plain_signs(sign)}`"
+        return Problem("yaml.syntax", f"this is not YAML: {said}", Span(file, number + 1, column + 1), write)
+    help: str | None = next((help for needle, help in _SYNTAX_HELP if needle in said), None)
     if "find expected ':'" in said and context is not None:
         line, mark = context.line, context  # where the key began that has no colon, not where the search for it ended
         help = unfinished(lines[line]) or help
@@ -507,13 +555,29 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
     elif "unexpected ':'" in said:
         joined = _JOINED_BACKWARDS.match(lines[line][mark.column :: -1])
         help = f"a space is missing after the colon: `{joined[1][::-1]}: …`" if joined else help
-    if "expected ',' or" in said and lines[line][mark.column : mark.column + 1] in ("[", "{"):
+    if "expected ',' or" in said and lines[line][: mark.column].endswith("$"):
+        help = "`${…}` is filled in by nobody here: a value from your environment is `{env: NAME}`"
+    elif "expected ',' or" in said and lines[line][mark.column : mark.column + 1] in ("[", "{"):
         help = 'a value that goes on with a bracket needs quotes: "10.0.1.[1-4]"'
     elif "expected ',' or" in said and context is not None and context.line < line:
         help = f"the bracket that was opened on line {context.line + 1} is not closed, or a comma is missing"
     length = 1 if mark.column < len(lines[line]) else 0
     column = mark.column + 1 if length else max(1, len(lines[line]))
     return Problem("yaml.syntax", f"this is not YAML: {said}", Span(file, line + 1, column), help)
+
+
+_WIDE = re.compile("[\uff0c\uff1a\u3010\u3011\uff3b\uff3d\uff5b\uff5d\u201c\u201d\u2018\u2019\u3001]")
+
+
+def _wide_sign(lines: list[str], first: int, last: int, column: int) -> tuple[int, int, str] | None:
+    """A comma, colon, quote or bracket of another keyboard, outside of comments and quotes, before where the reader
+    gave up."""
+    for number in range(first, last + 1):
+        text = re.sub("(\"[^\"]*\"|'[^']*'|(?:^| )#.*)", lambda quoted: " " * len(quoted[0]), lines[number])
+        found = _WIDE.search(text, 0, column + 1 if number == last else len(text))
+        if found is not None and unfinished(lines[number]) is None:
+            return number, found.start(), found[0]
+    return None
 
 
 @contextmanager

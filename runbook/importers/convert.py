@@ -10,6 +10,7 @@ from runbook.files.file_kinds import foreign_kind, is_yaml, refuse_unreadable
 from runbook.files.inventory_draft import Draft, NodeDraft, Setting
 from runbook.files.nodes import NAME
 from runbook.importers.ansible import read_ansible
+from runbook.importers.batch_script import is_script, read_script
 from runbook.importers.foreign_inventory import HOSTFILE, ForeignHost, ForeignInventory
 from runbook.importers.host_lists import read_host_list, read_hostfile
 from runbook.model.errors import FilesWrong
@@ -20,6 +21,8 @@ _SHOWN = 3  # lines that a repeated remark names
 
 def read_foreign(text: str, file: str, kind: str | None = None) -> ForeignInventory:
     """Read it as `kind`, or as what it looks like. Raises FilesWrong."""
+    if kind == "script" or (kind is None and is_script(text, file)):
+        return read_script(text, file)
     refuse_unreadable(text, file)
     kind = kind or foreign_kind(text, file)
     if kind == "hostfile":
@@ -59,7 +62,7 @@ def draft_of(found: ForeignInventory, name: str) -> Draft:
         name=name,
         nodes=tuple(nodes),
         header=(f"Made from {found.source} ({found.kind}) by `runbook inventory import`.",),
-        blocks={"rendezvous": {"port": 29500}},
+        blocks={"rendezvous": {"port": 29500}, **found.blocks},
         groups=groups,
         group_settings={
             group_names[group]: settings for group, settings in found.group_settings.items() if group in group_names

@@ -10,7 +10,7 @@ from runbook.files.inventory_draft import Settings
 from runbook.model.errors import Span
 from runbook.model.secrets import PRIVATE_KEY, hints_at_secret, known_tokens
 
-HOSTFILE, ANSIBLE, HOST_LIST = "hostfile", "Ansible inventory", "host list"
+HOSTFILE, ANSIBLE, HOST_LIST, SCRIPT = "hostfile", "Ansible inventory", "host list", "batch script"
 """What each kind is called."""
 
 
@@ -41,6 +41,7 @@ class ForeignInventory:
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     group_settings: Mapping[str, Settings] = field(default_factory=dict)
     remarks: tuple[Remark, ...] = ()
+    blocks: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # rendezvous, env, launch
 
 
 LOGIN = re.compile(r"[^-\s]\S*")

@@ -122,7 +122,7 @@ def _node(lines: NumberedLines, name: str, host: _HostLine) -> ForeignHost:
 
 # Slurm's host lists: `gn[01-04,07],login1`, `r[1-2]n[01-16]`, or the lines of `scontrol show hostnames`.
 
-_BETWEEN = re.compile(r"[,\s]+(?![^\[\]]*\])")
+BETWEEN = re.compile(r"[,\s]+(?![^\[\]]*\])")
 
 
 def read_host_list(text: str, file: str) -> ForeignInventory:
@@ -131,7 +131,7 @@ def read_host_list(text: str, file: str) -> ForeignInventory:
     hosts: dict[str, ForeignHost] = {}
     for number, raw in enumerate(lines.lines, 1):
         line = raw.partition("#")[0].strip()
-        for word in filter(None, _BETWEEN.split(line)):
+        for word in filter(None, BETWEEN.split(line)):
             try:
                 names = expand(word)
             except ValueError as error:

@@ -38,6 +38,31 @@ OTHERS = {
     "- name: x\n  ansible.builtin.shell: echo\n": ANSIBLE_TASKS,
     "- shell: echo\n  register: out\n": ANSIBLE_TASKS,
 }
+FOREIGN = {
+    ("train.py", "import torch\nprint('a: b')\n"): ("a Python program", "launch: {command: [train.py]}"),
+    ("train", "#!/usr/bin/env python3\nimport torch\n"): ("a Python program", "launch: {command: [train]}"),
+    ("run.sh", "set -e\npython train.py\n"): ("a shell script", "shell: sh run.sh"),
+    ("run", "#!/bin/bash -l\necho 'a: b\n"): ("a shell script", "shell: sh run"),
+    ("job", "#!/bin/sh\n#SBATCH --nodes=2\ntorchrun train.py\n"): ("a batch script of Slurm", "-i slurm"),
+    ("a/launch.BAT", "@echo off\r\nset A=1\r\n"): ("a script for Windows", "runbook render"),
+    ("job.yml", "apiVersion: v1\nkind: MPIJob\nmetadata: {name: llama, namespace: train}\n"): (
+        "a manifest of Kubernetes (MPIJob)",
+        "`-i kubernetes:train:training.kubeflow.org/job-name=llama`",
+    ),
+    ("pod.yml", "apiVersion: v1\nkind: Pod\nmetadata: {name: llama}\n"): (
+        "a manifest of Kubernetes (Pod)",
+        "`-i kubernetes:LABEL=VALUE`",
+    ),
+    ("two.yml", "apiVersion: v1\nkind: Service\n---\napiVersion: batch/v1\nkind: Job\n"): (
+        "a manifest of Kubernetes (Service)",
+        "-i kubernetes:",
+    ),
+    ("helm.yml", "apiVersion: batch/v1\nkind: Job\nmetadata: {name: '{{ .Release.Name }}'}\n"): (
+        "a manifest of Kubernetes (Job)",
+        "`-i kubernetes:LABEL=VALUE`",
+    ),
+}
+"""Names and texts of programs and manifests; what they are called, and what is said to do."""
 OURS = {
     f"{HEAD.replace(';', '#')}nodes: {{a: {{}}}}": INVENTORY,
     "nodes: {a: {}}": INVENTORY,
@@ -68,6 +93,31 @@ def test_what_is_ansibles_is_named_and_nothing_else_is_said(text: str) -> None:
     assert told.id == "file.kind"
     if OTHERS[text] == ANSIBLE_INVENTORY:
         assert "runbook inventory import x.yml --out x.runbook.yml" in (told.help or "")
+
+
+@pytest.mark.parametrize(("name", "text"), FOREIGN)
+def test_programs_and_manifests_are_named_and_nothing_else_is_said(name: str, text: str) -> None:
+    what, help = FOREIGN[name, text]
+    document = parse_document(text, name)
+    for (problem,) in (examine_inventory(document).problems, examine_playbook(document).problems):
+        assert problem.message.startswith(f"this is {what}, and ")
+    told = wrong_kind(document, None)
+    assert told is not None
+    assert help in (told.help or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.sh", "#!/usr/bin/env runbook\nstages: [{check: ping}]\n"),
+        ("x.py", ""),
+        ("x.yml", "#!/bin/sh of ours\nnodes: {a: {}}\n"),
+        ("x.yml", "# apiVersion: v1\nnodes: {a: {vars: {kind: Pod}}}\n"),
+        ("x.yml", "kind: Pod\nnodes: {a: {}}\n"),
+    ],
+)
+def test_what_only_looks_like_one_of_those_is_read_as_ours(name: str, text: str) -> None:
+    assert wrong_kind(parse_document(text, name), None) is None
 
 
 @pytest.mark.parametrize("text", OURS)

@@ -278,7 +278,8 @@ def test_a_range_as_ansible_writes_it_is_told_as_that(address: str) -> None:
 
 def test_a_file_of_ansible_vault_is_told_as_that() -> None:
     (problem,) = examine_inventory(parse_document("$ANSIBLE_VAULT;1.1;AES256\n36313233\n", "x.yml")).problems
-    assert problem.message == "this file is encrypted with Ansible Vault"
+    assert problem.message.startswith("this is a file that Ansible Vault has encrypted, ")
+    assert "ansible-vault view" in (problem.help or "")
     assert str(problem.span) == "x.yml:1:1"
 
 

@@ -160,3 +160,40 @@ def test_lines_that_are_right(line: str) -> None:
 )
 def test_numbers_given_as_text_and_templates(text: str, wanted: str) -> None:
     assert list(helps(text).values()) == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "wanted"),
+    [
+        ("nodes:\nnode-a: {address: 10.0.0.1}\n", "node-a", "indent it: it belongs under `nodes:`"),
+        ("nodes: {a: {}}\ndefaults:\ngpus: 8\n", "gpus", "indent it: it belongs under `defaults:`"),
+        ("nodes: {a: {}}\nenv:\nNCCL_DEBUG: INFO\n", "NCCL_DEBUG", "indent it: it belongs under `env:`"),
+        ("nodes: {a: {}}\ndefaults:\n  ssh:\n  jump: b\n", "jump", "indent it: it belongs under `ssh:`"),
+        ("nodes:\nrendevous: {master: a}\n", "rendevous", "did you mean `rendezvous`?"),
+        ("nodes: {a: {}}\nenv:\nnmae: x\n", "nmae", "did you mean `name`?"),
+        ("nodes:\n  a: {}\n  env: {NCCL_DEBUG: INFO}\n", "NCCL_DEBUG", "`env:` stands among the nodes"),
+        ("nodes:\n  a: {}\n  network: {interface: ib0}\n", "interface", "belongs at the left margin"),
+    ],
+)
+def test_a_key_at_the_wrong_margin(text: str, key: str, wanted: str) -> None:
+    assert wanted in help_of_key(text, key)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("nodes: {bab: {}}\nrendezvous: {master: b\u0430b}\n", "CYRILLIC SMALL LETTER A (U+0430)"),
+        ("nodes: {a: {}}\nenv: {NCCL_DEBUG\u200b: INFO}\n", "ZERO WIDTH SPACE (U+200B)"),
+        ("nodes: {a: {address: 10.0.0\u30021}}\n", "write 10.0.0.1"),
+        ("nodes: {a: {address: 10.0.0.1\u200b}}\n", "write 10.0.0.1"),
+        ("nodes: {a: {gpus: 1\uff0c env: {}}}\n", "`\uff0c` means nothing to YAML: write `,`"),
+        ("nodes: {a: {env: {X: \u201ca\u201d b: c}}}\n", '`\u201c` means nothing to YAML: write `"`'),
+    ],
+)
+def test_a_sign_of_another_keyboard(text: str, wanted: str) -> None:
+    assert wanted in " ".join(filter(None, helps(text).values()))
+
+
+def test_such_a_sign_in_a_comment_or_in_quotes_is_not_blamed() -> None:
+    text = "name: 'a\uff0cb'  # \uff0c\nnodes: {a: {gpus: 1 python: x}}\n"
+    assert "means nothing" not in str(helps(text))

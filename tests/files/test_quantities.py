@@ -34,9 +34,44 @@ def test_what_is_no_duration(text: object) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("10 minutes", "10m"),
+        ("10 min", "10m"),
+        ("90 sec", "90s"),
+        ("1h30m", "90m"),
+        ("1 Hour, 30 Minutes", "90m"),
+        ("1m30s", "90s"),
+        ("2 days", "48h"),
+        ("1d", "24h"),
+        ("0:30", "30s"),
+        ("12:30:00", "750m"),
+        ("12:30:45", "45045s"),
+    ],
+)
+def test_what_was_meant_by_a_duration_is_told_and_is_one(text: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=f"write {meant}$"):
+        seconds(text)
+    assert seconds(meant) > 0
+
+
+@pytest.mark.parametrize("text", ["soon", "0 min", "400 days", "10 parsecs", "1:2", "m5", "-10 min"])
+def test_nothing_is_guessed_of_what_cannot_be_meant(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write 500ms, 10s, 2m or 1h$"):
+        seconds(text)
+
+
+@pytest.mark.parametrize("text", ["29500:29510", "29500..29510", "29500\u201329510", "29500 to 29510", "29500~29510"])
+def test_a_range_of_ports_in_another_hand(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write 29500-29510$"):
+        port_ranges(text)
+
+
+@pytest.mark.parametrize(
     ("text", "value"),
     [
         ("1K", 1024),
+        ("5Gi", 5 << 30),
         ("1KiB", 1024),
         ("1kb", 1024),
         ("16M", 16 << 20),

@@ -50,6 +50,21 @@ def test_a_wheel_carries_them_inside(checkout: Path) -> None:
     assert find_playbook("other") == inside / "other.yml"
 
 
+@pytest.mark.parametrize(("hosts", "shown"), [("a,b,", "a b"), ("me@gpu1", "me@gpu1"), ("10.0.0.1,", "10.0.0.1")])
+def test_hosts_in_the_place_of_an_inventory(checkout: Path, hosts: str, shown: str) -> None:
+    with pytest.raises(FilesWrong) as wrong:
+        find_inventory(hosts)
+    help = f"an inventory is a file: runbook inventory init {shown} --out mine.yml"
+    assert [problem.help for problem in wrong.value.problems] == [help]
+
+
+@pytest.mark.parametrize("name", ["a;b,c", ",", "-o,b", "two,nodes.yml;x"])
+def test_no_command_is_made_of_what_are_no_hosts(checkout: Path, name: str) -> None:
+    with pytest.raises(FilesWrong) as wrong:
+        find_inventory(name)
+    assert "init" not in (wrong.value.problems[0].help or "")
+
+
 def test_what_is_not_found_says_where_it_looked(checkout: Path) -> None:
     with pytest.raises(FilesWrong) as wrong:
         find_playbook("two_node_alreduce")

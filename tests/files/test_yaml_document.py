@@ -87,6 +87,29 @@ def test_quotes_make_text() -> None:
     assert data("{a: 'true', b: \"1\", c: '', d: !!str 5}") == {"a": "true", "b": "1", "c": "", "d": "5"}
 
 
+@pytest.mark.parametrize(
+    ("text", "kept", "quoted"),
+    [
+        ("{A: 0,1,2}", {"A": 0}, 'A: "0,1,2"'),
+        ("{a: 0,1,2}", {"a": 0}, 'a: "0,1,2"`, or write a list: `[0, 1, 2]'),
+        ("{a: eth0, eth1 , b: 1}", {"a": "eth0", "b": 1}, 'a: "eth0,eth1"'),
+        ('{a: "x","y"}', {"a": "x"}, 'a: "x,y"'),
+        ("{password: x,y}", {"password": "x"}, 'password: "…"'),
+    ],
+)
+def test_what_a_comma_cuts_off_is_one_problem_and_no_key(text: str, kept: object, quoted: str) -> None:
+    document = parse_document(f"k: {text}\n", "x.yml")
+    (problem,) = document.problems
+    assert problem.id == "yaml.comma"
+    assert f"quote it as a whole: `{quoted}`" in (problem.help or "")
+    assert document.data == {"k": kept}
+
+
+@pytest.mark.parametrize("text", ["{a, b}", "{a: , b: }", "{a: {}, b}", "{a: x, b: }", "{a: [1], b}", "{a: '', b}"])
+def test_a_key_without_a_value_is_one(text: str) -> None:
+    assert set(data(f"k: {text}\n")["k"]) == {"a", "b"}
+
+
 def test_keys_are_always_text() -> None:
     assert data("{1: a, true: b, 0644: c, on: d}") == {"1": "a", "true": "b", "0644": "c", "on": "d"}
 

@@ -57,7 +57,7 @@ def lines_changed(after: str, before: str = FILE) -> tuple[list[str], list[str]]
         (("nodes", "b", "gpus"), 4, ["    gpus: [0, 1]  # two"], ["    gpus: 4  # two"]),
         (("nodes", "b", "rack"), "r1", [], ["    rack: r1"]),
         (("nodes", "d"), {"address": "10.0.0.9"}, [], ["  d: {address: 10.0.0.9}"]),
-        (("launch",), {"command": ["python", "-c", "1"]}, [], ["launch:", '  command: [python, "-c", "1"]']),
+        (("launch",), {"command": ["python", "-c", "1"]}, [], ["launch:", '  command: [python, -c, "1"]']),
         (("nodes", "a"), {"address": "10.0.0.1", "gpus": 2}, ["  a: {address: 10.0.0.1}   # first"], ["  a: {address: 10.0.0.1, gpus: 2}   # first"]),
     ],
 )  # fmt: skip

@@ -5,12 +5,23 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from pathlib import PurePosixPath
 
 from runbook.files.address import is_loopback, strip_brackets
+from runbook.files.scalars import flow
 from runbook.files.templating import is_template
 from runbook.launch.job import STARTS_ITS_RANKS
+from runbook.launch.launcher_lines import (
+    NODES,
+    PORT,
+    RANKS_A_NODE,
+    WORLD,
+    LauncherLine,
+    launcher_line,
+    options,
+    unwrapped,
+)
 from runbook.lint.planned_stages import Staged
 from runbook.lint.rules.node_values import UNEXPANDED, WRITE_OUT
 from runbook.model.errors import Problem, Span
@@ -21,8 +32,6 @@ _SHELLS = {"sh", "bash", "dash", "zsh", "cmd", "cmd.exe", "powershell", "powersh
 _OPERATOR = re.compile(r"&&|\|\|?|;|&|[0-9]?>>?(&[0-9])?|<")
 _VARIABLE = re.compile(r"\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*|\([^)]*\))|^%[A-Za-z_]\w*%$")
 _FLAG_WITH_VALUE = re.compile(r"--?[A-Za-z][\w-]*[ \t]+\S")
-_LAUNCHERS = {"torchrun", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun"}
-_LAUNCHER_MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 _OF_TORCHRUN = re.compile(r"nnodes|nproc-per-node|standalone|rdzv-(?:backend|conf|endpoint|id)")
 
 
@@ -71,20 +80,45 @@ def flag_with_value(staged: Staged) -> Iterator[Problem]:
 
 def nested_launcher(staged: Staged) -> Iterator[Problem]:
     launcher = staged.stage.launch.get("launcher", "direct")
-    found = _launcher_in(_words(staged))
+    found = launcher_line(_words(staged))
     if found is None:
         return
     if launcher == "direct":
-        message = f"every rank would start `{found}`, and each of these a whole job of its own"
+        message = f"every rank would start `{found.name}`, and each of these a whole job of its own"
     else:
-        message = f"`launcher: {launcher}` would start `{found}`, which is a launcher itself"
-    help = "name the launcher in `launcher:`, and begin the command with your script"
-    yield Problem("playbook.nested-launcher", message, _span(staged, 0), help)
+        message = f"`launcher: {launcher}` would start `{found.name}`, which is a launcher itself"
+    yield Problem("playbook.nested-launcher", message, _span(staged, 0), "\n".join(_instead(found, staged)))
+
+
+def _instead(line: LauncherLine, staged: Staged) -> Iterator[str]:
+    """What to write for a launcher's line, and which of its numbers are not the inventory's."""
+    if line.program:
+        begun = f"`launcher: {line.launcher}` and " if line.launcher else ""
+        yield f"write {begun}`command: {flow(line.program)}`"
+    else:
+        yield "name the launcher in `launcher:`, and begin the command with your script"
+    for option, value in line.options.items():
+        ours = _of_inventory(option, staged.cluster) if staged.cluster else None
+        if ours is not None and value.isascii() and value.isdigit() and value != str(ours[0]):
+            yield f"the line says {value} for `{option}`; the inventory says {ours[0]:d}, by {ours[1]}"
+
+
+def _of_inventory(option: str, cluster: Inventory) -> tuple[int, str] | None:
+    """The number that stands in the inventory for such an option, and what it is made of; None where there is no
+    such one number."""
+    slots = {node.slots for node in cluster.nodes}
+    if option in RANKS_A_NODE and len(slots) == 1:
+        return slots.pop(), "a node's `gpus:` or `processes:`"
+    if option in WORLD:
+        return cluster.world_size, "the `gpus:` or `processes:` of all nodes"
+    if option in NODES:
+        return len(cluster.nodes), "its `nodes:`"
+    return (cluster.rendezvous.port, "`rendezvous: {port: …}`") if option in PORT else None
 
 
 def launcher_option(staged: Staged) -> Iterator[Problem]:
     launcher = staged.stage.launch.get("launcher")
-    if launcher not in STARTS_ITS_RANKS or any(True for _ in nested_launcher(staged)):
+    if launcher not in STARTS_ITS_RANKS or launcher_line(_words(staged)):
         return
     for index, word in enumerate(_words(staged)):
         option = _OPTION.fullmatch(word)
@@ -92,19 +126,6 @@ def launcher_option(staged: Staged) -> Iterator[Problem]:
             message = f"`--{option[1]}` is an option of {launcher}, and here it reaches the script"
             help = "remove it: the launcher gets nodes, ranks a node and rendezvous from the inventory"
             yield Problem("playbook.launcher-option", message, _span(staged, index), help)
-
-
-def _launcher_in(words: list[str]) -> str | None:
-    """A program that starts ranks itself, at the head of the command or as `python -m`."""
-    if not words:
-        return None
-    first = PurePosixPath(words[0]).name
-    if first in _LAUNCHERS:
-        return first
-    if first == "accelerate" and words[1:2] == ["launch"]:
-        return "accelerate launch"
-    modules = (module for flag, module in pairwise(words) if flag == "-m" and module in _LAUNCHER_MODULES)
-    return next((f"-m {module}" for module in modules), None)
 
 
 def _words(staged: Staged) -> list[str]:
@@ -126,8 +147,10 @@ def _span(staged: Staged, index: int) -> Span | None:
 
 # Options in a launch's command that are the same for every rank: a rank, and the endpoint to dial.
 
-_OPTION = re.compile(r"--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.*))?", re.DOTALL)
+_OPTION = re.compile(r"--?([A-Za-z][A-Za-z0-9_-]*)(?:=.*)?", re.DOTALL)
 _ENDPOINT = re.compile(r"(?:[a-z]+://)?(\[[^\]]*\]|[^/:\s]*|[0-9A-Fa-f:]*)(?::[0-9]+)?(?:[/?].*)?")
+_FROM_ONE = re.compile(r"\{\{\s*(?:node_rank|first_rank)\s*\+\s*1\s*\}\}")
+_FROM_ENVIRONMENT = "leave it out, and let the program read RANK, LOCAL_RANK and WORLD_SIZE from its environment"
 _DIALLED = {
     *("master-addr", "master-address", "master", "init-method", "dist-url", "dist-init-method", "dist-init-addr"),
     *("coordinator", "coordinator-address", "rdzv-endpoint"),
@@ -135,19 +158,39 @@ _DIALLED = {
 
 
 def rank_in_command(staged: Staged) -> Iterator[Problem]:
-    if staged.cluster is None or any(True for _ in nested_launcher(staged)):
+    if staged.cluster is None or launcher_line(_words(staged)):
         return
     for option, value, index in _options(staged):
         others = _others(option, staged.cluster)
         if others is not None and value.isascii() and value.isdigit():
             message = f"`--{option} {value}` is said to every rank, and there are {others}"
-            help = "leave it out, and let the program read RANK, LOCAL_RANK and WORLD_SIZE from its environment"
-            yield Problem("playbook.rank-in-command", message, _span(staged, index), help)
+            yield Problem("playbook.rank-in-command", message, _span(staged, index), _FROM_ENVIRONMENT)
+
+
+def ranks_from_one(staged: Staged) -> Iterator[Problem]:
+    if launcher_line(_words(staged)):
+        return
+    for option, value, index in options(_words(staged)):
+        if option.replace("_", "-") in ("rank", "node-rank", "machine-rank") and _FROM_ONE.search(value):
+            message = f"`--{option} {value}` counts from 1, and ranks count from 0: rank 0 would be missing"
+            yield Problem("playbook.ranks-from-one", message, _span(staged, index), _FROM_ENVIRONMENT)
+
+
+def world_in_command(staged: Staged) -> Iterator[Problem]:
+    if staged.cluster is None or launcher_line(_words(staged)):
+        return
+    for option, value, index in _options(staged):
+        number = int(value) if value.isascii() and value.isdigit() and len(value) < 9 else None
+        if option.replace("_", "-") == "world-size" and number not in (None, staged.cluster.world_size):
+            message = (
+                f"`--{option} {value}` is not the number of ranks: the inventory gives {staged.cluster.world_size}"
+            )
+            yield Problem("playbook.world-in-command", message, _span(staged, index), _FROM_ENVIRONMENT)
 
 
 def loopback_in_command(staged: Staged) -> Iterator[Problem]:
     cluster = staged.cluster
-    if cluster is None or len(cluster.nodes) == 1 or cluster.one_machine or any(True for _ in nested_launcher(staged)):
+    if cluster is None or len(cluster.nodes) == 1 or cluster.one_machine or launcher_line(_words(staged)):
         return
     for option, value, index in _options(staged):
         endpoint = _ENDPOINT.fullmatch(value)
@@ -181,25 +224,25 @@ def _others(option: str, cluster: Inventory) -> str | None:
 
 def _options(staged: Staged) -> Iterator[tuple[str, str, int]]:
     """`--option=value` and `--option value`: name, value, and which word holds the value."""
-    words = _words(staged)
-    for index, word in enumerate(words):
-        option = _OPTION.fullmatch(word)
-        if option is None or is_template(word):
-            continue
-        if option[2] is not None:
-            yield option[1], option[2], index
-        elif index + 1 < len(words) and not is_template(words[index + 1]):
-            yield option[1], words[index + 1], index + 1
+    return (found for found in options(_words(staged)) if not is_template(found[1]))
 
 
 # Shell stages that wait for input, never end, or leave something running.
 
 _SEPARATOR = re.compile(r"&&|\|\||[;|\n()]|&(?![>0-9])")
-_WRAPPERS = {"sudo", "env", "nice", "nohup", "time", "exec", "stdbuf", "command"}
 _EDITORS = {"vi", "vim", "nano", "emacs", "less", "more", "man", "passwd", "htop", "nvtop"}
 _ASSUME_YES = {"apt": "-y", "apt-get": "-y", "yum": "-y", "dnf": "-y", "zypper": "-n"}
 _INSTALLING = {"install", "remove", "upgrade", "update", "dist-upgrade", "purge"}
 _TEMPLATE = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
+_OF_ONE_SHELL = (
+    (re.compile(r"(?:cd|pushd) \S+"), "put it before the command that needs it, `cd … && …`; a launch has `workdir:`"),
+    (re.compile(r"export \w+=.*"), "what ranks shall see belongs under `env:` of the inventory or the launch"),
+    (re.compile(r"(?:source|\.) \S*(?:/activate|rc|conda\.sh)"), "write it as `activate:` into the inventory"),
+    (re.compile(r"(?:conda|mamba|pyenv) (?:activate|shell) .*"), "write it as `activate:` into the inventory"),
+    (re.compile(r"(?:module|ml) (?:load|add|purge|swap).*|ml \S+"), "write it as `activate:` into the inventory"),
+    (re.compile(r"ulimit (?:-\w+ )+\w+|umask \d+|alias \S+"), "write it as `activate:` into the inventory"),
+)
+"""Commands that change nothing but the shell they run in, and where to put what they are for."""
 
 
 def interactive_shell(staged: Staged) -> Iterator[Problem]:
@@ -213,7 +256,7 @@ def interactive_shell(staged: Staged) -> Iterator[Problem]:
 
 def endless_shell(staged: Staged) -> Iterator[Problem]:
     for words in _commands(staged):
-        bare = _unwrapped(words)
+        bare = unwrapped(words)
         endless = _endless(bare) if words[0] != "timeout" else None
         if endless is not None:
             message = f"`{' '.join(bare[:3])}` does not end by itself: the stage fails at its timeout"
@@ -227,6 +270,14 @@ def background_shell(staged: Staged) -> Iterator[Problem]:
         message = "what this leaves in the background is ended with the run"
         help = "let the node's service manager start it, and look here whether it is there"
         yield Problem("playbook.background-shell", message, staged.span("shell"), help)
+
+
+def shell_no_effect(staged: Staged) -> Iterator[Problem]:
+    commands = list(_commands(staged))
+    helps = [help for words in commands for sign, help in _OF_ONE_SHELL if sign.fullmatch(" ".join(words))]
+    if commands and len(helps) == len(commands):
+        message = f"`{' '.join(commands[0])}` holds for this stage's own shell alone, which ends here"
+        yield Problem("playbook.shell-no-effect", message, staged.span("shell"), helps[-1])
 
 
 def quoted_template(staged: Staged) -> Iterator[Problem]:
@@ -256,19 +307,12 @@ def _commands(staged: Staged) -> Iterator[list[str]]:
             yield words
 
 
-def _unwrapped(words: list[str]) -> list[str]:
-    """Without `sudo -n`, `env A=b` and the like before the program."""
-    while len(words) > 1 and (words[0] in _WRAPPERS or words[0].startswith("-") or "=" in words[0]):
-        words = words[1:]
-    return words
-
-
 def _asks(words: list[str]) -> tuple[str, str] | None:
     if words[0] == "sudo":
         options = takewhile(lambda word: word.startswith("-"), words[1:])
         if not any(re.fullmatch(r"-[A-Za-z]*n[A-Za-z]*|--non-interactive", option) for option in options):
             return "sudo would ask for a password, and no person can type it", "`sudo -n` fails at once where it must"
-    bare = _unwrapped(words)
+    bare = unwrapped(words)
     program = bare[0]
     if program in _EDITORS:
         return f"`{program}` waits for input at a terminal, and there is none", "use a command that only prints"
@@ -324,10 +368,13 @@ STAGE_RULES = (
     launcher_option,
     workdir_of_launch,
     rank_in_command,
+    ranks_from_one,
+    world_in_command,
     loopback_in_command,
     jax_on_windows,
     interactive_shell,
     endless_shell,
     background_shell,
+    shell_no_effect,
     quoted_template,
 )

@@ -334,9 +334,11 @@ def _syntax_fault(name: str, text: str, chosen: Selection, example: str) -> Vari
         return VariableFault(
             "bad-selection", message, f"every name is the beginning of one: write `{re.split(r'[*?{[]', glob)[0]}`"
         )
-    joined = next((one for one in chosen.names if ";" in one), None)
+    joined = next((one for one in chosen.names if re.search(r"[^;\s][;\s]+[^;\s]", one)), None)
     if joined is not None:
-        return VariableFault("bad-selection", f"{shown(joined)} is read as one name", f"put commas between: {example}")
+        commas = re.sub(r"[,;\s]+", ",", text.strip())
+        help = f"put commas between: write {shown(commas)}"
+        return VariableFault("bad-selection", f"{shown(joined)} is read as one name", help)
     return None
 
 
@@ -419,7 +421,10 @@ def _expansion(name: str, text: str) -> Iterator[VariableFault]:
         found = _SHELL.search(text)
         if found is not None:
             message = f"{shown(found[1] or found[2])} is not replaced: values reach the program letter by letter"
-            yield VariableFault("not-expanded", message, "write out its value on the node")
+            name = found[0].strip("${}%")
+            alone = found[0] == text.strip() and name.isidentifier()
+            help = f"; `{{env: {name}}}` takes yours, from where runbook is started" if alone else ""
+            yield VariableFault("not-expanded", message, f"write out its value on the node{help}")
     elif text.startswith("~") and variable is not None and variable.kind == "path":
         message = f"{variable.reader} does not know `~`, and no shell sees this value"
         yield VariableFault("not-expanded", message, "write the path in full")

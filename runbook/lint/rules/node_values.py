@@ -175,6 +175,9 @@ def placeholder(file: InventoryFile) -> Iterator[Problem]:
             yield Problem("inventory.placeholder", message, span, "put in your own")
 
 
+_LOOKUP = re.compile(r"""(?:lookup|query)\(\s*["'](?:ansible\.builtin\.)?env["']\s*,\s*["']([A-Za-z_]\w*)["']""")
+
+
 def template_in_inventory(file: InventoryFile) -> Iterator[Problem]:
     """Only where nothing fills it in: a launch does, `vars` may be for another tool, the loader refuses addresses."""
     if "{{" not in file.document.text:
@@ -189,7 +192,9 @@ def template_in_inventory(file: InventoryFile) -> Iterator[Problem]:
             and keys not in file.wrong
         ):
             message = "inventories have no templates: the `{{ }}` stays as it is"
+            looked_up = _LOOKUP.search(value)
             help = "write it out; playbooks fill theirs from `vars`"
+            help = f"write `{{env: {looked_up[1]}}}`" if looked_up else help
             yield Problem("inventory.template", message, file.document.span(*keys), help)
 
 

@@ -1,0 +1,107 @@
+"""A word or a list where a mapping is wanted, and the other way round: what was meant, as the schema wants it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from runbook.files.address import address_fault, strip_brackets
+from runbook.files.scalars import flow
+from runbook.files.yaml_document import Keys
+
+_LONGEST = 100  # characters of what is shown
+_MOST = 50  # items of a list that are looked at
+_MAIN_KEY = {
+    "network": "interface",
+    "infiniband": "hca",
+    "slurm": "job",
+    "kubernetes": "pod",
+    "groups": "nodes",
+}
+"""The key that a bare word means, by the mapping in whose place it stands; in `groups`, by that which holds it."""
+_TRUTHS = {**dict.fromkeys(("yes", "y", "on", "true"), True), **dict.fromkeys(("no", "n", "off", "false"), False)}
+_RENDEZVOUS = re.compile(r"(?P<master>[\w.-]+)(?::(?P<port>[0-9]{1,5}))?")
+_LOGIN = re.compile(r"(?:(?P<user>[^@\s]+)@)?(?P<host>[\w.-]+)(?::(?P<port>[0-9]{1,5}))?")
+_INDICES = re.compile(r"([0-9]{1,2})\s*-\s*([0-9]{1,2})")
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+
+
+def meant(keys: Keys, value: object, sound: Callable[[Any], bool]) -> str | None:
+    """`{interface: ib0}` for the word ib0; None where nothing that is sound can be made of it. `keys` is where the
+    value stands."""
+    if isinstance(value, Mapping) and value and all(key.startswith("-") for key in value):
+        return f"a space is missing after the dash: `- {next(iter(value)).lstrip('-')}: …`"
+    if not keys or (isinstance(value, list | Mapping) and len(value) > _MOST):
+        return None
+    made = next((one for one in _candidates(keys, value) if sound(one)), None)
+    if made is None:
+        return None
+    try:
+        shown = flow(made)
+    except (ValueError, RecursionError):
+        return None
+    return f"write `{f'{keys[-1]}: ' if isinstance(keys[-1], str) else ''}{shown}`" if len(shown) <= _LONGEST else None
+
+
+def _candidates(keys: Keys, value: object) -> Iterator[object]:
+    name, within = keys[-1], keys[-2] if len(keys) > 1 else None
+    truth = _TRUTHS.get(value.strip().lower()) if isinstance(value, str) else value if value is True else None
+    if truth is not None:
+        yield truth
+        yield from ({},) if truth else ()
+        return
+    if isinstance(value, str) and value.strip():
+        yield from _of_text(name, within, value.strip())
+    elif isinstance(value, list):
+        yield from _of_list(name, value)
+    elif isinstance(value, Mapping) and name == "stages":
+        yield [{"check": check, **({"with": body} if body else {})} for check, body in value.items()]
+    if isinstance(value, str | int) and not isinstance(value, bool) and (name in _MAIN_KEY or within in _MAIN_KEY):
+        yield {_MAIN_KEY.get(str(name)) or _MAIN_KEY[str(within)]: value}
+
+
+def _of_text(name: str | int, within: str | int | None, text: str) -> Iterator[object]:
+    shape = {"rendezvous": _RENDEZVOUS, "ssh": _LOGIN}.get(str(name))
+    if shape is not None and (found := shape.fullmatch(text)):
+        yield {key: int(part) if key == "port" else part for key, part in found.groupdict().items() if part}
+    elif name == "gpus" and (found := _INDICES.fullmatch(text)):
+        first, last = int(found[1]), int(found[2])
+        yield last + 1 if first == 0 else list(range(first, last + 1))
+    elif name == "container":
+        yield {"runtime": "docker", "name": text}
+    elif name == "env":
+        yield from _assigned(text.split())
+    elif name == "command":
+        try:
+            yield shlex.split(text)
+        except ValueError:  # its quotes do not match
+            return
+    elif within == "nodes" and address_fault(strip_brackets(text)) is None:
+        yield {"address": strip_brackets(text)}
+    elif within == "stages":
+        yield {"check": text} if re.fullmatch("[a-z_-]+", text) else {"shell": text}
+    elif "," in text:
+        yield [part.strip() for part in text.split(",")]
+
+
+def _of_list(name: str | int, items: list[object]) -> Iterator[object]:
+    """Items with a dash each, where keys stand beside each other without one."""
+    texts = [item for item in items if isinstance(item, str)]
+    if len(texts) == len(items):
+        yield from _assigned(texts)
+        yield (":" if name == "nodes" else ",").join(texts)  # a pattern of nodes; a list for a variable
+        yield {item: {} for item in texts} if name == "nodes" else {"nodes": texts}
+    pairs = [item for item in items if isinstance(item, Mapping)]
+    if len(pairs) < len(items):
+        return
+    if name == "nodes" and all(isinstance(item.get("name"), str) for item in pairs):
+        yield {item["name"]: {key: inner for key, inner in item.items() if key != "name"} for item in pairs}
+    yield {key: inner for item in pairs for key, inner in item.items()}
+
+
+def _assigned(words: list[str]) -> Iterator[object]:
+    found = [_ASSIGNED.fullmatch(word) for word in words]
+    if words and all(found):
+        yield {one[1]: one[2] for one in found if one}

@@ -1,0 +1,241 @@
+"""Batch scripts of Slurm, and any shell script with a launcher's line: nodes, GPUs, environment, and the launch.
+
+Nothing is run, so a word that a shell would fill in from elsewhere stays as it is, with a remark."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from runbook.files.file_kinds import is_yaml
+from runbook.files.inventory_draft import Setting
+from runbook.files.node_sets import expand
+from runbook.files.problems import NumberedLines
+from runbook.files.scalars import flow
+from runbook.importers.foreign_inventory import SCRIPT, ForeignHost, ForeignInventory, Remark, may_hold_secret
+from runbook.importers.host_lists import BETWEEN
+from runbook.launch.launcher_lines import LAUNCHERS, NODES, PORT, RANKS_A_NODE, LauncherLine, launcher_line, options
+from runbook.model.errors import FilesWrong
+from runbook.model.inventory import MOST_GPUS
+
+_SHORT = {"N": "nodes", "w": "nodelist", "n": "ntasks", "J": "job-name", "G": "gpus"}
+_ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
+_OPERATOR = re.compile(r"[0-9]?[<>]|[|;&]")
+_GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?([0-9]{1,4})")
+_ENDPOINT = re.compile(r"\[?([\w.:-]+?)\]?:([0-9]{1,5})")
+_SBATCH = re.compile(r"^#SBATCH[ \t]+-", re.MULTILINE)
+_HINT = re.compile(r"\btorch\.distributed\.|\baccelerate launch\b|\b(?:" + "|".join(LAUNCHERS) + r")\b")
+_OWN = {"MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"}
+"""What runbook works out for every rank."""
+
+
+@dataclass
+class _Script:
+    """What was found so far. `known`: variables with a value that stands in the script."""
+
+    lines: NumberedLines
+    asked: dict[str, tuple[str, int]] = field(default_factory=dict)  # options of sbatch, with their lines
+    known: dict[str, str] = field(default_factory=dict)
+    env: dict[str, object] = field(default_factory=dict)
+    workdir: str | None = None
+    launch: dict[str, object] = field(default_factory=dict)
+    shared: dict[Setting, object] = field(default_factory=dict)  # by every node
+    line: LauncherLine | None = None
+    remarks: list[Remark] = field(default_factory=list)
+    begun: bool = False  # whether a command stood already: sbatch reads no option below it
+
+    def remark(self, number: int, says: str) -> None:
+        self.remarks.append(Remark(says, number))
+
+
+def is_script(text: str, file: str) -> bool:
+    """Whether it has options for sbatch, or is no YAML and has a launcher's line whose program is to be seen."""
+    if _SBATCH.search(text):
+        return True
+    lines = (launcher_line(words) for _, words in _commands(text)) if _HINT.search(text) else ()
+    return any(line is not None and line.program for line in lines) and not is_yaml(text, file)
+
+
+def read_script(text: str, file: str) -> ForeignInventory:
+    """Raises FilesWrong where it does not say which nodes; the launch is told there, for a playbook."""
+    script = _Script(NumberedLines(text, file))
+    commands = dict(_commands(text))
+    for number, raw in enumerate(script.lines.lines, 1):
+        if raw.startswith("#SBATCH"):
+            _asked(script, number, raw)
+        elif number in commands:
+            script.begun = True
+            _command(script, number, commands[number])
+    gpus = _gpus(script)
+    hosts = _hosts(script, gpus)
+    if not hosts:
+        raise _nowhere(script)
+    blocks: dict[str, Mapping[str, object]] = {"rendezvous": {"port": _port(script)}}
+    blocks |= {name: block for name, block in (("env", script.env), ("launch", script.launch)) if block}
+    return ForeignInventory(SCRIPT, file, hosts, remarks=tuple(script.remarks), blocks=blocks)
+
+
+def _commands(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Lines with their numbers, as words; those that end in a backslash go on. What does not end its quotes on its own
+    line is left out."""
+    begun, number = "", 0
+    for at, raw in enumerate(text.splitlines(), 1):
+        number = number if begun else at
+        begun += raw
+        if begun.endswith("\\"):
+            begun = begun[:-1] + " "
+            continue
+        try:
+            words = shlex.split(begun, comments=True)
+        except ValueError:
+            words = []
+        if words:
+            yield number, words
+        begun = ""
+
+
+def _asked(script: _Script, number: int, raw: str) -> None:
+    try:
+        words = shlex.split(raw.removeprefix("#SBATCH"), comments=True)
+    except ValueError:
+        raise script.lines.wrong(number, raw, "script-syntax", "the quotes of this line do not match") from None
+    if script.begun:
+        script.remark(number, "sbatch does not read this: a command stands above it")
+        return
+    words = [part for word in words for part in _apart(word)]
+    for name, value, _ in options(words):
+        script.asked[_SHORT.get(name, name)] = (value, number)
+
+
+def _apart(word: str) -> tuple[str, ...]:
+    """`-N2` is `-N 2`."""
+    return (word[:2], word[2:]) if re.match(r"-[A-Za-z][^=]", word) else (word,)
+
+
+def _command(script: _Script, number: int, words: list[str]) -> None:
+    exported = words[0] == "export"
+    given = list(takewhile(_ASSIGNED.fullmatch, words[exported:]))
+    rest = words[exported + len(given) :]
+    if given and (given[-1].count("(") > given[-1].count(")") or given[-1].count("`") % 2):
+        rest = []  # the words of `A=$(hostname -f)`
+    for one in given:
+        name, value = one.split("=", 1)
+        _variable(script, number, name, _filled(script, value), ranks=exported or bool(rest))
+    if not rest or exported:
+        return
+    rest = [_filled(script, word) for word in takewhile(lambda word: not _OPERATOR.match(word), rest)]
+    line = launcher_line(rest)
+    if line is not None and line.program and script.line is None:
+        _launch(script, number, line)
+    elif line is not None:
+        says = "one launch is carried over, and this is another" if line.program else "what it starts is not seen"
+        script.remark(number, f"`{line.name}`: {says}")
+    elif rest[0] == "cd" and len(rest) == 2 and "$" not in rest[1]:
+        script.workdir = rest[1]
+    elif rest[0] in ("source", ".") and re.fullmatch(r"[~/][^$`]*/activate", rest[-1]):
+        script.shared["activate",] = f". {rest[-1]}"
+    elif rest[0] in ("conda", "mamba", "module", "spack", "source", "."):
+        script.remark(number, f"what `{' '.join(rest[:3])}` sets up belongs into `activate:`, as a line that sh takes")
+    else:
+        script.remark(number, "what else the script does is not carried over")
+
+
+def _variable(script: _Script, number: int, name: str, value: str, *, ranks: bool) -> None:
+    """`ranks`: the processes that are started see it."""
+    if may_hold_secret(name, value):
+        script.remark(number, f"{name}: a secret, not copied: ranks get it by `env: {{{name}: {{env: {name}}}}}`")
+    elif "$" in value or "`" in value:
+        if ranks and name not in _OWN:
+            script.remark(number, f"{name}: its value is only known where the script runs")
+    else:
+        script.known[name] = value
+        if ranks and name not in _OWN:
+            script.env[name] = value
+
+
+def _filled(script: _Script, text: str) -> str:
+    return _VARIABLE.sub(lambda found: script.known.get(found[1] or found[2], found[0]), text)
+
+
+def _launch(script: _Script, number: int, line: LauncherLine) -> None:
+    script.line = line
+    if line.launcher:
+        script.launch["launcher"] = line.launcher
+    command = list(line.program)
+    for name, value, at in options(line.program):
+        if may_hold_secret(name, value):
+            command[at] = command[at].removesuffix(value) + "***"
+            script.remark(number, f"the value of --{name} is a secret, not copied: ranks get theirs by `env:`")
+    script.launch["command"] = command
+    if script.workdir is not None:
+        script.launch["workdir"] = script.workdir
+    open_ = sorted({found[0] for word in command for found in _VARIABLE.finditer(word)})
+    if open_:
+        script.remark(number, f"no shell fills in {', '.join(open_)}: write the value itself")
+
+
+def _gpus(script: _Script) -> int | None:
+    """Ranks a node, as the launcher's line or the options of sbatch give them; where those differ, a remark says so."""
+    asked = {}
+    for name in ("gpus-per-node", "gres", "ntasks-per-node"):
+        value, number = script.asked.get(name, ("", 1))
+        if (found := _GPUS.fullmatch(value)) and not (name == "ntasks-per-node" and _starts_its_ranks(script)):
+            asked[name] = int(found[1]), number
+    said = next((int(value) for name, value in _said(script) if name in RANKS_A_NODE and value.isdigit()), None)
+    found_gpus = said or next((count for count, _ in asked.values()), None)
+    for name, (count, number) in asked.items():
+        if count != found_gpus:
+            script.remark(number, f"--{name} says {count} a node, and {found_gpus} ranks are started on each")
+    return found_gpus if found_gpus is None or found_gpus <= MOST_GPUS else None
+
+
+def _starts_its_ranks(script: _Script) -> bool:
+    """Whether a task of Slurm's is a launcher, and no rank."""
+    return script.line is not None and script.line.name != "srun"
+
+
+def _said(script: _Script) -> Sequence[tuple[str, str]]:
+    return tuple(script.line.options.items()) if script.line else ()
+
+
+def _hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...]:
+    listed, number = script.asked.get("nodelist", ("", 1))
+    names: list[str] = []
+    for part in filter(None, BETWEEN.split(listed)):
+        try:
+            names += expand(part)
+        except ValueError as error:
+            raise script.lines.wrong(number, part, "range", str(error)) from None
+    for name, value in (*((name, value) for name, (value, _) in script.asked.items()), *_said(script)):
+        if names and name in NODES and value.isdigit() and int(value) != len(names):
+            script.remark(number, f"--{name} says {value} nodes, and --nodelist names {len(names)}")
+    tasks, at = script.asked.get("ntasks", ("", 1))
+    wanted = len(names) * (1 if _starts_its_ranks(script) else gpus or 0)
+    if wanted and tasks.isdigit() and int(tasks) != wanted:
+        script.remark(at, f"--ntasks says {tasks}, and {wanted} are to be started on {len(names)} nodes")
+    settings = script.shared if gpus is None else {**script.shared, ("gpus",): gpus}
+    return tuple(ForeignHost(name, script.lines.span(number, listed), settings) for name in dict.fromkeys(names))
+
+
+def _port(script: _Script) -> int:
+    said = dict(_said(script))
+    endpoint = _ENDPOINT.fullmatch(said.get("rdzv-endpoint", ""))
+    texts = (*(said.get(name) for name in PORT), endpoint and endpoint[2], script.known.get("MASTER_PORT"))
+    return next((int(text) for text in filter(None, texts) if text.isdigit() and 1 <= int(text) <= 65535), 29500)
+
+
+def _nowhere(script: _Script) -> FilesWrong:
+    wanted = next((value for name, (value, _) in script.asked.items() if name in NODES), None)
+    message = f"this script does not say which nodes{f', only how many: {wanted}' if wanted else ''}"
+    help = "in its job Slurm says which: runbook run PLAYBOOK -i slurm"
+    if script.launch.get("command"):
+        launch = {**script.launch, **({"env": script.env} if script.env else {})}
+        help += f"\nits launch, for the `stages:` of that playbook:\n- launch: {flow(launch)}"
+    help += "".join(f"\n`{line}` belongs into `activate:`" for line in script.shared.values())
+    help += "".join(f"\nline {one.line}: {one.says}" for one in script.remarks)
+    _, number = script.asked.get("nodes", ("", 1))
+    return script.lines.wrong(number, "", "no-nodes", message, help)

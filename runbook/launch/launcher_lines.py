@@ -1,0 +1,131 @@
+"""Command lines of launchers that start ranks themselves, taken apart: whose line it is, its options, and the program
+behind them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import PurePosixPath
+
+LAUNCHERS = ("torchrun", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun")
+RANKS_A_NODE = ("nproc-per-node", "ntasks-per-node", "num-gpus", "npernode")
+WORLD = ("np", "n", "ntasks", "num-processes")
+NODES = ("nnodes", "num-nodes", "num-machines", "nodes")
+PORT = ("master-port", "main-process-port")
+
+_MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torch.distributed.launch"}
+_SHELLS = ("sh", "bash", "dash", "zsh")
+_WRAPPERS = ("sudo", "env", "nice", "nohup", "time", "exec", "stdbuf", "command")
+_PYTHON = re.compile(r"python[0-9.]*")
+_OPTION = re.compile(r"--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.*))?", re.DOTALL)
+_NEXT_COMMAND = re.compile(r"&&|\|\||[;|\n]")
+_DEEPEST = 4  # launchers in launchers: srun, a shell, torchrun
+_LONGEST = 200  # words among which a program begins
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherLine:
+    """`name`: the launcher as it stands in the line; `launcher`: the value of `launcher:` for it, None where there is
+    none. `options`: by their names without dashes in front, `_` as `-`. `program`: what it starts as every rank, as
+    `command:` takes it; empty where the line does not show where that begins."""
+
+    name: str
+    launcher: str | None
+    options: Mapping[str, str]
+    program: tuple[str, ...]
+
+
+def launcher_line(words: Sequence[str]) -> LauncherLine | None:
+    """The line of the innermost launcher: `srun torchrun … train.py` is torchrun's. None where no launcher begins. What
+    a shell is given with `-c` is looked into."""
+    found = None
+    for _ in range(_DEEPEST):
+        inner = _outermost(words)
+        if inner is None:
+            break
+        found, words = inner, inner.program
+    return found
+
+
+def options(words: Sequence[str]) -> Iterator[tuple[str, str, int]]:
+    """`--option=value` and `--option value`: the name, the value, and which word holds the value. Of a switch, what
+    stands behind it is given as well."""
+    for index, word in enumerate(words):
+        found = _OPTION.fullmatch(word)
+        if found is None:
+            continue
+        if found[2] is not None:
+            yield found[1], found[2], index
+        elif index + 1 < len(words):
+            yield found[1], words[index + 1], index + 1
+
+
+def unwrapped(words: Sequence[str]) -> list[str]:
+    """Without `sudo -n`, `env A=b` and the like before the program."""
+    last = len(words) - 1
+    begin = next((at for at, word in enumerate(words) if at == last or not _wraps(word)), 0)
+    return list(words[begin:])
+
+
+def _wraps(word: str) -> bool:
+    return word in _WRAPPERS or word.startswith("-") or "=" in word
+
+
+def _outermost(words: Sequence[str]) -> LauncherLine | None:
+    words = unwrapped(words)
+    if not words:
+        return None
+    first = PurePosixPath(words[0]).name
+    if first in LAUNCHERS:
+        return _line(first, "torchrun" if first == "torchrun" else None, words[1:])
+    if first == "accelerate" and tuple(words[1:2]) == ("launch",):
+        return _line("accelerate launch", None, words[2:])
+    if first in _SHELLS:
+        inner = _given_to_shell(words)
+        return _outermost(inner) if inner else None
+    module = _module(words) if _PYTHON.fullmatch(first) else 0
+    if module and words[module] in _MODULES:
+        return _line(f"-m {words[module]}", _MODULES[words[module]], words[module + 1 :])
+    return None
+
+
+def _module(words: Sequence[str]) -> int:
+    """Which word is the module of `python -u -m MODULE`; 0 where there is none."""
+    at = next((at for at, word in enumerate(words[1:], 1) if word == "-m" or not word.startswith("-")), 0)
+    return at + 1 if at and words[at] == "-m" and at + 1 < len(words) else 0
+
+
+def _given_to_shell(words: Sequence[str]) -> Sequence[str]:
+    """The first command with a launcher of `bash -c "cd /work && torchrun …"`."""
+    text = next((text for flag, text in pairwise(words) if re.fullmatch("-[a-z]*c", flag)), "")
+    for part in _NEXT_COMMAND.split(text):
+        try:
+            command = shlex.split(part)
+        except ValueError:  # one of these signs stands in quotes
+            return ()
+        if _outermost(command):
+            return command
+    return ()
+
+
+def _line(name: str, launcher: str | None, words: Sequence[str]) -> LauncherLine:
+    most = min(len(words), _LONGEST)
+    begin = next((at for at in range(most) if _begins(words[at:], of_torch=launcher is not None)), None)
+    given = words if begin is None else words[:begin]
+    program = () if begin is None else tuple(words[begin:])
+    if program and program[0] in ("-m", "--module"):
+        program = ("python", "-m", *program[1:])
+    told = {option.replace("_", "-"): value for option, value, _ in options(given)}
+    return LauncherLine(name, launcher, told, program)
+
+
+def _begins(words: Sequence[str], *, of_torch: bool) -> bool:
+    """Whether these words are a program with its arguments, and not a launcher's options or their values."""
+    if of_torch and words[0] in ("-m", "--module"):
+        return len(words) > 1
+    name = PurePosixPath(words[0]).name
+    known = name in (*LAUNCHERS, *_SHELLS, *_WRAPPERS) or tuple(words[:2]) == ("accelerate", "launch")
+    return known or name.endswith(".py") or _PYTHON.fullmatch(name) is not None

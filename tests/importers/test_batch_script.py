@@ -1,0 +1,131 @@
+"""Batch scripts: what of them is an inventory, what is told instead, and what stays a remark."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from runbook.files.inventory import examine_inventory
+from runbook.files.inventory_draft import written
+from runbook.files.playbook import load_launch
+from runbook.files.yaml_document import parse_document
+from runbook.importers.convert import draft_of, read_foreign
+from runbook.model.errors import FilesWrong, Problem
+from runbook.model.inventory import Inventory
+
+WHOLE = """\
+    #!/bin/bash
+    #SBATCH --job-name=llama
+    #SBATCH -N2 --ntasks-per-node=1
+    #SBATCH --nodelist=gn[01-02]
+    #SBATCH --gres=gpu:h100:8
+    source /opt/venv/bin/activate
+    export NCCL_DEBUG=INFO OMP_NUM_THREADS=4
+    DATA=/data/c4
+    HEAD=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)
+    MASTER_PORT=29400
+    cd /work
+    srun torchrun --nnodes=$SLURM_NNODES --nproc_per_node=8 \\
+        --rdzv_endpoint=$HEAD:$MASTER_PORT train.py --data $DATA --lr 1e-4 > out.log 2>&1
+    """
+
+
+def imported(text: str, file: str = "train.sbatch") -> tuple[Inventory, str]:
+    """Our inventory and its text; it must load without a problem, and so must its launch."""
+    ours = written(draft_of(read_foreign(dedent(text), file), "imported"))
+    document = parse_document(ours, "ours.yml")
+    examined = examine_inventory(document, environ={})
+    assert examined.problems == (), ours
+    assert examined.inventory is not None
+    return examined.inventory, ours
+
+
+def refused(text: str, file: str = "train.sbatch") -> Problem:
+    with pytest.raises(FilesWrong) as wrong:
+        read_foreign(dedent(text), file)
+    return wrong.value.problems[0]
+
+
+def test_a_whole_script() -> None:
+    found, text = imported(WHOLE)
+    assert [(node.name, len(node.gpus), node.activate) for node in found.nodes] == [
+        ("gn01", 8, ". /opt/venv/bin/activate"),
+        ("gn02", 8, ". /opt/venv/bin/activate"),
+    ]
+    assert found.rendezvous.port == 29400
+    assert found.env == {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4"}
+    (stage,) = (stage for stage in load_launch(parse_document(text, "x.yml")).stages if stage.kind == "launch")
+    assert stage.launch["launcher"] == "torchrun"
+    assert stage.launch["workdir"] == "/work"
+    assert "HEAD" not in text
+    assert stage.launch["command"] == ["train.py", "--data", "/data/c4", "--lr", "1e-4"]
+
+
+def test_without_nodes_the_launch_is_told_for_a_playbook() -> None:
+    found = refused(WHOLE.replace("#SBATCH --nodelist=gn[01-02]\n", "\n"))
+    assert found.id == "import.no-nodes"
+    assert found.message == "this script does not say which nodes, only how many: 2"
+    first, *more = (found.help or "").splitlines()
+    assert first == "in its job Slurm says which: runbook run PLAYBOOK -i slurm"
+    assert more[1].startswith("- launch: {launcher: torchrun, command: [train.py, --data, /data/c4")
+
+
+@pytest.mark.parametrize(
+    ("line", "remark"),
+    [
+        ("#SBATCH --nodes=4", "--nodes says 4 nodes, and --nodelist names 2"),
+        ("#SBATCH --ntasks=8\nsrun python train.py", "--ntasks says 8, and 16 are to be started on 2 nodes"),
+        ("#SBATCH --ntasks=16\nsrun torchrun train.py", "--ntasks says 16, and 2 are to be started on 2 nodes"),
+        ("export OUT=$SCRATCH/x", "OUT: its value is only known where the script runs"),
+        ("export WANDB_API_KEY=0123456789", "WANDB_API_KEY: a secret, not copied"),
+        ("module load cuda", "what `module load cuda` sets up belongs into `activate:`"),
+        ("mkdir -p out", "what else the script does is not carried over"),
+        ("srun ./all_reduce_perf -b 8", "`srun`: what it starts is not seen"),
+        ("srun torchrun train.py\nsrun torchrun after.py", "one launch is carried over, and this is another"),
+        ("srun torchrun --nproc_per_node=4 train.py", "--gpus-per-node says 8 a node, and 4 ranks are started on each"),
+        ("srun torchrun train.py $SEED", "no shell fills in $SEED: write the value itself"),
+        ("hostname\n#SBATCH --exclusive", "sbatch does not read this: a command stands above it"),
+    ],
+)
+def test_what_is_not_carried_over_is_a_remark(line: str, remark: str) -> None:
+    script = f"#!/bin/sh\n#SBATCH -w gn[1-2] --gpus-per-node=8\n{line}\n"
+    _, text = imported(script)
+    assert remark in " ".join(text.replace("#", " ").split())
+    assert "0123456789" not in text
+
+
+@pytest.mark.parametrize("option", ["--hf_token hf_abcdefghijklmnopqrstuvwxyz", "--password=geheim"])
+def test_no_secret_of_a_command_is_copied(option: str) -> None:
+    for nodes in ("", "#SBATCH -w gn1"):
+        script = f"#!/bin/sh\n#SBATCH -N 2\n{nodes}\nsrun torchrun train.py {option} --steps 4\n"
+        told = imported(script)[1] if nodes else str(refused(script))
+        assert "is a secret, not copied" in " ".join(told.replace("#", " ").split())
+        assert "--steps" in told
+        assert "hf_abc" not in told
+        assert "geheim" not in told
+
+
+def test_ranks_a_node_are_those_of_srun_where_it_starts_them() -> None:
+    found, _ = imported("#!/bin/sh\n#SBATCH -w gn1,gn2 --ntasks-per-node=4\nsrun python train.py\n")
+    assert [len(node.gpus) for node in found.nodes] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("text", "id"),
+    [
+        ("torchrun --nnodes=2 train.py\n", "import.no-nodes"),
+        ("#SBATCH -w gn[04-01]\ntrue\n", "import.range"),
+        ("#!/bin/sh\necho '{}'\n", "import.program"),
+        ("#!/bin/sh\n#SBATCH --comment='x\ntrue\n", "import.script-syntax"),
+    ],
+)
+def test_what_is_refused(text: str, id: str) -> None:
+    assert refused(text, "run.sh").id == id
+
+
+def test_a_manifest_is_told_how_its_pods_are_named() -> None:
+    manifest = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: llama, namespace: train}\n"
+    found = refused(manifest, "job.yml")
+    assert found.id == "import.manifest"
+    assert "-i kubernetes:train:training.kubeflow.org/job-name=llama" in (found.help or "")
