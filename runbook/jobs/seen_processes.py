@@ -12,6 +12,7 @@ from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import end_of
 from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.model.units import bytes_text
+from runbook.node.proc import SHELLS
 
 COMPUTES = 0.2
 """This share of one CPU, which other programs may use as well, means computing, or waiting actively."""
@@ -309,7 +310,7 @@ def _gpu(place: ProcessSpec, rank: int) -> int | None:
 
 
 def _is_rank(process: Mapping[str, Any], member: KeptProcess) -> bool:
-    return process["rank"] in member.place.ranks and process["comm"] not in ("sh", "bash", "dash")
+    return process["rank"] in member.place.ranks and process["comm"] not in SHELLS
 
 
 def _main(of_rank: Sequence[Mapping[str, Any]], stacks: Mapping[int, Sequence[StackFrame]]) -> Mapping[str, Any]:

@@ -115,7 +115,7 @@ def judge_stall(
 
 def _nobody(kept: KeptProcesses, last: _Look, since: str, steps: Sequence[str]) -> Found:
     """The same finding for every node, when no rank stands out."""
-    blind = sorted({member.place.node for member in kept.members if not member.over} - last.frozen.keys())
+    blind = sorted({member.place.node for member in kept.living} - last.frozen.keys())
     unseen = (*steps, *(f"{name} could not be looked at" for name in blind[:4]))
     asked = [one for one in last.ranks if one.frames]
     whole = len(asked) == _living(kept) > 0 and not blind
@@ -166,14 +166,14 @@ def _causes(found: Found) -> set[str]:
 
 def _living(kept: KeptProcesses) -> int:
     """How many ranks live."""
-    return sum(len(member.place.ranks) for member in kept.members if not member.over)
+    return sum(len(member.place.ranks) for member in kept.living)
 
 
 def _still_talk(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> str:
     """In words, that the ranks still exchange data; empty when they do not."""
     looked = [(facts["seconds"], list(facts["ranks"].values())) for facts in frozen.values()]
     seen = [(rank["moved"] or 0) / max(0.1, seconds) for seconds, ranks in looked for rank in ranks]
-    if len(seen) < len([member for member in kept.members if not member.over]) or min(seen, default=0.0) < TALK:
+    if len(seen) < len(kept.living) or min(seen, default=0.0) < TALK:
         return ""
     return f"; each still carries {bytes_text(round(min(seen)))}/s or more: perhaps steps are only no longer printed"
 
@@ -325,7 +325,7 @@ def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Foun
     others. Who computes in the forward of a model that is wrapped for it, to evaluate it after the last step, waits for
     nobody."""
     waiting = [one for one in ranks if one.surely_waits]
-    living = sum(len(member.place.ranks) for member in kept.members if not member.over)
+    living = sum(len(member.place.ranks) for member in kept.living)
     found: Found = {}
     if len(waiting) < max(1, living):
         return found

@@ -37,6 +37,7 @@ from runbook.node.proc import (
     kernel_kills,
     own_rank,
     owner,
+    pause,
     pids,
     read,
     sockets,
@@ -77,7 +78,7 @@ def look(arguments: dict[str, Any]) -> RankProcesses:
     leaders = {rank: int(pid) for rank, pid in arguments["leaders"].items() if pid}
     before = Moment(leaders)
     stacks = py_spy(leaders)
-    threading.Event().wait(max(0.0, arguments["seconds"] - (time.monotonic() - before.clock)))
+    pause(max(0.0, arguments["seconds"] - (time.monotonic() - before.clock)))
     after = Moment(leaders)
     tell_cpu(before.processes, after.processes, after.clock - before.clock)
     asked = [(entry.pid, entry.stat.state) for mine in after.ranks.values() for entry in mine]
@@ -284,7 +285,7 @@ def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]], starved_s: floa
     said: dict[int, str] = {}
     begun = time.monotonic()
     while asked and time.monotonic() - begun < starved_s:
-        threading.Event().wait(0.05)
+        pause(0.05)
         for pid, (path, size) in asked.items():
             try:
                 with open(path, "rb") as file:
