@@ -231,10 +231,12 @@ def _port(script: _Script) -> int:
 def _nowhere(script: _Script) -> FilesWrong:
     wanted = next((value for name, (value, _) in script.asked.items() if name in NODES), None)
     message = f"this script does not say which nodes{f', only how many: {wanted}' if wanted else ''}"
-    help = "in its job Slurm says which: runbook run PLAYBOOK -i slurm"
+    help = "make an inventory of them: runbook inventory init HOST…"
+    if script.asked:
+        help = "in its job Slurm says which: runbook run PLAYBOOK -i slurm"
     if script.launch.get("command"):
         launch = {**script.launch, **({"env": script.env} if script.env else {})}
-        help += f"\nits launch, for the `stages:` of that playbook:\n- launch: {flow(launch)}"
+        help += f"\nits launch, for the `stages:` of a playbook:\n- launch: {flow(launch)}"
     help += "".join(f"\n`{line}` belongs into `activate:`" for line in script.shared.values())
     help += "".join(f"\nline {one.line}: {one.says}" for one in script.remarks)
     _, number = script.asked.get("nodes", ("", 1))

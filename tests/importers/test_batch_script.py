@@ -124,6 +124,12 @@ def test_what_is_refused(text: str, id: str) -> None:
     assert refused(text, "run.sh").id == id
 
 
+def test_a_script_that_is_none_of_slurms_is_not_sent_to_it() -> None:
+    found = refused("#!/bin/sh\ntorchrun --nnodes=2 train.py\n", "run.sh")
+    assert (found.help or "").startswith("make an inventory of them: runbook inventory init HOST…\n")
+    assert "- launch: {launcher: torchrun, command: [train.py]}" in (found.help or "")
+
+
 def test_a_manifest_is_told_how_its_pods_are_named() -> None:
     manifest = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: llama, namespace: train}\n"
     found = refused(manifest, "job.yml")
