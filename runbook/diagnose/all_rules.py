@@ -17,11 +17,11 @@ from runbook.diagnose.rule_types import Rule, Sign, Tier
 from runbook.diagnose.scan import Catalogue, Scanner
 from runbook.diagnose.scan_limits import LIMITS, ScanLimits
 from runbook.files.toml import own_table
-from runbook.parsers.nvidia import CAUSE_OF
+from runbook.parsers.nvidia import BECAUSE_OF, CAUSE_OF
 
 FAMILIES = (
-    *("reaching", "addresses", "sockets", "interfaces", "rendezvous", "ranks", "program", "builds", "accelerators"),
-    *("containers", "rdma", "nccl", "ncclras", "unexplained"),
+    *("reaching", "slurm", "addresses", "sockets", "interfaces", "rendezvous", "ranks", "program", "builds"),
+    *("accelerators", "containers", "rdma", "nccl", "ncclras", "unexplained"),
 )
 _NAMED = re.compile(r"\{\{(\w+)((?: [\w-]+)*)\}\}")
 
@@ -46,7 +46,8 @@ def _filled(told: str | list[str]) -> str:
 def _xid(which: Iterable[str]) -> str:
     given = {int(one) for one in which if one.isdecimal()}
     numbers = given | {number for number, cause in CAUSE_OF.items() if cause in which}
-    return rf"\bXid\b(?: \([^)]*\))?:? *(?P<xid>{'|'.join(map(str, sorted(numbers)))})\b"
+    told = "|".join(map(str, sorted(numbers)))
+    return rf"\bXid\b(?: \([^)]*\))?:? *{BECAUSE_OF}(?P<xid>{told})\b(?!, \w+ Nonfatal\b)"
 
 
 def _sign(told: Table) -> Sign:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from runbook.diagnose.collectives import compare, read_report
-from runbook.diagnose.rule_types import Hit
+from runbook.diagnose.rule_types import Hit, Line
 from runbook.model.grouping import grouped
 from runbook.model.units import number, small_number
 
@@ -33,6 +33,13 @@ MET = ("p-to-p-channels", "joined")
 
 WRAPPERS = ("launcher-failed", "nccl-failed", "traceback")
 """Signs of lines that only say that something failed."""
+
+FOLLOWS_AN_ERROR = (
+    *("nccl-failed", "failed-collective", "cuda-error", "accelerator-failed", "peer-closed", "store-gone"),
+    *("waits-for-rank", "socket-timeout", "client-timed-out", "watchdog", "watchdog-stuck", "reads-from-lost-peer"),
+    *("rendezvous-closed", "shutdown-barrier", "aborted-comm", "late-rank"),
+)
+"""Signs of what the other ranks see of one that raised something, and of failures that an exception may come from."""
 
 DIFFER = (
     ("torch-version", "version", "versions-differ"),
@@ -66,6 +73,7 @@ def derive(hits: Hits) -> Iterator[Hit]:
     yield from _resets(hits)
     yield from _hung_in_storage(hits.get("hung-task", ()), hits.get("storage-frame", ()))
     yield from _unfamiliar(hits)
+    yield from _raised_first(hits)
     for sign, group, name in DIFFER:
         yield from _differ(sign, group, name, hits)
     if hits.get("step-cancelled") and not hits.get("task-exited"):
@@ -320,6 +328,22 @@ def _unfamiliar(hits: Hits) -> Iterator[Hit]:
     known |= {hit.line for hit in hits.get("nccl-warn", ()) if hit.line.number < met.get(hit.line.source, 0)}
     told = (hit.line for sign in TELLS_FAILURE for hit in hits.get(sign, ()))
     yield from (Hit("unfamiliar-error", line) for line in told if line not in known)
+
+
+def _raised_first(hits: Hits) -> Iterator[Hit]:
+    """What a program raised before any line shows that a collective, a GPU or another process failed: those follow."""
+    later = [hit.line for sign in FOLLOWS_AN_ERROR for hit in hits.get(sign, ())]
+    raised = [hit for sign in ("other-error", "oddly-named", "bare-error") for hit in hits.get(sign, ())]
+    for hit in raised if later else ():
+        if all(_before(hit.line, line) for line in later):
+            yield Hit("raised-first", hit.line, hit.groups)
+
+
+def _before(line: Line, other: Line) -> bool:
+    """By the clock where both have one, else by their place; lines of two files may have been written at any time."""
+    if line.when is not None and other.when is not None:
+        return line.when <= other.when
+    return line.source != other.source or line.number < other.number
 
 
 def _not_placed(sign: str, name: str, hits: Hits) -> Iterator[Hit]:

@@ -148,7 +148,7 @@ class Scanner:
         """The kind of a line whose shape was not met. When many new shapes follow each other, a line is read for
         progress only."""
         if here.full and len(self._shapes) >= self._limits.unlike:
-            goes_on = bool(GOES_ON.match(searched(raw)))
+            goes_on = bool(GOES_ON.match(searched(raw).lower()))
             return _Kind(goes_on=goes_on, heads=raw.startswith(HEADING_BYTES), late=True)
         self.told = self.told or bool(raw.strip())
         kind = self._kind(raw)
@@ -161,7 +161,8 @@ class Scanner:
         """Whether the last lines, of which the last has this number, say that the run has ended."""
         for at, raw in enumerate(ending, number + 1 - len(ending)):
             self._note(raw)
-            over = self.passed if TESTS_PASSED.match(raw) else self.ended if ENDED.match(raw) else None
+            low = raw.lower()
+            over = self.passed if TESTS_PASSED.match(low) else self.ended if ENDED.match(low) else None
             if over is not None:
                 over[source] = at
                 self.reached = Reached.PROGRESS
@@ -229,7 +230,7 @@ class Scanner:
             found = self._index.find(english.lower())
         signs = found[: bisect_left(found, self._progress)]
         most = max((self._keeps[at] for at in self._keeps.keys() & signs), default=self._limits.of_a_shape)
-        goes_on = self._progress in found and bool(GOES_ON.match(searched(raw)))
+        goes_on = self._progress in found and bool(GOES_ON.match(searched(raw).lower()))
         opens = self._opener in found and may_go_on(raw)
         if goes_on or (self._telling in found and self._asked < self._limits.read):
             self._note(raw, goes_on=goes_on)
@@ -240,7 +241,7 @@ class Scanner:
         """How far the run is by this line."""
         if self.reached is not Reached.PROGRESS:
             self._asked += 1
-            self.reached = max(self.reached, reached(searched(raw), goes_on))
+            self.reached = max(self.reached, reached(searched(raw).lower(), goes_on))
 
     def _read(self, here: SourceLines, number: int, raw: bytes, found: tuple[int, ...], section: Speaker) -> None:
         inside = raw.rstrip().split(b"\r") if b"\r" in raw.rstrip() else unpacked(raw)
@@ -257,7 +258,7 @@ class Scanner:
         self.work += IN_FULL + A_BYTE * len(raw)
         foreign = found[-1] == self._abroad
         line = read_line(here.name, number, raw, section, foreign=foreign)
-        if NOISE.search(line.text):
+        if NOISE.search(line.text.lower()):
             return
         for at in found[:-1] if foreign else found:
             sign, pattern = self._signs[at]

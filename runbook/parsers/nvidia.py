@@ -254,7 +254,6 @@ REFUSALS: tuple[Refusal, ...] = (
         "the driver does not open the GPUs; in a container most often because the host took them away again "
         "(a `systemctl daemon-reload` there does)",
         "nvml",
-        of_paste=False,
     ),
     Refusal(
         "insufficient permissions",
@@ -319,8 +318,14 @@ MENDED_BY: Mapping[str, str] = {
 APPLICATION = {13: "a bad memory access", 31: "a page fault", 43: "a stopped channel", 45: "a removed channel"}
 """Xids that a program causes itself. They say nothing about the machine, unless they follow one GPU."""
 
-XID = re.compile(r"\bXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): (?P<number>\d+)(?P<text>.*)")
+BECAUSE_OF = r"(?:45, .{0,200}caused by previous Xid )?"
+"""A channel that the driver removed tells itself which Xid it follows: that one is meant."""
+
+XID = re.compile(rf"\bXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): {BECAUSE_OF}(?P<number>\d+)(?P<text>.*)")
 SXID = re.compile(r"\bSXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): (?P<number>\d+), (?P<text>Fatal\b.*)")
+NONFATAL = re.compile(r"\): \d+, \w+ Nonfatal\b")
+"""Of an NVLink of the fifth generation (144 to 150): it was repaired. What ended with it is told by an Xid 45."""
+
 STAMP = re.compile(r"^\[\s*(\d+\.\d+)\]")
 DRIVER_STARTS = "loading NVIDIA UNIX"
 RECOVERED = re.compile(r"recovery action changed from .* to 0x0 \(None\)")
@@ -351,7 +356,7 @@ def events(lines: Iterable[str], uptime_s: float) -> list[XidEvent]:
             found, answered = [], {}
             continue
         match = XID.search(line) or SXID.search(line)
-        if not match:
+        if not match or NONFATAL.search(match[0]):
             continue
         xid, bus = number(match["number"]), bus_key(match["at"]) or match["at"]
         if xid == 154 and RECOVERED.search(line):

@@ -49,14 +49,15 @@ class Network:
     def shared(
         self, chance: random.Random, meetings: Sequence[Meeting], leaf_of: Mapping[str, str]
     ) -> Iterator[tuple[Link, float]]:
-        """The part of the full rate that narrow uplinks leave to links of one round. Every pair sends one way after the
-        other, so that about half of the others send at the same time; acknowledgements wait in the same queue."""
-        links = [link for each in meetings for link in each.links]
-        crossing = [link for link in links if leaf_of.get(link.source) != leaf_of.get(link.destination)]
+        """The part of the full rate that narrow uplinks leave to links of one round. Every pair sends one way and then
+        the other, and not all at the same pace; acknowledgements wait in the same queue."""
+        links = [(way, link) for each in meetings for way, link in enumerate(each.links)]
+        crossing = [(way, link) for way, link in links if leaf_of.get(link.source) != leaf_of.get(link.destination)]
         for end, capacity in self.uplinks.items():
-            own = [link for link in crossing if leaf_of.get(link.end(end.role).name) == end.name]
-            for link in own:
-                rivals = sum(chance.random() < 0.5 for _ in own[1:])
+            own = [(way, link) for way, link in crossing if leaf_of.get(link.end(end.role).name) == end.name]
+            for way, link in own:
+                others = [each for each in own if each != (way, link)]
+                rivals = sum(chance.random() < (0.8 if then == way else 0.2) for then, _ in others)
                 yield link, min(1.0, capacity / (1 + rivals * chance.uniform(0.5, 1.0)))
                 yield Link(link.destination, link.source), chance.uniform(0.6, 1.0) if rivals > 1 else 1.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -304,6 +305,34 @@ def test_a_transient_is_a_warning() -> None:
     assert not found.findings
     (warning,) = found.warnings["n1"]
     assert "n1 → n2 was slow once, 20.0 Gbit/s (50% of the median), and nothing confirms it" in warning
+
+
+class OversubscribedMeasuring(Measuring):
+    """A node of the second of four leaves sends to another leaf at the full rate only while its neighbours do not, or
+    while they happen to be done."""
+
+    def meet(self, pairs: Sequence[Pair], **how: object) -> dict[tuple[int, int], PairMeasured]:
+        found = super().meet(pairs, **how)
+        leaving = [way for way in sorted(found) if way[0] // 4 == 1 != way[1] // 4]
+        found.update({way: moved(0.6) for way in leaving[:: 1 + len(self.rounds) % 2] if len(leaving) > 1})
+        return found
+
+
+def test_an_uplink_that_is_shared_is_one_warning() -> None:
+    inventory = world(16)
+    names = [one.name for one in inventory.nodes]
+    members = pool_of(inventory).members
+    ranks: Any = OversubscribedMeasuring(names, sound)
+    leaf_of = {name: f"leaf{number // 4}" for number, name in enumerate(names)}
+    done = look(ranks, members, seconds=0.5, leaf_of=leaf_of, trips=1, both=True)
+    found = tell(done, members, {}, None)
+    assert not found.findings
+    ((warning,),) = found.warnings.values()
+    assert re.fullmatch(
+        r"links between leaf0, leaf1 and leaf2 share an uplink: \d of them carried down to 24.0 Gbit/s \(60% of the "
+        r"median\) beside others, and what was measured alone as much as any",
+        warning,
+    )
 
 
 def test_late_answers_and_half_duplex_are_warnings() -> None:

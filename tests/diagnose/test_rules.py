@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from importlib import resources
+from typing import Any
 
 import pytest
+from attacks.patterns import parser, sre
 
 from runbook.diagnose.all_rules import FAMILIES, RULES, SIGNS, TABLES
+from runbook.diagnose.rule_types import Sign
 from runbook.parsers.nvidia import CAUSE_OF
 
 FOLDER = resources.files("runbook.diagnose").joinpath("rules")
@@ -32,3 +36,24 @@ def test_the_kernel_proves_by_the_same_numbers_in_a_log_as_on_a_node(cause: str)
     signs = [sign for rule in RULES if rule.cause == cause for sign in rule.signs if not isinstance(sign, str)]
     patterns = [pattern for sign in signs if "xid" in sign.literals and (pattern := sign.compiled())]
     assert [line for line in lines if not any(pattern.search(line) for pattern in patterns)] == []
+
+
+def _plain(tree: Iterable[Any]) -> Iterator[str]:
+    """The alternatives of a pattern that are nothing but text, as they are written in it."""
+    parts = [(op, value) for op, value in tree if op not in (sre.AT, sre.ASSERT_NOT)]
+    while parts and parts[0][0] in (sre.MAX_REPEAT, sre.MIN_REPEAT):
+        parts = parts[1:]
+    if all(op is sre.LITERAL for op, _ in parts):
+        yield "".join(chr(value) for _, value in parts)
+    elif len(parts) == 1 and parts[0][0] is sre.SUBPATTERN:
+        yield from _plain(parts[0][1][3])
+    elif len(parts) == 1 and parts[0][0] is sre.BRANCH:
+        for alternative in parts[0][1][1]:
+            yield from _plain(alternative)
+
+
+@pytest.mark.parametrize("sign", [sign for sign in SIGNS if sign.pattern], ids=lambda sign: sign.name)
+def test_a_key_stands_in_every_plain_alternative_else_the_pattern_is_never_asked(sign: Sign) -> None:
+    found = _plain(parser.parse(sign.pattern, re.IGNORECASE))
+    texts = [text.lower() for text in found if not any(char.isdigit() for char in text)]
+    assert [text for text in texts if not any(key in text for key in sign.literals)] == []

@@ -19,7 +19,7 @@ from runbook.checks.bandwidth.slow_links import Endpoint, Judgement, Link, Links
 from runbook.checks.network.mesh import too_busy_finding
 from runbook.checks.ranks.pool import RankMember
 from runbook.model.grouping import grouped
-from runbook.model.units import from_to, link_text, significant
+from runbook.model.units import from_to, link_text, listed, significant
 from runbook.model.verdict import Finding
 
 SHOWN = 6
@@ -124,15 +124,15 @@ class _FindingsOfLinks:
     def _evidence(self, links: Iterable[Link]) -> tuple[str, ...]:
         """The slowest of them, each with its rounds."""
         lines = []
-        listed = sorted(links, key=self.rates.__getitem__)
-        for link in listed[:SHOWN]:
+        slowest = sorted(links, key=self.rates.__getitem__)
+        for link in slowest[:SHOWN]:
             rounds = sorted(each.round + 1 for each in self.of_link[link] if each.counts)
             numbers = ", ".join(map(str, rounds))
             lost = self._lost([link])
             losses = "" if lost is None else f", {lost:.1%} lost"
             lines.append(f"{link}: {self._of_usual(link)}{losses}, round{'s' * (len(rounds) > 1)} {numbers}")
-        if len(listed) > SHOWN:
-            lines.append(f"and {len(listed) - SHOWN} more in links.csv")
+        if len(slowest) > SHOWN:
+            lines.append(f"and {len(slowest) - SHOWN} more in links.csv")
         return tuple(lines)
 
     # Findings.
@@ -286,7 +286,17 @@ class _FindingsOfLinks:
     def _warnings(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         if not self.verdict.common:
-            for link in self.verdict.open[:SHOWN]:
+            shared = [link for link in self.verdict.open if self._shares_an_uplink(link)]
+            if shared and not self.found:
+                worst = min(each.moved.gbytes for link in shared for each in self.of_link[link] if each.counts)
+                leaves = sorted({end.name for end in self.judged.shared_uplinks})
+                part = f"{worst / self.median:.0%} of the median"
+                text = (
+                    f"links between {listed(leaves)} share an uplink: {len(shared)} of them carried down to "
+                    f"{gbps(worst)} ({part}) beside others, and what was measured alone as much as any"
+                )
+                found[shared[0].source] = [text]
+            for link in [link for link in self.verdict.open if link not in shared][:SHOWN]:
                 if link.source not in self.found and link.destination not in self.found:
                     worst = min(each.moved.gbytes for each in self.of_link[link] if each.counts)
                     text = (
@@ -309,6 +319,10 @@ class _FindingsOfLinks:
         for name, text in (*self._late(), *self._half_duplex()):
             found.setdefault(name, []).append(text)
         return found
+
+    def _shares_an_uplink(self, link: Link) -> bool:
+        leaves = self.judged.leaves_of(link)
+        return leaves is not None and any(leaves.end(role) in self.judged.shared_uplinks for role in Role)
 
     def _late(self) -> list[tuple[str, str]]:
         """Nodes for which a few bytes take far longer than for others."""

@@ -86,8 +86,8 @@ class Schedule:
     def _settle(self, booked: _Round, judged: Judgement, met: set[frozenset[str]]) -> None:
         """Book the pairs whose result is needed, the most decisive first."""
         for leaf in judged.leaves_to_cross:
-            for node in self._of(leaf.name):
-                booked.with_partner(node, self._elsewhere(node, judged, leaf.role), met, long=True)
+            for number, node in enumerate(self._of(leaf.name)):
+                booked.with_partner(node, self._elsewhere(node, judged, leaf.role), met, long=True, last=number % 2 > 0)
         for leaf in judged.leaves_to_look_inside:
             for one, other in neighbours(self._of(leaf.name)):
                 booked.add(Meeting(one, other))
@@ -179,15 +179,23 @@ class _Round:
         self.meetings.append(meeting)
 
     def with_partner(
-        self, node: str, partners: Sequence[str], met: set[frozenset[str]], *, long: bool = False, alone: bool = False
+        self,
+        node: str,
+        partners: Sequence[str],
+        met: set[frozenset[str]],
+        *,
+        long: bool = False,
+        alone: bool = False,
+        last: bool = False,
     ) -> None:
-        """With the first free node, preferably one that the node has not met."""
+        """With the first free node, preferably one that the node has not met. `last`: the partner sends first."""
         if node not in self._free:
             return
         free = [other for other in partners if other in self._free]
         fresh = (other for other in free if frozenset((node, other)) not in met)
         if (partner := next(fresh, None) or next(iter(free), None)) is not None:
-            self.add(Meeting(node, partner, long=long, alone=alone))
+            one, other = (partner, node) if last else (node, partner)
+            self.add(Meeting(one, other, long=long, alone=alone))
 
 
 def groups(nodes: Sequence[str], leaf_of: Mapping[str, str]) -> list[list[str]]:
@@ -217,15 +225,20 @@ def round_robin(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
 
 def crossing(grouped: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
     """One round that crosses the groups: node k of group a meets node a of group k, so that every two groups meet, as
-    far as a group's nodes last. The others meet somebody of another group where that is possible."""
+    far as a group's nodes last. The others meet somebody of another group where that is possible. The first of a pair
+    sends first: of each group about half do, so that its uplink has to carry about half of its nodes at a time."""
     largest = max(map(len, grouped), default=0)
     pairs = []
     for start in range(0, len(grouped), max(1, largest)):
         block = grouped[start : start + largest]
         for a, group in enumerate(block):
-            pairs += [(group[k], block[k][a]) for k in range(a + 1, min(len(block), len(group))) if a < len(block[k])]
+            for k in range(a + 1, min(len(block), len(group))):
+                if a < len(block[k]):
+                    pair = (group[k], block[k][a])
+                    pairs.append(pair if 2 * (k - a) <= len(block) else (pair[1], pair[0]))
     taken = {node for pair in pairs for node in pair}
-    return pairs + halves([node for group in grouped for node in group if node not in taken])
+    left = halves([node for group in grouped for node in group if node not in taken])
+    return pairs + [(other, one) if number % 2 else (one, other) for number, (one, other) in enumerate(left)]
 
 
 def halves(nodes: Sequence[str]) -> list[tuple[str, str]]:

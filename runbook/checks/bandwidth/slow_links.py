@@ -35,6 +35,10 @@ NEAR = 0.85
 ALONE = 0.4
 """Of what leaves a leaf by an uplink that is too narrow, this part may be fast: who has it alone for a while."""
 
+SHARED = 0.1
+"""When more than this part of what crosses elsewhere was slow as well, and something out of the leaf was fast, if only
+alone, all leaves have narrow uplinks: many build them so."""
+
 COMMON = 0.4
 """When more than this part of the nodes is slow, single nodes do not explain it."""
 
@@ -275,7 +279,10 @@ class Judgement:
 
     def _confirmed_link(self, link: Link) -> bool:
         rates = self.rates[link]
-        return len(rates) >= CONFIRMATIONS and any(rate.alone for rate in rates) and self.best[link].confirmed
+        leaves = self.leaves_of(link)
+        least = 2 if leaves and any(leaves.end(role) in self.shared_uplinks for role in Role) else 1
+        alone = sum(rate.alone for rate in rates)
+        return len(rates) >= CONFIRMATIONS and alone >= least and self.best[link].confirmed
 
     @property
     def links_to_repeat(self) -> list[tuple[Link, bool]]:
@@ -361,6 +368,16 @@ class Judgement:
         return 2 * sum(rate.suspect for rate in rates) > len(rates)
 
     @cached_property
+    def shared_uplinks(self) -> list[Endpoint]:
+        """The leaves of links that were slow while others crossed the same leaves, and fast alone."""
+        shared = [
+            leaves
+            for leaves, links in self._between.items()
+            if any(self._mostly_slow(link) and not self.best[link].suspect for link in links)
+        ]
+        return list(dict.fromkeys(leaves.end(role) for leaves in shared for role in Role))
+
+    @cached_property
     def slow_leaf_pairs(self) -> list[Link]:
         """Leaf pairs in which everything from the one to the other is slow, for all nodes, and both are fast
         otherwise."""
@@ -388,15 +405,17 @@ class Judgement:
         mostly = {link for _, link in crossing if self._mostly_slow(link)}
         for leaf, size in self._sizes.items():
             elsewhere = [link for leaves, link in crossing if leaf not in (leaves.source, leaves.destination)]
-            if len(mostly.intersection(elsewhere)) > COMMON * len(elsewhere):
-                continue
+            once = sum(any(rate.suspect for rate in self._beside[link]) for link in elsewhere)
+            common = len(mostly.intersection(elsewhere)) > COMMON * len(elsewhere)
             for role in Role:
                 own = [(leaves, link) for leaves, link in crossing if leaves.end(role).name == leaf]
                 slow = [(leaves, link) for leaves, link in own if link in mostly]
                 proven = good.intersection(leaves.end(role.opposite) for leaves, _ in slow)
                 tried = {link.end(role).name for _, link in slow}
+                always = all(self.best[link].suspect for _, link in own)
                 if (
                     len(slow) >= (1 - ALONE) * len(own)
+                    and not (common or (once > SHARED * len(elsewhere) and not always))
                     and len(proven) > 1
                     and len(tried) >= min(CONFIRMATIONS, size) >= 2
                 ):
@@ -430,17 +449,12 @@ class Judgement:
 
     @property
     def leaves_to_cross(self) -> list[Endpoint]:
-        """Leaves whose nodes are to send to others (or receive) all at once: those that are slow, and those of a link
-        that was slow beside others and fast alone."""
+        """Leaves whose nodes are to meet others all at once: those that are slow, and those of a link that was slow
+        beside others and fast alone."""
         looked_inside = [leaf for leaf in self._slow_leaves if self.inside(leaf.name) is not None]
-        shared = [
-            leaves.end(role)
-            for leaves, links in self._between.items()
-            for link in links
-            if self._mostly_slow(link) and not self.best[link].suspect
-            for role in Role
+        return [
+            end for end in dict.fromkeys([*looked_inside, *self.shared_uplinks]) if not self._tried_all_at_once(end)
         ]
-        return [end for end in dict.fromkeys([*looked_inside, *shared]) if not self._tried_all_at_once(end)]
 
     def _tried_all_at_once(self, leaf: Endpoint) -> bool:
         links = (link for leaves, links in self._between.items() if leaves.end(leaf.role) == leaf for link in links)
@@ -467,7 +481,9 @@ class Judgement:
             or sound < NEAR * (1 - COMMON) ** 2 * len(self.best)
             or len(
                 self._apart(
-                    link for link in self._slow_links if len(self.rates[link]) > 1 and self.best[link].confirmed
+                    link
+                    for link in self._slow_links
+                    if self.best[link].confirmed and any(rate.alone for rate in self.rates[link])
                 )
             )
             >= max(CONFIRMATIONS, COMMON * len(self.nodes) / 2)
