@@ -56,13 +56,18 @@ def _number(text: str) -> float | None:
 def jobs(name: str, workdirs: Iterable[str]) -> list[JobProcess]:
     """The node's kept processes of the latest attempt of every job in these workdirs, those that live first. Other
     nodes may have the same home."""
-    found = []
-    for workdir in dict.fromkeys(os.path.realpath(expanded(one)) for one in workdirs):
-        with contextlib.suppress(OSError):
+    found, seen = list[JobProcess](), set[str]()
+    for one in workdirs:
+        with contextlib.suppress(OSError, ValueError):  # ValueError: no path at all
+            workdir = os.path.realpath(expanded(one))
+            if workdir in seen:
+                continue
+            seen.add(workdir)
             own_files.safe(workdir)
             for folder in folders_of_jobs(workdir, name):
                 found += _latest(folder)
-    return sorted(found, key=lambda job: (job.state in ("ended", "gone"), job.job, job.ranks))
+    found.sort(key=lambda job: (job.job, job.ranks), reverse=True)  # the latest first, where not all are told
+    return sorted(found, key=lambda job: job.state in ("ended", "gone"))
 
 
 def _latest(folder: str) -> list[JobProcess]:

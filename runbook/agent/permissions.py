@@ -75,7 +75,10 @@ def read_rules(path: Path) -> OwnerRules:
 
 def _below(path: str, folder: str) -> bool:
     """Whether a path is a folder, or below it, once links are followed."""
-    one, above = (os.path.realpath(Path.home() / Path(text).expanduser()) for text in (path, folder))
+    try:
+        one, above = (os.path.realpath(Path.home() / Path(text).expanduser()) for text in (path, folder))
+    except (RuntimeError, ValueError):  # of a user whom this host does not know; no path at all
+        return False
     return os.path.commonpath([one, above]) == above
 
 

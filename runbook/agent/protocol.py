@@ -33,6 +33,8 @@ CHUNK = 64 << 10
 """Bytes to or from a supervisor in one message of a channel."""
 
 LONGEST_PIECE = 1 << 20
+MOST_RANKS = 1024
+"""Of a node that are reported; more are left out."""
 MOST_CHANNELS = 64
 """Open at once to one agent."""
 
@@ -105,7 +107,7 @@ class AgentHello(msgspec.Struct, frozen=True, tag="hello", tag_field="say"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="beat", tag_field="say"):
-    """Every BEAT_S seconds. `workdirs`: where it looks for jobs."""
+    """Every BEAT_S seconds."""
 
     number: Count
     draining: bool = False
@@ -209,6 +211,12 @@ class Enrolment:
     certificate: str | None
     """SHA-256 of the certificate (DER) in hex; None where the server speaks plain HTTP."""
     secret: str
+
+    @property
+    def local(self) -> bool:
+        """Whether the server is called by a loopback address: on any other host that is the host itself."""
+        host = urlsplit(self.url).hostname or ""
+        return host in ("localhost", "::1") or host.startswith("127.")
 
     def __str__(self) -> str:
         text = msgspec.json.encode([self.url, self.certificate or "", self.secret])

@@ -49,10 +49,15 @@ def serve(arguments: argparse.Namespace) -> int:
 
 def enrol(arguments: argparse.Namespace, data: Path) -> int:
     """Print a string by which a host becomes a node; the running server makes it, which knows its own address."""
+    from runbook.agent.protocol import Enrolment
     from runbook.transport.agent import SOCKET, enrolment
 
-    stdout.line(enrolment(data / SOCKET, getpass.getuser(), arguments.name))
-    stderr.line("on the node, within the hour, once: runbook agent enrol STRING")
+    string = enrolment(data / SOCKET, getpass.getuser(), arguments.name)
+    stdout.line(string)
+    where = (
+        "on this machine, which alone reaches the server (--listen)" if Enrolment.of(string).local else "on the node"
+    )
+    stderr.line(f"{where}, within the hour, once: runbook agent enrol STRING")
     return 0
 
 

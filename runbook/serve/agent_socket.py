@@ -20,6 +20,7 @@ import msgspec
 from runbook.agent.protocol import STDOUT, ProtocolError
 from runbook.serve.agent_channel import Channel
 from runbook.serve.agent_fleet import Fleet, NoStreamError
+from runbook.serve.people import Audit
 from runbook.transport.agent import (
     ASK,
     DATA,
@@ -54,8 +55,9 @@ _ENROLMENT_REQUEST = msgspec.json.Decoder(EnrolmentRequest)
 class StreamSocket:
     """Serves the socket in a data folder while `open` is held."""
 
-    def __init__(self, fleet: Fleet, data: Path) -> None:
+    def __init__(self, fleet: Fleet, data: Path, audit: Audit) -> None:
         self._fleet = fleet
+        self._audit = audit
         self._path = data / SOCKET
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -118,9 +120,11 @@ class StreamSocket:
 
     async def _enrol(self, wanted: EnrolmentRequest) -> StreamStatus:
         try:
-            return StreamStatus(says=await asyncio.to_thread(self._fleet.enrol, wanted.by, wanted.name))
+            string = await asyncio.to_thread(self._fleet.enrol, wanted.by, wanted.name)
         except ValueError as error:
             return StreamStatus("agent-lost", str(error), "letters, digits, `.`, `_` and `-`, as in an inventory")
+        self._audit.note(wanted.by, "command line", f"serve enrol {wanted.name or ''}".rstrip(), "")
+        return StreamStatus(says=string)
 
 
 async def _pump(channel: Channel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

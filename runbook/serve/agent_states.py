@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import runbook
-from runbook.agent.protocol import LOST_S, PROTOCOL, SUSPECT_S, GpuLoad, JobProcess
+from runbook.agent.protocol import LOST_S, MOST_RANKS, PROTOCOL, SUSPECT_S, GpuLoad, JobProcess
 from runbook.model.command_quoting import word
 from runbook.transport.agent import StreamStatus
 
@@ -53,17 +54,17 @@ class AgentState:
 
 
 def ranks_of(jobs: Iterable[JobProcess]) -> tuple[RankState, ...]:
-    """The ranks of kept processes, one by one."""
-    found = []
-    for job in jobs:
-        state = "failed" if job.state == "ended" and job.code != 0 else job.state
-        for rank in job.ranks:
-            told = RankState(
-                job=job.job, attempt=job.attempt, rank=rank, pid=job.pid, state=state, code=job.code,
-                step=job.step, step_age_s=job.step_age_s,
-            )  # fmt: skip
-            found.append(told)
-    return tuple(found)
+    """The ranks of kept processes one by one, the first MOST_RANKS of them: a message has room for a hundred thousand,
+    and agents may say what they like."""
+    every = ((job, rank) for job in jobs for rank in job.ranks)
+    return tuple(
+        RankState(
+            job=job.job, attempt=job.attempt, rank=rank, pid=job.pid,
+            state="failed" if job.state == "ended" and job.code != 0 else job.state, code=job.code,
+            step=job.step, step_age_s=job.step_age_s,
+        )
+        for job, rank in islice(every, MOST_RANKS)
+    )  # fmt: skip
 
 
 def state_of(silent_s: float, *, revoked: bool = False, too_old: bool = False, draining: bool = False) -> State:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from runbook.files.scalars import scalar
@@ -28,6 +29,7 @@ from runbook.serve.workspace import Workspace
 
 _EMPTY = ("`nodes` is empty", "`rendezvous` names the master", "is not among the nodes")
 """Errors with which a group may be saved: those of a group without nodes."""
+RESTARTED = "it has been asked to end, and is started again after that"
 
 
 class Refused(ValueError):
@@ -234,7 +236,7 @@ def restart(workspace: Workspace, name: str, person: str) -> None:
     if latest is None:
         raise NotRunning(name)
     workspace.groups.read(name)
-    workspace.processes.restart(latest.id, person, lambda: start(workspace, name, person))
+    workspace.restarts.ask(latest.id, name, person, partial(start, workspace))
 
 
 def restore(workspace: Workspace, name: str, version: int, seen: str, person: str) -> None:

@@ -8,7 +8,9 @@ time are bounded, the client is known and may, and a change comes from a page of
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
+import ipaddress
 import logging
 import math
 import time
@@ -105,7 +107,7 @@ class OuterGuard:
             return
         state = scope.setdefault("state", {})
         seen = scope["app"].state.changed.now
-        state.update(origin=self._hosts[host_of(scope) or ""], person=None, csrf="", kind="page", seen=seen)
+        state.update(origin=self._hosts[host_of(scope) or ""], person=None, csrf="", kind="page", seen=seen, about="")
         try:
             await self._app(scope, receive, guarded_send)
         except Exception:
@@ -181,14 +183,15 @@ class Guarded:
         await response(scope, receive, send)
 
     def _remember(self, request: Request, status: int) -> None:
-        """Audit every change that a known person made or tried. Unknown clients leave no entry, or they could fill the
-        audit."""
+        """Audit every change that a known person made or tried; what the path does not tell of it, a handler puts into
+        `state.about`. Unknown clients leave no entry, or they could fill the audit."""
         person, agent = request.state.person, self.page.role == "agent" and status < 400
         if request.method in READS or not request.state.passed or not (person or agent):
             return
         who = person.name if person else "an agent"
         path = self.page.path if self.page.role == "anyone" else request.url.path  # that of a login link is a secret
-        self._audit.note(who, address_of(request.scope), self.page.says, path, status)
+        what = f"{self.page.says}: {request.state.about}" if request.state.about else self.page.says
+        self._audit.note(who, address_of(request.scope), what, path, status)
         request.app.state.changed.publish("audit")
 
     async def _respond(self, request: Request) -> Response:
@@ -216,8 +219,10 @@ class Guarded:
         refuse_foreign_context(scope, page)
         changing = request.method not in READS
         self._identify(scope)
-        body = await bounded_body(request, page.most_bytes)
-        self._refuse_role(scope)
+        refused = self._refusal_of_role(scope)
+        body = await bounded_body(request, page.most_bytes, keep=changing and refused is None)
+        if refused is not None:
+            raise refused
         if changing:
             request.state.form = form_of(request, page, body)
             self._refuse_forged(scope, request.state.form.get("csrf"))
@@ -252,14 +257,15 @@ class Guarded:
         if state["person"] is not None:
             state["csrf"] = csrf_of(secret)
 
-    def _refuse_role(self, scope: Scope) -> None:
+    def _refusal_of_role(self, scope: Scope) -> RequestRefused | None:
         person: Person | None = scope["state"]["person"]
         if self.page.role in ("anyone", "agent"):
-            return
+            return None
         if person is None:
-            raise RequestRefused(401, "log in first", headers={"www-authenticate": "Bearer"})
+            return RequestRefused(401, "log in first", headers={"www-authenticate": "Bearer"})
         if not allows(person.role, self.page.role):
-            raise RequestRefused(403, f"this needs the role {self.page.role}; yours is {person.role}")
+            return RequestRefused(403, f"this needs the role {self.page.role}; yours is {person.role}")
+        return None
 
     def _refuse_forged(self, scope: Scope, field: object) -> None:
         """A change must come from a page of ours, or from no browser at all."""
@@ -280,7 +286,7 @@ def _refuse_haste(request: Request) -> None:
     """A person who makes too many changes waits; others do not."""
     changes: TokenBucket = request.app.state.changes
     person: Person | None = request.state.person
-    wait = changes.wait_s(f"person {person.name}" if person else f"address {address_of(request.scope)}")
+    wait = changes.wait_s(f"person {person.name}" if person else f"address {counted_as(request.scope)}")
     if wait > 0:
         raise RequestRefused(429, "too many changes at once", headers={"retry-after": str(math.ceil(wait))})
 
@@ -299,8 +305,9 @@ def refuse_foreign_context(scope: Scope, page: Page) -> None:
         raise RequestRefused(403, "this did not come from a page of this server")
 
 
-async def bounded_body(request: Request, most: int) -> bytes:
-    """The whole body. Raises RequestRefused where it is longer than `most` bytes, at once where its header says so."""
+async def bounded_body(request: Request, most: int, *, keep: bool = True) -> bytes:
+    """The whole body; nothing of it where it is not to be kept: who may not send one yet hears why. Raises
+    RequestRefused where it is longer than `most` bytes, at once where its header says so."""
     long = RequestRefused(413, f"at most {most} bytes", headers={"connection": "close"})
     length = request.headers.get("content-length", "0")
     if not length.isdigit() or int(length[:20]) > most:
@@ -310,7 +317,8 @@ async def bounded_body(request: Request, most: int) -> bytes:
         size += len(part)
         if size > most:
             raise long
-        parts.append(part)
+        if keep:
+            parts.append(part)
     body = b"".join(parts)
     request._body = body  # so that the handler's `request.body()` finds it
     return body
@@ -363,6 +371,16 @@ def cookie_of(scope: Scope, name: str) -> str:
 def address_of(scope: Scope) -> str:
     client = scope.get("client")
     return str(client[0]) if client else "?"
+
+
+def counted_as(scope: Scope) -> str:
+    """Whose attempts those from an address are: with IPv6 those of its network, since one host has all of a /64."""
+    address = address_of(scope)
+    with contextlib.suppress(ValueError):
+        known = ipaddress.ip_address(address)
+        if isinstance(known, ipaddress.IPv6Address) and known.ipv4_mapped is None:
+            return f"{ipaddress.IPv6Address(int(known) >> 64 << 64)}/64"
+    return address
 
 
 def refusal(request: Request, refused: HTTPException, page: Page) -> Response:

@@ -223,7 +223,7 @@ def _wrong(id: str, message: str) -> FilesWrong:
 
 AUDIT_KEPT = 100_000
 """Rows; the oldest go first."""
-PATH_SHOWN = 200
+PATH_SHOWN, WHAT_SHOWN = 200, 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ class Audit:
     def note(self, person: str, address: str, what: str, path: str, status: int = 200) -> None:
         """`what` in a few words, `status` of the answer."""
         with self._store.write() as db:
-            row = (time.time(), person, address, what, path[:PATH_SHOWN], status)
+            row = (time.time(), person, address, what[:WHAT_SHOWN], path[:PATH_SHOWN], status)
             done = db.execute(
                 "INSERT INTO audit (at, person, address, what, path, status) VALUES (?, ?, ?, ?, ?, ?)", row
             )

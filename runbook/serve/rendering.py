@@ -15,14 +15,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from runbook.model.units import bytes_text
+from runbook.report.html.render import prose, shown
+from runbook.serve.page import allows
 
 STATIC = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 @cache
 def environment() -> jinja2.Environment:
-    """Templates of `templates/`, and those of reports below `report/`: everything is escaped, and an undefined name is
-    an error."""
+    """Templates of `templates/`, and those of reports below `report/`: everything is escaped, after foreign text was
+    made visible, and an undefined name is an error. What a form sends back stays as it is: `|e` there."""
     loaded = jinja2.Environment(
         loader=jinja2.ChoiceLoader(
             [
@@ -31,11 +33,13 @@ def environment() -> jinja2.Environment:
             ]
         ),
         autoescape=True,
+        finalize=shown,
         auto_reload=False,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    loaded.filters["prose"] = prose
     loaded.globals["static"] = lambda name: f"/static/{name}?v={static_files()[name][1]}"
     loaded.globals |= {"moment": moment, "ago": ago, "size": bytes_text}
     return loaded
@@ -72,15 +76,16 @@ def static_files() -> dict[str, tuple[bytes, str, str]]:
 
 async def html(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """A page, made in a thread: one of a thousand nodes takes a while. Templates are given `person`, `csrf` (for
-    `<input name="csrf">` of every form) and `nav` beside `values`. `seen` is the last change
-    before anything of the page was read. `address` is where a page that answers a form is
-    found afterwards."""
+    `<input name="csrf">` of every form), `nav` and `may_act` (whether this person may do more than look) beside
+    `values`. `seen` is the last change before anything of the page was read. `address` is where a page that answers a
+    form is found afterwards."""
     return await run_in_threadpool(_html, request, template, status, values)
 
 
 def _html(request: Request, template: str, status: int, values: Mapping[str, Any]) -> Response:
     given = {
         "person": request.state.person,
+        "may_act": request.state.person is not None and allows(request.state.person.role, "operator"),
         "csrf": request.state.csrf,
         "nav": request.app.state.nav(request.state.person),
         "here": request.url.path,

@@ -51,8 +51,6 @@ CUT_OFF_S = 600.0
 READY_S = 60.0
 """How long it waits for the agents of its nodes."""
 MOST_BEGUN = 3
-RESTART_S = 300.0
-"""How long a restart waits for what ran before to end."""
 _POLL_S = 0.3
 
 
@@ -140,21 +138,27 @@ class Processes:
             and not (folder / ENDING).exists()
         )
 
-    def _begin_again(self, id: str) -> subprocess.Popen[bytes]:
+    def _begin_again(self, id: str) -> subprocess.Popen[bytes] | None:
         """Begin again in the same folder, with the group's file as it was; what was written before is moved aside
-        there."""
+        there. None where this server ends before."""
         folder = self._runs.folder / id
         about = dict(started(folder))
         about["begins_again"] = result_mark(folder)
         write_below(folder, STARTED, data=json.dumps(about))
-        self._tell(id, str(about.get("group")))
-        first = first_event(folder)
-        deadline = time.monotonic() + READY_S
-        while first and not self._ready(first.nodes) and time.monotonic() < deadline:
-            self._closing.wait(_POLL_S)
+        self.tell(id, str(about.get("group")))
+        self._await_agents(id)
+        if self._closing.is_set():
+            return None
         words = list(about["command"])
         words[words.index("-i") + 1] = str(folder / GROUP)
         return self._begin(folder, {**about, "command": words})
+
+    def _await_agents(self, id: str) -> None:
+        """For a while: after a start of this server they have yet to call."""
+        first = first_event(self._runs.folder / id)
+        deadline = time.monotonic() + READY_S
+        while first and not self._ready(first.nodes) and time.monotonic() < deadline and not self._closing.is_set():
+            self._closing.wait(_POLL_S)
 
     def running(self, group: str = "") -> list[str]:
         """Ids of runs started here, of this group or of all, that have not ended."""
@@ -171,45 +175,39 @@ class Processes:
         """Stop a run, or kill it; what was done, in a sentence. Raises NotRunning.
 
         While its own process lives it gets a signal: it ends the ranks with their grace, and at a second signal
-        without. A launch that was left running is ended by `runbook stop`.
+        without. So whoever stops what is being stopped sends none. A launch that was left
+        running is ended by `runbook stop`.
         """
         folder = self._runs.path(id)
         first, group, is_there = first_event(folder), started(folder).get("group"), self._is_there(id)
         if not is_there and (first is None or not isinstance(group, str)):
             raise NotRunning(id)
-        write_below(folder, ENDING, data=json.dumps({"person": person, "at": time.time()}))
+        asked = (folder / ENDING).exists()
+        write_below(folder, ENDING, data=json.dumps({"person": person, "at": time.time(), "now": now}))
         if is_there:
-            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
-                os.kill(started(folder)["pid"], signal.SIGTERM)
-                if now:
-                    time.sleep(_POLL_S)
-                    if self._is_there(id):
+            for again in range(int(now) + int(not asked)):
+                time.sleep(_POLL_S * again)
+                if self._is_there(id):
+                    with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                         os.kill(started(folder)["pid"], signal.SIGTERM)
             how = "its ranks at once" if now else "with the grace of its ranks"
             return f"it has been asked to end, {how}"
         assert first is not None
+        self._stop(folder, first, person, now=now)
+        return f"runbook stop {first.run_id} was started; its output is in {CONSOLE}"
+
+    def _stop(self, folder: Path, first: RunStarted, person: str, *, now: bool) -> None:
         words = ["stop", first.run_id, "-i", _group_of(folder, first), *(["--now"] if now else [])]
         process = self._child(words, folder / CONSOLE, person)
-        threading.Thread(target=process.wait, name=f"stop {id}", daemon=True).start()  # or it stays a zombie
-        return f"runbook {' '.join(words[:2])} was started; its output is in {CONSOLE}"
+        threading.Thread(target=process.wait, name=f"stop {folder.name}", daemon=True).start()  # or it stays a zombie
 
-    def restart(self, id: str, person: str, start: Callable[[], object]) -> None:
-        """End a run and `start` its group again once that is over, in the background."""
-        group = str(started(self._runs.path(id)).get("group"))
-        with contextlib.suppress(NotRunning):
-            self.end(id, person)
-
-        def again() -> None:
-            deadline = time.monotonic() + RESTART_S
-            while self.lives(id) and time.monotonic() < deadline:
-                time.sleep(_POLL_S)
-            try:
-                start()
-            except Exception as error:  # noqa: BLE001  nobody waits for an answer any more
-                log.warning("%s is not started again: %s", group, error)
-            self._tell(id, group)
-
-        threading.Thread(target=again, name=f"restart {id}", daemon=True).start()
+    def await_end(self, id: str, until: float) -> bool:
+        """Wait for a run to end, until this time in seconds since 1970, and then for the agents of its nodes. False
+        where this server ends before."""
+        while self.lives(id) and time.time() < until and not self._closing.is_set():
+            self._closing.wait(_POLL_S)
+        self._await_agents(id)
+        return not self._closing.is_set()
 
     def _child(self, words: Sequence[str], console: Path, person: str) -> subprocess.Popen[bytes]:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
@@ -244,9 +242,13 @@ class Processes:
             look(process, lambda: started(folder))
             while not self._closing.is_set() and self._cut_off(id):
                 look(self._begin_again(id), lambda: started(folder))
+            asked, first = read_json(folder / ENDING), first_event(folder)
+            if asked and first and left_running(self._runs.document(id)) and not self._closing.is_set():
+                # It was asked to end as its own process was about to end by itself, or no server was there to do it.
+                self._stop(folder, first, str(asked.get("person")), now=asked.get("now") is True)
             tries = 0
             while not self._closing.is_set() and left_running(self._runs.document(id)):
-                self._tell(id, group)
+                self.tell(id, group)
                 look(
                     None if _lives(read_json(folder / FOLLOWER)) else self._follower(id, person),
                     lambda: read_json(folder / FOLLOWER),
@@ -262,10 +264,10 @@ class Processes:
                 log.warning("run %s is not followed any more: %s", id, error)
             finally:
                 self._watched.discard(id)
-                self._tell(id, group)
+                self.tell(id, group)
 
         self._watched.add(id)
-        self._tell(id, group)
+        self.tell(id, group)
         threading.Thread(target=whole, name=f"run {id}", daemon=True).start()
 
     def _follower(self, id: str, person: str) -> subprocess.Popen[bytes] | None:
@@ -279,7 +281,8 @@ class Processes:
         write_below(folder, FOLLOWER, data=json.dumps({"pid": process.pid, "began": process_start(process.pid)}))
         return process
 
-    def _tell(self, id: str, group: str) -> None:
+    def tell(self, id: str, group: str) -> None:
+        """Report that something about a run has changed."""
         if self._closing.is_set():
             return
         self._runs.forget()

@@ -29,6 +29,7 @@ from runbook.agent.protocol import LONGEST_PIECE
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_socket import StreamSocket
 from runbook.serve.change_stream import Changed
+from runbook.serve.group_actions import start
 from runbook.serve.guards import Guarded, Metrics, OuterGuard, TokenBucket, refusal
 from runbook.serve.page import Page, allows
 from runbook.serve.pages import all_pages
@@ -43,6 +44,8 @@ DATABASE = "serve.db"
 GRID_S = 1.0
 """How old the numbers on the fleet's page may be when they are made again; twice that at most when they are shown.
 Events are shown at once."""
+SEARCHES = 2
+"""Of logs, at the same time."""
 GUESSES = 10
 GUESS_EVERY_S = 6.0
 """Logins that may be tried at once, by an address or for a name, and how soon one more."""
@@ -58,16 +61,17 @@ def create_app(settings: ServeSettings) -> Starlette:
     store = Store(settings.data / DATABASE)
     changed, people, audit = Changed(), People(store), Audit(store)
     metrics, fleet = Metrics(changed), Fleet(store, settings, changed)
+    workspace = Workspace(settings.data, store, changed.publish, fleet)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         changed.start()
         try:
-            async with fleet.running(), StreamSocket(fleet, settings.data).open():
-                await asyncio.to_thread(app.state.workspace.processes.adopt)
+            async with fleet.running(), StreamSocket(fleet, settings.data, audit).open():
+                await asyncio.to_thread(_adopt, workspace)
                 yield
         finally:
-            app.state.workspace.processes.close()
+            workspace.processes.close()
             changed.close()
             store.close()
 
@@ -87,11 +91,18 @@ def create_app(settings: ServeSettings) -> Starlette:
     app.state.audit, app.state.changed, app.state.pages = audit, changed, pages
     app.state.fleet = fleet
     app.state.metrics, app.state.nav = metrics, _navigation(pages)
-    app.state.workspace = Workspace(settings.data, store, changed.publish, fleet)
+    app.state.workspace = workspace
     app.state.grids = Recent[Grid](GRID_S, partial(changed.latest, "fleet", "groups", "runs"))
+    app.state.searches = asyncio.Semaphore(SEARCHES)
     app.state.guesses = TokenBucket(GUESSES, GUESS_EVERY_S)
     app.state.changes = TokenBucket(CHANGES, CHANGE_EVERY_S)
     return app
+
+
+def _adopt(workspace: Workspace) -> None:
+    """What an earlier server left."""
+    workspace.processes.adopt()
+    workspace.restarts.adopt(partial(start, workspace))
 
 
 def _route(page: Page, guarded: Guarded) -> BaseRoute:

@@ -17,6 +17,7 @@ from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import GroupFile, Groups, NoGroup
 from runbook.serve.group_preview import DRAFT, Linted, Meaning, linted, meaning
+from runbook.serve.restarts import Restarts
 from runbook.serve.run_folders import RunFilter, RunRow, Runs
 from runbook.serve.run_processes import Processes
 from runbook.serve.store import Store
@@ -44,6 +45,7 @@ class Workspace:
         self.groups = Groups(data / "groups", store)
         self.runs = Runs(data / "runs", store)
         self.processes = Processes(data, self.runs, changed, fleet.reachable)
+        self.restarts = Restarts(store, self.processes)
         self.changed = changed
         self._fleet = fleet
         self._kept: OrderedDict[tuple[str, str], GroupView] = OrderedDict()
@@ -53,9 +55,11 @@ class Workspace:
         """Nodes of a run that goes on whose agents are SUSPECT or LOST: their ranks live on, unseen."""
         return self._fleet.unheard(row.nodes) if self.processes.lives(row.id) else []
 
-    def ending(self, row: RunRow) -> bool:
-        """Whether a run has been asked to end."""
-        return (self.runs.folder / row.id / ENDING).exists()
+    def ending(self, row: RunRow) -> str:
+        """What a run does that was asked to end, in words; empty where nobody has asked it."""
+        if not (self.runs.folder / row.id / ENDING).exists():
+            return ""
+        return "stopping, then it starts again" if self.restarts.pending(row.id) else "stopping"
 
     def view(self, name: str) -> GroupView:
         """Raises NoGroup."""
@@ -87,6 +91,10 @@ class Workspace:
             except NoGroup:
                 continue
         return found
+
+
+def goes_on(workspace: Workspace, run: RunRow) -> bool:
+    return not run.verdict and workspace.processes.lives(run.id)
 
 
 def workspace_of(request: Request) -> Workspace:

@@ -18,6 +18,20 @@ def test_a_machine_without_another_process_still_reports_its_jobs(monkeypatch: p
     assert heartbeat.facts("node-a", []).gpus == []
 
 
+def test_what_is_no_path_hides_no_other_workdir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Workdirs are those that a server named."""
+    tmp_path.chmod(0o700)
+    asked = list[str]()
+
+    def folders(workdir: str, _name: str) -> list[str]:
+        asked.append(workdir)
+        return []
+
+    monkeypatch.setattr(heartbeat, "folders_of_jobs", folders)
+    assert heartbeat.jobs("node-a", ["~/\0", "~nobody-knows/x", str(tmp_path), f"{tmp_path}/."]) == []
+    assert asked.count(str(tmp_path)) == 1
+
+
 def test_of_a_home_that_nodes_share_only_the_own_folders_are_read(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     for node in ("node-a", "node-b"):

@@ -301,7 +301,8 @@ def test_an_agent_survives_whatever_a_server_says(tmp_path: Path) -> None:
         "x" * 400_000,
         '{"say":"open","channel":"../../etc","command":"touch x","python":"","workdir":""}',
         said(Heartbeat(1)),
-        said(Open("ab" * 16, "true", "", "")),
+        said(Open("ab" * 16, "true", "", "/scratch")),
+        *(said(Open("ab" * 16, "tr\0ue", "", workdir)) for workdir in ("~/\0", "~nobody-knows/x", "/scratch")),
         said(Denied(4999, "no \x1b]0;title\x07", "do this")),
     ]
 
@@ -320,6 +321,7 @@ def test_an_agent_survives_whatever_a_server_says(tmp_path: Path) -> None:
         home = AgentFolder(tmp_path / "agent")
         port = listener.socket.getsockname()[1]
         home.remember(Identity("n1", f"http://127.0.0.1:{port}", "token"))
+        home.rules.write_text("workdirs: [/scratch]\n")
         argv = [sys.executable, "-m", "runbook", "agent", "run", "--as-root", "--dir", str(home.path)]
         agent = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env={**os.environ, "HOME": str(tmp_path)})
         try:

@@ -157,6 +157,8 @@ def test_rules_are_read_and_what_cannot_be_read_allows_nothing(tmp_path: Path) -
     assert rules.against(order("ann", "/scratch/ann")) is None
     for person, workdir in (("bob", "/scratch"), ("", "/scratch"), ("ann", "/scratchy"), ("ann", "/scratch/../etc")):
         assert rules.against(order(person, workdir))
+    for workdir in ("~nobody-knows/x", "/scratch/\0", "\ud800"):  # nothing that could be below a folder
+        assert rules.against(order("ann", workdir))
     assert "RUNBOOK_PERSON" in str(rules.against(order("", "/scratch")))
     for text in ("comands: look\n", "commands: some\n", "users: ann\n", "- a\n", "a: [\n", "users: [1\n"):
         file.write_text(text)

@@ -20,6 +20,7 @@ from runbook.agent.agent import FIRST_S, MOST_S, back_off
 from runbook.agent.protocol import (
     ELSEWHERE,
     LOST_S,
+    MOST_RANKS,
     PROTOCOL,
     REPLACED,
     REVOKED,
@@ -125,6 +126,18 @@ def test_silence_alone_leads_from_online_over_suspect_to_lost_and_a_beat_back(wo
     assert found is not None
     assert [(one.job, one.rank, one.pid, one.state) for one in found.jobs] == [("j", 0, None, "running")]
     assert [state for _, state in world.fleet.history("gn1")][:3] == ["ONLINE", "LOST", "SUSPECT"]
+
+
+def test_of_a_node_no_more_ranks_are_kept_than_anybody_looks_at(world: World) -> None:
+    """A message has room for a hundred thousand."""
+    member = world.enrolled("gn1")
+    here, _ = greet(world, member, hello())
+    jobs = [JobProcess(f"j{number}", 1, "rank-0.gn1.l0", list(range(200))) for number in range(512)]
+    assert world.fleet.heard(member, here, Heartbeat(1, jobs=jobs))
+    found = world.fleet.node("gn1")
+    assert found is not None
+    assert len(found.jobs) == MOST_RANKS
+    assert found.jobs[0].job == "j0"
 
 
 def test_a_server_that_slept_takes_nobody_for_lost(world: World) -> None:

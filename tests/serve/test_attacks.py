@@ -16,6 +16,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.websockets import WebSocket
 
+from runbook.serve import guards
 from runbook.serve.guards import HEADERS, Guarded, TokenBucket
 from runbook.serve.page import READS, ROLES, Page, allows
 from runbook.serve.people import Person, csrf_of
@@ -384,6 +385,48 @@ def test_no_body_is_longer_than_its_page_takes(tmp_path: Path) -> None:
             assert await attacked.let_through(page, method, headers, body=pieces) is None
 
     attack(tmp_path, tried)
+
+
+def test_nothing_is_kept_of_what_somebody_sends_who_may_not(tmp_path: Path) -> None:
+    """Else whoever reaches the port could fill the memory, a connection at a time."""
+
+    async def tried(attacked: Attacked) -> None:
+        kept = list[int]()
+        whole = guards.bounded_body
+
+        async def counted(*arguments: Any, **more: Any) -> bytes:
+            kept.append(len(body := await whole(*arguments, **more)))
+            return body
+
+        guards.bounded_body = counted
+        try:
+            for page, method in attacked.cases():
+                if page.kind == "socket" or page.role in ("anyone", "agent"):
+                    continue
+                below = [role for role in ROLES if not allows(role, page.role)]
+                stranger: Headers = [("host", HOST)]
+                proofs = [stranger, *map(attacked.world.as_page, below), *map(attacked.world.as_program, below)]
+                for proof in proofs:
+                    assert await attacked.let_through(page, method, proof, body=[b"a" * 1000] * 100) is None
+                    assert kept.pop() == 0, (page, method)
+                kind = "application/json" if page.kind == "api" else "application/x-www-form-urlencoded"
+                headers = [*attacked.proper(page), ("content-type", kind)]
+                assert await attacked.let_through(page, method, headers, body=b"{}")
+                assert kept.pop() == (0 if method in READS else 2)
+        finally:
+            guards.bounded_body = whole
+
+    attack(tmp_path, tried)
+
+
+def test_a_network_of_version_6_has_the_attempts_of_one_address() -> None:
+    def counted(address: str) -> str:
+        return guards.counted_as({"client": (address, 50000)})
+
+    assert counted("2001:db8::1") == counted("2001:db8::ffff:1") == "2001:db8::/64"
+    assert counted("2001:db8:0:1::1") != counted("2001:db8::1")
+    for address in ("10.0.0.1", "::ffff:10.0.0.1", "a socket"):
+        assert counted(address) == address
 
 
 @pytest.mark.parametrize(

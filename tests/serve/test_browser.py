@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from agents.scripted_agents import server as agents_and_server
 from browser.browser import Browser, Shown, chromium
 from lab.needs import browser_missing
 from ports import free_port
@@ -20,12 +22,16 @@ from ports import free_port
 from runbook.model.events import Event, OutcomeReached, Progress, RunStarted, StageStarted
 from runbook.model.verdict import Finding, Outcome
 from runbook.report.run_json import to_json
+from runbook.serve.page import Role, allows
 from runbook.serve.pages import all_pages
-from runbook.serve.people import csrf_of
+from runbook.serve.people import People, csrf_of
 from runbook.serve.run_logs import id_of
 from runbook.serve.run_processes import process_start
+from runbook.serve.store import Store
 from serve.running import Running, running
 from serve.server_in_process import filled
+from serve.used_folder import filled as filled_in
+from serve.used_folder import heard, use
 
 if TYPE_CHECKING:
     from playwright.sync_api import Route
@@ -285,6 +291,37 @@ def test_a_tab_shows_what_others_change_also_after_the_server_was_away(browser: 
                 add(again, cookie, "bob")
                 tab.get_by_role("rowheader", name="bob", exact=True).wait_for(timeout=60_000)
                 assert not tab.evaluate("document.documentElement.hasAttribute('data-away')")
+
+
+@pytest.mark.thorough
+def test_pages_of_a_folder_that_is_used_fit_as_well(browser: Browser, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    use(tmp_path)
+    pages = [page for page in all_pages() if page.kind == "page" and "GET" in page.methods and page.role != "anyone"]
+    with agents_and_server(tmp_path) as world, contextlib.closing(Store(tmp_path / "serve.db")) as store:
+        people = People(store)
+        for name in ("gn6", "gn8"):
+            heard(world.fleet, name)
+        looks: list[tuple[Role, int, str]] = [("admin", 360, "light"), ("admin", 1920, "dark"), ("viewer", 360, "dark")]
+        for role, width, scheme in looks:
+            if not any(one.name == role for one in people.all()):
+                people.add(role, role)
+            with Shown(browser, f"{world.url}/login/{people.link(role)}", width=width, scheme=scheme) as shown:
+                shown.page.get_by_role("button", name="Log in").click()
+                shown.page.wait_for_url(lambda url: "/login" not in url)
+                seen = 0
+                for page in pages:
+                    if not allows(role, page.role) or page.path.endswith(("/raw", "/{shell}", "/{node}", "/metrics")):
+                        continue
+                    answer = shown.page.goto(
+                        world.url + filled_in(page.path, version="2")
+                    )  # the fleet has read `idle` before `pool`
+                    assert answer is not None
+                    assert answer.status == 200, page.path
+                    assert (shown.sideways(), shown.violations()) == (0, []), (page.path, role, width, scheme)
+                    seen += 1
+                assert seen >= 10
+                assert shown.said == []
 
 
 @pytest.mark.thorough

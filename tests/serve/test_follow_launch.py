@@ -27,8 +27,8 @@ nodes:
   one: {{address: 127.0.0.1}}
   two: {{address: 127.0.0.2}}
 {nodes}launch:
-  detach: true
-  grace: 5s
+  detach: {detach}
+  grace: {grace}
 {more}  command: [/bin/sh, -c, '{program}']
 """
 COUNTS = 'echo $$ >{work}/$RANK.pid; n=0; until [ -e {work}/enough ]; do n=$((n+1)); echo "rank $RANK line $n"; sleep 0.05; done; echo "rank $RANK all $n"'
@@ -44,9 +44,7 @@ class Page:
 
     def press(self, path: str, **fields: str) -> str:
         """Send the form that is at this path; where that leads."""
-        status, text = self._server.ask("GET", "/groups/train", {"Cookie": self._cookie})
-        assert status == 200, text
-        found = re.search(r'name="csrf" value="([^"]+)"', text)
+        found = re.search(r'name="csrf" value="([^"]+)"', self.shown("/groups/train"))
         assert found is not None
         connection = self._server.connection()
         kind = "application/x-www-form-urlencoded"
@@ -60,6 +58,11 @@ class Page:
         finally:
             connection.close()
 
+    def shown(self, path: str) -> str:
+        status, text = self._server.ask("GET", path, {"Cookie": self._cookie})
+        assert status == 200, text
+        return text
+
     def api(self, path: str) -> Any:
         status, text = self._server.ask("GET", f"/api/v1{path}", {"Cookie": self._cookie})
         assert status == 200, text
@@ -70,14 +73,24 @@ def until(what: str, done: Callable[[], Any]) -> Any:
     return wait_until(what, done, timeout=DEADLINE_S, pause=0.1)
 
 
-def prepared(folder: Path, program: str = COUNTS, more: str = "", nodes: str = "") -> Path:
+def prepared(
+    folder: Path, program: str = COUNTS, more: str = "", nodes: str = "", *, grace: str = "5s", detach: str = "true"
+) -> Path:
     """The folder where the ranks write."""
     work = folder / "work"
     work.mkdir(mode=0o700)
     (folder / "data").mkdir(mode=0o700)
     (folder / "data" / "groups").mkdir()
     (folder / "data" / "groups" / "train.yml").write_text(
-        GROUP.format(port=free_port(), work=work, program=program.format(work=work), more=more, nodes=nodes)
+        GROUP.format(
+            port=free_port(),
+            work=work,
+            program=program.format(work=work),
+            more=more,
+            nodes=nodes,
+            grace=grace,
+            detach=detach,
+        )
     )
     return work
 
@@ -145,6 +158,85 @@ def test_stop_ends_what_was_left_to_itself(tmp_path: Path) -> None:
         told = until("the end is told", lambda: (one := page.api(f"/runs/{id}"))["verdict"] and one)
         assert told["verdict"] == "unknown", told
         assert told["causes"] == ["terminated-from-outside"], told
+
+
+WAITS = (
+    'trap "touch {work}/$RANK.term; until [ -e {work}/over ]; do sleep 0.05; done; echo well ended; exit 0" TERM; '
+    "echo $$ >{work}/$RANK.pid; while :; do sleep 0.05; done"
+)
+
+
+def test_a_restart_that_was_asked_for_outlives_the_server(tmp_path: Path) -> None:
+    work = prepared(tmp_path, WAITS, grace="5m")
+    with running(tmp_path) as server:
+        page, id = launched(server, tmp_path / "data")
+        first = pids(work)
+        page.press(f"/runs/{id}/restart")
+        assert "stopping, then it starts again" in page.shown(f"/runs/{id}")
+        server.stop(signal.SIGKILL)
+    assert all(map(lives, first.values()))
+    with running(tmp_path) as server:
+        page = Page(server)
+        assert "stopping, then it starts again" in page.shown("/groups/train")
+        (work / "over").touch()
+        until("both ranks run again", lambda: len({*pids(work).values()} - {*first.values()}) == 2)
+        assert page.api(f"/runs/{id}")["verdict"]
+        assert page.api("/runs")["count"] == 2
+        (again,) = (one["id"] for one in page.api("/runs")["runs"] if one["id"] != id)
+        page.press(f"/runs/{again}/restart")
+        group = tmp_path / "data" / "groups" / "train.yml"
+        group.write_text(group.read_text().replace("command:", "commnd:"))
+        until("the end is told", lambda: page.api(f"/runs/{again}")["verdict"])
+        until("it is told why nothing follows", lambda: "not started again: " in page.shown("/groups/train"))
+
+
+def test_who_presses_stop_twice_kills_nothing(tmp_path: Path) -> None:
+    """Nor do two people. The launch is not left to itself, so its run is there to hear both."""
+    work = prepared(tmp_path, WAITS, grace="5m", detach="false")
+    with running(tmp_path) as server:
+        page = Page(server)
+        id = page.press("/groups/train/start", only="launch").rpartition("/")[2]
+        until("the ranks run", lambda: len(pids(work)) == 2)
+        for _ in range(3):
+            page.press(f"/runs/{id}/stop")
+        until("the ranks are asked to end", lambda: len([*work.glob("*.term")]) == 2)
+        page.press("/groups/train/stop")
+        (work / "over").touch()
+        until("the end is told", lambda: page.api(f"/runs/{id}")["verdict"])
+    for rank in range(2):
+        (file,) = (tmp_path / "data" / "runs" / id / "logs").rglob(f"rank-0*{rank}.*.out")
+        assert file.read_text() == "well ended\n"
+
+
+def test_a_stop_that_reached_nobody_is_done_by_whoever_follows(tmp_path: Path) -> None:
+    """As where the run's own process was about to end by itself, or the server ended before it had said so."""
+    work = prepared(tmp_path)
+    with running(tmp_path) as server:
+        _, id = launched(server, tmp_path / "data")
+        server.stop(signal.SIGKILL)
+    folder = tmp_path / "data" / "runs" / id
+    os.kill(json.loads((folder / "follower.json").read_text())["pid"], signal.SIGKILL)
+    (folder / "ending.json").write_text('{"person": "ann", "at": 1.0, "now": false}')
+    ranks = pids(work)
+    assert all(map(lives, ranks.values()))
+    with running(tmp_path) as server:
+        page = Page(server)
+        until("the ranks have ended", lambda: not any(map(lives, ranks.values())))
+        told = until("the end is told", lambda: (one := page.api(f"/runs/{id}"))["verdict"] and one)
+        assert told["causes"] == ["terminated-from-outside"], told
+
+
+def test_kill_is_at_once_also_after_a_stop(tmp_path: Path) -> None:
+    work = prepared(tmp_path, WAITS, grace="5m", detach="false")
+    with running(tmp_path) as server:
+        page = Page(server)
+        id = page.press("/groups/train/start", only="launch").rpartition("/")[2]
+        until("the ranks run", lambda: len(pids(work)) == 2)
+        ranks = pids(work)
+        page.press(f"/runs/{id}/stop")
+        page.press(f"/runs/{id}/kill")
+        until("the end is told", lambda: page.api(f"/runs/{id}")["verdict"])
+        assert not any(map(lives, ranks.values()))
 
 
 @pytest.mark.thorough

@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 from runbook.files.shipped_files import shipped
 from serve.server_in_process import World, world_of
+from serve.used_folder import filled, heard, use
 
 DESCRIPTION: dict[str, Any] = json.loads(shipped("schemas", "api.openapi.json").read_text(encoding="utf-8"))
 OPERATIONS = {
@@ -52,14 +53,63 @@ def test_nothing_but_the_api_lies_below_its_path(tmp_path: Path) -> None:
     on(tmp_path, look)
 
 
-@pytest.mark.parametrize(
-    "path", sorted(path for path, method in OPERATIONS if method == "GET" and "{" not in path), ids=str
-)
-def test_an_answer_is_as_described(path: str, tmp_path: Path) -> None:
+SAID_OTHERWISE = {
+    "Preview a change of a group": "Preview a change",
+    "Stop a group": "Stop or kill a group",
+    "Kill a group": "Stop or kill a group",
+    "Stop a run": "Stop or kill a run",
+    "Kill a run": "Stop or kill a run",
+    "The logs of a run": "The files of a run",
+    "People, tokens, agents and the audit": "Who changed what",
+    "One's own account": "Who asks, and what that may",
+    "Order the nodes of a group": "Change a group",
+}
+NO_JSON = {
+    "Scripts of a group": "an archive, from the page's own path",
+    "The script of a node": "a script, likewise",
+    "A file of a run": "bytes, likewise",
+    "Change the own password": "not with a token",
+}
+
+
+def test_whatever_a_page_shows_or_does_the_api_does_as_well(tmp_path: Path) -> None:
     async def look(world: World) -> None:
-        answer = await world.ask("GET", path, world.as_program("admin"))
+        pages = [page for page in world.app.state.pages if page.role not in ("anyone", "agent")]
+        told = {page.says for page in pages if page.kind == "api"}
+        shown = {page.says for page in pages if page.kind == "page" and page.path != "/metrics"}
+        assert shown >= {*SAID_OTHERWISE, *NO_JSON}
+        assert sorted({SAID_OTHERWISE.get(says, says) for says in shown} - told - {*NO_JSON}) == []
+
+    on(tmp_path, look)
+
+
+HOLDS = {
+    "/api/v1/nodes/{name}": ("groups", "states", "runs"),
+    "/api/v1/links": ("pairs",),
+    "/api/v1/compare": ("busbw",),
+    "/api/v1/groups/{name}": ("ranks",),
+    "/api/v1/runs/{id}/logs": ("files", "search"),
+    "/api/v1/runs/{id}/logs/{file}": ("lines", "search"),
+}
+QUERIES = {
+    "/api/v1/compare": "?a=two&b=three",
+    "/api/v1/links": "?pair=gn",
+    "/api/v1/runs/{id}/logs": "?q=line",
+    "/api/v1/runs/{id}/logs/{file}": "?q=line",
+}
+
+
+@pytest.mark.parametrize("path", sorted(path for path, method in OPERATIONS if method == "GET"), ids=str)
+def test_an_answer_is_as_described(path: str, tmp_path: Path) -> None:
+    use(tmp_path)
+
+    async def look(world: World) -> None:
+        heard(world.app.state.fleet)
+        await world.ask("GET", "/api/v1/groups/pool", world.as_program("viewer"))  # its first state is noticed
+        answer = await world.ask("GET", filled(path) + QUERIES.get(path, ""), world.as_program("admin"))
         assert answer.status == 200
         check(OPERATIONS[path, "GET"]["responses"]["200"], answer.json())
+        assert all(answer.json()[name] for name in HOLDS.get(path, ())), "nothing is seen of what it holds"
         refused = await world.ask("GET", path, [("host", "127.0.0.1:8400")])
         assert refused.status == 401
         check(DESCRIPTION["components"]["responses"]["LogIn"], refused.json())
@@ -89,6 +139,14 @@ def test_the_api_does_what_it_says(tmp_path: Path) -> None:
         assert (await ask("POST", "/api/v1/people", ["eve"]))[0] == 400
         names = [one["name"] for one in (await ask("GET", "/api/v1/people"))[1]["people"]]
         assert names == ["admin", "eve", "operator", "viewer"]
+        assert await ask("PUT", "/api/v1/people/eve", {"role": "operator"}) == (
+            200,
+            {"name": "eve", "role": "operator"},
+        )
+        assert (await ask("PUT", "/api/v1/people/eve", {"role": "root"}))[0] == 422
+        link = (await ask("POST", "/api/v1/people/eve/link"))[1]["link"]
+        page = [("host", "127.0.0.1:8400"), ("origin", "http://127.0.0.1:8400")]
+        assert (await world.ask("POST", link.removeprefix("http://127.0.0.1:8400"), page)).status == 303
         assert (await ask("DELETE", "/api/v1/people/eve"))[0] == 204
         assert (await ask("DELETE", "/api/v1/people/eve"))[0] == 422
         assert (await ask("DELETE", "/api/v1/people/admin"))[0] == 422  # the last one
@@ -103,7 +161,8 @@ def test_the_api_does_what_it_says(tmp_path: Path) -> None:
             (entry["person"], entry["what"], entry["status"])
             for entry in (await ask("GET", "/api/v1/audit"))[1]["audit"]
         ]
-        assert done[:2] == [("admin", "Revoke a token", 204), ("admin", "Make a token", 201)]
+        assert done[:2] == [("admin", "Revoke a token", 204), ("admin", "Make a token: viewer, Prometheus", 201)]
         assert ("admin", "Remove a person", 422) in done
+        assert ("admin", "Add a person: eve, viewer", 201) in done
 
     on(tmp_path, look)

@@ -234,12 +234,7 @@ class _FindingsOfLinks:
             self._of_switch(nodes, says, [pair.source, pair.destination], links, peers)
 
     def _of_switch(
-        self,
-        nodes: Iterable[str],
-        says: str,
-        leaves: Sequence[str],
-        links: Sequence[Link],
-        peers: tuple[str, ...] = (),
+        self, nodes: Iterable[str], says: str, leaves: Sequence[str], links: Sequence[Link], peers: tuple[str, ...] = ()
     ) -> None:
         evidence, named = self._evidence(links), " and ".join(leaves)
         for node in nodes:
@@ -298,12 +293,11 @@ class _FindingsOfLinks:
                 found[shared[0].source] = [text]
             for link in [link for link in self.verdict.open if link not in shared][:SHOWN]:
                 if link.source not in self.found and link.destination not in self.found:
-                    worst = min(each.moved.gbytes for each in self.of_link[link] if each.counts)
-                    text = (
-                        f"{link} was slow once, {gbps(worst)} ({worst / self.median:.0%} of the median), and "
-                        "nothing confirms it"
-                    )
-                    found.setdefault(link.source, []).append(text)
+                    counted = [each.moved for each in self.of_link[link] if each.counts]
+                    worst, lost = min(each.gbytes for each in counted), max(each.losses or 0.0 for each in counted)
+                    losses = f", {lost:.1%} of the TCP segments lost" if lost >= self.lossy_from else ""
+                    seen = f"{gbps(worst)} ({worst / self.median:.0%} of the median){losses}"
+                    found.setdefault(link.source, []).append(f"{link} was slow once, {seen}, and nothing confirms it")
         for link in self.done.never_counted[:SHOWN]:
             if not self.found.keys() & {link.source, link.destination}:
                 text = f"{link} is not known: it was slow each time, and each time one of the two had no CPU"

@@ -152,6 +152,12 @@ class RelativeRate:
         return self.ratio < self.normal.confirmed
 
 
+def once_fast(rates: Sequence[RelativeRate]) -> bool:
+    """Whether one of them is fast: clearly, where another one is not."""
+    slow = any(rate.suspect for rate in rates)
+    return any(not (rate.confirmed if slow else rate.suspect) for rate in rates)
+
+
 def compared(measured: Sequence[Measured], leaf_of: Mapping[str, str]) -> dict[Link, list[RelativeRate]]:
     """Compares each rate with its kind: inside a leaf or between leaves, in the same round where it has enough."""
     kinds: dict[bool, list[float]] = defaultdict(list)
@@ -196,7 +202,8 @@ class Judgement:
         for link in self.rates:
             for role in Role:
                 self._links[link.end(role)].append(link)
-        self._proven = {link.end(role) for link, rate in self.best.items() if not rate.suspect for role in Role}
+        rates = {end: [self.best[link] for link in links] for end, links in self._links.items()}
+        self._proven = {end for end, of_end in rates.items() if once_fast(of_end)}
 
     def links_of(self, end: Endpoint) -> list[Link]:
         return self._links.get(end, [])

@@ -57,6 +57,9 @@ class Ratio:
     def differs(self) -> bool:
         return self.part is None or abs(self.part - 1) >= NOTICED
 
+    def as_json(self) -> dict[str, object]:
+        return {"name": self.name, "a": self.one, "b": self.other}
+
 
 @dataclass(frozen=True, slots=True)
 class SweepPair:
@@ -86,6 +89,26 @@ class RunComparison:
         return not (
             self.run or self.nodes or self.versions or self.environment or self.stages or self.links
         ) and not any(ratio.differs for pair in self.sweeps for _, ratio in pair.sizes)
+
+    def as_json(self) -> dict[str, object]:
+        """Bandwidth in GB/s by message size in bytes, links in Gbit/s, times in seconds; `a` and `b` are the runs."""
+        facts = {name: getattr(self, name) for name in ("run", "nodes", "versions", "environment")}
+        return {
+            "alike": self.alike,
+            "differences": [
+                {"of": of, "name": one.name, "a": one.one, "b": one.other, "where": one.where}
+                for of, told in facts.items()
+                for one in told
+            ],
+            "stages": [
+                {**ratio.as_json(), "verdicts": [ratio.one_verdict, ratio.other_verdict]} for ratio in self.stages
+            ],
+            "busbw": [
+                {"stage": pair.stage, "sizes": [{"bytes": size, **ratio.as_json()} for size, ratio in pair.sizes]}
+                for pair in self.sweeps
+            ],
+            "links": [ratio.as_json() for ratio in self.links],
+        }
 
 
 def compare(one: Recorded, other: Recorded) -> RunComparison:

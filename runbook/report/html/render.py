@@ -158,13 +158,13 @@ def _templates() -> jinja2.Environment:
         loader=jinja2.PackageLoader("runbook.report.html"),
         undefined=jinja2.StrictUndefined,
         autoescape=True,
-        finalize=_shown,
+        finalize=shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters.update(
         fold=fold,
-        prose=_prose,
+        prose=prose,
         seconds=seconds_text,
         bytes=bytes_text,
         gbytes=bandwidth_text,
@@ -181,14 +181,14 @@ def _templates() -> jinja2.Environment:
     return environment
 
 
-def _shown(value: Any) -> Any:
+def shown(value: Any) -> Any:
     """Whatever a template prints: foreign text is made visible, so that nothing in it acts, and escaped afterwards."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return value if value.isascii() and value.isprintable() else "\n".join(lines(value))
 
 
-def _prose(text: str) -> Markup:
+def prose(text: str) -> Markup:
     """A sentence as HTML, with the parts in backticks as code."""
     parts = QUOTED.split(" ".join(lines(text)))
     return Markup().join(

@@ -9,6 +9,7 @@ import dataclasses
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
+from runbook.agent.protocol import Enrolment
 from runbook.serve.guards import RequestRefused, json_body, whole_number
 from runbook.serve.page import Page
 from runbook.serve.pages.nodes import NODE_GLYPHS
@@ -46,6 +47,7 @@ async def page(request: Request, **made: str) -> Response:
         entries=entries[:AUDIT_PAGE],
         older=entries[AUDIT_PAGE - 1].id if len(entries) > AUDIT_PAGE else None,
         made={"token": "", "link": "", "who": "", "string": "", "name": "", **made},
+        local="string" in made and Enrolment.of(made["string"]).local,
         node_glyphs=NODE_GLYPHS,
         address="/admin" if made else "",
     )
@@ -54,16 +56,28 @@ async def page(request: Request, **made: str) -> Response:
 async def add_person(request: Request) -> Response:
     """Gives a link that logs the new person in once, so that nobody chooses another's password."""
     form = request.state.form
-    name, role = str(form.get("name", "")), role_named(str(form.get("role", "")))
-    people = _people(request)
-    people.add(name, role)
-    return await page(request, who=name, link=f"{request.state.origin}/login/{people.link(name)}")
+    name = str(form.get("name", ""))
+    _added(request, name, str(form.get("role", "")))
+    return await page(request, who=name, link=_link(request, name))
+
+
+def _added(request: Request, name: str, role: str) -> None:
+    request.state.about = f"{name}, {role}"
+    _people(request).add(name, role_named(role))
+
+
+def _link(request: Request, name: str) -> str:
+    return f"{request.state.origin}/login/{_people(request).link(name)}"
 
 
 async def change_person(request: Request) -> Response:
-    name = request.path_params["name"]
-    _people(request).change(name, role=role_named(str(request.state.form.get("role", ""))))
+    _changed(request, str(request.state.form.get("role", "")))
     return _back()
+
+
+def _changed(request: Request, role: str) -> None:
+    request.state.about = role
+    _people(request).change(request.path_params["name"], role=role_named(role))
 
 
 async def remove_person(request: Request) -> Response:
@@ -73,14 +87,19 @@ async def remove_person(request: Request) -> Response:
 
 async def link_person(request: Request) -> Response:
     name = request.path_params["name"]
-    return await page(request, who=name, link=f"{request.state.origin}/login/{_people(request).link(name)}")
+    return await page(request, who=name, link=_link(request, name))
 
 
 async def add_token(request: Request) -> Response:
     form = request.state.form
-    role, purpose = role_named(str(form.get("role", ""))), str(form.get("purpose", ""))
-    _, secret = _people(request).make_token(request.state.person.name, role, purpose)
+    _, secret = _token(request, str(form.get("role", "")), str(form.get("purpose", "")))
     return await page(request, token=secret)
+
+
+def _token(request: Request, role: str, purpose: str) -> tuple[str, str]:
+    """Its id, and the token."""
+    request.state.about = f"{role}, {purpose}"
+    return _people(request).make_token(request.state.person.name, role_named(role), purpose)
 
 
 async def revoke_token(request: Request) -> Response:
@@ -100,6 +119,7 @@ async def revoke_agent(request: Request) -> Response:
 
 
 def _enrolled(request: Request, name: str) -> str:
+    request.state.about = name
     try:
         return fleet_of(request).enrol(request.state.person.name, name.strip() or None)
     except ValueError as wrong:
@@ -143,8 +163,18 @@ async def api_people(request: Request) -> Response:
 
 async def api_add_person(request: Request) -> Response:
     asked = await fields(request, "name", "role")
-    _people(request).add(asked["name"], role_named(asked["role"]))
+    _added(request, asked["name"], asked["role"])
     return JSONResponse({"name": asked["name"], "role": asked["role"]}, 201)
+
+
+async def api_change_person(request: Request) -> Response:
+    role = (await fields(request, "role"))["role"]
+    _changed(request, role)
+    return JSONResponse({"name": request.path_params["name"], "role": role})
+
+
+async def api_link_person(request: Request) -> Response:
+    return JSONResponse({"link": _link(request, request.path_params["name"])}, 201)
 
 
 async def api_remove_person(request: Request) -> Response:
@@ -162,8 +192,7 @@ async def api_tokens(request: Request) -> Response:
 
 async def api_add_token(request: Request) -> Response:
     asked = await fields(request, "role", "purpose")
-    by, role = request.state.person.name, role_named(asked["role"])
-    identity, secret = _people(request).make_token(by, role, asked["purpose"])
+    identity, secret = _token(request, asked["role"], asked["purpose"])
     return JSONResponse({"id": identity, "token": secret}, 201)
 
 
@@ -214,6 +243,8 @@ PAGES = [
     Page("/api/v1/me", ("GET",), api_me, "viewer", kind="api", says="Who asks, and what that may"),
     Page("/api/v1/people", ("GET",), api_people, "admin", kind="api", says="List the people"),
     Page("/api/v1/people", ("POST",), api_add_person, "admin", kind="api", says="Add a person"),
+    Page("/api/v1/people/{name}", ("PUT",), api_change_person, "admin", kind="api", says="Change a person's role"),
+    Page("/api/v1/people/{name}/link", ("POST",), api_link_person, "admin", kind="api", says="Make a login link"),
     Page("/api/v1/people/{name}", ("DELETE",), api_remove_person, "admin", kind="api", says="Remove a person"),
     Page("/api/v1/tokens", ("GET",), api_tokens, "admin", kind="api", says="List the tokens"),
     Page("/api/v1/tokens", ("POST",), api_add_token, "admin", kind="api", says="Make a token"),

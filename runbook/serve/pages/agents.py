@@ -49,6 +49,7 @@ async def _enrol(request: Request) -> Response:
     try:
         wanted = msgspec.json.decode(await request.body(), type=_Wanted)
         name, token = await asyncio.to_thread(fleet.enrolled, wanted.secret, wanted.name)
+        request.state.about = name
     except msgspec.MsgspecError:
         return JSONResponse({"error": "a secret and a name are wanted"}, 422)
     except NotEnrolled as refused:

@@ -12,11 +12,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
+from runbook.model.inventory import SHELLS
 from runbook.serve import group_actions as actions
 from runbook.serve.agent_states import AgentState
-from runbook.serve.group_files import MOST_BYTES, ChangedMeanwhile, Groups, NoGroup, Version
+from runbook.serve.group_files import MOST_BYTES, ChangedMeanwhile, GroupFile, Groups, NoGroup, Version
 from runbook.serve.group_form import fields_of, nodes_of
-from runbook.serve.group_preview import SHELLS, Linted, Meaning, difference, linted, scripts, zipped
+from runbook.serve.group_preview import Linted, Meaning, difference, linted, scripts, zipped
 from runbook.serve.guards import RequestRefused, json_body
 from runbook.serve.page import Handler, Page
 from runbook.serve.pages.nodes import rows
@@ -91,22 +92,33 @@ def _cards(workspace: Workspace) -> list[tuple[GroupView, RunRow | None, bool]]:
 
 async def create(request: Request) -> Response:
     name = _field(request, "name").strip()
-    await _act(request, actions.create, name)
+    await _created(request, name)
     return _to(name)
+
+
+async def _created(request: Request, name: str) -> GroupFile:
+    request.state.about = name
+    return await _act(request, actions.create, name)
 
 
 async def move(request: Request) -> Response:
     """Fields: `node`, many, each `GROUP/NODE` (`/NODE` for one of no group), and `target`, empty for none."""
     target = _field(request, "target")
-    chosen = [tuple(str(one).split("/", 1)) for one in request.state.form.getlist("node") if "/" in str(one)]
+    parts = [str(one).partition("/") for one in request.state.form.getlist("node")]
+    chosen = [(group, node) for group, between, node in parts if between]
     if not chosen:
         raise RequestRefused(422, "no node is chosen", "tick those that are to be moved")
     if _field(request, "new").strip():
         target = _field(request, "new").strip()
         await _act(request, actions.create, target)
-    await _act(request, actions.move, chosen, target, agents=_agents(request))
+    await _moved(request, chosen, target)
     back = _field(request, "back")
     return _to(back if back in workspace_of(request).groups.names() else "")
+
+
+async def _moved(request: Request, chosen: Sequence[tuple[str, str]], target: str) -> list[str]:
+    request.state.about = f"{', '.join(node for _, node in chosen)} to {target or 'no group'}"
+    return await _act(request, actions.move, chosen, target, agents=_agents(request))
 
 
 # One group.
@@ -148,7 +160,8 @@ async def _page(
         wrong=wrong,
         latest=latest,
         lives=lives,
-        ending=latest is not None and workspace.ending(latest),
+        ending=workspace.ending(latest) if latest else "",
+        not_restarted=workspace.restarts.why_not(latest.id) if latest else "",
         unheard=workspace.unheard,
         versions=await run_in_threadpool(workspace.groups.history, name),
         others=[other for other in workspace.groups.names() if other != name],
@@ -219,7 +232,7 @@ async def shift(request: Request) -> Response:
 
 
 async def rename(request: Request) -> Response:
-    new = _field(request, "new").strip()
+    new = request.state.about = _field(request, "new").strip()
     await _act(request, actions.rename, _name(request), new, given_hash(request))
     return _to(new)
 
@@ -243,25 +256,25 @@ def _version(request: Request) -> int:
 
 async def version(request: Request) -> Response:
     """One state of the file: what it was, and what it changed."""
-    name, number, groups = _name(request), _version(request), workspace_of(request).groups
-    history = await run_in_threadpool(groups.history, name)
-    at = next((at for at, one in enumerate(history) if one.id == number), None)
-    if at is None:
-        raise RequestRefused(404, "there is no such version")
-    lines = await run_in_threadpool(_changed_by, groups, name, history[at : at + 2])
+    name, groups = _name(request), workspace_of(request).groups
+    one, _, lines = await run_in_threadpool(_state, groups, name, _version(request))
     now = ""
     with contextlib.suppress(NoGroup):
         now = (await run_in_threadpool(groups.read, name)).hash
-    return await html(request, "group_version.html", group=name, one=history[at], lines=lines, now=now)
+    return await html(request, "group_version.html", group=name, one=one, lines=lines, now=now)
 
 
-def _changed_by(groups: Groups, name: str, versions: Sequence[Version]) -> list[str]:
-    """What the first of these states changed in the second, if there was one before it."""
-    seen = [linted(groups.path(name), groups.text_of(name, one.id) or "") for one in versions]
+def _state(groups: Groups, name: str, number: int) -> tuple[Version, Linted, list[str]]:
+    """One state of a group, its text as people may see it, and what it changed in the one before. Raises
+    RequestRefused."""
+    history = groups.history(name)
+    at = next((at for at, one in enumerate(history) if one.id == number), None)
+    if at is None:
+        raise RequestRefused(404, "there is no such version")
+    seen = [linted(groups.path(name), groups.text_of(name, one.id) or "") for one in history[at : at + 2]]
     new, old = seen[0], seen[1] if len(seen) > 1 else Linted([], "", {})
-    if old.closed or new.closed:
-        return [old.closed or new.closed]
-    return difference(name, old.shown, new.shown)
+    closed = old.closed or new.closed
+    return history[at], new, [closed] if closed else difference(name, old.shown, new.shown)
 
 
 async def start(request: Request) -> Response:
@@ -347,7 +360,7 @@ async def api_listed(request: Request) -> Response:
 
 async def api_create(request: Request) -> Response:
     body = await json_body(request)
-    file = await _act(request, actions.create, _text(body, "name"))
+    file = await _created(request, _text(body, "name"))
     return JSONResponse({"name": file.name, "hash": file.hash}, 201, headers={"etag": f'"{file.hash}"'})
 
 
@@ -390,7 +403,7 @@ async def api_delete(request: Request) -> Response:
 
 
 async def api_rename(request: Request) -> Response:
-    new = _text(await json_body(request), "name")
+    new = request.state.about = _text(await json_body(request), "name")
     await _act(request, actions.rename, _name(request), new, _if_match(request))
     return JSONResponse({"name": new})
 
@@ -402,7 +415,7 @@ async def api_move(request: Request) -> Response:
     if not isinstance(nodes, list) or not all(isinstance(one, dict) for one in nodes) or not nodes:
         raise RequestRefused(400, "`nodes` is a list of objects with `group` and `node`")
     chosen = [(_text(one, "group"), _text(one, "node")) for one in nodes]
-    changed = await _act(request, actions.move, chosen, _text(body, "target"), agents=_agents(request))
+    changed = await _moved(request, chosen, _text(body, "target"))
     return JSONResponse({"changed": changed})
 
 
@@ -421,13 +434,24 @@ async def api_stop(request: Request) -> Response:
 
 async def api_restart(request: Request) -> Response:
     await _act(request, actions.restart, _name(request))
-    return JSONResponse({"says": "it has been asked to end, and is started again after that"}, 202)
+    return JSONResponse({"says": actions.RESTARTED}, 202)
 
 
 async def api_history(request: Request) -> Response:
     history = await run_in_threadpool(workspace_of(request).groups.history, _name(request))
-    told = [{"id": one.id, "at": one.at, "person": one.person, "what": one.what, "hash": one.hash} for one in history]
-    return JSONResponse({"versions": told})
+    return JSONResponse({"versions": list(map(asdict, history))})
+
+
+async def api_version(request: Request) -> Response:
+    groups = workspace_of(request).groups
+    one, seen, lines = await run_in_threadpool(_state, groups, _name(request), _version(request))
+    return JSONResponse({**asdict(one), "text": seen.shown, "diff": lines})
+
+
+async def api_restore(request: Request) -> Response:
+    await _act(request, actions.restore, _name(request), _version(request), _if_match(request))
+    now = await run_in_threadpool(workspace_of(request).groups.read, _name(request))
+    return JSONResponse({"hash": now.hash}, headers={"etag": f'"{now.hash}"'})
 
 
 _ONE = "/groups/{name}"
@@ -461,6 +485,8 @@ PAGES = [
     Page(f"{_API_ONE}/preview", ("POST",), api_preview, "operator", "api", "Preview a change", most_bytes=_LARGE),
     Page(f"{_API_ONE}/rename", ("POST",), api_rename, "operator", "api", "Rename a group"),
     Page(f"{_API_ONE}/history", ("GET",), api_history, "viewer", "api", "The history of a group"),
+    Page(f"{_API_ONE}/history/{{version}}", ("GET",), api_version, "viewer", "api", "A state of a group"),
+    Page(f"{_API_ONE}/history/{{version}}", ("POST",), api_restore, "operator", "api", "Restore a state of a group"),
     Page(f"{_API_ONE}/start", ("POST",), api_start, "operator", "api", "Start a group"),
     Page(f"{_API_ONE}/stop", ("POST",), api_stop, "operator", "api", "Stop or kill a group"),
     Page(f"{_API_ONE}/restart", ("POST",), api_restart, "operator", "api", "Restart a group"),

@@ -7,7 +7,7 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from runbook.serve.guards import RequestRefused, TokenBucket, address_of
+from runbook.serve.guards import RequestRefused, TokenBucket, counted_as
 from runbook.serve.page import Page
 from runbook.serve.people import SESSION_S, People, Person
 from runbook.serve.rendering import html
@@ -89,7 +89,7 @@ def _inside(path: str) -> str:
 def _refuse_guessing(request: Request, *names: str) -> None:
     """Limits by address and by name: many addresses do not allow more guesses."""
     guesses: TokenBucket = request.app.state.guesses
-    for who in (f"address {address_of(request.scope)}", *(f"name {name[:64]}" for name in names)):
+    for who in (f"address {counted_as(request.scope)}", *(f"name {name[:64]}" for name in names)):
         wait = guesses.wait_s(who)
         if wait:
             raise RequestRefused(429, "too many logins: wait a minute", headers={"retry-after": str(int(wait) + 1)})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote, urlencode
 
 from starlette.concurrency import run_in_threadpool
@@ -13,12 +13,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from runbook.serve import run_logs as logs
-from runbook.serve.guards import whole_number
+from runbook.serve.guards import RequestRefused, whole_number
 from runbook.serve.page import Page
 from runbook.serve.pages.runs import known_run
 from runbook.serve.rendering import html
 from runbook.serve.workspace import workspace_of
 
+T = TypeVar("T")
 SEARCH_S = 20.0
 _PIECE = 256 << 10
 _PLACES = {"before": "before", "after": "after", "around": "at"}
@@ -36,18 +37,35 @@ def _looked(request: Request, id: str, file_id: str) -> tuple[logs.RunLog, logs.
     with stream:
         places = {name: whole_number(request, asked) for name, asked in _PLACES.items()}
         window = logs.window(stream, **places)
-        text = request.query_params.get("q", "")[:1000]
-        if not text.strip():
+        text = _searched_for(request)
+        if not text:
             return file, window, None
         skip = whole_number(request, "skip") or 0
         any_case = request.query_params.get("case", "") != "same"
         return file, window, logs.search(stream, text, any_case=any_case, skip=skip, until=time.monotonic() + SEARCH_S)
 
 
+def _searched_for(request: Request) -> str:
+    """Empty also where a page that is open already asks only for lines that came since."""
+    text = request.query_params.get("q", "")[:1000]
+    return text if text.strip() and "x-live" not in request.headers else ""
+
+
+async def _in_turn(request: Request, look: Callable[..., T], *args: Any) -> T:
+    """In a thread. Searches wait for each other, since one of a large file takes a core for as long as it lasts, and
+    none is made for somebody who has left meanwhile."""
+    if not _searched_for(request):
+        return await run_in_threadpool(look, request, *args)
+    async with request.app.state.searches:
+        if await request.is_disconnected():
+            raise RequestRefused(503, "nobody waits for this any more")
+        return await run_in_threadpool(look, request, *args)
+
+
 def _found_in_all(request: Request, id: str, among: list[logs.RunLog]) -> logs.FoundInAll | None:
     """The search in all files, if one is asked for."""
-    text = request.query_params.get("q", "")[:1000]
-    if not text.strip():
+    text = _searched_for(request)
+    if not text:
         return None
     any_case, until = request.query_params.get("case", "") != "same", time.monotonic() + SEARCH_S
     return logs.search_all(workspace_of(request).runs.path(id), among, text, any_case=any_case, until=until)
@@ -63,9 +81,9 @@ async def log_page(request: Request) -> Response:
     file = window = found = everywhere = None
     whole = request.query_params.get("in", "") == "all"
     if whole:
-        everywhere = await run_in_threadpool(_found_in_all, request, id, files)
+        everywhere = await _in_turn(request, _found_in_all, id, files)
     elif chosen:
-        file, window, found = await run_in_threadpool(_looked, request, id, chosen)
+        file, window, found = await _in_turn(request, _looked, id, chosen)
     at = whole_number(request, "at")
 
     def link(**more: Any) -> str:
@@ -115,9 +133,7 @@ async def api_logs(request: Request) -> Response:
     files = await run_in_threadpool(logs.files, workspace.runs.path(id))
     told: dict[str, Any] = {"files": list(map(asdict, files))}
     rank = whole_number(request, "rank")
-    found = await run_in_threadpool(
-        _found_in_all, request, id, [one for one in files if rank is None or one.of_rank(rank)]
-    )
+    found = await _in_turn(request, _found_in_all, id, [one for one in files if rank is None or one.of_rank(rank)])
     if found is not None:
         told["search"] = {
             "count": found.count,
@@ -130,9 +146,7 @@ async def api_logs(request: Request) -> Response:
 
 async def api_log(request: Request) -> Response:
     """`before`, `after` or `at`: a place in bytes; none: the end. `q`: also the matches in the whole file."""
-    file, window, found = await run_in_threadpool(
-        _looked, request, request.path_params["id"], request.path_params["file"]
-    )
+    file, window, found = await _in_turn(request, _looked, request.path_params["id"], request.path_params["file"])
     told: dict[str, Any] = {
         "name": file.name,
         "size": window.size,

@@ -16,25 +16,18 @@ from markupsafe import Markup
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from runbook.files.inventory import natural
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState
-from runbook.serve.guards import RequestRefused
+from runbook.serve.guards import RequestRefused, json_body
 from runbook.serve.page import Page
 from runbook.serve.rendering import environment, html, json
 from runbook.serve.run_folders import NoRun, RunFilter, RunRow
-from runbook.serve.workspace import GroupView, Workspace, fleet_of, workspace_of
+from runbook.serve.workspace import GroupView, Workspace, fleet_of, goes_on, workspace_of
 
-GLYPHS = {
-    "running": "▶",
-    "waiting": "·",
-    "ended": "✓",
-    "failed": "✗",
-    "unknown": "?",
-    "none": "–",
-}
+GLYPHS = {"running": "▶", "waiting": "·", "ended": "✓", "failed": "✗", "unknown": "?", "none": "–"}
 """Of ranks, by the word for how one is: `waiting` before the launch, `none` where nothing was started."""
 
 _WORDS = {"waiting": "waiting", "running": "running", "stopping": "running", "ended": "ended", "failed": "failed"}
@@ -198,6 +191,7 @@ def _launch_verdicts(document: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 RUNS_OF_A_NODE = 50
+STATES_OF_A_NODE = 50
 OLD_STEP_S = 60.0
 """A step older than this is shown with its age."""
 PACKED = 1
@@ -267,16 +261,33 @@ def _cells(ranks: tuple[RankCell, ...]) -> Markup:
 
 
 async def node(request: Request) -> Response:
-    """What is known about a node: its groups, its agent, its runs and their findings."""
-    name, workspace = request.path_params["name"], workspace_of(request)
-    every = await run_in_threadpool(rows, workspace, fleet_of(request))
-    own = [row for row in every if row.name == name]
-    runs, count = await run_in_threadpool(workspace.runs.search, RunFilter(host=f"{name} "), most=RUNS_OF_A_NODE)
+    told = await run_in_threadpool(_known_of, request)
+    agent = fleet_of(request).node(told.name)
+    return await html(request, "node.html", node=told.name, told=told, agent=agent, node_glyphs=NODE_GLYPHS)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownNode:
+    """What is known of a node: as it is in its groups; its agent's latest states, the last one first, and since when;
+    its latest runs out of `count`, each with whether it goes on, and what it found on the node."""
+
+    name: str
+    rows: tuple[NodeRow, ...]
+    states: tuple[tuple[float, str], ...]
+    runs: tuple[tuple[RunRow, bool, list[dict[str, Any]]], ...]
+    count: int
+
+
+def _known_of(request: Request) -> KnownNode:
+    """Raises RequestRefused for a node of which nothing is known."""
+    name, workspace, fleet = request.path_params["name"], workspace_of(request), fleet_of(request)
+    own = tuple(row for row in rows(workspace, fleet) if row.name == name)
+    runs, count = workspace.runs.search(RunFilter(host=f"{name} "), most=RUNS_OF_A_NODE)
     if not own and not runs:
         raise RequestRefused(404, "no group, no agent and no run has such a node")
-    found = await run_in_threadpool(lambda: [(run, _of_node(workspace, run.id, name)) for run in runs])
-    agent = fleet_of(request).node(name)
-    return await html(request, "node.html", node=name, rows=own, runs=found, count=count, agent=agent)
+    states = tuple(fleet.history(name)[:STATES_OF_A_NODE])
+    told = tuple((run, goes_on(workspace, run), _of_node(workspace, run.id, name)) for run in runs)
+    return KnownNode(name, own, states, told, count)
 
 
 def _of_node(workspace: Workspace, id: str, name: str) -> list[dict[str, Any]]:
@@ -295,13 +306,43 @@ def _of_node(workspace: Workspace, id: str, name: str) -> list[dict[str, Any]]:
 
 
 async def drain(request: Request) -> Response:
-    fleet, name = fleet_of(request), request.path_params["name"]
-    if fleet.node(name) is None:
-        raise RequestRefused(404, "no agent has this name")
-    await run_in_threadpool(fleet.drain, name, request.state.form.get("drain") == "on")
-    workspace_of(request).changed("fleet")
+    await run_in_threadpool(_drained, request, request.state.form.get("drain") == "on")
+    name = request.path_params["name"]
     back = "/admin#agents" if request.state.form.get("back") == "admin" else f"/nodes/{quote(name)}"
     return RedirectResponse(back, 303)
+
+
+def _drained(request: Request, on: bool) -> None:
+    request.state.about = "drain" if on else "undrain"
+    try:
+        fleet_of(request).drain(request.path_params["name"], on)
+    except KeyError:
+        raise RequestRefused(404, "no agent has this name") from None
+    workspace_of(request).changed("fleet")
+
+
+async def api_node(request: Request) -> Response:
+    told = await run_in_threadpool(_known_of, request)
+    return JSONResponse(
+        {
+            "name": told.name,
+            "groups": list(map(_as_json, told.rows)),
+            "states": [{"at": at, "state": state} for at, state in told.states],
+            "runs": [
+                {"id": run.id, "verdict": run.verdict or None, "running": lives, "found": found}
+                for run, lives, found in told.runs
+            ],
+            "count": told.count,
+        }
+    )
+
+
+async def api_drain(request: Request) -> Response:
+    on = (await json_body(request)).get("drain")
+    if not isinstance(on, bool):
+        raise RequestRefused(400, "`drain` is true or false")
+    await run_in_threadpool(_drained, request, on)
+    return JSONResponse({"drain": on})
 
 
 async def api_fleet(request: Request) -> Response:
@@ -320,4 +361,6 @@ PAGES = [
     Page("/nodes/{name}", ("GET",), node, "viewer", says="A node"),
     Page("/nodes/{name}/drain", ("POST",), drain, "operator", says="Drain or undrain a node"),
     Page("/api/v1/fleet", ("GET",), api_fleet, "viewer", "api", "The fleet"),
+    Page("/api/v1/nodes/{name}", ("GET",), api_node, "viewer", "api", "A node"),
+    Page("/api/v1/nodes/{name}/drain", ("POST",), api_drain, "operator", "api", "Drain or undrain a node"),
 ]

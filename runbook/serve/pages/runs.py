@@ -19,7 +19,7 @@ from runbook.model.errors import FilesWrong
 from runbook.model.grouping import grouped
 from runbook.model.units import significant
 from runbook.report.html.charts import Chart, Scale, around, drawn, ticks
-from runbook.report.html.render import comparison_fragment, fragment
+from runbook.report.html.render import comparison, comparison_fragment, fragment
 from runbook.report.run_record import Pair, number
 from runbook.serve import group_actions as actions
 from runbook.serve import run_logs as logs
@@ -28,9 +28,10 @@ from runbook.serve.guards import RequestRefused, json_body, whole_number
 from runbook.serve.page import Page
 from runbook.serve.rendering import html, json
 from runbook.serve.run_folders import RunFilter, RunRow, Runs, started
-from runbook.serve.workspace import Workspace, workspace_of
+from runbook.serve.workspace import Workspace, goes_on, workspace_of
 
 A_PAGE = 50
+MOST_PAIRS = 200
 _DAY = 86400.0
 
 
@@ -58,7 +59,7 @@ async def listed(request: Request) -> Response:
     workspace, wanted = workspace_of(request), _wanted(request)
     page = _page_number(request)
     found, count = await run_in_threadpool(workspace.runs.search, wanted, most=A_PAGE, skip=(page - 1) * A_PAGE)
-    lives = {row.id: workspace.processes.lives(row.id) for row in found if not row.verdict}
+    lives = {row.id: goes_on(workspace, row) for row in found}
     unheard = {row.id: workspace.unheard(row) for row in found if not row.verdict}
     asked = {key: value for key, value in request.query_params.items() if key != "page" and value}
 
@@ -74,7 +75,7 @@ async def listed(request: Request) -> Response:
 
 def known_run(workspace: Workspace, id: str) -> tuple[RunRow, dict[str, Any], bool]:
     row = workspace.runs.row(id)
-    return row, workspace.runs.document(id), not row.verdict and workspace.processes.lives(id)
+    return row, workspace.runs.document(id), goes_on(workspace, row)
 
 
 async def shown(request: Request) -> Response:
@@ -116,17 +117,20 @@ async def _ended(request: Request, now: bool) -> str:
 
 
 async def restart(request: Request) -> Response:
+    group = await run_in_threadpool(_restarted, request)
+    return RedirectResponse(f"/groups/{quote(group)}", 303)
+
+
+def _restarted(request: Request) -> str:
+    """The group that is started again. Raises NoRun, RequestRefused."""
     workspace, id = workspace_of(request), request.path_params["id"]
-    row, _, _ = await run_in_threadpool(known_run, workspace, id)
+    group = workspace.runs.row(id).group
     try:
-        workspace.groups.read(row.group)
+        workspace.groups.read(group)
     except NoGroup:
         raise RequestRefused(409, "the group that it was started from no longer exists") from None
-    person = str(request.state.person.name)
-    await run_in_threadpool(
-        workspace.processes.restart, id, person, partial(actions.start, workspace, row.group, person)
-    )
-    return RedirectResponse(f"/groups/{quote(row.group)}", 303)
+    workspace.restarts.ask(id, group, str(request.state.person.name), partial(actions.start, workspace))
+    return group
 
 
 # Two runs, and pairs of nodes over time.
@@ -147,19 +151,24 @@ def _compared(workspace: Workspace, ids: list[str]) -> Markup:
 async def links(request: Request) -> Response:
     """What `check: links` measured, the pairs of nodes by run, the slowest first; `from` and `to`: one pair over
     time."""
-    workspace = workspace_of(request)
-    node = request.query_params.get("pair", "")[:200]
-    one = (request.query_params.get("from", ""), request.query_params.get("to", ""))
-    recent, _ = await run_in_threadpool(workspace.runs.search, RunFilter(), most=200)
-    found = await run_in_threadpool(measured, workspace.runs, recent)
-    pairs = sorted(found, key=lambda pair: min(link.gbps for link in found[pair]))
-    chosen = [pair for pair in pairs if node in f"{pair[0]} {pair[1]}"][:200]
-    if all(one):
-        chosen = [pair for pair in (one, one[::-1]) if pair in found]
+    found, pairs, chosen, one = await run_in_threadpool(_measured_links, request)
     drawn = over_time(one, found) if all(one) else None
+    node = request.query_params.get("pair", "")[:200]
     return await html(
-        request, "links.html", pairs=chosen, found=found, count=len(pairs), pair=node, drawn=drawn, one=one,
+        request, "links.html", pairs=chosen[:MOST_PAIRS], found=found, count=pairs, pair=node, drawn=drawn, one=one,
     )  # fmt: skip
+
+
+def _measured_links(request: Request) -> tuple[dict[Pair, list[LinkMeasurement]], int, list[Pair], Pair]:
+    """All that was measured, of how many pairs; those that are asked for, the slowest first; the one pair, if one
+    is."""
+    runs, asked = workspace_of(request).runs, request.query_params
+    one = asked.get("from", ""), asked.get("to", "")
+    found = measured(runs, runs.search(RunFilter(), most=200)[0])
+    if all(one):
+        return found, len(found), [pair for pair in (one, one[::-1]) if pair in found], one
+    pairs = sorted(found, key=lambda pair: min(link.gbps for link in found[pair]))
+    return found, len(pairs), [pair for pair in pairs if asked.get("pair", "")[:200] in f"{pair[0]} {pair[1]}"], one
 
 
 # JSON.
@@ -167,8 +176,7 @@ async def links(request: Request) -> Response:
 
 def _row_json(workspace: Workspace, row: RunRow) -> dict[str, Any]:
     unheard = [{"node": one.name, "state": one.state, "beat_age_s": one.beat_age_s} for one in workspace.unheard(row)]
-    lives = not row.verdict and workspace.processes.lives(row.id)
-    return {**asdict(row), "verdict": row.verdict or None, "running": lives, "unheard": unheard}
+    return {**asdict(row), "verdict": row.verdict or None, "running": goes_on(workspace, row), "unheard": unheard}
 
 
 async def api_listed(request: Request) -> Response:
@@ -184,6 +192,29 @@ async def api_shown(request: Request) -> Response:
     workspace = workspace_of(request)
     row, document, _ = await run_in_threadpool(known_run, workspace, request.path_params["id"])
     return await json(lambda: {**_row_json(workspace, row), "result": document})
+
+
+async def api_restart(request: Request) -> Response:
+    await run_in_threadpool(_restarted, request)
+    return JSONResponse({"says": actions.RESTARTED}, 202)
+
+
+async def api_compare(request: Request) -> Response:
+    folders = [workspace_of(request).runs.path(request.query_params.get(side, "")) for side in ("a", "b")]
+    return await json(lambda: comparison(folders[0], folders[1]).as_json())
+
+
+async def api_links(request: Request) -> Response:
+    found, _, chosen, _ = await run_in_threadpool(_measured_links, request)
+    pairs = [
+        {
+            "from": pair[0],
+            "to": pair[1],
+            "runs": [{"id": link.run.id, "gbps": link.gbps, "us": link.us} for link in found[pair]],
+        }
+        for pair in chosen[:MOST_PAIRS]
+    ]
+    return JSONResponse({"count": len(found), "pairs": pairs})
 
 
 async def api_stop(request: Request) -> Response:
@@ -204,6 +235,9 @@ PAGES = [
     Page(_API, ("GET",), api_listed, "viewer", "api", "Runs"),
     Page(f"{_API}/{{id}}", ("GET",), api_shown, "viewer", "api", "A run"),
     Page(f"{_API}/{{id}}/stop", ("POST",), api_stop, "operator", "api", "Stop or kill a run"),
+    Page(f"{_API}/{{id}}/restart", ("POST",), api_restart, "operator", "api", "Restart a run"),
+    Page("/api/v1/compare", ("GET",), api_compare, "viewer", "api", "Two runs side by side"),
+    Page("/api/v1/links", ("GET",), api_links, "viewer", "api", "Links over time"),
 ]
 
 
