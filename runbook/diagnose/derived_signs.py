@@ -13,6 +13,7 @@ from runbook.diagnose.collectives import compare, read_report
 from runbook.diagnose.progress_lines import shows_progress
 from runbook.diagnose.rule_types import Hit, Line
 from runbook.model.grouping import grouped
+from runbook.model.nccl_devices import leads_nowhere
 from runbook.model.units import number, small_number
 
 NEAR = 80  # lines of one traceback
@@ -24,7 +25,6 @@ LARGE = 1000  # bytes of a ping that tests the path's packet size
 ASKING_S = 0.9  # the kernel asks that long who has an address before it gives up
 
 LISTED = re.compile(r"\[(\d+)\]([\w.-]+):(\S+)")
-INNER = re.compile(r"(?:lo|docker\d*|virbr\d*|veth\w*|br-\w+|cni\d*|cali\w*|flannel[\w.]*|vmnet\d*|tun\d*)$")
 
 TELLS_FAILURE = ("nccl-warn", "network-exception", "other-exception", "glog-error", "says-failed", "trouble")
 """Signs of lines with a failure that no rule may know."""
@@ -289,7 +289,7 @@ def _inner_interfaces(hits: Hits) -> Iterator[Hit]:
     for listed in hits.get("lists-interfaces", ()):
         for at, name, address in LISTED.findall(listed.groups["list"]):
             channel = used.get((listed.line.node, at))
-            if channel and (INNER.match(name) or address.startswith(("127.", "169.254.", "192.168.122.", "fe80:"))):
+            if channel and (leads_nowhere(name) or address.startswith(("127.", "169.254.", "192.168.122.", "fe80:"))):
                 yield Hit("socket-through-inner-interface", channel.line, {"name": name})
                 yield Hit("socket-through-inner-interface", listed.line, {"name": name})
 

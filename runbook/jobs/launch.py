@@ -29,7 +29,7 @@ from runbook.jobs.slowdown import SlowdownSearch
 from runbook.jobs.stall import judge_stall, outcomes_of_stall
 from runbook.jobs.start import AFTER_S, READY_S, Skew, commit, measure_clocks, prepare, running
 from runbook.jobs.watch import HELD_UP, Fetching, Lingering, WatchEnd, watch
-from runbook.launch.job import Job
+from runbook.launch.job import UNUSED_SPARE, Job
 from runbook.model.command_quoting import word
 from runbook.model.errors import Problem, Unreachable
 from runbook.model.inventory import Node
@@ -44,8 +44,6 @@ LOOK_S = 1.0
 
 DETACH_S = 10.0
 """How long a detached job is watched: most failures come at once."""
-
-UNUSED_SPARE = "a spare: no node had to be replaced by it"
 
 
 @dataclass(frozen=True)
@@ -95,10 +93,7 @@ class Launch(Check):
             yield Problem("playbook.detach-over-slurm", message, help=help)
 
     def run(self, at: Context) -> list[Outcome]:
-        return [
-            *self._attempts(at),
-            *(Outcome.skipped(name, UNUSED_SPARE) for name in self.job.spares),
-        ]
+        return [*self._attempts(at), *(Outcome.skipped(name, UNUSED_SPARE) for name in self.job.spares)]
 
     def _attempts(self, at: Context) -> list[Outcome]:
         dismiss_pool(at.run)  # its ranks hold the port and the GPUs
@@ -109,14 +104,13 @@ class Launch(Check):
             tried = RunningAttempt(at, attempt)
             outcomes = tried.run()
             tried.say_ends()
-            gone = tried.gone(outcomes)
-            replaced = 0 < len(gone) <= len(self.job.spares)
-            outcomes, after_s = judge_retry(at, attempt, outcomes, causes, stalled=tried.stalled, replaced=replaced)
+            gone, stalled = tried.gone(outcomes), tried.stalled
+            outcomes, after_s, leaving = judge_retry(at, attempt, outcomes, causes, stalled=stalled, gone=gone)
             if after_s is None or at.stopping.wait(after_s):
                 return outcomes
-            if replaced:
+            if leaving:
                 at.run.tried[at.stage] = causes
-                at.run.leaving.update(gone)
+                at.run.leaving.update(leaving)
                 return outcomes
             _find_again(at)
 
@@ -197,8 +191,7 @@ class RunningAttempt:
             measure_clocks(kept)
         except Unreachable as error:
             stop_attempt.end(kept, grace_s=0.0, why="a node was lost before the start")
-            lost = Finding(error.cause, error.says, error.remedy, error.evidence)
-            return [Outcome.unknown(name, lost) for name in kept.nodes]
+            return [Outcome.unknown(name, error.finding) for name in kept.nodes]
         self._make_files()
         unsure: list[str] = []
         with Fetching(kept), self._counting():
@@ -396,7 +389,7 @@ class RunningAttempt:
         metrics = {"attempts": self._attempt.number, "job": job, "skew_s": self._skew and self._skew.seconds}
         lost = {member.place.node: member.lost for member in self._kept.members if member.lost}
         return [
-            Outcome.unknown(name, Finding(why.cause, why.says, why.remedy, why.evidence), metrics=metrics)
+            Outcome.unknown(name, why.finding, metrics=metrics)
             if (why := lost.get(name))
             else Outcome.passed(name, proof, metrics=metrics)
             for name in self._kept.nodes

@@ -25,9 +25,8 @@ from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import Redactor, long_enough, secrets_of
 from runbook.model.safe_files import BadName, append_below, make_below
 from runbook.model.secrets import Secret
-from runbook.node.message import MARK as MARK_TEXT
+from runbook.transport.remote_program import MARK
 
-MARK = MARK_TEXT.encode()
 LONGEST_LINE = 1 << 16
 """Bytes after which a line is passed on in pieces: a progress bar may never end its own."""
 

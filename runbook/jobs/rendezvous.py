@@ -25,6 +25,7 @@ from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
+from runbook.node.proc import SHELLS
 from runbook.transport.node_answers import RankConnections
 
 LOOK_S = 2.0
@@ -43,7 +44,6 @@ IDLE_S = 15.0
 
 AT_RENDEZVOUS = re.compile(r"/torch/distributed/(?:elastic/)?rendezvous\b|/jax/_src/distributed\.py$")
 JOINS = "init_process_group"
-SHELLS = ("sh", "bash", "dash")
 NOBODY: RankConnections = {"connections": [], "listening": []}
 
 
@@ -173,7 +173,7 @@ def within_job(told: Mapping[str, RankConnections], ours: Set[str], port: int) -
 
 def all_connected(kept: KeptProcesses, told: Mapping[str, RankConnections], port: int) -> bool:
     """Whether every rank that lives is connected to this port, or listens there, and none dials without an answer."""
-    for member in [member for member in kept.members if not member.over]:
+    for member in kept.living:
         its = told.get(member.place.node)
         if its is None or not set(member.place.ranks) <= _ranks_at(its, port):
             return False
@@ -193,7 +193,7 @@ def arrivals_of(
     kept: KeptProcesses, told: Mapping[str, RankConnections], frozen: Mapping[str, Facts], port: int
 ) -> Iterator[Arrival]:
     """The arrivals of ranks that live, from their sockets and from what they were seen to do."""
-    for member in [member for member in kept.members if not member.over]:
+    for member in kept.living:
         place, node = member.place, member.place.node
         seen: Facts = frozen.get(node, {}).get("ranks", {}).get(str(place.ranks[0])) or {}
         its = told.get(node, NOBODY)

@@ -27,6 +27,7 @@ from runbook.jobs.progress import StepProgress
 from runbook.model.command_quoting import word
 from runbook.model.units import bytes_text, seconds_text
 from runbook.model.verdict import Finding, Outcome, outcomes_of
+from runbook.node.proc import SHELLS
 
 COMPUTES = 0.2
 """This share of one CPU, which other programs may use as well, means computing, or waiting actively."""
@@ -201,11 +202,11 @@ def judge_stall(
             node: [replace(one, evidence=(*one.evidence, *_busy(frozen.get(node), ranks), *steps)) for one in told]
             for node, told in found.items()
         }
-    blind = sorted({member.place.node for member in kept.members if not member.over} - frozen.keys())
+    blind = sorted({member.place.node for member in kept.living} - frozen.keys())
     evidence = [line for one in ranks[:2] for line in one.shown()]
     evidence += [*steps, *(f"{name} could not be looked at" for name in blind[:4])]
     asked = [one for one in ranks if one.frames]
-    alike = len(asked) == sum(len(member.place.ranks) for member in kept.members if not member.over) > 0 and not blind
+    alike = len(asked) == sum(len(member.place.ranks) for member in kept.living) > 0 and not blind
     if alike and all(one.together for one in asked):
         says = f"{since}: all ranks wait {asked[0].place}, and none is behind"
         finding = finding_for("collective-stall-uniform", says, tuple(evidence), way="job")
@@ -241,7 +242,7 @@ def _still_talk(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> str:
     """In words, that the ranks still exchange data; empty when they do not."""
     looked = [(facts["seconds"], list(facts["ranks"].values())) for facts in frozen.values()]
     seen = [(rank["moved"] or 0) / max(0.1, seconds) for seconds, ranks in looked for rank in ranks]
-    if len(seen) < len([member for member in kept.members if not member.over]) or min(seen, default=0.0) < TALK:
+    if len(seen) < len(kept.living) or min(seen, default=0.0) < TALK:
         return ""
     return f"; each still carries {bytes_text(round(min(seen)))}/s or more: perhaps steps are only no longer printed"
 
@@ -305,7 +306,7 @@ def _gpu(place: ProcessSpec, rank: int) -> int | None:
 
 
 def _is_rank(process: Mapping[str, Any], member: KeptProcess) -> bool:
-    return process["rank"] in member.place.ranks and process["comm"] not in ("sh", "bash", "dash")
+    return process["rank"] in member.place.ranks and process["comm"] not in SHELLS
 
 
 def _main(of_rank: Sequence[Mapping[str, Any]], stacks: Mapping[int, Sequence[StackFrame]]) -> Mapping[str, Any]:
@@ -404,7 +405,7 @@ def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> dict
     """Ranks that have ended, and well, while all others wait for them in a call of all. Who computes in the forward of
     a model that is wrapped for it, to evaluate it after the last step, waits for nobody."""
     waiting = [one for one in ranks if one.surely_waits]
-    living = sum(len(member.place.ranks) for member in kept.members if not member.over)
+    living = sum(len(member.place.ranks) for member in kept.living)
     found: dict[str, list[Finding]] = {}
     if len(waiting) < max(1, living):
         return found

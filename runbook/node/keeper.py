@@ -6,7 +6,7 @@ line. All that has to be known of it later is in a journal beside them, so that 
 another one, another machine) can go on from there.
 
 Argument: JSON with
-  argv, cwd, folder (of the attempt, where logs and journal go), name (of these files, without an ending),
+  argv, folder (of the attempt, where logs and journal go), name (of these files, without an ending),
   job, attempt, node, ranks [int], local_rank, gpus,
   each, logs  names of the files of the ranks that the process starts, and the folder where torchrun writes these,
   stacks      the folder of stack_on_signal.py, or null,
@@ -32,7 +32,7 @@ import time
 
 from runbook.node.message import say as say_it
 from runbook.node.own_files import document, listed, ours, safe, write
-from runbook.node.proc import born, kill, tagged
+from runbook.node.proc import born, kill, pause, tagged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -169,7 +169,6 @@ class Keeper:
             pass  # the last milliseconds are not left to the scheduler's timer
         order = self.order
         environment = {name: value for name, value in os.environ.items() if name != PROTOCOL + "AGENT"}
-        environment.update(order.get("env") or {})
         environment.update(self.tags)
         path = os.path.join(order["folder"], order["name"])
         environment["RUNBOOK_PROGRESS"] = path + ".step"
@@ -183,7 +182,6 @@ class Keeper:
             with appended(path + ".out") as out, appended(path + ".err") as err:
                 self.process = subprocess.Popen(
                     order["argv"],
-                    cwd=order.get("cwd"),
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=out,
@@ -418,10 +416,6 @@ def file_system(path: str) -> str | None:
     except (OSError, IndexError):
         pass
     return found and found[1]
-
-
-def pause(seconds: float) -> None:
-    threading.Event().wait(seconds)
 
 
 if __name__ == "__main__":

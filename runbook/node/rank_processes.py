@@ -26,7 +26,7 @@ import time
 
 from runbook.node.cpu_waits import MOST_PROCESSES, cpu_quota, cpu_time, throttled, waited
 from runbook.node.gpus import find_smi, query_gpus
-from runbook.node.proc import Stat, account, command, own_rank, owner, pids, read, sockets, stat, status_field
+from runbook.node.proc import Stat, account, command, own_rank, owner, pause, pids, read, sockets, stat, status_field
 from runbook.node.proc import arguments as arguments_of
 from runbook.node.tcp_info import tcp_info
 from runbook.node.tools import find, run, tool
@@ -60,7 +60,7 @@ def look(arguments: dict[str, Any]) -> RankProcesses:
     leaders = {rank: int(pid) for rank, pid in arguments["leaders"].items() if pid}
     before = Moment(leaders)
     stacks = py_spy(leaders)
-    threading.Event().wait(max(0.0, arguments["seconds"] - (time.monotonic() - before.clock)))
+    pause(max(0.0, arguments["seconds"] - (time.monotonic() - before.clock)))
     after = Moment(leaders)
     tell_cpu(before.processes, after.processes, after.clock - before.clock)
     asked = [(entry.pid, entry.stat.state) for mine in after.ranks.values() for entry in mine]
@@ -254,7 +254,7 @@ def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]], starved_s: floa
     said: dict[int, str] = {}
     begun = time.monotonic()
     while asked and time.monotonic() - begun < starved_s:
-        threading.Event().wait(0.05)
+        pause(0.05)
         for pid, (path, size) in asked.items():
             try:
                 with open(path, "rb") as file:

@@ -354,7 +354,6 @@ class IbPort(TypedDict):
     phys_state: Line | None
     rate: Line | None
     link_layer: Line | None
-    sm_lid: Line | None
 
 
 class Gid(TypedDict):

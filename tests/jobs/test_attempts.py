@@ -18,7 +18,7 @@ from runbook.checks.context import Facts
 from runbook.jobs.attempt import about, port_of
 from runbook.jobs.failure import judge_attempt
 from runbook.jobs.launch import Launch
-from runbook.jobs.logs import LONGEST_LINE, MARK, RankLogs
+from runbook.jobs.logs import LONGEST_LINE, RankLogs
 from runbook.jobs.processes import KeptProcess, KeptProcesses, wait_for
 from runbook.jobs.retry import FIRST_S, JITTER, LONGEST_S, decide
 from runbook.jobs.start import AFTER_S, _in_the_way, _programs, _sources, running
@@ -28,6 +28,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.redact import Redactor
 from runbook.model.secrets import Secret
 from runbook.model.verdict import Finding, Outcome, Verdict
+from runbook.transport.remote_program import MARK
 
 from .made_up_attempts import PAIR, attempt, come, ended, job, journal, kept, place, wrote
 
