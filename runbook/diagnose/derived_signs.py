@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from runbook.diagnose.collectives import compare, read_report
+from runbook.diagnose.progress_lines import shows_progress
 from runbook.diagnose.rule_types import Hit, Line
 from runbook.model.grouping import grouped
 from runbook.model.nccl_devices import leads_nowhere
@@ -326,7 +327,9 @@ def _unfamiliar(hits: Hits) -> Iterator[Hit]:
     # What NCCL warned of before its ranks met did not keep them from it.
     met = {hit.line.source: hit.line.number for sign in MET for hit in hits.get(sign, ())}
     known |= {hit.line for hit in hits.get("nccl-warn", ()) if hit.line.number < met.get(hit.line.source, 0)}
-    told = (hit.line for sign in TELLS_FAILURE for hit in hits.get(sign, ()))
+    told = [hit.line for sign in TELLS_FAILURE for hit in hits.get(sign, ())]
+    # Some write all that a child prints at the level ERROR, its steps too, behind which its own level stands.
+    known |= {line for line in told if "INFO" in line.text and shows_progress(line.text)}
     yield from (Hit("unfamiliar-error", line) for line in told if line not in known)
 
 

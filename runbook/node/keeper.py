@@ -32,7 +32,7 @@ import time
 
 from runbook.node.message import say as say_it
 from runbook.node.own_files import document, listed, ours, safe, write
-from runbook.node.proc import born, kill, pause, tagged
+from runbook.node.proc import born, kernel_kills, kill, pause, tagged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class Keeper:
         self.news: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self.process: subprocess.Popen[bytes] | None = None
         self.finished: float | None = None
+        self.kills_before = kernel_kills()
         self.tags = {
             PROTOCOL + "JOB": order["job"],
             PROTOCOL + "ATTEMPT": str(order["attempt"]),
@@ -260,7 +261,7 @@ class Keeper:
         code = self.kept.poll()
         if self.order.get("each"):
             self.name_logs_now()
-        facts = {"code": code, "ended": self.finished or time.time(), "why": why}
+        facts = {"code": code, "ended": self.finished or time.time(), "why": why, "kernel_kills": self.kernel_kills()}
         left = self.alive()
         self.journal.write("ended", left=left, **facts)
         if code != 0 or deadline is not None:
@@ -277,12 +278,18 @@ class Keeper:
                 pass
             left = self.alive()
         deadline = time.monotonic() + SWEEP_S
+        self.journal.note(swept=len(left))
         while left and time.monotonic() < deadline:
             kill(left, signal.SIGKILL)
             pause(0.02)
             left = self.alive()
         if left or self.journal.facts["left"]:
             self.journal.write("ended", left=left)
+
+    def kernel_kills(self) -> int | None:
+        """How many processes the kernel of this node has killed for lack of memory since this one was started."""
+        now = kernel_kills()
+        return None if now is None or self.kills_before is None else max(0, now - self.kills_before)
 
     def signal(self, number: int) -> None:
         try:

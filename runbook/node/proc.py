@@ -4,6 +4,7 @@ than Linux, and for what this user may not see, the result is empty."""
 from __future__ import annotations
 
 import os
+import re
 import threading
 
 TYPE_CHECKING = False
@@ -247,3 +248,9 @@ def kill(processes: Iterable[int], number: int) -> None:
             os.kill(pid, number)
         except OSError:
             pass
+
+
+def kernel_kills() -> int | None:
+    """How many processes this kernel has killed for lack of memory since boot; None where it does not say."""
+    found = re.search(r"^oom_kill (\d+)$", read("/proc/vmstat") or "", re.MULTILINE)
+    return int(found.group(1)) if found else None

@@ -461,6 +461,7 @@ class ProcessFacts(TypedDict):
     rank: Count | None
     cpu: Number
     waited: Number | None
+    copied: Integer
     stays: bool
 
 
@@ -474,6 +475,7 @@ class BusyProcess(TypedDict):
 class RankSeen(TypedDict):
     processes: list[ProcessFacts]
     works: bool
+    connections: Count | None
     moved: Integer | None
     queued: Integer
     stack: Text | None

@@ -415,6 +415,22 @@ def test_how_it_ended_has_a_cause(tmp_path: Path, code: int, cause: str, words: 
     assert words in finding.says
 
 
+def test_that_the_kernel_killed_it_for_memory_is_known_from_its_count(tmp_path: Path) -> None:
+    for kills, words in (
+        (1, "by the kernel for lack of memory"),
+        (0, "was killed (signal 9"),
+        (None, "was killed (signal 9"),
+    ):
+        made = kept(tmp_path / str(kills))
+        made.learn(made.members[3], journal("ended", code=-9, started=100.0, ended=105.0, kernel_kills=kills))
+        (outcome,) = [
+            one for one in judge_attempt(made, WatchEnd("failed", made.members[3]), {}) if one.verdict is Verdict.FAIL
+        ]
+        (finding,) = outcome.findings
+        assert (outcome.node, finding.cause) == ("node-b", "rank-killed")
+        assert words in finding.says
+
+
 def test_what_the_kernel_says_of_a_kill_is_evidence(tmp_path: Path) -> None:
     made = kept(tmp_path)
     kernel = {"node-a": {"kernel_says": ["Out of memory: Killed process 7 (python3)"]}}
