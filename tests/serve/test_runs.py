@@ -387,8 +387,8 @@ def test_searches_wait_for_each_other_and_nothing_waits_for_them(tmp_path: Path)
         assert (await world.ask("GET", paths[0], [*viewer, ("x-live", "1")])).status == 200
         assert not any(one.done() for one in waiting)
         searches.release()
-        for one in waiting:
-            assert b"needle" in (await one).body
+        for task in waiting:
+            assert b"needle" in (await task).body
 
     on(tmp_path, look)
 
