@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.bandwidth.adapters import NodeAdapters, ask
-from runbook.checks.bandwidth.allreduce_blame import Blame, blame
-from runbook.checks.bandwidth.allreduce_bottleneck import isolate
 from runbook.checks.bandwidth.normal_busbw import AUTO, BandwidthComparison, Expectation, NotKnown, expect, setting_of
 from runbook.checks.base import Check, argument
-from runbook.checks.connection import join
+from runbook.checks.connection import STALL_S, join
 from runbook.checks.context import Context
 from runbook.checks.ranks.outcomes import outcomes_of_halt, stragglers
 from runbook.checks.ranks.pool import RankMember, RankPool, dismiss_pool, start_pool
@@ -21,7 +19,9 @@ from runbook.checks.ranks.stuck import TOO_SLOW
 from runbook.model.units import bytes_text, seconds_text, significant
 from runbook.model.verdict import Finding, Outcome, outcomes_of
 
-STALL_S = 4.0
+if TYPE_CHECKING:
+    from runbook.checks.bandwidth.allreduce_blame import Blame
+
 CONNECTING_S = {"gloo": 0.0, "nccl": 10.0}
 """NCCL connects for an algorithm when a size first uses it; no data moves during that time."""
 
@@ -142,6 +142,9 @@ class AllReduce(Check):
             if comparison is None or not comparison.slow:
                 return norm, None
             gate = comparison.expected.gate(size)
+        from runbook.checks.bandwidth.allreduce_blame import blame  # takes time: only for a slow one
+        from runbook.checks.bandwidth.allreduce_bottleneck import isolate
+
         found = isolate(pool, at, float(gate))
         if found.stopped:
             dismiss_pool(at.run)  # a rank may wait for ever; the next stage starts new ones
@@ -183,6 +186,8 @@ class AllReduce(Check):
             metrics |= norm.metrics
         missed = isinstance(gate, float) and len(pool.members) > 1 and last["busbw"] < gate
         if missed or (gate == AUTO and compared and compared.slow):
+            from runbook.checks.bandwidth.allreduce_blame import Blame
+
             limit = f"the gate of {gate:g} GB/s" if isinstance(gate, float) else "what is normal"
             return slow(at, blame or Blame(), f"{reached}, below {limit}{stopped}", compared, rows, metrics)
         warnings = pauses(rows) if len(pool.members) > 1 else []

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from runbook.causes.findings import finding_for
 from runbook.checks.base import Check, argument
-from runbook.checks.context import Context
+from runbook.checks.context import IMPORT_TIMEOUT_S, Context
 from runbook.checks.network.live_traffic import Between
 from runbook.checks.ranks.collective_calls import elsewhere
 from runbook.checks.ranks.evidence import gather, log_name, stack_lines
@@ -25,7 +25,6 @@ from runbook.model.verdict import Finding, Outcome, outcomes_of
 from runbook.node.proc import this_machine
 
 LONGEST_LINE = 4096
-IMPORT_TIMEOUT_S = 90.0
 STALL_S = 4.0
 """A stall: no rank makes a step for this long. Torch's own timeout would come minutes later."""
 

@@ -36,6 +36,9 @@ NOT_SAFE = "NotSafe"
 SYSTEM_FOLDERS = ("/proc", "/sys", "/dev/", "/etc/", "/usr/", "/bin/", "/sbin/", "/lib")
 """Files there belong to the system: an error on one of them says nothing about the workdir."""
 
+IMPORT_TIMEOUT_S = 90.0
+"""How long every rank may take to import torch."""
+
 QUIET_S = 2.0
 """After this long without an answer a node may be about to be lost; after SILENCE_S it counts as lost."""
 
@@ -222,7 +225,7 @@ def select_interfaces(expression: str, names: Iterable[str]) -> list[str]:
 def no_answer(node: str, program: str, got: object) -> Outcome:
     """An outcome for a node whose program said nothing: lost, not startable, out of time, or broken."""
     if isinstance(got, Unreachable):
-        finding = Finding(got.cause, got.says, got.remedy, got.evidence)
+        finding = got.finding
         if got.cause == "login-shell-failed":  # what a shell is refused, it says on its way out
             finding = limit_met(node, "first", "", "\n".join(got.evidence)) or finding
         return Outcome.failed(node, finding) if isinstance(got, NoPython) else Outcome.unknown(node, finding)

@@ -18,7 +18,7 @@ from runbook.causes.findings import finding_for
 from runbook.cli.run import detached, files_of
 from runbook.engine.bad_nodes import Spares
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
-from runbook.engine.run import causes, spares_of
+from runbook.engine.run import causes, sayer, spares_of
 from runbook.engine.runfolder import ENDING, folder_of_run
 from runbook.jobs.follow_launch import Follower, Launched
 from runbook.model.errors import FilesWrong
@@ -56,17 +56,12 @@ def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
             spares = _spares(*planned, events, emit) if planned else None
             launched = _launched(spares, events, redactor) if spares else None
 
-            def say(
-                text: str, node: str | None = None, rank: int | None = None, data: Mapping[str, object] | None = None
-            ) -> None:
-                emit(Progress(time.time(), stage.name, text, node, rank, data or {}))
-
             follower = Follower(
                 inventory,
                 started.run_id,
                 run_dir,
                 stage.name,
-                say=say,
+                say=sayer(stage.name, emit),
                 leaving=leaving,
                 ending=(run_dir / ENDING).exists,
                 launched=launched,

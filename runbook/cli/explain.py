@@ -12,7 +12,7 @@ from runbook.files.suggestions import nearest
 from runbook.jobs.launch import Launch
 from runbook.lint.findings import LintRule, rules
 from runbook.lint.variables import Variable, known
-from runbook.model.errors import FilesWrong, Problem
+from runbook.model.errors import FilesWrong
 from runbook.report.standard_streams import stdout
 
 PAGES = (*CHECKS, Launch.id)
@@ -43,7 +43,7 @@ def explain(id: str | None) -> int:
         near = nearest(id, [*PAGES, *causes(), *rules(), *variables])
         help = f"did you mean `{near}`?" if near else "`runbook explain` lists checks, causes and rules"
         message = f"there is no check, cause or lint rule {id!r}, and no variable of that name is known"
-        raise FilesWrong([Problem("arguments.unknown-id", message, help=help)])
+        raise FilesWrong.of("arguments.unknown-id", message, help=help)
     return 0
 
 

@@ -7,19 +7,20 @@ import argparse
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runbook.files.environment_values import AnyVariable
 from runbook.files.extra_vars import parse_extra
 from runbook.files.inventory import load_inventory_with_origins
-from runbook.files.inventory_draft import Draft, written
-from runbook.files.shipped_files import find_inventory
+from runbook.files.shipped_files import SUFFIXES, find_inventory
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document, parse_document
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory
 from runbook.report.standard_streams import stderr
 
-SUFFIXES = (".yml", ".yaml")
+if TYPE_CHECKING:
+    from runbook.files.inventory_draft import Draft
 
 
 def load(arguments: argparse.Namespace) -> tuple[Inventory, Origins]:
@@ -78,6 +79,8 @@ def is_asked(named: str) -> bool:
 
 def asked(named: str, name: str | None = None) -> str:
     """The text of the inventory that `slurm[:JOBID]` or `kubernetes:[NAMESPACE:]SELECTOR` stands for."""
+    from runbook.files.inventory_draft import written
+
     try:
         draft, notes = _pods(named) if PODS.fullmatch(named) else _allocated(named)
     except Unreachable as error:

@@ -11,10 +11,9 @@ from typing import NoReturn
 
 import runbook
 from runbook.cli.argument_parser import parser
-from runbook.model.errors import FilesWrong, RunbookError, Unreachable
+from runbook.model.errors import FilesWrong, RunbookError, Unreachable, limit_behind
 from runbook.model.escaped_text import visible
 from runbook.model.exit_codes import BUG, DONE, INTERRUPTED, UNKNOWN, WRONG
-from runbook.model.own_limits import lack_behind
 from runbook.report.standard_streams import complain, standard_streams, stdout
 
 TELLERS = ("explain", "inventory", "completion", "ps", "logs", "report")
@@ -57,8 +56,8 @@ def _run(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
         complain("interrupted\n")
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001  the one place where a bug of ours is caught, to say what to do with it
-        if lack := lack_behind(error):
-            complain(f"error: {lack.says}: {lack.remedy}\n")
+        if limit := limit_behind(error):
+            complain(f"error: {limit.says}: {limit.remedy}\n")
             return UNKNOWN
         return crash(arguments, error)
 

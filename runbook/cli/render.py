@@ -22,11 +22,7 @@ from runbook.model.redact import Redactor
 from runbook.model.units import counted
 from runbook.report.standard_streams import stderr, stdout
 
-STARTS = {
-    "sh": "sh {path}",
-    "bat": "{path}",
-    "ps1": "powershell -NoProfile -ExecutionPolicy Bypass -File {path}",
-}
+STARTS = {"sh": "sh {path}", "bat": "{path}", "ps1": "powershell -NoProfile -ExecutionPolicy Bypass -File {path}"}
 
 
 def render(arguments: argparse.Namespace) -> int:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from runbook.diagnose.sources.own_runs import latest_run
 from runbook.engine.runfolder import homes
-from runbook.model.errors import FilesWrong
-from runbook.model.own_limits import lack_behind
+from runbook.model.errors import FilesWrong, limit_behind
 from runbook.model.safe_files import BadName, file_name, write_below
 from runbook.report.standard_streams import stdout
 
@@ -63,7 +62,7 @@ def write(document: str, path: Path) -> Path:
     except BadName as error:
         raise _wrong(f"--out {path}: {error}", "name it as in report.html") from None
     except OSError as error:
-        if lack_behind(error):
+        if limit_behind(error):
             raise
         raise _wrong(f"{path}: {error.strerror or os.strerror(error.errno or 0)}", "name another file: --out") from None
     return path

@@ -29,18 +29,16 @@ from runbook.files.shipped_files import find_playbook
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document, read_document
 from runbook.launch.ranks import dialled_address, rank_table
-from runbook.model.errors import FilesWrong, Unreachable
+from runbook.model.errors import FilesWrong, Unreachable, limit_behind
 from runbook.model.escaped_text import visible
 from runbook.model.events import Emit, Event
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
-from runbook.model.own_limits import lack_behind
 from runbook.model.playbook import Playbook
 from runbook.model.redact import Redactor, long_enough
 from runbook.model.safe_files import append_below, write_below
 from runbook.model.units import counted
 from runbook.report.console import Console
-from runbook.report.junit import Junit
 from runbook.report.run_json import Jsonl, Result
 from runbook.report.standard_streams import stderr, stdout
 
@@ -197,19 +195,21 @@ def reports(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -> Iter
     With a machine's format on stdout, progress still goes to stderr if that is a terminal, or with -v.
     """
     result = Result()
-    junit = Junit()
+    junit = None
     readers: list[Emit] = [result, *others]
     with contextlib.ExitStack() as stack:
         try:
             events = io.TextIOWrapper(append_below(run_dir, "events.jsonl"), encoding="utf-8")
         except OSError as error:
-            if lack_behind(error):
+            if limit_behind(error):
                 raise
             raise FilesWrong.of("arguments.run-dir", f"{run_dir}: {error.strerror}") from None
         stack.callback(closed, events)
         readers.append(Jsonl(events, of_ranks=False))
         if arguments.output == "junit":
-            readers.append(junit)
+            from runbook.report.junit import Junit
+
+            readers.append(junit := Junit())
         if arguments.output == "jsonl":
             readers.append(Jsonl(stdout.verbatim))
         if arguments.output == "text" or arguments.verbose or stderr.isatty():
@@ -234,7 +234,7 @@ def reports(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -> Iter
                 write_below(run_dir, "result.json", data=result.text())
     if arguments.output == "json":
         stdout.document(result.text())
-    elif arguments.output == "junit":
+    elif junit:
         stdout.document(junit.text())
 
 

@@ -10,8 +10,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 from runbook.diagnose.collectives import compare, read_report
+from runbook.diagnose.progress_lines import shows_progress
 from runbook.diagnose.rule_types import Hit, Line
 from runbook.model.grouping import grouped
+from runbook.model.nccl_devices import leads_nowhere
 from runbook.model.units import number, small_number
 
 NEAR = 80  # lines of one traceback
@@ -23,7 +25,6 @@ LARGE = 1000  # bytes of a ping that tests the path's packet size
 ASKING_S = 0.9  # the kernel asks that long who has an address before it gives up
 
 LISTED = re.compile(r"\[(\d+)\]([\w.-]+):(\S+)")
-INNER = re.compile(r"(?:lo|docker\d*|virbr\d*|veth\w*|br-\w+|cni\d*|cali\w*|flannel[\w.]*|vmnet\d*|tun\d*)$")
 
 TELLS_FAILURE = ("nccl-warn", "network-exception", "other-exception", "glog-error", "says-failed", "trouble")
 """Signs of lines with a failure that no rule may know."""
@@ -288,7 +289,7 @@ def _inner_interfaces(hits: Hits) -> Iterator[Hit]:
     for listed in hits.get("lists-interfaces", ()):
         for at, name, address in LISTED.findall(listed.groups["list"]):
             channel = used.get((listed.line.node, at))
-            if channel and (INNER.match(name) or address.startswith(("127.", "169.254.", "192.168.122.", "fe80:"))):
+            if channel and (leads_nowhere(name) or address.startswith(("127.", "169.254.", "192.168.122.", "fe80:"))):
                 yield Hit("socket-through-inner-interface", channel.line, {"name": name})
                 yield Hit("socket-through-inner-interface", listed.line, {"name": name})
 
@@ -326,7 +327,9 @@ def _unfamiliar(hits: Hits) -> Iterator[Hit]:
     # What NCCL warned of before its ranks met did not keep them from it.
     met = {hit.line.source: hit.line.number for sign in MET for hit in hits.get(sign, ())}
     known |= {hit.line for hit in hits.get("nccl-warn", ()) if hit.line.number < met.get(hit.line.source, 0)}
-    told = (hit.line for sign in TELLS_FAILURE for hit in hits.get(sign, ()))
+    told = [hit.line for sign in TELLS_FAILURE for hit in hits.get(sign, ())]
+    # Some write all that a child prints at the level ERROR, its steps too, behind which its own level stands.
+    known |= {line for line in told if "INFO" in line.text and shows_progress(line.text)}
     yield from (Hit("unfamiliar-error", line) for line in told if line not in known)
 
 

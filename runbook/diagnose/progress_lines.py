@@ -156,3 +156,8 @@ GOES_ON = re.compile(
     re.DOTALL,
 )
 """Which of them do."""
+
+
+def shows_progress(line: str) -> bool:
+    """Whether a line does, whatever its level."""
+    return GOES_ON.match(line.lower().encode("utf-8", "replace")) is not None

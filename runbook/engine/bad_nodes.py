@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from runbook.causes.catalogue import of_kind
 from runbook.checks.context import Run
 from runbook.engine.plan import Plan, PlannedStage, plan_with_spares, plan_without
-from runbook.jobs.launch import UNUSED_SPARE
-from runbook.launch.job import Job
+from runbook.launch.job import UNUSED_SPARE, Job
 from runbook.model.errors import FilesWrong, RunbookError
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold

@@ -200,13 +200,9 @@ def refuse_what_cannot_run(plan: Plan) -> None:
     problems: list[Problem] = []
     windows = [node.name for node in plan.inventory.nodes if node.windows]
     if windows:
-        problems.append(
-            Problem(
-                "inventory.windows-node",
-                f"{', '.join(windows)}: stages cannot be run on Windows nodes, scripts can be rendered for them",
-                help="leave them out with -l, for example `-l 'all:!" + windows[0] + "'`",
-            )
-        )
+        message = f"{', '.join(windows)}: stages cannot be run on Windows nodes, scripts can be rendered for them"
+        help = f"leave them out with -l, for example `-l 'all:!{windows[0]}'`"
+        problems.append(Problem("inventory.windows-node", message, help=help))
     for stage in plan.stages:
         problems += stage.check.refused(stage.name, [plan.inventory.node(name) for name in stage.nodes])
     if problems:
@@ -220,15 +216,9 @@ def _selected(playbook: Playbook, inventory: Inventory, choice: Choice) -> tuple
     kept = {node.name for node in select(choice.limit, inventory)}
     both = tuple(node for node in nodes if node.name in kept)
     if not both:
-        raise FilesWrong(
-            [
-                Problem(
-                    "arguments.empty-selection",
-                    f"-l {choice.limit} leaves none of the playbook's nodes ({playbook.nodes})",
-                    help="`all` and the names of nodes, groups and ranges can be joined with `:`, `!` and `&`",
-                )
-            ]
-        )
+        message = f"-l {choice.limit} leaves none of the playbook's nodes ({playbook.nodes})"
+        help = "`all` and the names of nodes, groups and ranges can be joined with `:`, `!` and `&`"
+        raise FilesWrong.of("arguments.empty-selection", message, help=help)
     return both
 
 
@@ -252,8 +242,7 @@ def _wanted(stages: Sequence[Stage], choice: Choice, source: str) -> list[Stage]
         matching = [s for s in wanted if s.name == choice.start_at] or [s for s in wanted if s.check == choice.start_at]
         if not matching:
             help = did_you_mean(choice.start_at, [stage.name for stage in stages])
-            problem = Problem("arguments.unknown-stage", f"{source} has no stage {choice.start_at!r}", help=help)
-            raise FilesWrong([problem])
+            raise FilesWrong.of("arguments.unknown-stage", f"{source} has no stage {choice.start_at!r}", help=help)
         wanted = wanted[wanted.index(matching[0]) :]
     known = {tag for stage in stages for tag in stage.tags} | {"always", "all", "untagged", "tagged"}
     unknown = [
@@ -270,13 +259,8 @@ def _wanted(stages: Sequence[Stage], choice: Choice, source: str) -> list[Stage]
     if choice.skip_tags:
         wanted = [stage for stage in wanted if not _tagged(stage, choice.skip_tags)]
     if not wanted:
-        raise FilesWrong(
-            [
-                Problem(
-                    "arguments.empty-selection", f"the tags chosen leave no stage of {source}", help="see them with -C"
-                )
-            ]
-        )
+        message = f"the tags chosen leave no stage of {source}"
+        raise FilesWrong.of("arguments.empty-selection", message, help="see them with -C")
     return wanted
 
 
@@ -332,7 +316,8 @@ def _of_stage(stage: Stage, pattern: str, whole: Inventory, chosen: Inventory) -
     if not kept:
         message = f"none of the nodes of the stage `{stage.name}` (`{pattern}`) takes part"
         help = f"-l or the playbook's `nodes:` leave only {', '.join([node.name for node in chosen.nodes][:3])}"
-        raise FilesWrong([Problem("pattern.empty", message, stage.span, help + " …" * (len(chosen.nodes) > 3))])
+        help += " …" * (len(chosen.nodes) > 3)
+        raise FilesWrong.of("pattern.empty", message, span=stage.span, help=help)
     return kept
 
 
@@ -350,7 +335,7 @@ def _without_spares(stage: Stage, inventory: Inventory, spares: Collection[str])
     if not kept:
         message = f"all nodes of the stage `{stage.name}` are its spares: no node is left to have ranks"
         span = stage.launch_spans.get(("spares",), stage.span)
-        raise FilesWrong([Problem("pattern.empty", message, span, "name fewer spares, or more nodes")])
+        raise FilesWrong.of("pattern.empty", message, span=span, help="name fewer spares, or more nodes")
     return kept
 
 
@@ -362,7 +347,7 @@ def _shell(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]) 
             re.compile(stage.expect.stdout)
         except re.error as error:
             message = f"`expect: stdout:` is not a regular expression: {error}"
-            raise FilesWrong([Problem("playbook.bad-argument", message, stage.span)]) from None
+            raise FilesWrong.of("playbook.bad-argument", message, span=stage.span) from None
     facts = _facts(inventory)
     by_node = layout(inventory).by_node.values()
     of_nodes = {

@@ -21,6 +21,7 @@ from runbook.engine.bad_nodes import NotDroppedError, Spares, Suspects, another_
 from runbook.engine.plan import Plan, PlannedStage
 from runbook.launch.ranks import described
 from runbook.model.command_quoting import word
+from runbook.model.errors import limit_behind
 from runbook.model.events import (
     Emit,
     Event,
@@ -35,7 +36,6 @@ from runbook.model.events import (
 from runbook.model.exit_codes import INTERRUPTED, OF_VERDICT
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
-from runbook.model.own_limits import lack_behind
 from runbook.model.redact import Redactor
 from runbook.model.safe_files import write_below
 from runbook.model.verdict import Finding, Outcome, Verdict, overall
@@ -211,16 +211,16 @@ def spares_of(plan: Plan, stage: PlannedStage, emit: Emit) -> Spares:
     def check(run: Run, now: Plan, one: PlannedStage) -> list[Outcome]:
         return _run_check(now, one, run, emit)
 
-    return Spares(plan, stage, check, _sayer(stage, emit))
+    return Spares(plan, stage, check, sayer(stage.name, emit))
 
 
-def _sayer(stage: PlannedStage, emit: Emit) -> Callable[..., None]:
+def sayer(stage: str, emit: Emit) -> Callable[..., None]:
     """Emits a progress event of a stage."""
 
     def say(
         text: str, node: str | None = None, rank: int | None = None, data: Mapping[str, object] | None = None
     ) -> None:
-        emit(Progress(time.time(), stage.name, text, node, rank, data or {}))
+        emit(Progress(time.time(), stage, text, node, rank, data or {}))
 
     return say
 
@@ -232,7 +232,7 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
 
         dismiss_pool(run)  # joined ranks hold the rendezvous port
 
-    say = _sayer(stage, emit)
+    say = sayer(stage.name, emit)
     ranks = plan.first_with_ranks if stage.check.id == "reach" else None
     at = Context(
         run=run,
@@ -263,8 +263,8 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
         return [Outcome.unknown(node, late(stage, node)) for node in stage.nodes]
     error = future.exception()
     if error is not None:
-        if lack := lack_behind(error):
-            return [Outcome.unknown(node, Finding(lack.cause, lack.says, lack.remedy)) for node in stage.nodes]
+        if limit := limit_behind(error):
+            return [Outcome.unknown(node, limit) for node in stage.nodes]
         with contextlib.suppress(OSError):
             write_below(run.run_dir, "crash.txt", data=run.redactor.text("".join(traceback.format_exception(error))))
         return [Outcome.unknown(node, crashed(stage, error, run.run_dir)) for node in stage.nodes]
@@ -367,8 +367,7 @@ def as_ended_by_slurm(run: Run, inventory: Inventory, outcomes: Sequence[Outcome
 
     def over(name: str) -> Finding | None:
         told = sessions[name].why_lost() if name in sessions else None
-        ended = told is not None and told.cause == SLURM_JOB_ENDED
-        return Finding(told.cause, told.says, told.remedy, told.evidence) if told and ended else None
+        return told.finding if told is not None and told.cause == SLURM_JOB_ENDED else None
 
     deadline = time.monotonic() + SLURM_TOGETHER_S
     # Slurm knows it before its signals arrive; a program with a grace may keep its session for long.

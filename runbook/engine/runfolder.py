@@ -12,8 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from runbook.model.errors import FilesWrong, Problem
-from runbook.model.own_limits import lack_behind
+from runbook.model.errors import FilesWrong, limit_behind
 
 FILES = ("events.jsonl", "result.json", "report.html", "crash.txt", "links.csv", "logs", "hang")
 """The files of a run in its folder."""
@@ -34,7 +33,7 @@ def run_folder(named: str | None, run_id: str, note: Callable[[str], object] = l
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         holder = _held(path)
     except OSError as error:
-        if lack_behind(error):
+        if limit_behind(error):
             raise  # not a fault of the name
         raise _wrong(f"--run-dir {named}: {error.strerror}") from None
     try:
@@ -175,4 +174,4 @@ def _is_our_run(path: Path, used: Sequence[str]) -> bool:
 
 
 def _wrong(message: str, help: str | None = None) -> FilesWrong:
-    return FilesWrong([Problem("arguments.run-dir", message, help=help)])
+    return FilesWrong.of("arguments.run-dir", message, help=help)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from runbook.causes.catalogue import of_kind
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.events import Event, OutcomeReached
 from runbook.model.verdict import Finding, Verdict
-from runbook.transport.slurm import SlurmNode, ask, nodes_in
+
+if TYPE_CHECKING:
+    from runbook.transport.slurm import SlurmNode
 
 REASON_BEGINS = "runbook: "
 LONGEST_REASON = 120  # characters of a reason: sinfo -R shows twenty of them
@@ -57,6 +60,8 @@ def drain(bad: Mapping[str, Finding], run_id: str, at_most: float) -> Drained:
     done = Drained()
     if not bad:
         return done
+    from runbook.transport.slurm import ask, nodes_in
+
     cluster = nodes_in(ask("scontrol", "show", "node"))
     wanted = chosen(bad, cluster, done)
     ours = [node for node in cluster.values() if out(node) and node.reason.startswith(REASON_BEGINS)]

@@ -91,6 +91,8 @@ def _of_list(name: str | int, items: list[object]) -> Iterator[object]:
     texts = [item for item in items if isinstance(item, str)]
     if len(texts) == len(items):
         yield from _assigned(texts)
+        if name == "shell":
+            yield shlex.join(texts)
         yield (":" if name == "nodes" else ",").join(texts)  # a pattern of nodes; a list for a variable
         yield {item: {} for item in texts} if name == "nodes" else {"nodes": texts}
     pairs = [item for item in items if isinstance(item, Mapping)]

@@ -197,7 +197,7 @@ def _of_data(data: object, *, sure: bool) -> Kind | None:
     if "stages" in data:
         return "playbook"
     kinds: list[Kind] = [kind for key in data if (kind := _kind_of_key(key)) is not None]
-    if not kinds and isinstance(nodes, list | dict):
+    if not kinds and "nodes" in data and not isinstance(nodes, str):  # a pattern is a playbook's
         return "inventory"
     return max(kinds, key=kinds.count, default=None)
 
@@ -289,7 +289,7 @@ def foreign_kind(text: str, file: str) -> str:
     if any(" ansible_" in line for _, line in lines):
         return "ansible"
     odd = next((found for found in lines if not any(shape.fullmatch(found[1]) for shape in _SHAPES)), None)
-    if odd is None:
+    if odd is None or any(_SLOTS.fullmatch(line) for _, line in lines):  # of a hostfile, the odd line is told
         return _kind_of_hosts(text, file, lines)
     if all(_HOST.fullmatch(word) for word in odd[1].split()):
         return "slurm"
@@ -338,5 +338,5 @@ def _kind_of_hosts(text: str, file: str, lines: list[tuple[int, str]]) -> str:
 
 def _cannot_tell(text: str, file: str, number: int, message: str) -> FilesWrong:
     return NumberedLines(text, file).wrong(
-        number, "", "unknown-kind", message, "say what it is: --from hostfile, ansible or slurm"
+        number, "", "unknown-kind", message, "say what it is: --from hostfile, ansible, slurm or script"
     )

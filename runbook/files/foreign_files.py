@@ -61,8 +61,8 @@ def _start(program: str, path: str) -> str:
     return {
         BATCH_SCRIPT: f"`runbook inventory import {word(path)}` reads its nodes and its launch; in its job, "
         "`runbook run PLAYBOOK -i slurm` takes the nodes of that",
-        SHELL_SCRIPT: f"a stage starts it: `shell: sh {file}` once on each node, "
-        f"`launch: {{command: [sh, {file}]}}` as every rank",
+        SHELL_SCRIPT: f"a stage starts it once on each node: `shell: sh {file}`; of a launcher in it, "
+        f"`runbook inventory import {word(path)}` makes a launch",
         PYTHON: f"a stage starts it as every rank: `launch: {{command: [{file}]}}`",
         WINDOWS_SCRIPT: "such scripts are written by `runbook render PLAYBOOK -i INVENTORY`",
     }[program]

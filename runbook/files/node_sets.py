@@ -235,12 +235,7 @@ def names_looked_at(pattern: str, names: Names) -> int:
 
 
 def matching(
-    pattern: str,
-    names: Names,
-    groups: Mapping[str, Collection[str]],
-    span: Span | None = None,
-    *,
-    guess: bool = True,
+    pattern: str, names: Names, groups: Mapping[str, Collection[str]], span: Span | None = None, *, guess: bool = True
 ) -> set[str]:
     """The names that `pattern` means, at least one. Raises FilesWrong with every part that is wrong.
 

@@ -47,11 +47,7 @@ class Origins:
     """Answers are worked out when asked for, so that loading 10,000 nodes does not pay for them."""
 
     def __init__(
-        self,
-        document: Document,
-        layers: Mapping[str, tuple[Layer, ...]],
-        env: Layer,
-        extra_vars: Mapping[str, object],
+        self, document: Document, layers: Mapping[str, tuple[Layer, ...]], env: Layer, extra_vars: Mapping[str, object]
     ) -> None:
         self.document = document
         self._layers = layers

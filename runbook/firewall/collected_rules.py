@@ -267,10 +267,7 @@ class Evidence:
     def ways_to(self, peer: str) -> Mapping[str, Any]:
         """The `routes` that match a peer and the policy `rules` that choose among them; both empty if there are
         none."""
-        return {
-            "routes": _listed(self.tool(f"routes {peer}")),
-            "rules": _listed(self.tool(f"policy {peer}")),
-        }
+        return {"routes": _listed(self.tool(f"routes {peer}")), "rules": _listed(self.tool(f"policy {peer}"))}
 
     @cached_property
     def marks(self) -> frozenset[int] | None:

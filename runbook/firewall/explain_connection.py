@@ -105,13 +105,7 @@ class Ends:
         return found
 
 
-def explain_blocked(
-    seen: Seen,
-    flow: Flow,
-    ends: Ends,
-    *,
-    listener_was_up: bool = True,
-) -> Blocked | None:
+def explain_blocked(seen: Seen, flow: Flow, ends: Ends, *, listener_was_up: bool = True) -> Blocked | None:
     """Explain why `flow` was `dropped` (timeout), `rejected` (ICMP error, EPERM) or `refused` (RST); of an established
     one: why it was `reset`, or `lost` (its packets vanish).
 

@@ -278,11 +278,7 @@ def _removal(base: Base, rule: FilterRule) -> str:
 
 
 def _sent_elsewhere(
-    evidence: Evidence,
-    journey: Journey,
-    by: BlockingChain,
-    wanted: FirewallOpening,
-    could_not_look: str | None,
+    evidence: Evidence, journey: Journey, by: BlockingChain, wanted: FirewallOpening, could_not_look: str | None
 ) -> Explanation:
     where, rule = _place_of(by.base, by.ends[0])
     fix = remedy(evidence, [by], wanted, journey.interface)

@@ -23,10 +23,13 @@ from runbook.model.inventory import MOST_GPUS
 
 _SHORT = {"N": "nodes", "w": "nodelist", "n": "ntasks", "J": "job-name", "G": "gpus"}
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
+_VARIABLE = re.compile(r"\"?\$\{([A-Za-z_]\w*)\[@\]\}\"?|\$\{([A-Za-z_]\w*)(?::-([^${}]*))?\}|\$([A-Za-z_]\w*)")
+"""`${ARRAY[@]}`, `${NAME}` with or without a default, `$NAME`."""
+_ARRAY = re.compile(r"\s*([A-Za-z_]\w*)=\((?!\()")
+_RUN = re.compile(r"\$\(|`")
+_ELSE = "what else the script does is not carried over"
 _OPERATOR = re.compile(r"[0-9]?[<>]|[|;&]")
 _GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?([0-9]{1,4})")
-_ENDPOINT = re.compile(r"\[?([\w.:-]+?)\]?:([0-9]{1,5})")
 _SBATCH = re.compile(r"^#SBATCH[ \t]+-", re.MULTILINE)
 _HINT = re.compile(r"\btorch\.distributed\.|\baccelerate launch\b|\b(?:" + "|".join(LAUNCHERS) + r")\b")
 _OWN = {"MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"}
@@ -56,7 +59,7 @@ def is_script(text: str, file: str) -> bool:
     """Whether it has options for sbatch, or is no YAML and has a launcher's line whose program is to be seen."""
     if _SBATCH.search(text):
         return True
-    lines = (launcher_line(words) for _, words in _commands(text)) if _HINT.search(text) else ()
+    lines = (launcher_line(_words(line)) for _, line in _commands(text)) if _HINT.search(text) else ()
     return any(line is not None and line.program for line in lines) and not is_yaml(text, file)
 
 
@@ -79,23 +82,28 @@ def read_script(text: str, file: str) -> ForeignInventory:
     return ForeignInventory(SCRIPT, file, hosts, remarks=tuple(script.remarks), blocks=blocks)
 
 
-def _commands(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Lines with their numbers, as words; those that end in a backslash go on. What does not end its quotes on its own
-    line is left out."""
+def _commands(text: str) -> Iterator[tuple[int, str]]:
+    """Lines that say something, with their numbers. One that ends in a backslash goes on, and so does an array."""
     begun, number = "", 0
     for at, raw in enumerate(text.splitlines(), 1):
         number = number if begun else at
         begun += raw
         if begun.endswith("\\"):
             begun = begun[:-1] + " "
-            continue
-        try:
-            words = shlex.split(begun, comments=True)
-        except ValueError:
-            words = []
-        if words:
-            yield number, words
-        begun = ""
+        elif _ARRAY.match(begun) and ")" not in raw:
+            begun = begun.partition(" #")[0] + " "
+        else:
+            if begun.strip() and not begun.lstrip().startswith("#"):
+                yield number, begun
+            begun = ""
+
+
+def _words(line: str) -> list[str]:
+    """None of a line whose quotes end on another."""
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError:
+        return []
 
 
 def _asked(script: _Script, number: int, raw: str) -> None:
@@ -116,49 +124,66 @@ def _apart(word: str) -> tuple[str, ...]:
     return (word[:2], word[2:]) if re.match(r"-[A-Za-z][^=]", word) else (word,)
 
 
-def _command(script: _Script, number: int, words: list[str]) -> None:
-    exported = words[0] == "export"
+def _command(script: _Script, number: int, line: str) -> None:
+    line = _filled(script, line)
+    if array := _ARRAY.match(line):
+        inside = line[array.end() : line.rfind(")")].strip()
+        script.known |= {} if _RUN.search(inside) else {array[1]: inside}
+        return
+    words = _words(line)
+    exported = words[:1] == ["export"]
     given = list(takewhile(_ASSIGNED.fullmatch, words[exported:]))
     rest = words[exported + len(given) :]
     if given and (given[-1].count("(") > given[-1].count(")") or given[-1].count("`") % 2):
         rest = []  # the words of `A=$(hostname -f)`
     for one in given:
         name, value = one.split("=", 1)
-        _variable(script, number, name, _filled(script, value), ranks=exported or bool(rest))
-    if not rest or exported:
-        return
-    rest = [_filled(script, word) for word in takewhile(lambda word: not _OPERATOR.match(word), rest)]
-    line = launcher_line(rest)
+        _variable(script, number, name, value, ranks=exported or bool(rest))
+    if rest and not exported:
+        _deed(script, number, list(takewhile(lambda word: not _OPERATOR.match(word), rest)))
+    elif not words:
+        script.remark(number, _ELSE)
+
+
+def _deed(script: _Script, number: int, words: list[str]) -> None:
+    line = launcher_line(words)
     if line is not None and line.program and script.line is None:
         _launch(script, number, line)
     elif line is not None:
         says = "one launch is carried over, and this is another" if line.program else "what it starts is not seen"
         script.remark(number, f"`{line.name}`: {says}")
-    elif rest[0] == "cd" and len(rest) == 2 and "$" not in rest[1]:
-        script.workdir = rest[1]
-    elif rest[0] in ("source", ".") and re.fullmatch(r"[~/][^$`]*/activate", rest[-1]):
-        script.shared["activate",] = f". {rest[-1]}"
-    elif rest[0] in ("conda", "mamba", "module", "spack", "source", "."):
-        script.remark(number, f"what `{' '.join(rest[:3])}` sets up belongs into `activate:`, as a line that sh takes")
+    elif words[:1] == ["cd"] and len(words) == 2 and "$" not in words[1]:
+        script.workdir = words[1]
+    elif words[:1] in (["source"], ["."]) and re.fullmatch(r"[~/][^$`]*/activate", words[-1]):
+        script.shared["activate",] = f". {words[-1]}"
+    elif words and words[0] in ("conda", "mamba", "module", "ml", "spack", "source", "."):
+        script.remark(number, f"what `{' '.join(words[:3])}` sets up belongs into `activate:`, as a line that sh takes")
     else:
-        script.remark(number, "what else the script does is not carried over")
+        script.remark(number, _ELSE)
 
 
 def _variable(script: _Script, number: int, name: str, value: str, *, ranks: bool) -> None:
     """`ranks`: the processes that are started see it."""
     if may_hold_secret(name, value):
         script.remark(number, f"{name}: a secret, not copied: ranks get it by `env: {{{name}: {{env: {name}}}}}`")
-    elif "$" in value or "`" in value:
-        if ranks and name not in _OWN:
-            script.remark(number, f"{name}: its value is only known where the script runs")
-    else:
+        return
+    if not _RUN.search(value):
         script.known[name] = value
-        if ranks and name not in _OWN:
+    if ranks and name not in _OWN:
+        if "$" in value or "`" in value:
+            script.remark(number, f"{name}: its value is only known where the script runs")
+        else:
             script.env[name] = value
 
 
-def _filled(script: _Script, text: str) -> str:
-    return _VARIABLE.sub(lambda found: script.known.get(found[1] or found[2], found[0]), text)
+def _filled(script: _Script, line: str) -> str:
+    """With the variables that stand in the script put in as text, as a shell does before it counts words."""
+
+    def value(found: re.Match[str]) -> str:
+        array, name, default, bare = found.groups()
+        return script.known.get(array or name or bare, default or found[0])
+
+    return _VARIABLE.sub(value, line)
 
 
 def _launch(script: _Script, number: int, line: LauncherLine) -> None:
@@ -213,6 +238,11 @@ def _hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...]:
     for name, value in (*((name, value) for name, (value, _) in script.asked.items()), *_said(script)):
         if names and name in NODES and value.isdigit() and int(value) != len(names):
             script.remark(number, f"--{name} says {value} nodes, and --nodelist names {len(names)}")
+    each, at = script.asked.get("ntasks-per-node", ("", 1))
+    if _starts_its_ranks(script) and each.isdigit() and int(each) > 1 and script.line:
+        script.remark(
+            at, f"--ntasks-per-node says {each}: Slurm would start `{script.line.name}` so often on each node"
+        )
     tasks, at = script.asked.get("ntasks", ("", 1))
     wanted = len(names) * (1 if _starts_its_ranks(script) else gpus or 0)
     if wanted and tasks.isdigit() and int(tasks) != wanted:
@@ -223,18 +253,20 @@ def _hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...]:
 
 def _port(script: _Script) -> int:
     said = dict(_said(script))
-    endpoint = _ENDPOINT.fullmatch(said.get("rdzv-endpoint", ""))
-    texts = (*(said.get(name) for name in PORT), endpoint and endpoint[2], script.known.get("MASTER_PORT"))
-    return next((int(text) for text in filter(None, texts) if text.isdigit() and 1 <= int(text) <= 65535), 29500)
+    endpoint = said.get("rdzv-endpoint", "").rpartition(":")[2]
+    texts = (*(said.get(name, "") for name in PORT), endpoint, script.known.get("MASTER_PORT", ""))
+    return next((int(text) for text in texts if re.fullmatch("[0-9]{1,5}", text) and 1 <= int(text) <= 65535), 29500)
 
 
 def _nowhere(script: _Script) -> FilesWrong:
     wanted = next((value for name, (value, _) in script.asked.items() if name in NODES), None)
     message = f"this script does not say which nodes{f', only how many: {wanted}' if wanted else ''}"
-    help = "in its job Slurm says which: runbook run PLAYBOOK -i slurm"
+    help = "make an inventory of them: runbook inventory init HOST…"
+    if script.asked:
+        help = "in its job Slurm says which: runbook run PLAYBOOK -i slurm"
     if script.launch.get("command"):
         launch = {**script.launch, **({"env": script.env} if script.env else {})}
-        help += f"\nits launch, for the `stages:` of that playbook:\n- launch: {flow(launch)}"
+        help += f"\nits launch, for the `stages:` of a playbook:\n- launch: {flow(launch)}"
     help += "".join(f"\n`{line}` belongs into `activate:`" for line in script.shared.values())
     help += "".join(f"\nline {one.line}: {one.says}" for one in script.remarks)
     _, number = script.asked.get("nodes", ("", 1))

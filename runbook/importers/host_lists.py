@@ -9,6 +9,7 @@ from runbook.files.address import address_fault, is_ip, strip_brackets
 from runbook.files.inventory_draft import Setting
 from runbook.files.node_sets import LARGEST, expand
 from runbook.files.problems import NumberedLines
+from runbook.files.suggestions import nearest
 from runbook.importers.foreign_inventory import (
     HOST_LIST,
     HOSTFILE,
@@ -59,6 +60,9 @@ def read_hostfile(text: str, file: str) -> ForeignInventory:
                 slots = _count(lines, number, word, value)
             elif key in USERS:
                 user = _user(lines, number, value)
+            elif key not in NO_PLACE and (near := nearest(key, (*SLOTS, *USERS))):
+                message = f"`{key}` is no word of a hostfile"
+                raise lines.wrong(number, word, "hostfile-syntax", message, f"did you mean `{near}`?")
             else:
                 why = NO_PLACE.get(key, "this has no place in our inventory")
                 shown = key if may_hold_secret(key, value) else word

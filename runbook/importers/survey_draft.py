@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from runbook.importers.survey_facts import (
     pythons_of,
 )
 from runbook.model.grouping import grouped
+from runbook.model.nccl_devices import leads_nowhere
 from runbook.parsers.ibstat import Port
 
 
@@ -54,7 +54,7 @@ def network_hints(seen: Sequence[SurveyedHost], interface: str | None) -> list[s
         if name in used or not all(name in one.answers.interfaces for one in seen):
             continue
         first = seen[0].answers.interfaces[name]
-        if re.match(r"(docker|virbr|br-|veth|cni|flannel|cali|lxc|tailscale)", name):
+        if leads_nowhere(name):
             continue
         hints.append(f"{name} is up on every node as well ({first.addresses[0]}, MTU {first.mtu} on {seen[0].name})")
     if interface is None:

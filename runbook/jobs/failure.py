@@ -18,6 +18,8 @@ from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import end_of
 from runbook.jobs.missing_ranks import failed_to_meet, never_met, why_not_met
 from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses
+from runbook.jobs.seen_processes import COMPUTES, seen_processes
+from runbook.jobs.stall import raised, waited_for
 from runbook.jobs.watch import WatchEnd
 from runbook.model.command_quoting import word
 from runbook.model.process_end import ProcessEnd
@@ -53,6 +55,9 @@ def first_of_launchers(kept: KeptProcesses, first: KeptProcess, failed: Sequence
     return first
 
 
+GAVE_UP = ("rank-behind", "collective-stall-uniform")
+"""What the logs of ranks show that waited for others until their own time limit."""
+
 LEFT_S = 120.0
 """A call of all is lost soon after a peer has closed its connections: who ended longer ago did not leave it."""
 
@@ -71,17 +76,50 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
     told = None if failed_to_meet(first) else _by_logs(kept, first)
     if failed_to_meet(first):
         node, finding = why_not_met(kept, first)
+    elif told and told.cause in GAVE_UP and first.raised:
+        return _outcomes(kept, first, _waited_for(kept, told, first, finding, frozen))
+    elif told and _differ(told) and _says_more(told, finding, first):
+        _, finding = _finding_of_logs(kept, told, first, finding)
+        return _outcomes(kept, first, {name: [finding] for name in kept.nodes})
     elif told and told.cause not in of_kind("consequence") and _says_more(told, finding, first):
         node, finding = _finding_of_logs(kept, told, first, finding)
     elif first.gave_up is None and (met := never_met(kept, first, frozen)):
         node, finding = met
     elif told and told.cause in of_kind("consequence"):  # it saw another's end
-        node, finding = _left_the_others(kept, first) or (node, finding)
-    finding = replace(finding, evidence=(*finding.evidence, *_collateral(kept, first), f"logs: {kept.logs.folder}"))
-    waited = finding_for("peer-died", f"its ranks were ended because of {node}", (), (node,), node=node)
-    if first.lost and (finding.cause.startswith("ssh") or finding.cause == first.lost.cause):
-        return [Outcome.unknown(name, finding if name == node else waited) for name in kept.nodes]
-    return outcomes_of(kept.nodes, {node: [finding]}, waited)
+        node, finding = _left_the_others(kept, first) or _closed(kept, first, frozen) or (node, finding)
+    return _outcomes(kept, first, {node: [finding]})
+
+
+def _outcomes(kept: KeptProcesses, first: KeptProcess, found: Mapping[str, Sequence[Finding]]) -> list[Outcome]:
+    """One a node, with how the others ended in the findings; what a lost node was is unknown."""
+    more = (*_collateral(kept, first), f"logs: {kept.logs.folder}")
+    told = {node: [replace(one, evidence=(*one.evidence, *more)) for one in each] for node, each in found.items()}
+    guilty = tuple(told)
+    names = ", ".join(guilty)
+    waited = finding_for("peer-died", f"its ranks were ended because of {names}", (), guilty, node=names)
+    if first.lost and all(one.cause in (first.lost.cause,) or one.cause.startswith("ssh") for one in told[guilty[0]]):
+        return [Outcome.unknown(name, *told.get(name, [waited])) for name in kept.nodes]
+    return outcomes_of(kept.nodes, told, waited)
+
+
+def _waited_for(
+    kept: KeptProcesses, told: Cause, first: KeptProcess, finding: Finding, frozen: Mapping[str, Facts]
+) -> dict[str, list[Finding]]:
+    """Whom those waited for who gave up: the ranks that were seen elsewhere, else those that the logs name; all nodes
+    alike where nobody is."""
+    gave_up = f"{first.label} gave up waiting after {_ran(first)}: {told.evidence[0].line.shown}"
+    if found := waited_for(kept, frozen, gave_up):
+        return found
+    _, finding = _finding_of_logs(kept, told, first, finding)
+    late = {int(text) for hit in told.evidence for text in re.findall(r"\d{1,6}", hit.groups.get("late", ""))}
+    named = [member.place.node for member in kept.members if late & set(member.place.ranks)]
+    return {node: [finding] for node in dict.fromkeys(named or kept.nodes)}
+
+
+def _differ(told: Cause) -> bool:
+    """Whether the logs say that ranks differ: who says so, or crashes of it, need not be the odd one."""
+    by_size = any("op.preamble.length" in hit.line.shown for hit in told.evidence)  # gloo received too much
+    return told.cause == "mismatched-collectives" or by_size
 
 
 def _killed_beside(kept: KeptProcesses, first: KeptProcess) -> KeptProcess | None:
@@ -129,6 +167,11 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
         return finding_for("program-error", says, tail, log=word(_log(kept, place)))
     memory = (frozen.get(node) or {}).get("kernel_says", ()) if end.signal == signal.SIGKILL else ()
     evidence = (*map(str, memory[-2:]), *tail)
+    if end.signal == signal.SIGKILL and (kills := int(member.journal.get("kernel_kills") or 0)):
+        says = f"{place.label} was killed by the kernel for lack of memory after {_ran(member)}"
+        many = f"{kills} process{'es' * (kills > 1)} killed for lack of memory since it started"
+        seen = (f"oom_kill in /proc/vmstat of {node}: {many}", *evidence)
+        return finding_for("rank-killed", says, seen, way="kernel", node=node)
     return of_signal(end, place.label, f"after {_ran(member)}", evidence, node, _log(kept, place))
 
 
@@ -165,8 +208,8 @@ def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
 
 
 def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
-    """Those that had ended well, by themselves and shortly before `first` lost them in a call of all; None where nobody
-    had."""
+    """Those that had ended well, by themselves and shortly before `first` lost them in a call of all, or `first` where
+    most had; None where nobody had."""
     if not first.raised or first.ended is None:
         return None
     before = [member for member in kept.members if member.state == OVER and member.code == 0]
@@ -174,13 +217,40 @@ def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Find
     before = [member for member in before if 0.0 <= first.ended - (member.ended or 0.0) <= LEFT_S]
     if not before:
         return None
+    if gone := next((member for member in before if member.journal.get("swept")), None):
+        says = (
+            f"{gone.label} ended with code 0 after {_ran(gone)} and left processes running ({gone.journal['swept']}), "
+            f"which were ended after its grace; {first.label} lost it then"
+        )
+        return gone.place.node, finding_for("program-error", says, _tail(kept, first.place), way="background")
     earliest = min(before, key=lambda member: member.ended or 0.0)
     names = ", ".join(member.label for member in before[:4])
     says = (
         f"{names} ended with code 0, the first after {_ran(earliest)}, and {first.label} was still in a call with it, "
         f"and lost it after {_ran(first)}"
     )
-    return earliest.place.node, finding_for("mismatched-collectives", says, _tail(kept, first.place), way="left")
+    most = 2 * sum(len(member.place.ranks) for member in before) > kept.ranks
+    node = (first if most else earliest).place.node
+    return node, finding_for("mismatched-collectives", says, _tail(kept, first.place), way="left")
+
+
+def _closed(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, Finding] | None:
+    """One that lived without any connection when `first` had lost it, raised nothing, and slept in a place of its own:
+    it closed them, or became another program."""
+    places = {place.label: place for member in kept.members for place in (*member.place.each, member.place)}
+    for one in seen_processes(kept, frozen) if first.raised else ():
+        slept = one.state == "S" and one.cpu < COMPUTES and not one.together
+        if one.connections != 0 or not slept or raised(kept, places[one.label]):
+            continue
+        where = f"slept {one.place}" if one.frames else f"had become another program (process {one.pid}, {one.comm})"
+        says = (
+            f"{one.label} had closed its connections to the others and {where}, when {first.label} was still in a call "
+            f"with it, and lost it after {_ran(first)}"
+        )
+        return one.node, finding_for(
+            "mismatched-collectives", says, (*one.shown(), *_tail(kept, first.place)), way="left"
+        )
+    return None
 
 
 def _says_more(told: Cause, finding: Finding, first: KeptProcess) -> bool:

@@ -116,7 +116,7 @@ class Follower:
         self._serial = 0
         self._held_up: list[Outcome] = []
         self._silent: dict[str, str] = {}  # nodes that do not answer, and why
-        self._leave_out: dict[str, str] = {}  # nodes for which spares come in the next attempt, and why
+        self._leave_out: Mapping[str, str] = {}  # nodes for which spares come in the next attempt, and why
         self._replaced = ReplacedNodes(inventory, id, run_dir, say, forks)
         self._replaced.add(launched.spares.gone if launched else ())
         self._since: float | None = None  # when all ranks that were reached had ended
@@ -256,16 +256,9 @@ class Follower:
             return None
         earlier = sorted((folder for folder in launched.causes if folder != job.attempt), key=serial_of)
         causes = [launched.causes[folder] for folder in earlier]
-        replaced = 0 < len(gone) <= len(launched.job.spares)
-        outcomes[:], after_s = judge_retry(
-            replace(kept.at, say=self._say),
-            self._attempt_of(launched),
-            outcomes,
-            causes,
-            stalled=self._try is not None and self._try.stalled,
-            replaced=replaced,
-        )
-        self._leave_out = dict(gone) if replaced else {}
+        at, attempt = replace(kept.at, say=self._say), self._attempt_of(launched)
+        stalled = self._try is not None and self._try.stalled
+        outcomes[:], after_s, self._leave_out = judge_retry(at, attempt, outcomes, causes, stalled=stalled, gone=gone)
         if after_s is not None:
             launched.causes[job.attempt] = causes[-1]
         return after_s
@@ -302,13 +295,12 @@ class Follower:
             if any(finding.cause == SERVER_GONE for one in outcomes for finding in one.findings):
                 after_s = AGAIN_S[-1]
                 continue
-            gone = tried.gone(outcomes)
+            gone, stalled = tried.gone(outcomes), tried.stalled
             causes = [launched.causes[folder] for folder in sorted(launched.causes, key=serial_of)]
-            replaced = 0 < len(gone) <= len(launched.job.spares)
-            outcomes, wait_s = judge_retry(at, attempt, outcomes, causes, stalled=tried.stalled, replaced=replaced)
+            outcomes, wait_s, leaving = judge_retry(at, attempt, outcomes, causes, stalled=stalled, gone=gone)
             if wait_s is None:
                 return outcomes
-            self._leave_out = gone if replaced else {}
+            self._leave_out = leaving
             launched.causes[attempt_folder(self._serial)], after_s = causes[-1], wait_s
         return None
 

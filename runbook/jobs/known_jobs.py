@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from runbook.causes.findings import unreachable_for
 from runbook.checks.context import Facts, no_answer
 from runbook.jobs.attempt import ProcessSpec
-from runbook.model.errors import FilesWrong, Problem, Unreachable
+from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.node.journal import Odd, attempt_folder, belongs, serial_of
 from runbook.transport import ProgramNotStarted, Site
@@ -179,16 +179,9 @@ class Cluster:
         if not chosen:
             for silent in self.unreached.values():
                 raise silent
-            raise FilesWrong(
-                [
-                    Problem(
-                        "arguments.no-job",
-                        f"these nodes know no job {wanted or ''}".rstrip(),
-                        help=f"they know: {names}",
-                    )
-                ]
-            )
-        raise FilesWrong([Problem("arguments.which-job", f"{len(chosen)} jobs fit", help=f"name one of {names}")])
+            message = f"these nodes know no job {wanted or ''}".rstrip()
+            raise FilesWrong.of("arguments.no-job", message, help=f"they know: {names}")
+        raise FilesWrong.of("arguments.which-job", f"{len(chosen)} jobs fit", help=f"name one of {names}")
 
 
 _ASIDE = (Unreachable, ProgramNotStarted, TimeoutError, Odd)

@@ -9,12 +9,14 @@ import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from runbook.causes.catalogue import of_kind
 from runbook.causes.findings import finding_for
 from runbook.checks.base import Check, Environment
 from runbook.checks.context import Context, Facts
+from runbook.checks.network.live_traffic import Between, between
 from runbook.checks.ranks.pool import dismiss_pool
 from runbook.jobs import stop_attempt
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
@@ -22,14 +24,14 @@ from runbook.jobs.counters import CounterWatch
 from runbook.jobs.failure import judge_attempt
 from runbook.jobs.logs import RankLogs
 from runbook.jobs.processes import KeptProcesses, stopped_by_user
-from runbook.jobs.progress import StepProgress
+from runbook.jobs.progress import BEFORE_FIRST_S, StepProgress
 from runbook.jobs.rendezvous import RendezvousWatch
 from runbook.jobs.retry import judge_retry
 from runbook.jobs.slowdown import SlowdownSearch
 from runbook.jobs.stall import judge_stall, outcomes_of_stall
 from runbook.jobs.start import AFTER_S, READY_S, Skew, commit, measure_clocks, prepare, running
 from runbook.jobs.watch import HELD_UP, Fetching, Lingering, WatchEnd, watch
-from runbook.launch.job import Job
+from runbook.launch.job import UNUSED_SPARE, Job
 from runbook.model.command_quoting import word
 from runbook.model.errors import Problem, Unreachable
 from runbook.model.inventory import Node
@@ -42,10 +44,13 @@ RATE_S = 10.0
 LOOK_S = 1.0
 """In a stall the ranks are looked at for so long: a CPU quota is dealt out ten times a second."""
 
+BETWEEN_S = 6.0
+
+WORKS_MOST_S = BEFORE_FIRST_S
+"""A rank that is waited for and works, as in an evaluation or a checkpoint, may take so long."""
+
 DETACH_S = 10.0
 """How long a detached job is watched: most failures come at once."""
-
-UNUSED_SPARE = "a spare: no node had to be replaced by it"
 
 
 @dataclass(frozen=True)
@@ -95,10 +100,7 @@ class Launch(Check):
             yield Problem("playbook.detach-over-slurm", message, help=help)
 
     def run(self, at: Context) -> list[Outcome]:
-        return [
-            *self._attempts(at),
-            *(Outcome.skipped(name, UNUSED_SPARE) for name in self.job.spares),
-        ]
+        return [*self._attempts(at), *(Outcome.skipped(name, UNUSED_SPARE) for name in self.job.spares)]
 
     def _attempts(self, at: Context) -> list[Outcome]:
         dismiss_pool(at.run)  # its ranks hold the port and the GPUs
@@ -109,14 +111,13 @@ class Launch(Check):
             tried = RunningAttempt(at, attempt)
             outcomes = tried.run()
             tried.say_ends()
-            gone = tried.gone(outcomes)
-            replaced = 0 < len(gone) <= len(self.job.spares)
-            outcomes, after_s = judge_retry(at, attempt, outcomes, causes, stalled=tried.stalled, replaced=replaced)
+            gone, stalled = tried.gone(outcomes), tried.stalled
+            outcomes, after_s, leaving = judge_retry(at, attempt, outcomes, causes, stalled=stalled, gone=gone)
             if after_s is None or at.stopping.wait(after_s):
                 return outcomes
-            if replaced:
+            if leaving:
                 at.run.tried[at.stage] = causes
-                at.run.leaving.update(gone)
+                at.run.leaving.update(leaving)
                 return outcomes
             _find_again(at)
 
@@ -151,6 +152,7 @@ class RunningAttempt:
         self._rendezvous = RendezvousWatch(attempt.inventory, self._job.rendezvous_timeout_s)
         self.go_on_with(KeptProcesses(at, attempt.folder, attempt.places, logs))
         self._stalls: list[str] = []
+        self._talked = False
         self._warned: dict[str, list[str]] = {}  # by node
         self._unread: dict[str, list[str]] = {}
         self.stalled = False
@@ -197,8 +199,7 @@ class RunningAttempt:
             measure_clocks(kept)
         except Unreachable as error:
             stop_attempt.end(kept, grace_s=0.0, why="a node was lost before the start")
-            lost = Finding(error.cause, error.says, error.remedy, error.evidence)
-            return [Outcome.unknown(name, lost) for name in kept.nodes]
+            return [Outcome.unknown(name, error.finding) for name in kept.nodes]
         self._make_files()
         unsure: list[str] = []
         with Fetching(kept), self._counting():
@@ -288,16 +289,35 @@ class RunningAttempt:
         """What ends the job; None when it goes on."""
         assert self._job.watch is not None
         self._at.say("no step for too long: looking at every rank")
-        found = judge_stall(self._kept, progress, lambda: stop_attempt.freeze(self._kept, seconds=LOOK_S))
+        look = partial(stop_attempt.freeze, self._kept, seconds=LOOK_S)
+        judged = judge_stall(self._kept, progress, look, self._between)
         seconds = progress.stalled_s(self._kept.heard_until)
-        if seconds is None:
-            return None  # it went on meanwhile
-        progress.stall_reported()
+        self._kept.drain(0.0)
+        if seconds is None or any(member.failed for member in self._kept.members):
+            return None  # it went on meanwhile, or failed
+        why_not = judged.goes_on or (judged.works if self._job.watch.stall_s is None else "")
+        if why_not and seconds < WORKS_MOST_S:
+            self._at.say(f"no stall yet: {why_not}")
+            progress.allow(min(2 * seconds, WORKS_MOST_S))
+            return None
+        if judged.talks:  # it goes on: looked at again, and told once
+            progress.allow(2 * seconds)
+            if self._talked:
+                return None
+            self._talked = True
+        else:
+            progress.stall_reported()
+        found = judged.findings
         self._say_found("stalled", found)
-        if self._job.watch.on_stall != "report":
+        if self._job.watch.on_stall != "report" and not judged.talks:
             return Stall(found, seconds)
         self._stalls += [finding.says for findings in found.values() for finding in findings]
         return None
+
+    def _between(self) -> Between:
+        """What lies between the nodes now."""
+        at = replace(self._at, inventory=self._attempt.inventory)
+        return Between() if at.inventory.one_machine else between(at, timeout_s=BETWEEN_S)
 
     def _say_found(self, what: str, found: Mapping[str, Sequence[Finding]]) -> None:
         """Said at once: ending the job takes its grace."""
@@ -378,7 +398,7 @@ class RunningAttempt:
                 proof,
                 metrics=metrics,
                 warnings=[
-                    *(f"stalled once: {says}" for says in self._stalls),
+                    *(f"stalled once: {says}" for says in dict.fromkeys(self._stalls)),
                     *([f"part of the logs is still on {name}: {kept.folders[name]}"] if name in left else []),
                 ],
             )
@@ -396,7 +416,7 @@ class RunningAttempt:
         metrics = {"attempts": self._attempt.number, "job": job, "skew_s": self._skew and self._skew.seconds}
         lost = {member.place.node: member.lost for member in self._kept.members if member.lost}
         return [
-            Outcome.unknown(name, Finding(why.cause, why.says, why.remedy, why.evidence), metrics=metrics)
+            Outcome.unknown(name, why.finding, metrics=metrics)
             if (why := lost.get(name))
             else Outcome.passed(name, proof, metrics=metrics)
             for name in self._kept.nodes

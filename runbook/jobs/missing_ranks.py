@@ -116,7 +116,7 @@ def _absent(member: KeptProcess, frozen: Mapping[str, Facts]) -> str:
     if member.state == OVER and member.code == 0:
         return "ended with code 0 before it came"
     facts = _frozen(member, frozen)
-    return "lived, and had not connected to anything" if facts and facts.get("moved") is None else ""
+    return "lived, and had not connected to anything" if facts and facts["connections"] == 0 else ""
 
 
 def _doing(member: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, ...]:

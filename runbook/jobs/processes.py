@@ -106,6 +106,10 @@ class KeptProcesses:
         self.news: queue.SimpleQueue[tuple[KeptProcess, Message | None]] = queue.SimpleQueue()
 
     @property
+    def living(self) -> list[KeptProcess]:
+        return [member for member in self.members if not member.over]
+
+    @property
     def ranks(self) -> int:
         """How many ranks there are on all nodes."""
         return sum(len(member.place.ranks) for member in self.members)

@@ -204,6 +204,7 @@ class StepProgress:
         self._counts = 0
         self._late = False  # whether any of these came later than it was made
         self._reported = False  # a stall is reported once, until a rank comes further
+        self._allowed_s = 0.0  # no shorter silence is a stall, until a rank comes further
         self._unit = "step"
         self._steps: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)  # of the whole job
         self._before = math.inf  # the highest step of the count before this one
@@ -258,7 +259,7 @@ class StepProgress:
                 self._steps.clear()
                 self._count(now, step, late=late)
             if newest or further:
-                self._last, self._reported = now, False
+                self._came_further(now)
 
     def _count(self, now: float, step: int, *, late: bool) -> None:
         self._counted(now, late=late)
@@ -280,9 +281,12 @@ class StepProgress:
             self._unit = "epoch"
             self._latest[rank] = epochs
             self._counted(now, late=late)
-            self._last, self._reported = now, False
+            self._came_further(now)
             if not self._steps or epochs > self._steps[-1][1]:
                 self._steps.append((now, epochs))
+
+    def _came_further(self, now: float) -> None:
+        self._last, self._reported, self._allowed_s = now, False, 0.0
 
     def _counted(self, now: float, *, late: bool) -> None:
         """Learn from the time of a count, unless it came `late`."""
@@ -310,7 +314,12 @@ class StepProgress:
         with self._lock:
             limit = None if self._reported else self._limit_s()
             idle_s = heard_until - self._last
-        return idle_s if limit is not None and idle_s > limit else None
+        return idle_s if limit is not None and idle_s > max(limit, self._allowed_s) else None
+
+    def allow(self, seconds: float) -> None:
+        """A silence of so many seconds is no stall: who is waited for was seen to work."""
+        with self._lock:
+            self._allowed_s = seconds
 
     def stall_reported(self) -> None:
         with self._lock:

@@ -18,13 +18,14 @@ from runbook.checks.network.live_traffic import between, names_by_address, rank_
 from runbook.checks.ranks.evidence import rank_stopped
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.processes import KeptProcess, KeptProcesses
-from runbook.jobs.stall import StackFrame, frames_of, shown
+from runbook.jobs.seen_processes import StackFrame, frames_of, shown
 from runbook.jobs.stop_attempt import freeze
 from runbook.launch.ranks import dialled_address
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
+from runbook.node.proc import SHELLS
 from runbook.transport.node_answers import RankConnections
 
 LOOK_S = 2.0
@@ -43,7 +44,6 @@ IDLE_S = 15.0
 
 AT_RENDEZVOUS = re.compile(r"/torch/distributed/(?:elastic/)?rendezvous\b|/jax/_src/distributed\.py$")
 JOINS = "init_process_group"
-SHELLS = ("sh", "bash", "dash")
 NOBODY: RankConnections = {"connections": [], "listening": []}
 
 
@@ -124,13 +124,20 @@ class RendezvousWatch:
         return (
             _stopped(arrivals, since)
             or _kept_apart(at, arrivals)
-            or self._absent(kept, arrivals, since, opened=opened, blind=blind)
+            or self._absent(kept, arrivals, since, where=where, opened=opened, blind=blind)
         )
 
     def _absent(
-        self, kept: KeptProcesses, arrivals: Sequence[Arrival], since: str, *, opened: bool, blind: Sequence[str]
+        self,
+        kept: KeptProcesses,
+        arrivals: Sequence[Arrival],
+        since: str,
+        *,
+        where: str,
+        opened: bool,
+        blind: Sequence[str],
     ) -> dict[str, list[Finding]]:
-        """The ranks that have not come, when none of them still works."""
+        """The ranks that have not come, or wait somewhere else, when none of them still works."""
         absent = [
             one
             for one in arrivals
@@ -138,10 +145,13 @@ class RendezvousWatch:
             # a rank that is refused waits too, and may not be able to say so
             and (opened or one.stacks or 0 in one.place.ranks)
         ]
-        names = frozenset(one.place.label for one in absent)
-        idle = bool(absent) and not blind and all(one.processes and not one.works for one in absent)
+        met = opened and any(one.connected for one in arrivals)
+        astray = [one for one in arrivals if met and not one.connected and one.waits and where not in one.dials]
+        late = [*absent, *astray]
+        names = frozenset(one.place.label for one in late)
+        idle = bool(late) and not blind and all(one.processes and not one.works for one in late)
         if idle and names <= self._idle:
-            return _missing(arrivals, absent, since)
+            return _missing(arrivals, absent, since) or _astray(astray, since, where)
         self._idle = names if idle else frozenset()
         if idle:
             self._due = time.monotonic() + IDLE_S
@@ -173,7 +183,7 @@ def within_job(told: Mapping[str, RankConnections], ours: Set[str], port: int) -
 
 def all_connected(kept: KeptProcesses, told: Mapping[str, RankConnections], port: int) -> bool:
     """Whether every rank that lives is connected to this port, or listens there, and none dials without an answer."""
-    for member in [member for member in kept.members if not member.over]:
+    for member in kept.living:
         its = told.get(member.place.node)
         if its is None or not set(member.place.ranks) <= _ranks_at(its, port):
             return False
@@ -193,7 +203,7 @@ def arrivals_of(
     kept: KeptProcesses, told: Mapping[str, RankConnections], frozen: Mapping[str, Facts], port: int
 ) -> Iterator[Arrival]:
     """The arrivals of ranks that live, from their sockets and from what they were seen to do."""
-    for member in [member for member in kept.members if not member.over]:
+    for member in kept.living:
         place, node = member.place, member.place.node
         seen: Facts = frozen.get(node, {}).get("ranks", {}).get(str(place.ranks[0])) or {}
         its = told.get(node, NOBODY)
@@ -268,6 +278,21 @@ def _kept_apart(at: Context, arrivals: Sequence[Arrival]) -> dict[str, list[Find
         node: [replace(one, evidence=(*one.evidence, *lines)) for one in listed]
         for node, listed in between(at, timeout_s=BETWEEN_S).findings.items()
     }
+
+
+def _astray(astray: Sequence[Arrival], since: str, where: str) -> dict[str, list[Finding]]:
+    """Ranks that wait in the call that joins, and have no connection to those that met, though nothing keeps them
+    apart."""
+    found: dict[str, list[Finding]] = {}
+    for arrival in astray:
+        node, label = arrival.place.node, arrival.place.label
+        dials = ", ".join(arrival.dials[:2]) or "another address or port"
+        says = (
+            f"{label} waits for the others and is not connected to {where}, where they are: it dials {dials}; {since}"
+        )
+        stack = (line for frames in arrival.stacks[:1] for line in shown(label, frames))
+        found.setdefault(node, []).append(finding_for("master-addr-wrong-host", says, tuple(stack), way="program"))
+    return found
 
 
 def _missing(arrivals: Sequence[Arrival], absent: Sequence[Arrival], since: str) -> dict[str, list[Finding]]:

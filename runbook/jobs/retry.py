@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.causes.catalogue import of_kind
@@ -60,19 +60,20 @@ def judge_retry(
     causes: list[str],
     *,
     stalled: bool,
-    replaced: bool = False,
-) -> tuple[list[Outcome], float | None]:
+    gone: Mapping[str, str],
+) -> tuple[list[Outcome], float | None, Mapping[str, str]]:
     """The outcomes of an attempt, with the reason when it is not tried again, and the seconds until the next attempt,
-    None for none. `causes` are those of the attempts before; this one's is added. `stalled`: a stall ended it;
-    `replaced`: a spare comes for the node with the cause."""
+    None for none; and those of the `gone` nodes for which spares come then: all or none of them. `causes` are those of
+    the attempts before; this one's is added. `stalled`: a stall ended it."""
     guilty = _guilty(outcomes)
     if guilty is None or at.stopping.is_set():
-        return outcomes, None
+        return outcomes, None, {}
     causes.append(guilty.findings[0].cause)
     job = attempt.job
+    leaving = gone if len(gone) <= len(job.spares) else {}
     if stalled and job.watch and job.watch.on_stall == "stop":
-        return outcomes, None
-    decision = decide(causes, job.retries, may_be_gone=stalled, replaced=replaced)
+        return outcomes, None, leaving
+    decision = decide(causes, job.retries, may_be_gone=stalled, replaced=bool(leaving))
     if decision.again and time.monotonic() + decision.after_s > at.deadline:
         decision = Decision(again=False, why=f"the stage's `timeout:` leaves no time for attempt {attempt.number + 1}")
     if decision.why:
@@ -81,7 +82,7 @@ def judge_retry(
             f"attempt {attempt.number} failed: {guilty.findings[0].says}; {decision.why}", node=guilty.node, data=failed
         )
     told = [one.with_evidence(decision.why) if one is guilty else one for one in outcomes]
-    return told, decision.after_s if decision.again else None
+    return told, decision.after_s if decision.again else None, leaving
 
 
 def _guilty(outcomes: list[Outcome]) -> Outcome | None:

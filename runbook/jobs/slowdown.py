@@ -21,8 +21,8 @@ from runbook.checks.network.live_traffic import names_by_address
 from runbook.jobs.counters import CounterWatch, clocks, gpus_of, held_back, rise
 from runbook.jobs.processes import KeptProcesses
 from runbook.jobs.progress import Slowdown, StepTimes
+from runbook.jobs.seen_processes import TOGETHER, frames_of
 from runbook.jobs.slow_network import SlowNetwork, Way, judge_network, suspects
-from runbook.jobs.stall import TOGETHER, frames_of
 from runbook.model.inventory import Node
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome

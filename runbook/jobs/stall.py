@@ -12,238 +12,204 @@ seen to wait.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
+from runbook.checks.network.live_traffic import Between
 from runbook.checks.ranks.evidence import rank_stopped
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.processes import KeptProcess, KeptProcesses
+from runbook.jobs.logs import end_of
+from runbook.jobs.processes import KeptProcesses
 from runbook.jobs.progress import StepProgress
+from runbook.jobs.seen_processes import COMPUTES, IDLE, LOG_END, SeenProcess, seen_processes
 from runbook.model.command_quoting import word
 from runbook.model.units import bytes_text, seconds_text
 from runbook.model.verdict import Finding, Outcome, outcomes_of
 
-COMPUTES = 0.2
-"""This share of one CPU, which other programs may use as well, means computing, or waiting actively."""
-
-STARVED = 0.5
-"""A process that hardly gets a CPU waits for one for this part of the time, or is held back that long by the quota of
-its control group."""
-
-MORE_LOOKS = 2
-"""After the first."""
+MORE_LOOKS = 3
+"""After the first. On a busy machine a rank may not answer in one of them."""
 
 TALK = 1000.0
 """Bytes a second that are more than connections carry to be kept open."""
 
-IDLE, IN_USE = 0, 50
-"""Percent of the last second in which a kernel ran on a GPU, by nvidia-smi: idle, and in a waiting collective."""
+TRACEBACK = "Traceback (most recent call last)"
 
-BESIDE = {"T": "is stopped", "t": "is held by a debugger"}
-MOST_FRAMES = 6
+PAIRWISE = frozenset(("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list"))
+"""Calls of torch.distributed between two ranks: others need not be in the same one."""
 
-OF_FAULTHANDLER = re.compile(r'^  File "([^"\n]{1,500})", line (\d{1,9}) in ([^\n]{1,200})$')
-OF_PY_SPY = re.compile(r"^ {4}([^\s(][^(\n]{0,200}) \(([^\n]{1,500}):(\d{1,9})\)$")
-
-TOGETHER = re.compile(
-    r"""(?x)
-    /torch/(?:distributed|nn/parallel|cuda|xpu|npu)/ | /torch/autograd/graph\.py | /torch/_tensor\.py
-    | /(?:deepspeed/comm|horovod|oneccl_bindings_for_pytorch|torch_npu|torch_xla)/
-    | /jax/_src/(?:array|dispatch|distributed|api|pjit|compiler|xla_bridge|interpreters/)
-    | /jax/experimental/multihost_utils | /mpi4py/
-    """
+OF_ONE_ROOT = frozenset(
+    """broadcast broadcast_object_list scatter scatter_object_list gather gather_object reduce""".split()
 )
-"""Files of calls that wait for other ranks, or for a GPU that does."""
+"""Calls in which a rank may be done before others come, and that programs often write in two lines."""
 
-WRAPS_A_MODEL = re.compile(
-    r"/torch/(?:nn/parallel|distributed/(?:fsdp|tensor|_tensor|_composable|algorithms|pipelining|optim))/"
-)
-"""Files of TOGETHER that are also on the stack while a wrapped model computes: alone they do not show a wait."""
-
-OF_PYTHON = re.compile(r"/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)")
-OF_A_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d[\d.]*/|^<(?:frozen|string)")
+Found = dict[str, list[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
-class StackFrame:
-    file: str
-    line: int
-    function: str
+class JudgedStall:
+    """`findings` by node. `works`: in words, that who is waited for is at work: none yet, where the limit was only
+    learned. `goes_on`: why it is none yet in any case: who is left at the end works, or nobody is accused, and ranks
+    want a CPU that they hardly get, or are ending. `talks`: the ranks exchange data, and perhaps their steps are only
+    no longer printed."""
 
-    def __str__(self) -> str:
-        return f"{self.function} ({self.file}:{self.line})"
+    findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
+    works: str = ""
+    goes_on: str = ""
+    talks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class SeenProcess:
-    """A process of a training as it was seen. `frames` are those of its main thread, the innermost first; none where it
-    could not be asked. `gpu_use` is in percent; `waited` and `throttled` are the parts of the time for which it waited
-    for a CPU, and its control group was out of its quota; None: not told. `stays`: it was in this state for a while.
-    `beside`: what is wrong with others of its processes, in words."""
+class _Look:
+    frozen: Mapping[str, Facts]
+    ranks: tuple[SeenProcess, ...]
+    talks: str
 
-    node: str
-    label: str
-    pid: int
-    state: str
-    wchan: str
-    cpu: float
-    has_gpu: bool
-    frames: tuple[StackFrame, ...]
-    gpu_use: int | None = None
-    waited: float | None = None
-    throttled: float | None = None
-    stays: bool = True
-    beside: tuple[str, ...] = ()
-
-    @property
-    def starved(self) -> bool:
-        """Whether it would work, and hardly gets a CPU."""
-        return self.cpu < COMPUTES and (self.waited or 0.0) >= STARVED
-
-    @property
-    def held_back(self) -> bool:
-        """Whether the quota of its control group keeps it from working."""
-        return (self.throttled or 0.0) >= STARVED
-
-    @property
-    def together(self) -> bool:
-        """Whether it is in a call that waits for others."""
-        return any(TOGETHER.search(frame.file) for frame in self.frames)
-
-    @property
-    def elsewhere(self) -> bool:
-        """Whether it is certainly in no such call. A line of its own may wait for a GPU: `loss.item()` is no Python
-        function, and has no frame."""
-        may_wait = self.has_gpu and self.gpu_use != IDLE and not OF_PYTHON.search(self.frames[0].file)
-        return not self.together and not may_wait
-
-    @property
-    def waits(self) -> bool:
-        """Whether it is in such a call, or its GPU is."""
-        return self.together or (not self.elsewhere and self.gpu_use is not None and self.gpu_use >= IN_USE)
-
-    @property
-    def surely_waits(self) -> bool:
-        """Whether it is in such a call and does not compute there, as far as its own CPU shows it."""
-        sleeps = self.cpu < COMPUTES and self.state != "R" and not self.has_gpu
-        return bool(self.called) or (self.together and sleeps)
-
-    @property
-    def called(self) -> str:
-        """The call of torch.distributed in which it is; empty where it is in none."""
-        return next((f.function for f in self.frames if "/torch/distributed/distributed_c10d.py" in f.file), "")
-
-    @property
-    def own(self) -> StackFrame:
-        """Where the program itself is: the innermost frame in the folder of its main file, wherever the libraries
-        are."""
-        main = next((frame for frame in reversed(self.frames) if not frame.file.startswith("<")), self.frames[-1])
-        home = main.file.rpartition("/")[0]
-        within = [f for f in self.frames if f.file.startswith(f"{home}/") and not OF_A_LIBRARY.search(f.file)]
-        return within[0] if within else main
-
-    @property
-    def place(self) -> str:
-        calls = (f for f in self.frames if TOGETHER.search(f.file) and not WRAPS_A_MODEL.search(f.file))
-        inner = next((f"in {frame.function} " for frame in calls), "")
-        return f"{inner}at {self.own.file}:{self.own.line}, in {self.own.function}" if inner else f"in {self.own}"
-
-    @property
-    def does(self) -> str:
-        words = [*(["its GPU is idle"] if self.gpu_use == IDLE else []), self._runs, *self.beside[:2]]
-        return ", and ".join(words)
-
-    @property
-    def _runs(self) -> str:
-        quota = f", {self.throttled:.0%} out of the quota of its control group" if self.held_back else ""
-        if self.starved:
-            return f"it gets {self.cpu:.0%} of a CPU, and waits for one {self.waited:.0%} of the time{quota}"
-        if self.held_back:
-            return f"the quota of its control group holds it back {self.throttled:.0%} of the time"
-        return f"it computes ({self.cpu:.0%} of a CPU)" if self.cpu >= COMPUTES or self.state == "R" else "it sleeps"
-
-    def shown(self) -> list[str]:
-        return shown(self.label, self.frames)
-
-
-def shown(label: str, frames: Sequence[StackFrame]) -> list[str]:
-    """Lines of evidence for where it is; none without frames."""
-    return [f"{label} is in:", *(f"  {frame}" for frame in frames[:MOST_FRAMES])] if frames else []
+    @staticmethod
+    def of(kept: KeptProcesses, frozen: Mapping[str, Facts], before: _Look | None) -> _Look:
+        stood = {(one.node, one.pid): one.frames for one in before.ranks} if before else {}
+        ranks = (
+            replace(one, moves=one.cpu >= COMPUTES and stood.get((one.node, one.pid), one.frames) != one.frames)
+            for one in seen_processes(kept, frozen)
+        )
+        return _Look(frozen, tuple(ranks), _still_talk(kept, frozen))
 
 
 def judge_stall(
-    kept: KeptProcesses, progress: StepProgress, look: Callable[[], Mapping[str, Facts]]
-) -> dict[str, list[Finding]]:
-    """Findings by node, from what all nodes say in two looks in a row; for every node when none stands out.
+    kept: KeptProcesses,
+    progress: StepProgress,
+    look: Callable[[], Mapping[str, Facts]],
+    between: Callable[[], Between] = Between,
+) -> JudgedStall:
+    """Judge from what all nodes say in two looks in a row; for every node when none stands out. `between`: what lies
+    between the nodes now; it is looked at where ranks wait for each other and none of them is seen to be the reason.
 
     A training whose steps are only not heard goes on: its ranks talk to each other, and another look shows another rank
     outside of the call of all."""
     rate = progress.rate()
     since = f"no step for {seconds_text(rate.age_s)}, after {rate.place}" if rate else "no step so far"
-    frozen = look()
-    found = _accused(kept, frozen, since)
+    last = _Look.of(kept, look(), None)
+    found = _accused(kept, last, since)
     for _ in range(MORE_LOOKS):
-        before, frozen = found, look()
-        found = _accused(kept, frozen, since)
+        before, last = found, _Look.of(kept, look(), last)
+        found = _accused(kept, last, since)
         if _alike(before, found):
             break
     else:
         found = {}
-    ranks = list(_seen_processes(kept, frozen))
-    steps = _steps(progress.by_rank)
-    if found:
-        return {
-            node: [replace(one, evidence=(*one.evidence, *_busy(frozen.get(node), ranks), *steps)) for one in told]
-            for node, told in found.items()
-        }
-    blind = sorted({member.place.node for member in kept.members if not member.over} - frozen.keys())
-    evidence = [line for one in ranks[:2] for line in one.shown()]
-    evidence += [*steps, *(f"{name} could not be looked at" for name in blind[:4])]
-    asked = [one for one in ranks if one.frames]
-    alike = len(asked) == sum(len(member.place.ranks) for member in kept.members if not member.over) > 0 and not blind
-    if alike and all(one.together for one in asked):
+    may_wait = not last.talks and any(one.together for one in last.ranks)
+    if may_wait and _causes(found) <= {"mismatched-collectives"} and (apart := _kept_apart(kept, between(), since)):
+        return JudgedStall(apart)
+    at_end = any(member.over for member in kept.members) or any(one.ending for one in last.ranks)
+    works, steps = _works(last.ranks, accused=bool(found), at_end=at_end), _steps(progress.by_rank)
+    goes_on = works if at_end else ""
+    if not found:
+        nobody = _nobody(kept, last, since, steps)
+        return JudgedStall(nobody, works, goes_on or _hungry(last.ranks), bool(last.talks))
+    more = {node: (*_busy(last.frozen.get(node), last.ranks), *steps) for node in found}
+    told = {node: [replace(one, evidence=(*one.evidence, *more[node])) for one in each] for node, each in found.items()}
+    return JudgedStall(told, works, goes_on)
+
+
+def _nobody(kept: KeptProcesses, last: _Look, since: str, steps: Sequence[str]) -> Found:
+    """The same finding for every node, when no rank stands out."""
+    blind = sorted({member.place.node for member in kept.living} - last.frozen.keys())
+    unseen = (*steps, *(f"{name} could not be looked at" for name in blind[:4]))
+    asked = [one for one in last.ranks if one.frames]
+    whole = len(asked) == _living(kept) > 0 and not blind
+    alike = len(set(map(_call, asked))) == 1 or any(one.has_gpu for one in asked)
+    if whole and alike and all(one.together for one in asked):
+        evidence = (*(line for one in asked[:2] for line in one.shown()), *unseen)
         says = f"{since}: all ranks wait {asked[0].place}, and none is behind"
-        finding = finding_for("collective-stall-uniform", says, tuple(evidence), way="job")
+        finding = finding_for("collective-stall-uniform", says, evidence, way="job")
     else:
-        finding = finding_for(
-            "training-stalled",
-            f"{since}, and no rank stands out from the others{_still_talk(kept, frozen)}",
-            (*_states(ranks), *evidence),
-        )
+        hungry = f"; {_hungry(last.ranks)}" if _hungry(last.ranks) else ""
+        apart = "; they wait in different calls" if whole and all(one.together for one in asked) else ""
+        says = f"{since}, and no rank stands out from the others{apart}{hungry}{last.talks}"
+        evidence = (*_states(last.ranks), *_places(last.ranks), *unseen)
+        finding = finding_for("training-stalled", says, evidence)
     return {name: [finding] for name in kept.nodes}
 
 
-def accused(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
+def _places(ranks: Sequence[SeenProcess]) -> Iterator[str]:
+    """Where the ranks stand, those that stand alike in one line."""
+    by_place: dict[str, list[str]] = {}
+    for one in ranks:
+        by_place.setdefault(one.place if one.frames else "", []).append(one.label)
+    for place, labels in list(by_place.items())[:6]:
+        who = ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
+        yield f"{who}: {place}" if place else f"{who}: could not be asked where it is"
+
+
+def accused(ranks: Sequence[SeenProcess], since: str) -> Found:
     """Findings by node; none when no rank stands out. `since` says how long there was no step."""
     return _asleep(ranks, since) or _elsewhere(ranks, since) or _starved(ranks, since)
 
 
-def _accused(kept: KeptProcesses, frozen: Mapping[str, Facts], since: str) -> dict[str, list[Finding]]:
+def _accused(kept: KeptProcesses, last: _Look, since: str) -> Found:
     """As `accused`, of one look; where all ranks still talk only those that are asleep."""
-    ranks = list(_seen_processes(kept, frozen))
-    if _still_talk(kept, frozen):
-        return _asleep(ranks, since)
-    return accused(ranks, since) or _left(kept, ranks, since)
+    if last.talks:
+        return _asleep(last.ranks, since)
+    return accused(last.ranks, since) or _left(kept, last.ranks, since) or _last(kept, last.ranks, since)
 
 
-def _alike(one: Mapping[str, list[Finding]], other: Mapping[str, list[Finding]]) -> bool:
+def _alike(one: Found, other: Found) -> bool:
     """Whether both accuse the same nodes of the same."""
     first, second = ({(node, each.cause) for node, told in found.items() for each in told} for found in (one, other))
     return first == second
+
+
+def _causes(found: Found) -> set[str]:
+    return {each.cause for told in found.values() for each in told}
+
+
+def _living(kept: KeptProcesses) -> int:
+    """How many ranks live."""
+    return sum(len(member.place.ranks) for member in kept.living)
 
 
 def _still_talk(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> str:
     """In words, that the ranks still exchange data; empty when they do not."""
     looked = [(facts["seconds"], list(facts["ranks"].values())) for facts in frozen.values()]
     seen = [(rank["moved"] or 0) / max(0.1, seconds) for seconds, ranks in looked for rank in ranks]
-    if len(seen) < len([member for member in kept.members if not member.over]) or min(seen, default=0.0) < TALK:
+    if len(seen) < len(kept.living) or min(seen, default=0.0) < TALK:
         return ""
     return f"; each still carries {bytes_text(round(min(seen)))}/s or more: perhaps steps are only no longer printed"
+
+
+def _works(ranks: Sequence[SeenProcess], *, accused: bool, at_end: bool) -> str:
+    """In words, that those who are waited for are at work, each of them, or those that are left at the end; empty when
+    they are not."""
+    outside = [one for one in ranks if one.frames and (one.elsewhere if accused else not one.together)]
+    outside = [one for one in outside if not one.ending]
+    if not (outside and (accused or at_end) and all(one.works for one in outside)):
+        return ""
+    return "; ".join(f"{one.label} works {one.place}: {one.does}" for one in outside[:4])
+
+
+def _hungry(ranks: Sequence[SeenProcess]) -> str:
+    starved, ending = sum(one.starved for one in ranks), sum(one.ending for one in ranks)
+    told = {"hardly get a CPU": starved, "are ending": ending}
+    return "; ".join(f"{count} of {len(ranks)} ranks {do}" for do, count in told.items() if count)
+
+
+def _kept_apart(kept: KeptProcesses, seen: Between, since: str) -> Found:
+    """What stops the traffic between the nodes."""
+    if seen.findings:
+        return {
+            node: [replace(one, evidence=(*one.evidence, *seen.stalled[:2], since)) for one in told]
+            for node, told in seen.findings.items()
+        }
+    if not seen.stalled:
+        return {}
+    says = (
+        "what the ranks send no longer arrives, although new connections between the nodes open and no rule of theirs "
+        f"blocks them; {since}"
+    )
+    finding = finding_for("tcp-connection-lost-midrun", says, seen.stalled[:6], way="silent")
+    return {name: [finding] for name in kept.nodes}
 
 
 def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]], stalled_s: float) -> list[Outcome]:
@@ -258,90 +224,34 @@ def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]
     ]
 
 
-def _seen_processes(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator[SeenProcess]:
-    for member in kept.members:
-        seen = frozen.get(member.place.node, {}).get("ranks", {}).get(str(member.place.ranks[0]))
-        if seen is not None:
-            yield from _of_member(member, seen, frozen[member.place.node].get("gpu_use") or {})
+def waited_for(kept: KeptProcesses, frozen: Mapping[str, Facts], since: str) -> Found:
+    """Ranks that lived, raised nothing and were in no call of all when another had waited for so long that it gave up;
+    `since` says that it did."""
+    places = {place.label: place for member in kept.members for place in (*member.place.each, member.place)}
+    ranks = [one for one in seen_processes(kept, frozen) if not raised(kept, places[one.label])]
+    if found := _asleep(ranks, since):
+        return found
+    found = {}
+    for one in [one for one in ranks if one.frames and one.elsewhere]:
+        says = f"{one.label} stood {one.place}, where {one.does}, when {since}"
+        _behind(found, one, says, one.shown())
+    return found
 
 
-def _of_member(member: KeptProcess, seen: Mapping[str, Any], gpu_use: Mapping[str, int]) -> Iterator[SeenProcess]:
-    """One process of a kept one for each of its ranks."""
-    stacks = {int(pid): frames_of(text) for pid, text in seen["own_stacks"].items()}
-    of_ranks: dict[int, list[Mapping[str, Any]]] = {}
-    for process in sorted(seen["processes"], key=lambda one: int(one["pid"])):
-        if process["rank"] is not None and _is_rank(process, member):
-            of_ranks.setdefault(process["rank"], []).append(process)
-    spied = frames_of(seen["stack"] or "") if len(of_ranks) == 1 else ()
-    for of_rank in of_ranks.values():
-        process = _main(of_rank, stacks)
-        label = f"rank {process['rank']} on {member.place.node}" if member.place.each else member.label
-        frames = stacks.get(process["pid"]) or spied
-        yield SeenProcess(
-            node=member.place.node,
-            label=label,
-            pid=process["pid"],
-            state=process["state"],
-            wchan=process["wchan"],
-            cpu=process["cpu"],
-            has_gpu=bool(member.place.gpus),
-            frames=frames,
-            gpu_use=gpu_use.get(str(_gpu(member.place, process["rank"]))),
-            waited=process["waited"],
-            throttled=seen["throttled"],
-            stays=process["stays"],
-            beside=tuple(
-                f"process {one['pid']}, which it started, {BESIDE[one['state']]}"
-                for one in of_rank
-                if one["pid"] > process["pid"] and one["state"] in BESIDE
-            ),
-        )
+def raised(kept: KeptProcesses, place: ProcessSpec) -> bool:
+    """Whether the last lines of a process are of an exception."""
+    return TRACEBACK in end_of(kept.logs.folder / f"{place.name}.err", LOG_END)
 
 
-def _gpu(place: ProcessSpec, rank: int) -> int | None:
-    """The one that a rank uses; None where it has none, or several."""
-    of_rank = dict(zip(place.ranks, place.gpus, strict=False)) if len(place.gpus) == len(place.ranks) else {}
-    return of_rank.get(rank)
+def _behind(found: Found, one: SeenProcess, says: str, evidence: Sequence[str]) -> None:
+    file, line, pid = one.own.file, one.own.line, word(one.pid)
+    way = "cpu" if one.starved else "stands"
+    told = finding_for("rank-behind", says, tuple(evidence), way=way, file=file, line=line, node=one.node, pid=pid)
+    found.setdefault(one.node, []).append(told)
 
 
-def _is_rank(process: Mapping[str, Any], member: KeptProcess) -> bool:
-    return process["rank"] in member.place.ranks and process["comm"] not in ("sh", "bash", "dash")
-
-
-def _main(of_rank: Sequence[Mapping[str, Any]], stacks: Mapping[int, Sequence[StackFrame]]) -> Mapping[str, Any]:
-    """The process of a rank that was started first, of those that told a stack or cannot; the others are its data
-    loaders. Where only these did, the first of all; where none did, the one that works most."""
-    of_loaders = {pid for pid, frames in stacks.items() if any(map(_starts_a_child, frames))}
-    told = [one for one in of_rank if stacks.get(one["pid"]) or one["state"] in "TtD"]
-    mains = [one for one in told if one["pid"] not in of_loaders]
-    if mains:
-        return mains[0]
-    return of_rank[0] if told else max(of_rank, key=lambda process: process["cpu"])
-
-
-def _starts_a_child(frame: StackFrame) -> bool:
-    """Whether this is where Python's multiprocessing begins the work of a child."""
-    return frame.function == "_bootstrap" and frame.file.endswith("/multiprocessing/process.py")
-
-
-def frames_of(text: str) -> tuple[StackFrame, ...]:
-    """The main thread's frames in a dump of faulthandler or py-spy, the innermost first; none in another text."""
-    found: list[StackFrame] = []
-    main = False
-    for line in text.splitlines():
-        if line.startswith(("Current thread ", "Thread ")):
-            if found:
-                break
-            main = line.startswith("Current thread ") or '"MainThread"' in line
-        elif main and (match := OF_FAULTHANDLER.match(line)):
-            found.append(StackFrame(match[1], int(match[2]), match[3]))
-        elif main and (match := OF_PY_SPY.match(line)):
-            found.append(StackFrame(match[2], int(match[3]), match[1]))
-    return tuple(found)
-
-
-def _asleep(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
-    found: dict[str, list[Finding]] = {}
+def _asleep(ranks: Sequence[SeenProcess], since: str) -> Found:
+    found: Found = {}
     for one in ranks:
         if one.state in "Tt" or (one.state == "D" and one.stays and not one.frames):
             told = rank_stopped(one.label, one.node, one.pid, one.state, one.wchan, since)
@@ -349,39 +259,50 @@ def _asleep(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]
     return found
 
 
-def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
+def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> Found:
     """Ranks that are not in a call of all while others wait in one; else those that are in another one than most."""
     asked = [one for one in ranks if one.frames]
     waiting = [one for one in asked if one.waits]
     outside = [one for one in asked if one.elsewhere]
-    found: dict[str, list[Finding]] = {}
+    outside = [one for one in outside if not one.works] or outside
+    found: Found = {}
     if waiting and outside:
         for one in outside:
             says = (
                 f"{one.label} stands {one.place}, where {one.does}, while {_count(waiting)} for it "
                 f"{waiting[0].place}; {since}"
             )
-            seen = (*one.shown(), *waiting[0].shown())
-            file, line, pid = one.own.file, one.own.line, word(one.pid)
-            way = "cpu" if one.starved else "stands"
-            told = finding_for("rank-behind", says, seen, way=way, file=file, line=line, node=one.node, pid=pid)
-            found.setdefault(one.node, []).append(told)
+            _behind(found, one, says, (*one.shown(), *waiting[0].shown()))
         return found
-    waiting = [one for one in asked if one.together]
-    places = Counter((one.own.file, one.own.line) for one in waiting)
-    if len(places) < 2 or len(waiting) < len(ranks) or any(one.has_gpu and not one.called for one in waiting):
-        return {}  # a GPU lets each rank run ahead: it shows in different lines what it waits for
-    (usual, most), (_, next_most) = places.most_common(2)
-    odd = [one for one in waiting if (one.own.file, one.own.line) != usual] if most > next_most else waiting
+    return _mismatched([one for one in asked if one.together], len(ranks), since)
+
+
+def _mismatched(waiting: Sequence[SeenProcess], ranks: int, since: str) -> Found:
+    """Ranks that are in another call of all than most; of two groups of one size both."""
+    found: Found = {}
+    calls = Counter(map(_call, waiting))
+    uneven = any(one.awaits or one.called in PAIRWISE | OF_ONE_ROOT for one in waiting)
+    if len(calls) < 2 or len(waiting) < ranks or uneven:
+        return found
+    if any(one.has_gpu and not one.called for one in waiting):
+        return found  # a GPU lets each rank run ahead: it shows in different lines what it waits for
+    (usual, most), (_, next_most) = calls.most_common(2)
+    odd = [one for one in waiting if _call(one) != usual] if most > next_most else waiting
     for one in odd:
-        other = next(each for each in waiting if (each.own.file, each.own.line) != (one.own.file, one.own.line))
+        other = next(each for each in waiting if _call(each) != _call(one))
         says = f"{one.label} waits {one.place}, {other.label} {other.place}: they do not make the same call; {since}"
         told = finding_for("mismatched-collectives", says, (*one.shown(), *other.shown()), way="lines")
         found.setdefault(one.node, []).append(told)
     return found
 
 
-def _starved(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
+def _call(one: SeenProcess) -> tuple[str, int | str, str]:
+    """What two ranks have in common that wait in one and the same call."""
+    line: int | str = one.own.function if one.called in OF_ONE_ROOT else one.own.line
+    return one.own.file, line, one.called if one.called in OF_ONE_ROOT else ""
+
+
+def _starved(ranks: Sequence[SeenProcess], since: str) -> Found:
     """Ranks of one node that get no CPU, while all others wait in a call of all. In that call itself only a quota is
     believed: who waits there actively wants a CPU as well, and has no use for it."""
     waiting = [one for one in ranks if one.together and not one.held_back]
@@ -390,7 +311,7 @@ def _starved(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding
     guilty = mute or inside
     if not waiting or len({one.node for one in guilty}) != 1 or len(waiting) + len(guilty) < len(ranks):
         return {}
-    found: dict[str, list[Finding]] = {}
+    found: Found = {}
     for one in guilty:
         where = f"is {one.place} too, and" if one.frames else "is not seen there:"
         says = f"{_count(waiting)} for {one.label} {waiting[0].place}, which {where} {one.does}; {since}"
@@ -400,21 +321,46 @@ def _starved(ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding
     return found
 
 
-def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> dict[str, list[Finding]]:
-    """Ranks that have ended, and well, while all others wait for them in a call of all. Who computes in the forward of
-    a model that is wrapped for it, to evaluate it after the last step, waits for nobody."""
+def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Found:
+    """Ranks that have ended, and well, while all others wait for them in a call of all; where most have ended, the
+    others. Who computes in the forward of a model that is wrapped for it, to evaluate it after the last step, waits for
+    nobody."""
     waiting = [one for one in ranks if one.surely_waits]
-    living = sum(len(member.place.ranks) for member in kept.members if not member.over)
-    found: dict[str, list[Finding]] = {}
+    living = sum(len(member.place.ranks) for member in kept.living)
+    found: Found = {}
     if len(waiting) < max(1, living):
         return found
-    for member in [member for member in kept.members if member.over and member.code == 0]:
+    left = [member for member in kept.members if member.over and member.code == 0]
+    many = sum(len(member.place.ranks) for member in left)
+    for one in waiting if many > living else ():
+        says = f"{one.label} waits {one.place}, and {many} others have ended with code 0: it makes more calls; {since}"
+        told = finding_for("mismatched-collectives", says, tuple(one.shown()), way="uneven")
+        found.setdefault(one.node, []).append(told)
+    for member in left if many <= living else ():
         says = (
             f"{member.label} has ended with code 0, and {_count(waiting)} for it {waiting[0].place}: it makes fewer "
             f"calls; {since}"
         )
         told = finding_for("mismatched-collectives", says, tuple(waiting[0].shown()), way="uneven")
         found.setdefault(member.place.node, []).append(told)
+    return found
+
+
+def _last(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Found:
+    """Ranks that live on, and wait for nobody, when most have ended, and well."""
+    ended = [member for member in kept.members if member.over]
+    ending = sum(one.ending for one in ranks)
+    outside = [one for one in ranks if one.frames and one.elsewhere]
+    many = sum(len(member.place.ranks) for member in ended if member.code == 0) + ending
+    found: Found = {}
+    if any(member.code != 0 for member in ended) or not 0 < len(outside) == _living(kept) - ending <= many:
+        return found
+    for one in outside:
+        says = (
+            f"{one.label} has not ended: it stands {one.place}, where {one.does}, and {many} other"
+            f"{'s have' if many > 1 else ' has'} ended with code 0{f' ({ending} nearly)' if ending else ''}; {since}"
+        )
+        _behind(found, one, says, one.shown())
     return found
 
 

@@ -198,10 +198,7 @@ def _own_names(at: Context) -> dict[str, Outcome]:
         if any(dials(other, mine) for name, other in announced.items() if name != node.name):
             problems[node.name] = Outcome.failed(node.name, finding)
         else:
-            at.say(
-                f"{finding.says}; harmless here: only a node with a larger address would dial it",
-                node.name,
-            )
+            at.say(f"{finding.says}; harmless here: only a node with a larger address would dial it", node.name)
     return problems
 
 

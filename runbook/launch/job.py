@@ -16,6 +16,9 @@ from runbook.model.playbook import Place, Stage
 STARTS_ITS_RANKS = ("torchrun", "torch.distributed.launch")
 """Launchers that run as one process a node and start its ranks. Torch's official wheels for Windows cannot run them."""
 
+UNUSED_SPARE = "a spare: no node had to be replaced by it"
+"""What is said of a node that a launch held ready and did not need."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobProgram:
@@ -189,7 +192,7 @@ def _word(value: object, text: str, span: Span | None) -> str:
         return str(as_text(value))
     kind = "nothing" if value is None else "a list" if isinstance(value, list) else "a mapping"
     help = "a program gets text: join a list, for example {{ sizes | join(',') }}"
-    raise FilesWrong([Problem("template.not-text", f"`{text}` gives {kind}", span, help)])
+    raise FilesWrong.of("template.not-text", f"`{text}` gives {kind}", span=span, help=help)
 
 
 def _on(problem: Problem, nodes: Collection[str], all_nodes: int) -> Problem:

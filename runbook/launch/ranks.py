@@ -22,8 +22,6 @@ class Rank:
     node: str
     node_rank: int
     local_rank: int
-    local_world_size: int
-    world_size: int
     device: int | None
 
 
@@ -69,15 +67,7 @@ def layout(inventory: Inventory) -> RankLayout:
     for node_rank, node in enumerate(inventory.nodes):
         devices: Sequence[int | None] = sorted(node.gpus) or [None] * node.processes
         ranks = tuple(
-            Rank(
-                rank=first + local_rank,
-                node=node.name,
-                node_rank=node_rank,
-                local_rank=local_rank,
-                local_world_size=node.slots,
-                world_size=world_size,
-                device=device,
-            )
+            Rank(rank=first + local_rank, node=node.name, node_rank=node_rank, local_rank=local_rank, device=device)
             for local_rank, device in enumerate(devices)
         )
         by_node[node.name] = NodeRanks(node, node_rank, ranks)

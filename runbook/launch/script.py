@@ -13,7 +13,7 @@ import jinja2
 
 import runbook
 from runbook.launch.preconditions import CODES, PROBE, Activation, Guards, read_activation
-from runbook.launch.quote import CannotQuote, Dialect, Literal, bat, printable, ps1, sh
+from runbook.launch.quote import CannotQuote, Dialect, Literal, dialect_of, printable
 from runbook.model.inventory import EnvValue
 from runbook.model.secrets import Secret
 
@@ -95,7 +95,7 @@ def stops(spec: ScriptSpec, shell: str, activation: Activation) -> dict[str, Scr
         "program-missing": f"{node} has no program {spec.command[0]}: "
         "install it, or name another one in `command:`, `python:` or `activate:`"
         if spec.command
-        else f"{node} has no such program: install it, or name another one",  # the script puts its name in front
+        else f"{node} has no such program: install it, or name another one"  # the script puts its name in front
     }
     if spec.workdir is not None:
         sentences["workdir-missing"] = f"{node} has no folder {spec.workdir}: make it, or correct `workdir:`"
@@ -149,8 +149,6 @@ def secrets_file(spec: ScriptSpec, shell: str) -> str:
     return f"{spec.name}.env" if shell == "sh" else f"{spec.name}.env.{shell}"
 
 
-DIALECTS: Mapping[str, Dialect] = {"sh": sh.DIALECT, "bat": bat.DIALECT, "ps1": ps1.DIALECT}
-
 _Attempt = tuple[tuple[str, ...], Callable[[], object], bool]
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 
@@ -168,7 +166,7 @@ def write(spec: ScriptSpec, shell: str) -> Script:
     if not _FILE_NAME.match(spec.name):
         raise ValueError(f"{spec.name!r} cannot be the name of a script")
     try:
-        for _, attempt, _ in _about_all(spec, DIALECTS[shell]):
+        for _, attempt, _ in _about_all(spec, dialect_of(shell)):
             attempt()
         return _written(spec, shell)  # which quotes every value: looking at each beforehand would do it twice
     except CannotQuote as refused:
@@ -176,7 +174,7 @@ def write(spec: ScriptSpec, shell: str) -> Script:
 
 
 def _written(spec: ScriptSpec, shell: str) -> Script:
-    dialect = DIALECTS[shell]
+    dialect = dialect_of(shell)
     secrets = {key: value for key, value in spec.environment.items() if isinstance(value, Secret)}
     name, beside = f"{spec.name}.{shell}", secrets_file(spec, shell)
     activation = read_activation(spec.activate, shell)
@@ -203,7 +201,7 @@ def _written(spec: ScriptSpec, shell: str) -> Script:
 
 def complaints(spec: ScriptSpec, shell: str) -> Iterator[CannotQuote]:
     """Everything in the spec that `shell` cannot carry, each with its place. No secret is in what they say."""
-    dialect = DIALECTS[shell]
+    dialect = dialect_of(shell)
     for place, attempt, secret in _attempts(spec, dialect):
         try:
             attempt()
@@ -262,7 +260,7 @@ def _only(literal: type[Literal]) -> Callable[[object], object]:
 
 @functools.cache
 def _templates(shell: str) -> jinja2.Environment:
-    dialect = DIALECTS[shell]
+    dialect = dialect_of(shell)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("runbook.launch"),
         undefined=jinja2.StrictUndefined,

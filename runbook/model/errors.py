@@ -1,8 +1,13 @@
-"""The three families of errors: your files are wrong, the world could not be reached, our bug (anything else)."""
+"""The three families of errors: your files are wrong, the world could not be reached, our bug (anything else); and
+limits of this machine, which look like the last and are none."""
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import dataclass
+
+from runbook.model.verdict import Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +61,42 @@ class Unreachable(RunbookError):
         self.remedy = remedy
         self.evidence = evidence
         super().__init__(f"{cause}: {says}")
+
+    @property
+    def finding(self) -> Finding:
+        return Finding(self.cause, self.says, self.remedy, self.evidence)
+
+
+# Limits of this machine that runbook itself meets: reported as such, and not as a bug of ours.
+
+FILES = Finding(
+    "open-files-limit",
+    "runbook itself may not open as many files as it needs here: too many open files",
+    "raise the limit in the shell that starts it, `ulimit -n 4096`, and run it again",
+)
+FOLDER = Finding(
+    "insufficient-evidence",
+    "the folder in which this was called no longer exists",
+    "`cd` to one that is, and run it again",
+)
+
+
+def limit_behind(error: BaseException | None) -> Finding | None:
+    """The limit behind `error`, or behind what led to it; None if there is none."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return FILES
+        if isinstance(error, ImportError) and os.strerror(errno.EMFILE) in str(error):
+            return FILES  # the loader of shared libraries says so only in its message
+        if isinstance(error, FileNotFoundError) and _folder_gone():
+            return FOLDER
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _folder_gone() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109  the question is whether there is one
+    except FileNotFoundError:
+        return True
+    return False

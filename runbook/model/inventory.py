@@ -11,6 +11,8 @@ from runbook.model.secrets import Secret
 
 EnvValue = str | Secret
 
+SHELLS = ("sh", "bat", "ps1")
+
 MOST_GPUS = 1024
 """Of one node; the schema says the same to editors."""
 
@@ -86,7 +88,7 @@ class Node:
     container: Container | None = None
     inside: tuple[str, ...] = ()  # what leads into a container that `container` has no name for
     python: str = "python3"
-    shell: str = "sh"  # sh | bat | ps1
+    shell: str = "sh"  # one of SHELLS
     activate: str | None = None
     workdir: str = "~/.runbook"
     gpus: tuple[int, ...] = ()

@@ -1,8 +1,26 @@
-"""Which devices NCCL takes: the one reading of NCCL_SOCKET_IFNAME and NCCL_IB_HCA."""
+"""Which devices NCCL takes: the one reading of NCCL_SOCKET_IFNAME and NCCL_IB_HCA; and interfaces that lead to no other
+machine, by their names."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+_GUESTS = re.compile(
+    r"docker|podman|cni|virbr|lxcbr|lxdbr|veth|vmnet|vboxnet|dummy|kube-|nodelocaldns|br-(?=[0-9a-f]{12}$)"
+)
+_OVERLAYS = re.compile(r"lo$|cali|flannel|lxc|tailscale|tun\d*$")
+
+
+def is_for_guests(name: str) -> bool:
+    """Whether Docker, Podman, libvirt, LXC, VMware, VirtualBox or Kubernetes makes it for guests of one machine: its
+    addresses are the same on every machine and cannot be reached from outside."""
+    return _GUESTS.match(name) is not None
+
+
+def leads_nowhere(name: str) -> bool:
+    """Whether a job that uses such an interface meets no other machine: loopback, those of guests, and overlays."""
+    return is_for_guests(name) or _OVERLAYS.match(name) is not None
 
 
 @dataclass(frozen=True, slots=True)

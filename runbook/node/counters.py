@@ -27,39 +27,15 @@ if TYPE_CHECKING:
 
     from runbook.transport.node_answers import Counters, Segments
 
-OF_INTERFACE = (
-    "rx_packets",
-    "tx_packets",
-    "rx_errors",
-    "tx_errors",
-    "rx_crc_errors",
-    "rx_dropped",
-    "tx_dropped",
-)
+OF_INTERFACE = "rx_packets tx_packets rx_errors tx_errors rx_crc_errors rx_dropped tx_dropped".split()
 OF_PORT = {
-    "counters": (
-        "symbol_error",
-        "link_error_recovery",
-        "link_downed",
-        "port_rcv_errors",
-        "port_xmit_discards",
-        "local_link_integrity_errors",
-        "excessive_buffer_overrun_errors",
-    ),
-    "hw_counters": ("local_ack_timeout_err", "rnr_nak_retry_err"),
+    "counters": """symbol_error link_error_recovery link_downed port_rcv_errors port_xmit_discards
+        local_link_integrity_errors excessive_buffer_overrun_errors""".split(),
+    "hw_counters": ["local_ack_timeout_err", "rnr_nak_retry_err"],
 }
 PORTS = "/sys/class/infiniband/*/ports/*"
-OF_GPU = (
-    "index",
-    "uuid",
-    "name",
-    "pci.bus_id",
-    "clocks.sm",
-    "clocks.max.sm",
-    "temperature.gpu",
-    "ecc.errors.uncorrected.volatile.total",
-    "clocks_event_reasons.active",
-)
+OF_GPU = """index uuid name pci.bus_id clocks.sm clocks.max.sm temperature.gpu
+    ecc.errors.uncorrected.volatile.total clocks_event_reasons.active""".split()
 XID = re.compile(r"\bS?Xid \(")
 MOST_LINES = 200
 DMESG_S = 3

@@ -42,21 +42,7 @@ if TYPE_CHECKING:
 MOST_HOLDERS = 8
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
-TABLES = (
-    "tcp",
-    "tcp6",
-    "udp",
-    "udp6",
-    "udplite",
-    "udplite6",
-    "raw",
-    "raw6",
-    "icmp",
-    "icmp6",
-    "unix",
-    "netlink",
-    "packet",
-)
+TABLES = "tcp tcp6 udp udp6 udplite udplite6 raw raw6 icmp icmp6 unix netlink packet".split()
 OPEN_SOCKET = re.compile(r"/proc/(\d+)/fd/\d+ socket:\[(\d+)\]$", re.MULTILINE)
 NETWORK = re.compile(r"/proc/(\d+)/ns/net (net:\[\d+\])$", re.MULTILINE)
 

@@ -47,9 +47,7 @@ AS_ROOT = {
     "firewalld-zones": ["firewall-cmd", "--list-all-zones"],
     "firewalld-default": ["firewall-cmd", "--get-default-zone"],
 }
-AS_ANYONE = {
-    "addresses": ["ip", "-j", "addr", "show"],
-}
+AS_ANYONE = {"addresses": ["ip", "-j", "addr", "show"]}
 FACTS = {
     "conntrack_count": "/proc/sys/net/netfilter/nf_conntrack_count",
     "conntrack_max": "/proc/sys/net/netfilter/nf_conntrack_max",

@@ -28,20 +28,8 @@ if TYPE_CHECKING:
 
 KERNEL_DEADLINE_S = 4
 ELSEWHERE = ("/usr/lib/wsl/lib/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi", "/opt/bin/nvidia-smi")
-FIELDS = (
-    "index",
-    "uuid",
-    "name",
-    "memory.total",
-    "memory.used",
-    "driver_version",
-    "pci.bus_id",
-    "ecc.errors.uncorrected.volatile.total",
-    "retired_pages.pending",
-    "mig.mode.current",
-    "compute_mode",
-    "clocks_event_reasons.active",
-)
+FIELDS = """index uuid name memory.total memory.used driver_version pci.bus_id ecc.errors.uncorrected.volatile.total
+    retired_pages.pending mig.mode.current compute_mode clocks_event_reasons.active""".split()
 FORMER_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
 """The names of fields before driver 535."""
 
@@ -107,10 +95,7 @@ def owner(pid: int, run_id: str) -> GpuProcess:
 
 
 def look(arguments: dict[str, Any]) -> GpusAnswer:
-    facts: dict[str, Any] = {
-        "pci": pci_devices(),
-        "amd": find("rocm-smi") or find("amd-smi"),
-    }
+    facts: dict[str, Any] = {"pci": pci_devices(), "amd": find("rocm-smi") or find("amd-smi")}
     smi = find_smi()
     jobs: dict[str, Callable[[], Any]] = {
         "dmesg": lambda: kernel_lines(["dmesg"]),

@@ -22,7 +22,7 @@ GIDS = 32
 
 
 def sysfs() -> dict[str, dict[str, IbPort]] | None:
-    """{hca: {port: {state, phys_state, rate, link_layer, sm_lid}}}, or None where the kernel shows no such class."""
+    """{hca: {port: {state, phys_state, rate, link_layer}}}, or None where the kernel shows no such class."""
     try:
         hcas = sorted(os.listdir(SYSFS))
     except OSError:
@@ -44,7 +44,6 @@ def of_port(base: str) -> IbPort:
         "phys_state": read(base + "phys_state"),
         "rate": read(base + "rate"),
         "link_layer": read(base + "link_layer"),
-        "sm_lid": read(base + "sm_lid"),
     }
 
 

@@ -13,8 +13,8 @@ watch    {"folder": of an attempt, "at": {file: offset}, "seen": what it gave la
          "look": bool}: waits until there is news; gives {"kept": journals, "read": {file: base64},
          "size": {file: bytes}, "steps": {file: what a process wrote into the file that RUNBOOK_PROGRESS names},
          "seen", "time"}; with `look`, which goes through all processes, the journals have `lives` and `keeper_lives`.
-stop     {"folder": of an attempt, "grace_s", "why", "only": names or null}: TERM to the keepers, who end what they
-         keep; what has no keeper any more is ended here.
+stop     {"folder": of an attempt}: TERM to the keepers, who end what they keep; what has no keeper any more is ended
+         here.
 kill     the same at once, and waits for it. Journals of both, and of all orders below, tell what `lives`.
 list     {"workdir", "node", "job": only this one, or null}: the node's jobs in this workdir, with what each process of
          the latest attempt uses, and each that lives:
@@ -33,12 +33,11 @@ import os
 import re
 import shutil
 import signal
-import threading
 import time
 
 from runbook.node.journal import ABOUT, ATTEMPT, JOURNAL, PLAIN, WRITTEN, Odd, belongs, checked, node_of, serial_of
-from runbook.node.own_files import document, is_ours, listed, opened, ours, safe, write
-from runbook.node.proc import born, environ, owner, pids, stat
+from runbook.node.own_files import KEPT, document, is_ours, listed, opened, ours, safe, write
+from runbook.node.proc import born, environ, owner, pause, pids, stat
 from runbook.node.proc import kill as send
 from runbook.node.tools import find, run
 from runbook.node.training_steps import USUAL, number, step_in
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
     Living = dict[tuple[str, str, str], list[int]]
     """Processes by job, attempt and name."""
 
-KEPT = "KEPT"
 PART = 16 * 1024  # of a log, where steps are looked for
 KEEPER_S = 2.0  # how long a keeper may take to end after it wrote down the end of its process
 
@@ -92,7 +90,7 @@ def watch(order: dict[str, Any]) -> Watched:
     folder, offsets = in_ours(order["folder"], 3), order.get("at") or {}
     deadline = time.monotonic() + order.get("wait_s", 0.0)
     while fingerprint(folder) == order.get("seen") and time.monotonic() < deadline:
-        threading.Event().wait(0.03)
+        pause(0.03)
     seen = fingerprint(folder)
     kept, _ = journals(folder, living() if order.get("look") else None)
     read, sizes, steps = {}, {}, {}
@@ -131,12 +129,10 @@ def stop(order: dict[str, Any]) -> KeptAnswer:
     folder = in_ours(order["folder"], 3)
     alive = living()
     found, damaged = journals(folder, alive)
-    chosen = [facts for facts in found if order.get("only") is None or facts["name"] in order["only"]]
-    for facts in chosen:
+    for facts in found:
         send([facts["keeper"]] if facts["keeper_lives"] else left_of(facts, alive), signal.SIGTERM)
-    if order.get("only") is None:
-        end(damaged, signal.SIGTERM)
-    return {"kept": chosen}
+    end(damaged, signal.SIGTERM)
+    return {"kept": found}
 
 
 def kill(order: dict[str, Any]) -> KeptAnswer:
@@ -152,7 +148,7 @@ def kill(order: dict[str, Any]) -> KeptAnswer:
         lives = any(facts["lives"] for facts in chosen) or any(one["pids"] for one in damaged)
         if not lives or time.monotonic() > deadline:
             return {"kept": chosen}
-        threading.Event().wait(0.02)
+        pause(0.02)
 
 
 def known(order: dict[str, Any]) -> Listed:
@@ -199,7 +195,7 @@ def clean(order: dict[str, Any]) -> CleanAnswer:
         going = not unknown and all(facts["state"] == "ended" and not facts["lives"] for facts in left)
         if not (left and going) or time.monotonic() > deadline:
             break
-        threading.Event().wait(0.02)
+        pause(0.02)
     if left or unknown:
         return {"removed": False, "alive": [facts["name"] for facts in left] + unknown}
     for facts in found:
@@ -495,11 +491,4 @@ def expanded(path: str) -> str:
     return os.path.join(os.path.expanduser("~"), os.path.expanduser(path))
 
 
-ORDERS = {
-    "prepare": prepare,
-    "watch": watch,
-    "stop": stop,
-    "kill": kill,
-    "list": known,
-    "clean": clean,
-}
+ORDERS = {"prepare": prepare, "watch": watch, "stop": stop, "kill": kill, "list": known, "clean": clean}

@@ -104,6 +104,8 @@ JOURNAL: Mapping[str, Kind] = {
     "ended": perhaps(TIME),
     "why": perhaps(TEXT),
     "left": list_of(PID),
+    "swept": perhaps(integer(0, 1 << 31)),
+    "kernel_kills": perhaps(integer(0, 1 << 31)),
 }
 WRITTEN = ("name", "job", "attempt", "node", "ranks", "keeper", "state")
 """Fields that every journal on a disk has."""

@@ -6,7 +6,7 @@ line. All that has to be known of it later is in a journal beside them, so that 
 another one, another machine) can go on from there.
 
 Argument: JSON with
-  argv, cwd, folder (of the attempt, where logs and journal go), name (of these files, without an ending),
+  argv, folder (of the attempt, where logs and journal go), name (of these files, without an ending),
   job, attempt, node, ranks [int], local_rank, gpus,
   each, logs  names of the files of the ranks that the process starts, and the folder where torchrun writes these,
   stacks      the folder of stack_on_signal.py, or null,
@@ -32,7 +32,7 @@ import time
 
 from runbook.node.message import say as say_it
 from runbook.node.own_files import document, listed, ours, safe, write
-from runbook.node.proc import born, kill, tagged
+from runbook.node.proc import born, kernel_kills, kill, pause, tagged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class Keeper:
         self.news: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self.process: subprocess.Popen[bytes] | None = None
         self.finished: float | None = None
+        self.kills_before = kernel_kills()
         self.tags = {
             PROTOCOL + "JOB": order["job"],
             PROTOCOL + "ATTEMPT": str(order["attempt"]),
@@ -169,7 +170,6 @@ class Keeper:
             pass  # the last milliseconds are not left to the scheduler's timer
         order = self.order
         environment = {name: value for name, value in os.environ.items() if name != PROTOCOL + "AGENT"}
-        environment.update(order.get("env") or {})
         environment.update(self.tags)
         path = os.path.join(order["folder"], order["name"])
         environment["RUNBOOK_PROGRESS"] = path + ".step"
@@ -183,7 +183,6 @@ class Keeper:
             with appended(path + ".out") as out, appended(path + ".err") as err:
                 self.process = subprocess.Popen(
                     order["argv"],
-                    cwd=order.get("cwd"),
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=out,
@@ -262,7 +261,7 @@ class Keeper:
         code = self.kept.poll()
         if self.order.get("each"):
             self.name_logs_now()
-        facts = {"code": code, "ended": self.finished or time.time(), "why": why}
+        facts = {"code": code, "ended": self.finished or time.time(), "why": why, "kernel_kills": self.kernel_kills()}
         left = self.alive()
         self.journal.write("ended", left=left, **facts)
         if code != 0 or deadline is not None:
@@ -279,12 +278,18 @@ class Keeper:
                 pass
             left = self.alive()
         deadline = time.monotonic() + SWEEP_S
+        self.journal.note(swept=len(left))
         while left and time.monotonic() < deadline:
             kill(left, signal.SIGKILL)
             pause(0.02)
             left = self.alive()
         if left or self.journal.facts["left"]:
             self.journal.write("ended", left=left)
+
+    def kernel_kills(self) -> int | None:
+        """How many processes the kernel of this node has killed for lack of memory since this one was started."""
+        now = kernel_kills()
+        return None if now is None or self.kills_before is None else max(0, now - self.kills_before)
 
     def signal(self, number: int) -> None:
         try:
@@ -418,10 +423,6 @@ def file_system(path: str) -> str | None:
     except (OSError, IndexError):
         pass
     return found and found[1]
-
-
-def pause(seconds: float) -> None:
-    threading.Event().wait(seconds)
 
 
 if __name__ == "__main__":

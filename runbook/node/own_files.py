@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LONGEST = 8 << 20  # bytes of a file that is read whole; a job of 10,000 nodes needs less than one
 LINKS = 40
+KEPT = "KEPT"
+"""The file in a folder of a run that is not removed with it."""
 CHECK_LINKS = os.O_NOFOLLOW | os.O_NONBLOCK
 
 

@@ -1,9 +1,11 @@
-"""Reads /proc: processes, their environment, files and sockets, TCP's tables, counters. On other systems than Linux,
-and for what this user may not see, the result is empty."""
+"""Reads /proc: processes, their environment, files and sockets, TCP's tables, counters; and waits. On other systems
+than Linux, and for what this user may not see, the result is empty."""
 
 from __future__ import annotations
 
 import os
+import re
+import threading
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,6 +15,8 @@ RUN_ID_VARIABLE = "RUNBOOK_RUN_ID"
 ESTABLISHED, DIALLING, TIME_WAIT, LISTEN = "01", "02", "06", "0A"
 RETRANSMITTING = "01:"  # of a socket's timer that runs
 LONGEST_COMMAND = 200
+SHELLS = ("sh", "bash", "dash")
+"""Names of processes that only lead to what a script starts."""
 
 
 def read(path: str) -> str | None:
@@ -22,6 +26,11 @@ def read(path: str) -> str | None:
             return file.read().strip()
     except (OSError, ValueError):
         return None
+
+
+def pause(seconds: float) -> None:
+    """A sleep without time.sleep(), which raises under a shifted clock (libfaketime)."""
+    threading.Event().wait(seconds)
 
 
 def this_machine() -> str:
@@ -239,3 +248,9 @@ def kill(processes: Iterable[int], number: int) -> None:
             os.kill(pid, number)
         except OSError:
             pass
+
+
+def kernel_kills() -> int | None:
+    """How many processes this kernel has killed for lack of memory since boot; None where it does not say."""
+    found = re.search(r"^oom_kill (\d+)$", read("/proc/vmstat") or "", re.MULTILINE)
+    return int(found.group(1)) if found else None

@@ -30,22 +30,11 @@ PLACES = (
     + ["~/%s/envs/*/bin/python" % name for name in CONDA]
     + ["/opt/%s/bin/python" % name for name in CONDA]
     + ["/opt/%s/envs/*/bin/python" % name for name in CONDA]
-    + [
-        "/opt/*/bin/python",
-        "/opt/*/*/bin/python",
-        "/venv/bin/python",
-        "/venv/*/bin/python",
-        "/workspace/*/bin/python",
-        "~/*/bin/python",
-        "~/.*/bin/python",
-        "~/*/.venv/bin/python",
-        "~/*/venv/bin/python",
-        "~/.virtualenvs/*/bin/python",
-        "~/.local/share/virtualenvs/*/bin/python",
-        "~/.pyenv/versions/*/bin/python",
-        "/usr/local/bin/python3*",
-        "/usr/bin/python3*",
-    ]
+    + """
+        /opt/*/bin/python /opt/*/*/bin/python /venv/bin/python /venv/*/bin/python /workspace/*/bin/python ~/*/bin/python
+        ~/.*/bin/python ~/*/.venv/bin/python ~/*/venv/bin/python ~/.virtualenvs/*/bin/python
+        ~/.local/share/virtualenvs/*/bin/python ~/.pyenv/versions/*/bin/python /usr/local/bin/python3* /usr/bin/python3*
+    """.split()
 )
 
 PROBE = """

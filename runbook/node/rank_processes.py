@@ -5,28 +5,45 @@ Argument: {"leaders": {rank: pid of the first process of its session}, "seconds"
 folder where processes of these sessions write theirs when asked (stack_on_signal.py), or null, "gpus": indices of those
 whose use is asked for, or null}. Gives
 {"ranks": {rank: {"processes": [{"pid", "state", "comm", "wchan", "rank" (RANK in its environment, or None), "cpu"
-(share of one CPU meanwhile), "waited" (for what part of the time its main thread waited for a CPU, or None), "stays":
-whether it was in that state before as well}] of its session and their descendants, "throttled": for what part of the
-time the CPU quota of their control group kept them from running, or None, "works": whether these used a CPU or read
-from a disk meanwhile, "moved": bytes that its TCP connections carried meanwhile, or None, "queued": bytes they wait to
-send or to be acknowledged, "stack": what py-spy says, or None, "own_stacks": {pid: what processes say themselves}}},
-"busy": [{"pid", "user", "command", "cpu"}] the other processes that use most of the CPU, "carried": bytes that all
-interfaces but lo carried, "kernel_kills": how many processes the kernel killed for lack of memory since
-boot, "kernel_says": [its lines about that], "gpu_use": {index: percent of the time in which something ran on it, as
-nvidia-smi tells} or null, "seconds": how long it watched}.
+(share of one CPU meanwhile), "waited" (for what part of the time its main thread waited for a CPU, or None), "copied"
+(bytes that it read and wrote meanwhile), "stays": whether it was in that state before as well}] of its session and
+their descendants, "throttled": for what part of the time the CPU quota of their control group kept them from running,
+or None, "works": whether these used a CPU or read from a disk meanwhile, "connections": how many open TCP connections
+they have, or None where that is not known, "moved": bytes that these carried meanwhile, or None, "queued": bytes they
+wait to send or to be acknowledged, "stack": what py-spy says, or None,
+"own_stacks": {pid: what processes say themselves, with the program's line below each innermost frame}}}, "busy":
+[{"pid", "user", "command", "cpu"}] the other processes that use most of the CPU, "carried": bytes that all interfaces
+but lo carried, "kernel_kills": how many processes the kernel killed for lack of memory since boot, "kernel_says": [its
+lines about that], "gpu_use": {index: percent of the time in which something ran on it, as nvidia-smi tells} or null,
+"seconds": how long it watched}.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
+import stat as stat_module
 import threading
 import time
 
 from runbook.node.cpu_waits import MOST_PROCESSES, cpu_quota, cpu_time, throttled, waited
 from runbook.node.gpus import find_smi, query_gpus
-from runbook.node.proc import Stat, account, command, own_rank, owner, pids, read, sockets, stat, status_field
+from runbook.node.proc import (
+    Stat,
+    account,
+    command,
+    kernel_kills,
+    own_rank,
+    owner,
+    pause,
+    pids,
+    read,
+    sockets,
+    stat,
+    status_field,
+)
 from runbook.node.proc import arguments as arguments_of
 from runbook.node.tcp_info import tcp_info
 from runbook.node.tools import find, run, tool
@@ -50,6 +67,7 @@ STACK_S = 1.0
 STARVED_S = 3.0
 """How long a process has to write its stacks, and one that gets no CPU."""
 
+FRAME = re.compile(r'^  File "([^"\n]{1,500})", line (\d{1,7}) in ')
 LONGEST_STACK = 64 * 1024
 LONGEST_COMMAND = 120
 HERTZ: float = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -60,7 +78,7 @@ def look(arguments: dict[str, Any]) -> RankProcesses:
     leaders = {rank: int(pid) for rank, pid in arguments["leaders"].items() if pid}
     before = Moment(leaders)
     stacks = py_spy(leaders)
-    threading.Event().wait(max(0.0, arguments["seconds"] - (time.monotonic() - before.clock)))
+    pause(max(0.0, arguments["seconds"] - (time.monotonic() - before.clock)))
     after = Moment(leaders)
     tell_cpu(before.processes, after.processes, after.clock - before.clock)
     asked = [(entry.pid, entry.stat.state) for mine in after.ranks.values() for entry in mine]
@@ -69,7 +87,8 @@ def look(arguments: dict[str, Any]) -> RankProcesses:
     for rank in leaders:
         ranks[rank] = seen(rank, before, after)
         ranks[rank]["stack"] = stacks.get(rank)
-        ranks[rank]["own_stacks"] = {str(one.pid): said[one.pid] for one in after.ranks[rank] if one.pid in said}
+        told = {str(one.pid): said[one.pid] for one in after.ranks[rank] if one.pid in said}
+        ranks[rank]["own_stacks"] = {pid: with_source(text) for pid, text in told.items()}
     return {
         "ranks": ranks,
         "busy": busy(after.processes, leaders.values()),
@@ -89,6 +108,7 @@ class Moment:
         self.processes = processes(set(leaders.values()))
         self.ranks = {rank: family(self.processes, leader) for rank, leader in leaders.items()}
         self.cpu = {entry.pid: cpu_time(entry.pid) for mine in self.ranks.values() for entry in mine}
+        self.copied = {entry.pid: copied(entry.pid) for mine in self.ranks.values() for entry in mine}
         self.quotas = {
             entry.pid: cpu_quota(entry.pid) for mine in self.ranks.values() for entry in mine[:MOST_PROCESSES]
         }
@@ -105,6 +125,7 @@ def seen(rank: str, before: Moment, after: Moment) -> RankSeen:
     return {
         "processes": [process_facts(entry, before, after) for entry in mine],
         "works": works(before.ranks[rank], mine, seconds * HERTZ),
+        "connections": None if after.tcp is None else len(known),
         "moved": sum(carried_by(now[one]) - carried_by(past.get(one)) for one in known) if known else None,
         "queued": sum(min(now[one].queued, past[one].queued) for one in known if one in past),
         "stack": None,
@@ -125,6 +146,7 @@ def process_facts(entry: Process, before: Moment, after: Moment) -> ProcessFacts
         "rank": own_rank(entry.pid),
         "cpu": entry.cpu,
         "waited": waited(before.cpu.get(entry.pid), after.cpu.get(entry.pid), seconds, runnable),
+        "copied": after.copied[entry.pid] - before.copied.get(entry.pid, after.copied[entry.pid]),
         "stays": stays,
     }
 
@@ -195,7 +217,16 @@ def works(before: list[Process], after: list[Process], ticks: float) -> bool:
 
 def fetched(pid: int) -> int:
     """Bytes that a process read from a disk or a file server, if this user may see that."""
-    match = re.search(r"^read_bytes: (\d+)$", read("/proc/%d/io" % pid) or "", re.MULTILINE)
+    return counted_io(pid, "read_bytes")
+
+
+def copied(pid: int) -> int:
+    """Bytes that a process read and wrote by calls, wherever they come from and go to."""
+    return counted_io(pid, "rchar") + counted_io(pid, "wchar")
+
+
+def counted_io(pid: int, name: str) -> int:
+    match = re.search(r"^%s: (\d+)$" % name, read("/proc/%d/io" % pid) or "", re.MULTILINE)
     return int(match.group(1)) if match else 0
 
 
@@ -254,7 +285,7 @@ def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]], starved_s: floa
     said: dict[int, str] = {}
     begun = time.monotonic()
     while asked and time.monotonic() - begun < starved_s:
-        threading.Event().wait(0.05)
+        pause(0.05)
         for pid, (path, size) in asked.items():
             try:
                 with open(path, "rb") as file:
@@ -270,6 +301,31 @@ def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]], starved_s: floa
     return {pid: text for pid, text in said.items() if text}
 
 
+def with_source(text: str) -> str:
+    """A dump of stacks, with the text of the program's line below the innermost frame of each thread."""
+    lines: list[str] = []
+    innermost = False
+    for line in text.splitlines():
+        lines.append(line)
+        match = FRAME.match(line) if innermost else None
+        if match and (source := source_line(match.group(1), int(match.group(2)))):
+            lines.append("    " + source)
+        innermost = line.endswith("(most recent call first):")
+    return "\n".join(lines)
+
+
+def source_line(path: str, number: int) -> str:
+    """Empty where it cannot be read."""
+    try:
+        if not stat_module.S_ISREG(os.stat(path).st_mode):
+            return ""
+        with open(path, encoding="utf-8", errors="replace") as file:
+            found = next(itertools.islice(file, number - 1, number), "")
+    except (OSError, ValueError):
+        return ""
+    return found.strip()[:LONGEST_COMMAND]
+
+
 def gpu_use(indices: Iterable[int]) -> dict[str, int] | None:
     smi = find_smi()
     if smi is None:
@@ -277,12 +333,6 @@ def gpu_use(indices: Iterable[int]) -> dict[str, int] | None:
     said = query_gpus(smi, ("index", "utilization.gpu"), time.monotonic() + GPU_S, indices)
     rows = re.findall(r"^(\d+), *(\d+)(?: %)?$", said.get("out", ""), re.MULTILINE)
     return {index: int(percent) for index, percent in rows} or None
-
-
-def kernel_kills() -> int | None:
-    """How many processes this kernel has killed for lack of memory since boot; None where it does not say."""
-    found = re.search(r"^oom_kill (\d+)$", read("/proc/vmstat") or "", re.MULTILINE)
-    return int(found.group(1)) if found else None
 
 
 def kernel_says() -> list[str]:

@@ -1,6 +1,8 @@
 """Lets a training be asked where it is: at a signal that nothing else uses, the stacks of all its threads go into a
 file.
 
+A child that is forked writes into a file of its own: a data loader that hangs is often why its rank waits.
+
 Pushed as `sitecustomize.py` into a folder of its own, which comes first on PYTHONPATH of what `launch` starts with
 `watch:`. Python imports it before the program; the `sitecustomize` that it hides is imported as well. Python 3.8,
 standard library.
@@ -29,6 +31,14 @@ def register(folder: str) -> None:
     try:
         if signal.getsignal(number) != signal.SIG_DFL:
             return
+    except ValueError:
+        return
+    write_into_own_file(number, folder)
+    os.register_at_fork(after_in_child=lambda: write_into_own_file(number, folder))
+
+
+def write_into_own_file(number: int, folder: str) -> None:
+    try:
         path = os.path.join(folder, "%d.stack" % os.getpid())
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         faulthandler.register(number, file=descriptor, all_threads=True)

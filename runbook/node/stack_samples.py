@@ -9,11 +9,10 @@ on its way, of the busiest connection}} or null, "seconds": how long it looked}.
 
 from __future__ import annotations
 
-import threading
 import time
 
 from runbook.node.cpu_waits import cpu_time, waited
-from runbook.node.proc import own_rank, sockets, stat
+from runbook.node.proc import SHELLS, own_rank, pause, sockets, stat
 from runbook.node.rank_processes import busy, family, own_stacks, processes, tell_cpu
 from runbook.node.tcp_info import sent, tcp_info
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from runbook.transport.node_answers import RankSamples, StackSamples
 
-SHELLS = ("sh", "bash", "dash")
 LONGEST = 8192
 
 
@@ -39,7 +37,7 @@ def look(arguments: dict[str, Any]) -> StackSamples:
     found: dict[int, RankSamples] = {rank: {"states": "", "stacks": [], "waited": None} for rank in chosen}
     cpu_before = {pid: cpu_time(pid) for pid in chosen.values()}
     for number in range(arguments["looks"]):
-        threading.Event().wait(max(0.0, begun + number * arguments["every_s"] - time.monotonic()))
+        pause(max(0.0, begun + number * arguments["every_s"] - time.monotonic()))
         states = {rank: state(pid) for rank, pid in chosen.items()}
         asked = [(pid, states[rank]) for rank, pid in chosen.items()]
         said = own_stacks(arguments["stacks"], asked) if arguments.get("stacks") else {}

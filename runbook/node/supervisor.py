@@ -26,8 +26,8 @@ import time
 import types
 import zlib
 
-from runbook.node.own_files import make, ours, safe
-from runbook.node.proc import RUN_ID_VARIABLE, account, kill, tagged, this_machine
+from runbook.node.own_files import KEPT, make, ours, safe
+from runbook.node.proc import RUN_ID_VARIABLE, account, kill, pause, tagged, this_machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,19 +41,12 @@ MARK = b"\x1erunbook-supervisor "
 NODE_VARIABLE = "RUNBOOK_NODE"
 CHUNK = 65536
 WATCH_S = 0.25
-KEPT = "KEPT"
 BATCH_VARIABLE = "SLURM_JOB_ID"
 CARRIER_S = 6.0  # from the end of its stdin to that of what leads to another supervisor
 TOGETHER_S = 1.0  # a batch system that ends a job signals all of its processes, and us among them, one after the other
 # in which that is waited for: a busy machine makes each longer, so that the thread that is signalled has its own
 TURNS = 20
 DYING = threading.Event()  # a signal has arrived
-
-
-def pause(seconds: float) -> None:
-    """A sleep without time.sleep(), which raises under a shifted clock (libfaketime)."""
-    threading.Event().wait(seconds)
-
 
 KILLED = (-signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
 

@@ -14,12 +14,7 @@ from runbook.files.address import is_ip, is_loopback
 from runbook.model.command_quoting import word
 from runbook.parsers.tool_reading import CUT, Reading, Support, numbered
 
-ON_INTERFACE = (
-    "interface-wrong",
-    "gloo-loopback-advertised",
-    "master-address-not-local",
-    "container-bridge-network",
-)
+ON_INTERFACE = ("interface-wrong", "gloo-loopback-advertised", "master-address-not-local", "container-bridge-network")
 LINK = re.compile(
     r"\A\d+: (?P<name>[^\s@:]+)(?:@[^\s:]+)?: <(?P<flags>[^>]*)>.*?\bmtu (?P<mtu>\d+)(?:.*?\bstate (?P<state>\w+))?"
 )

@@ -98,10 +98,7 @@ def list_json(inventory: Inventory, ranked: Inventory, nodes: Sequence[Node]) ->
         "name": inventory.name,
         "source": inventory.source,
         "world_size": ranked.world_size,
-        "rendezvous": {
-            **asdict(ranked.rendezvous),
-            "dialled": dialled_address(ranked.rendezvous, len(ranked.nodes)),
-        },
+        "rendezvous": {**asdict(ranked.rendezvous), "dialled": dialled_address(ranked.rendezvous, len(ranked.nodes))},
         "network": asdict(inventory.network),
         "infiniband": inventory.infiniband and asdict(inventory.infiniband),
         "env": inventory.env,

@@ -31,7 +31,6 @@ from runbook.model.playbook import Playbook
 from runbook.model.redact import GONE, Redactor, joined
 from runbook.model.secrets import PRIVATE_KEY, Secret, holds_secret, names_secret
 
-SHELLS = ("sh", "bat", "ps1")
 DRAFT = ".lint-"
 """The prefix of folders in DATA in which lint looks at a text; a server that was killed leaves one."""
 _NO_LAUNCH = Playbook("none", ())

@@ -100,6 +100,9 @@ PASSWORD_DUE = re.compile(
 """What PAM and sshd print instead of running a command when the account's password is too old."""
 
 
+_NO_SHELL = re.compile(r"/bin/sh[^\n]{0,80}(?:no such file|not found)", re.IGNORECASE)
+
+
 class NoPython(Unreachable):
     """The node was reached; it has no interpreter for us. A failed check, not an unreachable node."""
 
@@ -173,6 +176,14 @@ def _no_python(node: str, place: str, codes: tuple[int, ...], complaint: str) ->
     else:
         cause, way, says = "python-missing", "none", f"{node} has no Python that starts: {tried}"
     return NoPython(cause, says, mend(cause, way, node=node, place=place), said)
+
+
+def no_shell(place: str, seen: tuple[str, ...]) -> Unreachable | None:
+    """The failure of a container without a shell, if that is what its runtime says."""
+    if not _NO_SHELL.search("\n".join(seen)):
+        return None
+    says = f"{place} has no /bin/sh, so no Python can be found either"
+    return unreachable_for("python-missing", says, seen, way="image")
 
 
 def nothing_started(

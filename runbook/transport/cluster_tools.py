@@ -3,12 +3,15 @@ nodes."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from runbook.causes.findings import unreachable_for
+from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 
 T = TypeVar("T")
@@ -29,6 +32,23 @@ def printed(
         env=env,
         start_new_session=True,
     )
+
+
+KUBECTL = "kubectl"
+"""The others are Slurm's."""
+
+
+def no_tool(name: str) -> Unreachable:
+    cause = "kubernetes-tool-missing" if name == KUBECTL else "slurm-tool-missing"
+    path = (f"PATH={os.environ.get('PATH', '')}",)
+    return unreachable_for(cause, f"there is no `{name}` on this machine's PATH", path)
+
+
+def not_understood(what: str, done: subprocess.CompletedProcess[str], seen: tuple[str, ...]) -> Unreachable:
+    """The failure of a program whose words, `seen`, mean nothing that is known."""
+    cause = "kubernetes-exec-failed" if done.args[0] == KUBECTL else "slurm-step-failed"
+    says = f"`{what}` ended with code {done.returncode}" + (f": {seen[-1]}" if seen else "")
+    return unreachable_for(cause, says, seen, way="unknown-words", map_=" ".join(map(word, done.args)))
 
 
 class LatestAnswers:

@@ -22,7 +22,7 @@ from runbook.files.scalars import flow
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
-from runbook.transport.bootstrap import command
+from runbook.transport.bootstrap import command, no_shell
 from runbook.transport.frames import Failure, Frame
 from runbook.transport.stream import ENDING_S
 
@@ -53,7 +53,6 @@ _STOPPED = re.compile(
     r"(?:cannot open|stat of) /proc/\d+/ns/[^\n]{1,40}No such file",
     re.IGNORECASE,
 )
-_NO_SHELL = re.compile(r"/bin/sh[^\n]{0,80}(?:no such file|not found)", re.IGNORECASE)
 _CHATTER = re.compile(
     r"level=(?:warning|info|debug)|^(?:INFO|WARNING|DEBUG):|Emulate Docker CLI using podman", re.MULTILINE
 )
@@ -123,14 +122,7 @@ def refusal(node: Node, complaint: str) -> Unreachable | None:
         return stopped(node, "is not running", seen)
     if _UNKNOWN.search(text):
         return _unknown(node, seen)
-    if _NO_SHELL.search(text):
-        return unreachable_for(
-            "python-missing",
-            f"{node.place} has no /bin/sh, so no Python can be found either",
-            seen,
-            way="image",
-        )
-    return None
+    return no_shell(node.place, seen)
 
 
 def stopped(node: Node, how: str, evidence: tuple[str, ...]) -> Unreachable:

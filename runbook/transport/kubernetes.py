@@ -8,7 +8,6 @@ asked, once for all pods of a namespace, before the first is entered and again w
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import threading
 import time
@@ -17,11 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from runbook.causes.findings import unreachable_for
-from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes, Node
 from runbook.transport.bootstrap import command
-from runbook.transport.cluster_tools import LatestAnswers, printed
+from runbook.transport.cluster_tools import KUBECTL, LatestAnswers, no_tool, not_understood, printed
 from runbook.transport.kubernetes_pods import (
     Pod,
     ill,
@@ -83,7 +81,7 @@ class Pods:
         try:
             return KubectlStream(self, pod, node)
         except FileNotFoundError as error:
-            raise no_tool() from error
+            raise no_tool(KUBECTL) from error
 
     def why(self, node: Node, first: Pod, says: str, complaint: str, *, lives: bool) -> Unreachable:
         """Why this pod no longer answers, or never did. `says` is what was noticed, `complaint` what kubectl said;
@@ -183,20 +181,13 @@ def ask(where: Kubernetes, *argv: str, timeout_s: float = ASKED_S) -> str:
     try:
         done = printed(words, timeout_s + 1.0)
     except FileNotFoundError as error:
-        raise no_tool() from error
+        raise no_tool(KUBECTL) from error
     except subprocess.TimeoutExpired as error:
         raise no_server(where, (f"`kubectl {argv[0]}` did not come back within {timeout_s + 1.0:g} s",)) from error
     if done.returncode == 0:
         return done.stdout
     what = " ".join(one for one in argv[:2] if not one.startswith("-"))
-    raise refusal(done.stderr, where, what) or unreachable_for(
-        "kubernetes-exec-failed",
-        f"`kubectl {what}` ended with code {done.returncode}"
-        + (f": {said(done.stderr)[-1]}" if said(done.stderr) else ""),
-        said(done.stderr),
-        way="unknown-words",
-        map_=" ".join(map(word, words)),
-    )
+    raise refusal(done.stderr, where, what) or not_understood(f"kubectl {what}", done, said(done.stderr))
 
 
 def selected(where: Kubernetes, selector: str, container: str | None = None) -> list[Pod]:
@@ -210,15 +201,6 @@ def current_context(where: Kubernetes) -> str | None:
     with contextlib.suppress(Unreachable):
         return ask(where, "config", "current-context").strip() or None
     return None
-
-
-def no_tool() -> Unreachable:
-    return unreachable_for(
-        "kubernetes-tool-missing",
-        "there is no `kubectl` on this machine's PATH",
-        (f"PATH={os.environ.get('PATH', '')}",),
-        way="live",
-    )
 
 
 def _where(node: Node) -> Kubernetes:

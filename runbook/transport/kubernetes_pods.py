@@ -12,6 +12,7 @@ from runbook.causes.findings import unreachable_for
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes
+from runbook.transport.bootstrap import no_shell
 
 Document = Mapping[str, Any]
 
@@ -40,7 +41,6 @@ _NO_SERVER = re.compile(
     r"TLS handshake timeout|Client\.Timeout exceeded|\(ServiceUnavailable\)|\(Timeout\)|etcdserver: ",
     re.IGNORECASE,
 )
-_NO_SHELL = re.compile(r"/bin/sh[^\n]{0,80}(?:no such file|not found)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +195,8 @@ def refusal(complaint: str, where: Kubernetes, what: str, place: str = "") -> Un
     pod that was to be entered."""
     seen = said(complaint)
     text, pod = "\n".join(seen), place or "the pod"
-    if _NO_SHELL.search(text):
-        says = f"{pod} has no /bin/sh, so no Python can be found either"
-        return unreachable_for("python-missing", says, seen, way="image")
+    if told := no_shell(pod, seen):
+        return told
     way = "live"
     look: tuple[str, ...] = ("get", "pods")
     if _NO_CONFIG.search(text):

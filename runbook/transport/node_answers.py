@@ -358,7 +358,6 @@ class IbPort(TypedDict):
     phys_state: Line | None
     rate: Line | None
     link_layer: Line | None
-    sm_lid: Line | None
 
 
 class Gid(TypedDict):
@@ -466,6 +465,7 @@ class ProcessFacts(TypedDict):
     rank: Count | None
     cpu: Number
     waited: Number | None
+    copied: Integer
     stays: bool
 
 
@@ -479,6 +479,7 @@ class BusyProcess(TypedDict):
 class RankSeen(TypedDict):
     processes: list[ProcessFacts]
     works: bool
+    connections: Count | None
     moved: Integer | None
     queued: Integer
     stack: Text | None

@@ -7,21 +7,21 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from runbook.causes.findings import unreachable_for
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
-from runbook.transport.agent import AgentStream
 from runbook.transport.bootstrap import SilentPython
-from runbook.transport.container import ContainerStream
-from runbook.transport.kubernetes import Pods
 from runbook.transport.pause_detector import Awake, Pace, cpu_pressure, short_of_cpu
 from runbook.transport.remote_program import Message
 from runbook.transport.session import BEAT_S, SILENCE_S, Session
-from runbook.transport.slurm import Allocations
 from runbook.transport.stream import LocalStream, Stream
+
+if TYPE_CHECKING:
+    from runbook.transport.kubernetes import Pods
+    from runbook.transport.kubernetes_pods import Pod
 
 T = TypeVar("T")
 
@@ -72,9 +72,7 @@ class Site:
         self.failures: dict[str, Unreachable] = {}
         self._closing = threading.Event()
         self._lock = threading.Lock()
-        self._ssh: object | None = None
-        self._slurm = Allocations()
-        self.pods = Pods()
+        self._openers: dict[str, StreamOpener] = {}
         self._awake = Awake(BEAT_S)
         self.pace = Pace()
         self.patience_s = SILENCE_S
@@ -89,7 +87,8 @@ class Site:
         """
         deadline, begun = time.monotonic() + timeout_s, time.monotonic()
         nodes = list(nodes)
-        self.pods.expect(nodes)
+        if any(node.connection == "kubernetes" for node in nodes):
+            self.pods.expect(nodes)
         failures = self._open([node for node in nodes if node.name not in self.sessions], deadline)
         late = {name: node for name, (node, failure) in failures.items() if _for_want_of_time(failure)}
         starved = self._starved(begun) if late else ()
@@ -144,6 +143,8 @@ class Site:
     def _enter(self, node: Node, again: bool) -> Session:
         """The session in the node's container, which holds one on the host."""
         host = node.outside
+        from runbook.transport.container import ContainerStream
+
         # Of another name, since container and host may share a home and see each other's processes.
         outside = self._session(host, self._stream(host), again, mark=f"{node.name}{OUTSIDE}")
         try:
@@ -169,19 +170,25 @@ class Site:
     def _stream(self, node: Node) -> Stream:
         if node.connection == "local":
             return LocalStream(node.interpreter)
-        if node.connection == "slurm":
-            return self._slurm.connect(node)
-        if node.connection == "kubernetes":
-            return self.pods.connect(node)
         if node.connection == "agent":
-            return AgentStream(node, self.inventory, looks=self.looks)
-        with self._lock:
-            if self._ssh is None:
-                # Fabric and its cryptography take a quarter of a second to import: only SSH runs pay for it.
-                from runbook.transport.ssh import Logins
+            from runbook.transport.agent import AgentStream
 
-                self._ssh = Logins()
-        return self._ssh.connect(node)  # type: ignore[attr-defined, no-any-return]
+            return AgentStream(node, self.inventory, looks=self.looks)
+        return self._opener(node.connection).connect(node)
+
+    def _opener(self, connection: str) -> StreamOpener:
+        with self._lock:
+            if connection not in self._openers:
+                self._openers[connection] = _opener_of(connection)
+            return self._openers[connection]
+
+    @property
+    def pods(self) -> Pods:
+        return cast("Pods", self._opener("kubernetes"))
+
+    def pod(self, name: str) -> Pod | None:
+        """The pod of this node, as it was when its session was opened; None when the node is not a pod."""
+        return self.pods.entered(name) if "kubernetes" in self._openers else None
 
     def each(
         self, nodes: Iterable[Node], work: Callable[[Node], T], *, timeout_s: float, at_once: int | None = None
@@ -242,6 +249,28 @@ class Site:
             session.let_go(max(0.0, deadline - time.monotonic()))
         self._closing.set()
         return results
+
+
+class StreamOpener(Protocol):
+    """Opens the streams of one run to all nodes that are reached in one way."""
+
+    def connect(self, node: Node) -> Stream:
+        """A stream to the node's supervisor. Raises Unreachable with the cause."""
+
+
+def _opener_of(connection: str) -> StreamOpener:
+    """Only a run that needs it imports it: Fabric and its cryptography alone take a quarter of a second."""
+    if connection == "slurm":
+        from runbook.transport.slurm import Allocations
+
+        return Allocations()
+    if connection == "kubernetes":
+        from runbook.transport.kubernetes import Pods
+
+        return Pods()
+    from runbook.transport.ssh import Logins
+
+    return Logins()
 
 
 def _too_late(node: Node, seconds: float) -> Unreachable:

@@ -17,15 +17,18 @@ import traceback
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from runbook.causes.findings import unreachable_for
 from runbook.model.errors import Unreachable
-from runbook.transport import bootstrap, container, node_answers, node_programs
+from runbook.transport import bootstrap, node_answers, node_programs
 from runbook.transport.frames import Frame, FrameReader, UnexpectedAnswer, decoded
 from runbook.transport.pause_detector import Awake, cpu_pressure
 from runbook.transport.remote_program import MOST_OUTPUT, Answer, Message, ProgramNotStarted, Remote
 from runbook.transport.stream import Stream
+
+if TYPE_CHECKING:
+    from runbook.transport.container import AskedOnHost
 
 BEAT_S = 1.0
 
@@ -254,9 +257,13 @@ class Session:
             whole = how.ours(arguments) == arguments
             return answer if whole else self._called(name, arguments)(max(0.1, deadline - time.monotonic()))
 
-    def _there(self, name: str) -> tuple[Session, container.AskedOnHost] | None:
+    def _there(self, name: str) -> tuple[Session, AskedOnHost] | None:
         """The session on the container's host, and what this program is asked there; None where it looks only here."""
-        if self.outside is None or (how := container.ON_THE_HOST.get(name)) is None:
+        if self.outside is None:
+            return None
+        from runbook.transport.container import ON_THE_HOST
+
+        if (how := ON_THE_HOST.get(name)) is None:
             return None
         apart = self.hello["machine"] != self.outside.hello["machine"]
         return None if apart and how.network else (self.outside, how)

@@ -22,7 +22,7 @@ from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.transport.bootstrap import command
-from runbook.transport.cluster_tools import LatestAnswers, printed
+from runbook.transport.cluster_tools import LatestAnswers, no_tool, not_understood, printed
 from runbook.transport.stream import ProcessStream
 
 NONE = ("(null)", "None", "")
@@ -116,13 +116,7 @@ def job_in(text: str, number: str) -> SlurmJob:
         limit = _value(record, "TimeLimit")
         state, reason, restarts = _value(record, "JobState"), _value(record, "Reason"), _value(record, "Restarts")
         return SlurmJob(
-            _value(record, "JobId"),
-            state,
-            reason,
-            restarts=int(restarts),
-            nodes=nodes,
-            limit=limit,
-            gpus=gpus,
+            _value(record, "JobId"), state, reason, restarts=int(restarts), nodes=nodes, limit=limit, gpus=gpus
         )
     except (IndexError, ValueError) as error:
         raise unreachable_for(
@@ -438,14 +432,7 @@ def ask(*argv: str, about: str = "", timeout_s: float = ASKED_S) -> str:
         raise _no_munge() or no_controller(()) from error
     if done.returncode == 0:
         return done.stdout
-    raise refusal(done.stderr, about) or unreachable_for(
-        "slurm-step-failed",
-        f"`{argv[0]}` ended with code {done.returncode}"
-        + (f": {done.stderr.strip().splitlines()[-1]}" if done.stderr.strip() else ""),
-        said(done.stderr),
-        way="unknown-words",
-        map_=" ".join(map(word, argv)),
-    )
+    raise refusal(done.stderr, about) or not_understood(argv[0], done, said(done.stderr))
 
 
 def _no_munge() -> Unreachable | None:
@@ -477,13 +464,4 @@ def no_allocation() -> Unreachable:
         "slurm-no-allocation",
         "there is no Slurm job to run in: SLURM_JOB_ID is not set here, and the inventory names no job",
         way="none",
-    )
-
-
-def no_tool(name: str) -> Unreachable:
-    return unreachable_for(
-        "slurm-tool-missing",
-        f"there is no `{name}` on this machine's PATH",
-        (f"PATH={os.environ.get('PATH', '')}",),
-        way="live",
     )

@@ -150,34 +150,10 @@ def _ssh_g(host: str, ssh: Ssh) -> dict[str, list[str]]:
 
 
 SIMPLE = frozenset(
-    [
-        "host",
-        "hostname",
-        "user",
-        "port",
-        "identityfile",
-        "identitiesonly",
-        "userknownhostsfile",
-        "globalknownhostsfile",
-        "hostkeyalias",
-        "stricthostkeychecking",
-        "connecttimeout",
-        "serveraliveinterval",
-        "serveralivecountmax",
-        "loglevel",
-        "batchmode",
-        "compression",
-        "forwardagent",
-        "addkeystoagent",
-        "tcpkeepalive",
-        "sendenv",
-        "hashknownhosts",
-        "gssapiauthentication",
-        "passwordauthentication",
-        "controlmaster",
-        "controlpath",
-        "controlpersist",
-    ]
+    """host hostname user port identityfile identitiesonly userknownhostsfile globalknownhostsfile hostkeyalias
+    stricthostkeychecking connecttimeout serveraliveinterval serveralivecountmax loglevel batchmode compression
+    forwardagent addkeystoagent tcpkeepalive sendenv hashknownhosts gssapiauthentication passwordauthentication
+    controlmaster controlpath controlpersist""".split()
 )
 """Keywords that paramiko reads as OpenSSH does, or that do not matter to us. Any other has `ssh -G` decide, which
 costs a process a node."""

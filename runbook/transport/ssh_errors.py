@@ -162,10 +162,7 @@ def changed_key(key: paramiko.PKey, known: Sequence[KnownHost], target: LoginTar
         f"{name}: the host key of {target.entry} is not the one in known_hosts"
         + (f" ({shown}, and known is one of type {entry.kind})" if shown != entry.kind else "")
         + ": a reinstalled machine, another machine at this address, or an attacker in between",
-        (
-            f"offered: {key.fingerprint} ({shown})",
-            f"expected: {entry.fingerprint} ({entry.kind}, {entry.place})",
-        ),
+        (f"offered: {key.fingerprint} ({shown})", f"expected: {entry.fingerprint} ({entry.kind}, {entry.place})"),
         way="live",
         name=name,
         file=word(file),
@@ -220,11 +217,7 @@ def _refused(
     return unreachable_for(
         "ssh-auth-failed",
         f"{name}: {target.label} accepts none of our keys: {', '.join(offered) or 'the agent has them'}",
-        (
-            *seen,
-            *_unusable(keys),
-            REFUSED_THOUGH_THERE.format(name=name),
-        ),
+        (*seen, *_unusable(keys), REFUSED_THOUGH_THERE.format(name=name)),
         way="key-refused",
         file=word(file),
         port=target.port,
@@ -278,12 +271,7 @@ def _nothing_in_common(
     ours = (
         {}
         if own is None
-        else {
-            "KexAlgorithms": own.kex,
-            "HostKeyAlgorithms": own.key_types,
-            "Ciphers": own.ciphers,
-            "MACs": own.digests,
-        }
+        else {"KexAlgorithms": own.kex, "HostKeyAlgorithms": own.key_types, "Ciphers": own.ciphers, "MACs": own.digests}
     )
     option = next((kind for kind in theirs if kind in ours and not set(theirs[kind]) & set(ours[kind])), None)
     if option is None:

@@ -24,7 +24,7 @@ from profiles import examples, one_in
 from runbook.cli.main import main
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.failure import judge_attempt
-from runbook.jobs.logs import MARK, RankLogs
+from runbook.jobs.logs import RankLogs
 from runbook.jobs.watch import WatchEnd
 from runbook.model.errors import Unreachable
 from runbook.model.redact import Redactor
@@ -32,6 +32,7 @@ from runbook.model.safe_files import BadName, file_name
 from runbook.model.verdict import Verdict
 from runbook.node.journal import ABOUT, JOURNAL, checked
 from runbook.transport import UnexpectedAnswer, node_answers
+from runbook.transport.remote_program import MARK
 
 from .lying_supervisor import liar
 

@@ -13,7 +13,8 @@ import jinja2
 
 import runbook
 from runbook.launch.preconditions import PROBE, Guards, read_activation
-from runbook.launch.script import DIALECTS, ScriptProcess, ScriptSpec, stops
+from runbook.launch.quote import dialect_of
+from runbook.launch.script import ScriptProcess, ScriptSpec, stops
 
 
 def main(nodes: int, gpus: int, out: Path) -> None:
@@ -24,7 +25,7 @@ def main(nodes: int, gpus: int, out: Path) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(DIALECTS["sh"].filters)
+    environment.filters.update(dialect_of("sh").filters)
     template = environment.get_template("launch.sh.j2")
     words = ("python3", "train.py", "--data=/data", "--epochs=3", "--lr=3e-06", "--amp")
     for number in range(nodes):

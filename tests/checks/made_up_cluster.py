@@ -18,7 +18,6 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Network, Node, Rendezvous
 from runbook.model.verdict import Outcome, Verdict
 from runbook.transport import ProgramNotStarted, Remote, Site
-from runbook.transport.kubernetes import Pods
 
 A, B, C = "10.0.0.1", "10.0.0.2", "10.0.0.3"
 ADDRESSES = {"node-a": A, "node-b": B, "node-c": C}
@@ -105,7 +104,7 @@ class Nobody:
 
 
 def run_of(inventory: Inventory, facts: Mapping[str, Facts] | None = None, run_dir: Path = Path("/nowhere")) -> Run:
-    site = SimpleNamespace(sessions={}, failures={}, run_id="run-1", forks=8, pods=Pods())
+    site = SimpleNamespace(sessions={}, failures={}, run_id="run-1", forks=8, pod=lambda name: None)
     site.each = partial(Site.each, cast(Site, site))
     known = facts_of(inventory) if facts is None else dict(facts)
     return Run("run-1", run_dir, cast(Site, site), known)

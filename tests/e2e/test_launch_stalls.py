@@ -111,6 +111,10 @@ PACES = {
     ),
     "in turns": (130, "time.sleep(0.6 if step % 4 == rank else 0.05)"),
     "a checkpoint of rank 0": (220, "time.sleep(1.0 if rank == 0 and step % 20 == 19 else 0.15)"),
+    "a checkpoint that lasts longer than the limit": (
+        60,
+        "[(open('model.pt', 'ab').write(bytes(200_000)), time.sleep(0.1)) for _ in range(750 * (rank == 0 and step == 30))]",
+    ),
     "computing in Python": (
         200,
         "end = time.process_time() + 0.04\n    while time.process_time() < end: pass\n    time.sleep(0.16)",

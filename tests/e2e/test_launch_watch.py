@@ -32,6 +32,11 @@ def hold(rank, step):
 def main() -> None:"""
 HELD = "for step in range(begin, options.steps):"
 
+FORKED_WHILE_LOCKED = """
+    lock = threading.Lock(); lock.acquire()
+    data = type('Data', (), {'__len__': lambda self: 4, '__getitem__': lambda self, at: lock.acquire()})()
+    next(iter(torch.utils.data.DataLoader(data, num_workers=1)))"""
+
 WAYS = {
     "a lock": (
         "lock = threading.Lock(); lock.acquire(); lock.acquire()",
@@ -41,6 +46,16 @@ WAYS = {
     "a queue": ("import queue; queue.Queue().get()", "rank-behind", "hold"),
     "spinning": ("while True: pass", "rank-behind", "hold"),  # it computes, or waits for a CPU
     "another collective": ("dist.barrier()", "mismatched-collectives", "barrier"),
+    "a data loader": (
+        FORKED_WHILE_LOCKED,
+        "rank-behind",
+        "which it started, is in <lambda>",
+    ),
+    "a thread that raised": (
+        "import queue; threading.Thread(target=lambda: 1 / 0).start(); queue.Queue().get()",
+        "rank-behind",
+        "has ended with ZeroDivisionError",
+    ),
     "a child": ("import subprocess; subprocess.run(['sleep', '1000'])", "rank-behind", "it sleeps"),
 }
 
@@ -80,6 +95,64 @@ def test_the_rank_that_holds_the_others_up_is_named(lab: Lab, way: str, rank: in
     assert words in finding["says"]
     assert "after step 4" in finding["says"]
     assert re.search(r"train\.py:\d+", finding["says"])
+    nothing_left(lab)
+
+
+def altered(lab: Lab, old: str, new: str) -> None:
+    """The example, with this text in place of another."""
+    text = EXAMPLE.read_text()
+    assert text.count(old) == 1
+    lab.work_file("train.py", text.replace(old, new))
+
+
+def test_who_hangs_at_its_exit_is_named_when_the_others_have_ended(lab: Lab) -> None:
+    hook = "import atexit, threading\nif os.environ['RANK'] == '3': atexit.register(threading.Event().wait)\n"
+    altered(lab, "\ndef main() -> None:", f"\n{hook}\n\ndef main() -> None:")
+    done = launch(
+        lab, playbook(lab, "--steps, 6", ", watch: {stall: 6s, on_stall: stop}"), "-o", "json", node_a=2, node_b=2
+    )
+    guilty = outcomes(done.json())
+    assert list(guilty) == ["node-b"], done
+    (finding,) = guilty["node-b"]
+    assert finding["cause"] == "rank-behind"
+    assert "rank 3 on node-b has not ended" in finding["says"]
+    assert "3 others have ended with code 0" in finding["says"]
+    nothing_left(lab)
+
+
+@pytest.mark.thorough
+def test_who_is_late_is_named_when_the_others_give_up_by_themselves(lab: Lab) -> None:
+    """Without `watch:`, by the time limit of their process group."""
+    held(lab, 3, "time.sleep(1000)")
+    text = lab["node-a"].read("~/work/train.py")
+    joins = 'dist.init_process_group("nccl" if cuda else "gloo"'
+    assert text.count(joins) == 1
+    lab.work_file("train.py", text.replace(joins, f"{joins}, timeout=__import__('datetime').timedelta(seconds=6)"))
+    done = launch(lab, playbook(lab, "--steps, 60"), "-o", "json", node_a=2, node_b=2)
+    guilty = outcomes(done.json())
+    assert list(guilty) == ["node-b"], done
+    (finding,) = guilty["node-b"]
+    assert finding["cause"] == "rank-behind"
+    assert re.search(
+        r"rank 3 on node-b stood in hold \(\S+train\.py:\d+\), where it sleeps, when rank \d", finding["says"]
+    )
+    nothing_left(lab)
+
+
+@pytest.mark.thorough
+def test_a_rule_that_appears_in_the_middle_is_named(lab: Lab) -> None:
+    lab.work_file("train.py", EXAMPLE.read_text())
+    inventory = lab.inventory(defaults={"processes": 1})
+    file = playbook(lab, "--steps, 100000, --pause, '0.05'", ", watch: {stall: 6s, on_stall: stop}")
+    run = runbook_start(lab, "run", file, "-i", inventory, "--run-dir", lab.tmp / "run", "-o", "json")
+    started(lab, "step 5 ")
+    rule = f"ip saddr {lab['node-b'].address} drop"
+    lab["node-a"].firewall(f"table inet late {{\n chain i {{\n type filter hook input priority 0;\n {rule}\n }}\n}}\n")
+    done = runbook_finish(run, timeout=120)
+    guilty = outcomes(done.json())
+    assert list(guilty) == ["node-a"], done
+    assert guilty["node-a"][0]["cause"] == "firewall-drop"
+    assert "inet late" in guilty["node-a"][0]["says"], done
     nothing_left(lab)
 
 

@@ -67,6 +67,7 @@ def test_what_was_meant_by_nodes(nodes: str, right: str) -> None:
     [
         ("[ping]", "{check: ping}"),
         ("['nvidia-smi -L']", "{shell: 'nvidia-smi -L'}".replace("'", '"')),
+        ("[{shell: [nvidia-smi, -L]}]", 'shell: "nvidia-smi -L"'),
         ("{ping: {}, port: {}}", "stages: [{check: ping}, {check: port}]"),
         ("[{launch: {command: 'python train.py --name \"a b\"'}}]", 'command: [python, train.py, --name, "a b"]'),
         ("[{launch: {command: [a.py], watch: true}}]", "watch: {}"),

@@ -77,6 +77,10 @@ def test_without_nodes_the_launch_is_told_for_a_playbook() -> None:
         ("#SBATCH --nodes=4", "--nodes says 4 nodes, and --nodelist names 2"),
         ("#SBATCH --ntasks=8\nsrun python train.py", "--ntasks says 8, and 16 are to be started on 2 nodes"),
         ("#SBATCH --ntasks=16\nsrun torchrun train.py", "--ntasks says 16, and 2 are to be started on 2 nodes"),
+        (
+            "#SBATCH --ntasks-per-node=8\nsrun torchrun train.py",
+            "--ntasks-per-node says 8: Slurm would start `torchrun` so often on each node",
+        ),
         ("export OUT=$SCRATCH/x", "OUT: its value is only known where the script runs"),
         ("export WANDB_API_KEY=0123456789", "WANDB_API_KEY: a secret, not copied"),
         ("module load cuda", "what `module load cuda` sets up belongs into `activate:`"),
@@ -122,6 +126,40 @@ def test_ranks_a_node_are_those_of_srun_where_it_starts_them() -> None:
 )
 def test_what_is_refused(text: str, id: str) -> None:
     assert refused(text, "run.sh").id == id
+
+
+def test_a_script_that_is_none_of_slurms_is_not_sent_to_it() -> None:
+    found = refused("#!/bin/sh\ntorchrun --nnodes=2 train.py\n", "run.sh")
+    assert (found.help or "").startswith("make an inventory of them: runbook inventory init HOST…\n")
+    assert "- launch: {launcher: torchrun, command: [train.py]}" in (found.help or "")
+
+
+@pytest.mark.parametrize(
+    ("lines", "command"),
+    [
+        ("A=\"--lr 1 --name 'x y'\"\nsrun torchrun train.py $A", ["train.py", "--lr", "1", "--name", "x y"]),
+        ("A=(\n  --nproc_per_node 4  # ranks\n  --rdzv_id $RANDOM\n)\nsrun torchrun ${A[@]} train.py", ["train.py"]),
+        ('A=(--lr 1 --name "x y")\nsrun torchrun train.py "${A[@]}"', ["train.py", "--lr", "1", "--name", "x y"]),
+        ('D="${DATA:-/data}"\nsrun torchrun train.py "$D/c4"', ["train.py", "/data/c4"]),
+        ("T=/opt/bin/torchrun\nsrun $T \\\n  -m pkg.train", ["python", "-m", "pkg.train"]),
+        ("nodes=( $( scontrol show hostnames $X ) )\nsrun torchrun train.py", ["train.py"]),
+        ('L="torchrun --nproc_per_node 4"\nsrun bash -c "$L train.py --a"', ["train.py", "--a"]),
+        ('L="accelerate launch --rank \\$X"\nsrun bash -c "$L train.py"', ["train.py"]),
+        ("N=1 torchrun train.py --n $N", ["train.py", "--n", "$N"]),
+    ],
+)
+def test_what_a_shell_would_fill_in_is_filled_in(lines: str, command: list[str]) -> None:
+    _, text = imported(f"#!/bin/bash\n#SBATCH -w gn1\n{lines}\n")
+    (stage,) = (stage for stage in load_launch(parse_document(text, "x.yml")).stages if stage.kind == "launch")
+    assert stage.launch["command"] == command
+
+
+@pytest.mark.parametrize(
+    "option", ["--rdzv_endpoint=$HEAD:29511", "--master_port 29511", "--rdzv-endpoint [::1]:29511"]
+)
+def test_the_port_is_the_lines(option: str) -> None:
+    found, _ = imported(f"#!/bin/sh\n#SBATCH -w gn1\nHEAD=$(hostname)\nsrun torchrun {option} train.py\n")
+    assert found.rendezvous.port == 29511
 
 
 def test_a_manifest_is_told_how_its_pods_are_named() -> None:

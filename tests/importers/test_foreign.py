@@ -71,6 +71,8 @@ def test_what_a_hostfile_says_beyond_us_is_a_comment_with_its_line() -> None:
     [
         ("n1 slots=8\nn2 slots=many\n", 2, 4, "import.hostfile-slots"),
         ("n1 slots=8\nn2 slots\n", 2, 4, "import.hostfile-syntax"),
+        ("n1 slots=8\nn2 slot=8\n", 2, 4, "import.hostfile-syntax"),
+        ("n1 slots=8\nn 2 slots=8\n", 2, 3, "import.hostfile-syntax"),
         ("n1 slots=8\nbad!host slots=8\n", 2, 1, "import.bad-host"),
         ("n1 slots=8\n10.0.0.256 slots=8\n", 2, 1, "import.bad-host"),
         ("n1 slots=8\n@n2 slots=8\n", 2, 1, "import.bad-user"),

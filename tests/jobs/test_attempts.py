@@ -15,10 +15,10 @@ from checks.made_up_cluster import cluster, node, with_ports
 from runbook.causes.catalogue import causes as known_causes
 from runbook.causes.catalogue import of_kind
 from runbook.checks.context import Facts
-from runbook.jobs.attempt import about, port_of
+from runbook.jobs.attempt import ProcessSpec, about, port_of
 from runbook.jobs.failure import judge_attempt
 from runbook.jobs.launch import Launch
-from runbook.jobs.logs import LONGEST_LINE, MARK, RankLogs
+from runbook.jobs.logs import LONGEST_LINE, RankLogs
 from runbook.jobs.processes import KeptProcess, KeptProcesses, wait_for
 from runbook.jobs.retry import FIRST_S, JITTER, LONGEST_S, decide
 from runbook.jobs.start import AFTER_S, _in_the_way, _programs, _sources, running
@@ -28,6 +28,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.redact import Redactor
 from runbook.model.secrets import Secret
 from runbook.model.verdict import Finding, Outcome, Verdict
+from runbook.transport.remote_program import MARK
 
 from .made_up_attempts import PAIR, attempt, come, ended, job, journal, kept, place, wrote
 
@@ -149,6 +150,15 @@ def test_a_line_is_told_once_it_is_whole_and_no_byte_is_lost(tmp_path: Path) -> 
     logs.close()
     assert said[-1] == ("out", ["without an end"])
     assert (logs.folder / "rank-00000.node-a.l0.out").read_bytes() == text
+
+
+def test_who_wrote_a_line_that_never_ends_is_told_with_it(tmp_path: Path) -> None:
+    told: list[tuple[ProcessSpec, list[str]]] = []
+    logs = RankLogs(tmp_path, "attempt-01", Redactor([]), lambda voice, _, lines: told.append((voice, lines)))
+    voice = place(3, "node-b")
+    come(logs, f"{voice.name}.out", b"the last words", voice)
+    logs.close()
+    assert told == [(voice, ["the last words"])]
 
 
 def test_bytes_that_come_twice_count_once(tmp_path: Path) -> None:
@@ -412,6 +422,22 @@ def test_how_it_ended_has_a_cause(tmp_path: Path, code: int, cause: str, words: 
     guilty, finding = judged(made, ended(made, 2, code, 101.0))
     assert (guilty.node, finding.cause) == ("node-b", cause)
     assert words in finding.says
+
+
+def test_that_the_kernel_killed_it_for_memory_is_known_from_its_count(tmp_path: Path) -> None:
+    for kills, words in (
+        (1, "by the kernel for lack of memory"),
+        (0, "was killed (signal 9"),
+        (None, "was killed (signal 9"),
+    ):
+        made = kept(tmp_path / str(kills))
+        made.learn(made.members[3], journal("ended", code=-9, started=100.0, ended=105.0, kernel_kills=kills))
+        (outcome,) = [
+            one for one in judge_attempt(made, WatchEnd("failed", made.members[3]), {}) if one.verdict is Verdict.FAIL
+        ]
+        (finding,) = outcome.findings
+        assert (outcome.node, finding.cause) == ("node-b", "rank-killed")
+        assert words in finding.says
 
 
 def test_what_the_kernel_says_of_a_kill_is_evidence(tmp_path: Path) -> None:

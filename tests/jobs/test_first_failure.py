@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,6 +112,38 @@ def test_who_ended_well_before_the_others_lost_it_is_named(tmp_path: Path) -> No
         assert ("rank 3 on node-b ended with code 0" in found[1].says) is (late < 0)
 
 
+def test_who_crashes_because_ranks_differ_need_not_be_the_odd_one(tmp_path: Path) -> None:
+    """The smaller buffer is too small, whichever of the two ranks has the wrong size."""
+    made = kept(tmp_path)
+    first = ended(made, 0, -signal.SIGABRT, 101.0)
+    said = b"terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 1092 vs 4\n"
+    wrote(made, first, err=said)
+    outcomes = judge_attempt(made, WatchEnd("failed", first), {})
+    assert [one.node for one in outcomes if one.verdict is Verdict.FAIL] == ["node-a", "node-b"]
+    assert "rank 0 on node-a crashed" in outcomes[0].findings[0].says
+
+
+def test_a_program_that_goes_into_the_background_is_told_as_that(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    background = ended(made, 3, 0, 70.0)
+    made.learn(background, {**background.journal, "swept": 1})
+    first = ended(made, 0, 1, 101.0)
+    wrote(made, first, err=LOST_A_PEER[0] + b"\n")
+    node, finding = guilty(made, first)
+    assert (node, finding.cause) == ("node-b", "program-error")
+    assert "left processes running (1)" in finding.says
+
+
+def test_who_goes_on_when_most_have_ended_well_makes_more_calls_than_they(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    for rank in (0, 1, 2):
+        ended(made, rank, 0, 100.5)
+    first = ended(made, 3, 1, 101.0)
+    wrote(made, first, err=LOST_A_PEER[0] + b"\n")
+    found = guilty(made, first)
+    assert (found[0], found[1].cause) == ("node-b", "mismatched-collectives")
+
+
 @pytest.mark.parametrize(("at", "why"), [(101.0, None), (400.0, "rank 1 on node-a failed")])
 def test_who_ended_minutes_before_or_was_ended_left_nobody(tmp_path: Path, at: float, why: str | None) -> None:
     made = kept(tmp_path)
@@ -127,3 +160,74 @@ def test_an_error_of_ones_own_beside_one_that_ended_well_is_ones_own(tmp_path: P
     first = ended(made, 0, 1, 101.0)
     wrote(made, first, err=b"Traceback (most recent call last):\n  x = y\nKeyError: 'lr'\n")
     assert guilty(made, first)[0] == "node-a"
+
+
+SLEEPS = (
+    "Current thread 0x1 (most recent call first):\n"
+    '  File "/srv/data.py", line 12 in load\n    time.sleep(300)\n  File "/srv/train.py", line 90 in <module>\n'
+)
+REDUCES = (
+    "Current thread 0x1 (most recent call first):\n"
+    '  File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 2806 in all_reduce\n'
+    '  File "/srv/train.py", line 90 in <module>\n'
+)
+
+
+def lived(rank: int, stack: str, *, connections: int | None = 2) -> dict[str, Any]:
+    """What was seen of a rank after the first failure."""
+    process = {"pid": 100 + rank, "state": "S", "comm": "python", "wchan": "", "rank": rank, "cpu": 0.0}
+    process |= {"waited": 0.0, "copied": 0, "stays": True}
+    own = {str(100 + rank): stack} if stack else {}
+    seen = {"processes": [process], "own_stacks": own, "stack": None, "throttled": None, "moved": 0}
+    return {"ranks": {str(rank): {**seen, "connections": connections}}, "gpu_use": None, "seconds": 0.3, "busy": []}
+
+
+TIMED_OUT = b"RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 10000ms for recv operation to complete\n"
+BARRIER = b"RuntimeError: Rank 3 failed to pass monitoredBarrier in 4000 ms\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "frozen", "raised", "cause", "nodes"),
+    [
+        (TIMED_OUT, {"node-b": lived(3, SLEEPS)}, b"", "rank-behind", {"node-b"}),
+        (TIMED_OUT, {"node-b": lived(3, REDUCES)}, b"", "rank-behind", {"node-a", "node-b"}),
+        (TIMED_OUT, {"node-b": lived(3, SLEEPS)}, LOST_A_PEER[0], "rank-behind", {"node-a", "node-b"}),
+        (TIMED_OUT, {}, b"", "rank-behind", {"node-a", "node-b"}),
+        (BARRIER, {}, b"", "rank-behind", {"node-b"}),
+    ],
+)
+def test_who_gave_up_waiting_is_not_the_one_that_was_late(
+    tmp_path: Path, said: bytes, frozen: dict[str, Any], raised: bytes, cause: str, nodes: set[str]
+) -> None:
+    """Who stood elsewhere then is named, or who the log names; an exception on its way up is no such place."""
+    made = kept(tmp_path)
+    first = ended(made, 0, 1, 111.0)
+    wrote(made, first, err=b"Traceback (most recent call last):\n  x()\n" + said)
+    if raised:
+        wrote(made, made.members[3], err=b"Traceback (most recent call last):\n  y()\n" + raised)
+    outcomes = judge_attempt(made, WatchEnd("failed", first), frozen)
+    found = {one.node: one.findings[0] for one in outcomes if one.verdict is Verdict.FAIL}
+    assert set(found) == nodes
+    assert {finding.cause for finding in found.values()} == {cause}
+    if frozen and nodes == {"node-b"}:
+        says = found["node-b"].says
+        assert (
+            "rank 3 on node-b stood in load (/srv/data.py:12), where it sleeps, when rank 0 on node-a gave up" in says
+        )
+
+
+@pytest.mark.parametrize(
+    ("connections", "stack", "node"),
+    [(0, "", "node-b"), (0, SLEEPS, "node-b"), (0, REDUCES, "node-a"), (3, SLEEPS, "node-a"), (None, "", "node-a")],
+)
+def test_who_closed_its_connections_and_lives_on_left_the_others(
+    tmp_path: Path, connections: int | None, stack: str, node: str
+) -> None:
+    """It became another program, or works on by itself after the end of its process group."""
+    made = kept(tmp_path)
+    first = ended(made, 0, 1, 101.0)
+    wrote(made, first, err=LOST_A_PEER[0] + b"\n")
+    outcomes = judge_attempt(made, WatchEnd("failed", first), {"node-b": lived(3, stack, connections=connections)})
+    (outcome,) = [one for one in outcomes if one.verdict is Verdict.FAIL]
+    assert outcome.node == node
+    assert (outcome.findings[0].cause == "mismatched-collectives") is (node == "node-b")

@@ -200,6 +200,23 @@ def test_who_works_at_one_of_two_looks_is_given_more_time(world: World, clock: l
     assert tried.look(world.made)
 
 
+@pytest.mark.parametrize("dialled", ["", "29777"])
+def test_who_waits_at_another_address_is_named_when_nothing_keeps_it_from_the_others(
+    world: World, clock: list[float], dialled: str
+) -> None:
+    """The program itself sets MASTER_ADDR: dials are refused at once, and seldom seen."""
+    world.connected, world.stacks = {0, 1, 2}, dict.fromkeys(range(4), JOINING)
+    world.dials = {3: dialled} if dialled else {}
+    assert looks(world, clock) == {}
+    ((node, (finding,)),) = looks(world, clock, times=2).items()
+    assert (node, finding.cause) == ("node-b", "master-addr-wrong-host")
+    assert f"it dials {'10.0.0.1:29777' if dialled else 'another address or port'}" in finding.says
+    world.dials = {3: str(PORT)}
+    assert looks(world, clock, times=4) == {}, "it is on its way"
+    world.opened, world.dials = False, {}
+    assert looks(world, clock, times=4) == {}, "nobody is there yet"
+
+
 def test_a_stopped_rank_is_named_at_once(world: World, clock: list[float]) -> None:
     world.connected, world.stacks, world.state = {0, 1, 3}, {0: JOINING}, {2: "T"}
     ((node, (finding,)),) = looks(world, clock).items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -13,12 +14,15 @@ from typing import Any
 import pytest
 
 from runbook.checks.context import Facts
+from runbook.checks.network.live_traffic import Between
 from runbook.jobs.progress import StepProgress
-from runbook.jobs.stall import SeenProcess, StackFrame, accused, frames_of, judge_stall
+from runbook.jobs.seen_processes import SeenProcess, StackFrame, frames_of
+from runbook.jobs.stall import accused, judge_stall
 from runbook.launch.job import Watch
+from runbook.model.verdict import Finding
 from runbook.node.training_steps import step_in
 
-from .made_up_attempts import ended, kept
+from .made_up_attempts import ended, kept, wrote
 
 MAIN = StackFrame("/srv/train.py", 90, "<module>")
 STEP = StackFrame("/srv/train.py", 46, "main")
@@ -145,13 +149,14 @@ def test_a_moment_in_a_disk_is_no_proof() -> None:
 
 def looked_at(ranks: Sequence[int], stack: str, *, moved: int = 0) -> Facts:
     """What a node tells of ranks that all sleep in this place."""
-    process = {"state": "S", "comm": "python", "wchan": "", "cpu": 0.0, "waited": 0.0, "stays": True}
+    process = {"state": "S", "comm": "python", "wchan": "", "cpu": 0.0, "waited": 0.0, "copied": 0, "stays": True}
     seen = {
         str(rank): {
             "processes": [{**process, "pid": rank, "rank": rank}],
             "own_stacks": {str(rank): stack},
             "stack": None,
             "throttled": None,
+            "connections": 2,
             "moved": moved,
         }
         for rank in ranks
@@ -181,11 +186,11 @@ def test_who_stands_elsewhere_in_one_look_alone_is_not_accused(tmp_path: Path) -
                 "node-b": {**looked_at((), ""), "ranks": {**told[2], **told[3]}},
             }
 
-        found = judge_stall(made, StepProgress(Watch()), look)
+        found = judge_stall(made, StepProgress(Watch()), look).findings
         return {f"{node} {finding.cause}" for node, told in found.items() for finding in told}
 
     assert causes(3, 3) == causes(None, 3, 3) == {"node-b rank-behind"}
-    assert causes(3, 0, 3) == {"node-a training-stalled", "node-b training-stalled"}
+    assert causes(3, 0, 3, 0) == {"node-a training-stalled", "node-b training-stalled"}
     assert causes(3, 3, moved=5000) == {"node-a training-stalled", "node-b training-stalled"}
     assert causes(3, None, None) == {"node-a collective-stall-uniform", "node-b collective-stall-uniform"}
 
@@ -194,7 +199,9 @@ def test_who_carries_data_may_only_print_no_more(tmp_path: Path) -> None:
     made = kept(tmp_path)
     for moved, words in ((0, False), (5000, True)):
         frozen = {"node-a": looked_at((0, 1), "", moved=moved), "node-b": looked_at((2, 3), "", moved=moved)}
-        found = judge_stall(made, StepProgress(Watch()), functools.partial(dict, frozen))
+        judged = judge_stall(made, StepProgress(Watch()), functools.partial(dict, frozen))
+        assert judged.talks is words
+        found = judged.findings
         assert {finding.cause for each in found.values() for finding in each} == {"training-stalled"}
         assert ("4.88 KiB/s or more: perhaps steps are only no longer printed" in found["node-a"][0].says) is words
 
@@ -206,11 +213,152 @@ def test_who_has_ended_well_while_the_others_wait_is_named(tmp_path: Path) -> No
     stack = dumped(REDUCE)
 
     seen = {"node-a": looked_at((0, 1), stack), "node-b": looked_at((2,), stack)}
-    found = judge_stall(made, StepProgress(Watch()), lambda: seen)
-    (finding,) = found.pop("node-b")
-    assert found == {}
+    found = judge_stall(made, StepProgress(Watch()), lambda: seen).findings
+    ((node, (finding,)),) = found.items()
+    assert node == "node-b"
     assert finding.cause == "mismatched-collectives"
     assert "rank 3 on node-b has ended with code 0, and 3 others wait for it in all_reduce" in finding.says
+
+
+def test_who_waits_when_most_have_ended_well_makes_more_calls_than_they(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    for rank in (0, 1, 2):
+        ended(made, rank, 0, 110.0)
+    found = judge_stall(made, StepProgress(Watch()), lambda: {"node-b": looked_at((3,), dumped(REDUCE))}).findings
+    ((node, (finding,)),) = found.items()
+    assert (node, finding.cause) == ("node-b", "mismatched-collectives")
+    assert "3 others have ended with code 0: it makes more calls" in finding.says
+
+
+def calls(function: str, line: int) -> tuple[StackFrame, ...]:
+    """In this call of torch.distributed, at this line of `main`."""
+    return (replace(REDUCE[0], function=function), replace(STEP, line=line), MAIN)
+
+
+def test_calls_of_two_ranks_and_of_one_root_may_stand_in_different_lines() -> None:
+    """A pipeline whose network has stopped; a root that sends in another line than the others receive."""
+    assert told(standing(0, calls("recv", 5)), standing(1, calls("send", 6)), standing(2, calls("recv", 7))) == {}
+    assert told(standing(0, calls("recv", 5)), *(standing(rank, REDUCE) for rank in (1, 2))) == {}
+    assert told(standing(0, calls("broadcast", 5)), *(standing(rank, calls("broadcast", 7)) for rank in (1, 2))) == {}
+    others = [standing(rank, calls("all_reduce", 7)) for rank in (1, 2)]
+    assert told(standing(0, calls("all_reduce", 5)), *others) == {"node-0": ["mismatched-collectives"]}
+    assert told(standing(0, calls("broadcast", 5)), *others) == {}, "they may be its root, and those who relayed it"
+
+
+def test_who_awaits_a_call_that_was_begun_before_is_not_behind() -> None:
+    """`work.wait()` is no Python function: only the source of its line tells."""
+    text = f'{dumped((STEP, MAIN)).splitlines()[0]}\n  File "{STEP.file}", line {STEP.line} in main\n    work.wait()\n'
+    awaits = frames_of(text)
+    assert awaits[0].source == "work.wait()"
+    assert standing(1, awaits).place == "in wait at /srv/train.py:46, in main"
+    assert told(standing(0, REDUCE), standing(1, awaits)) == {}
+    begun = replace(BARRIER[0], file="/opt/site/torch/distributed/distributed_c10d.py", source="work.wait()")
+    assert standing(2, (begun, *BARRIER[1:])).place.startswith("in barrier at ")
+    most = [standing(rank, REDUCE) for rank in (0, 1)]
+    assert told(*most, standing(2, (begun, *BARRIER[1:]))) == {"node-2": ["mismatched-collectives"]}
+    assert told(standing(0, awaits), standing(1, awaits), standing(2, QUEUE)) == {"node-2": ["rank-behind"]}
+
+
+def test_that_ranks_wait_in_different_calls_is_told_though_nobody_is_accused(tmp_path: Path) -> None:
+    seen = {"node-a": looked_at((0, 1), dumped(REDUCE)), "node-b": looked_at((2, 3), dumped(calls("broadcast", 5)))}
+    found = judge_stall(kept(tmp_path), StepProgress(Watch()), lambda: seen).findings
+    (finding,) = found["node-a"]
+    assert finding.cause == "training-stalled"
+    assert "they wait in different calls" in finding.says
+    assert "rank 2 on node-b, rank 3 on node-b: in broadcast at /srv/train.py:5, in main" in finding.evidence
+
+
+def seen_alike(stack: str) -> dict[str, Facts]:
+    return {"node-a": looked_at((0, 1), stack), "node-b": looked_at((2, 3), stack)}
+
+
+def test_what_lies_between_the_nodes_goes_before_ranks_that_all_wait(tmp_path: Path) -> None:
+    rule = Finding("firewall-drop", "node-b drops TCP", "nft delete rule", ("nft",))
+    silent = Between(stalled=("node-a → node-b: 4 KiB not acknowledged, sent again 5 times",))
+    for seen, cause in (
+        (Between({"node-b": (rule,)}), {"node-b": "firewall-drop"}),
+        (silent, dict.fromkeys(("node-a", "node-b"), "tcp-connection-lost-midrun")),
+        (Between(), dict.fromkeys(("node-a", "node-b"), "collective-stall-uniform")),
+    ):
+        looks = functools.partial(seen_alike, dumped(REDUCE))
+        found = judge_stall(kept(tmp_path), StepProgress(Watch()), looks, itertools.repeat(seen).__next__)
+        assert {node: told[0].cause for node, told in found.findings.items()} == cause
+
+
+def test_who_wants_a_cpu_and_gets_none_is_no_stall_unless_another_is_to_blame(tmp_path: Path) -> None:
+    for others, hungry in ((dumped(REDUCE), ""), ("", "4 of 4 ranks hardly get a CPU")):
+        seen = seen_alike(others)
+        for rank in ("2", "3") if others else ():
+            seen["node-b"]["ranks"][rank]["own_stacks"] = {}
+        for node in ["node-b"] if others else ["node-a", "node-b"]:
+            for rank in seen[node]["ranks"].values():
+                rank["processes"][0].update(state="R", cpu=0.05, waited=0.9)
+        judged = judge_stall(kept(tmp_path), StepProgress(Watch()), functools.partial(dict, seen))
+        assert judged.goes_on == hungry
+        assert {each.cause for told in judged.findings.values() for each in told} == {
+            "rank-behind" if others else "training-stalled"
+        }
+
+
+@pytest.mark.parametrize(
+    ("lines", "cpu", "copied", "works"),
+    [((50, 50), 1.0, 0, False), ((50, 52), 1.0, 0, True), ((50, 52), 0.0, 0, False), ((50, 50), 0.1, 1 << 20, True)],
+)
+def test_who_is_waited_for_and_works_is_told_apart_from_one_that_hangs(
+    tmp_path: Path, lines: tuple[int, int], cpu: float, copied: int, works: bool
+) -> None:
+    """An evaluation, or a checkpoint, of one rank: it is now here, now there, or writes."""
+    each = iter(lines)
+
+    def look() -> dict[str, Facts]:
+        seen = seen_alike(dumped(REDUCE))
+        rank = seen["node-b"]["ranks"]["3"]
+        rank["own_stacks"]["3"] = dumped((replace(STEP, line=next(each)), MAIN))
+        rank["processes"][0].update(cpu=cpu, copied=copied)
+        return seen
+
+    judged = judge_stall(kept(tmp_path), StepProgress(Watch()), look)
+    assert [finding.cause for finding in judged.findings["node-b"]] == ["rank-behind"]
+    assert judged.works.startswith("rank 3 on node-b works in main (/srv/train.py:") is works
+
+
+def test_who_lives_on_when_most_have_ended_is_named(tmp_path: Path) -> None:
+    """At its exit, in a hook or for a thread of its own; nobody is left who waits for it."""
+    exits = (StackFrame("/usr/lib/python3.11/threading.py", 1590, "_shutdown"),)
+    thread = (StackFrame("/usr/lib/python3.11/queue.py", 171, "get"), StackFrame("/srv/upload.py", 7, "send"))
+    dump = f"{dumped(thread).replace('Current thread', 'Thread')}\n{dumped(exits)}"
+    made = kept(tmp_path)
+    ends = looked_at(
+        (0, 1, 2), "Current thread 0x1 (most recent call first):\n  Garbage-collecting\n  <no Python frame>\n"
+    )
+    seen = {"node-a": ends, "node-b": looked_at((3,), dump)}
+    seen["node-b"]["ranks"]["2"] = ends["ranks"].pop("2")
+    judged = judge_stall(made, StepProgress(Watch()), lambda: seen)
+    assert "3 others have ended with code 0 (3 nearly)" in judged.findings["node-b"][0].says
+    seen["node-b"]["ranks"]["3"]["own_stacks"] = {"3": seen["node-b"]["ranks"]["2"]["own_stacks"]["2"]}
+    assert judge_stall(made, StepProgress(Watch()), lambda: seen).goes_on == "4 of 4 ranks are ending"
+    ended(made, 0, 0, 110.0)
+    seen = {"node-a": looked_at((1,), dump), "node-b": looked_at((2, 3), dump)}
+    found = judge_stall(made, StepProgress(Watch()), lambda: seen).findings
+    assert found["node-a"][0].cause == "training-stalled"
+    for rank in (1, 2):
+        ended(made, rank, 0, 110.0)
+    found = judge_stall(made, StepProgress(Watch()), lambda: {"node-b": looked_at((3,), dump)}).findings
+    ((node, (finding,)),) = found.items()
+    assert (node, finding.cause) == ("node-b", "rank-behind")
+    assert "rank 3 on node-b has not ended" in finding.says
+    assert "at its exit it waits for a thread of its own, in send (/srv/upload.py:7)" in finding.says
+    assert "3 others have ended with code 0" in finding.says
+
+
+def test_a_thread_that_an_exception_has_ended_is_told_of_the_rank_that_waits_for_it(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    error = b'Exception in thread Thread-1 (fetch):\nTraceback (most recent call last):\n  File "x"\n    f()\nValueError: shard 7\n'
+    wrote(made, made.members[3], err=error)
+    seen = seen_alike(dumped(REDUCE))
+    seen["node-b"]["ranks"]["3"]["own_stacks"]["3"] = dumped(QUEUE)
+    (finding,) = judge_stall(made, StepProgress(Watch()), lambda: seen).findings["node-b"]
+    assert "its thread Thread-1 (fetch) has ended with ValueError: shard 7" in finding.says
 
 
 LOADER = (
@@ -229,8 +377,22 @@ def test_a_data_loader_does_not_speak_for_its_mute_rank(tmp_path: Path, of_main:
     rank = seen["node-b"]["ranks"]["3"]
     rank["processes"].append({**rank["processes"][0], "pid": 30, "cpu": 0.1})
     rank["own_stacks"] = {"3": of_main, "30": dumped(LOADER)}
-    found = judge_stall(made, StepProgress(Watch()), lambda: seen)
+    found = judge_stall(made, StepProgress(Watch()), lambda: seen).findings
     assert {f.cause for each in found.values() for f in each} == {"rank-behind" if accused else "training-stalled"}
+
+
+def test_where_a_data_loader_is_for_which_its_rank_waits_is_told(tmp_path: Path) -> None:
+    seen = seen_alike(dumped(REDUCE))
+    rank = seen["node-b"]["ranks"]["3"]
+    rank["processes"].append({**rank["processes"][0], "pid": 30})
+    fetches = (
+        StackFrame("/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 1310, "_get_data"),
+        *QUEUE,
+    )
+    item = StackFrame("/srv/data.py", 31, "__getitem__")
+    rank["own_stacks"] = {"3": dumped(fetches), "30": dumped((item, *LOADER[1:]))}
+    (finding,) = judge_stall(kept(tmp_path), StepProgress(Watch()), lambda: seen).findings["node-b"]
+    assert "process 30, which it started, is in __getitem__ (/srv/data.py:31)" in finding.says
 
 
 FORWARD = (
@@ -260,14 +422,15 @@ def test_who_has_ended_well_while_the_others_compute_is_not_named(
     seen = {"node-a": looked_at((0, 1), dumped(REDUCE)), "node-b": looked_at((2,), dumped(frames))}
     (process,) = seen["node-b"]["ranks"]["2"]["processes"]
     process.update(state=state, cpu=cpu)
-    causes = {f.cause for each in judge_stall(made, StepProgress(Watch()), lambda: seen).values() for f in each}
+    found = judge_stall(made, StepProgress(Watch()), lambda: seen).findings
+    causes = {f.cause for each in found.values() for f in each}
     assert ("mismatched-collectives" in causes) is named
 
 
 def test_who_has_ended_well_is_not_named_while_one_of_the_others_is_not_seen(tmp_path: Path) -> None:
     made = kept(tmp_path)
     ended(made, 3, 0, 110.0)
-    found = judge_stall(made, StepProgress(Watch()), lambda: {"node-a": looked_at((0, 1), dumped(REDUCE))})
+    found = judge_stall(made, StepProgress(Watch()), lambda: {"node-a": looked_at((0, 1), dumped(REDUCE))}).findings
     assert {finding.cause for each in found.values() for finding in each} == {"training-stalled"}
 
 

@@ -90,7 +90,7 @@ def test_all_pods_are_asked_for_together_and_entered(stand: Stand) -> None:
         assert site.failures == {}
         for name, session in site.sessions.items():
             assert session.shell("echo $IN_POD", timeout_s=20.0).stdout.strip() == name
-        pod = site.pods.entered("worker-1")
+        pod = site.pod("worker-1")
         assert pod is not None
         assert (pod.machine, pod.container) == ("gpu-1", "pytorch")
     assert [line for line in stand.asked if " get " in line] == [

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from profiles import examples
 
 from runbook.launch import script
-from runbook.launch.quote import CannotQuote, Literal, bat, ps1, sh
+from runbook.launch.quote import CannotQuote, Literal, bat, dialect_of, ps1, sh
 
 from .specs import TEXT
 
@@ -239,7 +239,7 @@ def test_a_template_that_prints_what_was_not_quoted_is_refused(shell: str, templ
 @pytest.mark.parametrize("shell", ["sh", "bat", "ps1"])
 def test_what_was_quoted_for_another_shell_or_for_none_is_refused(shell: str) -> None:
     for other in (sh.word("a"), bat.word("a"), ps1.word("a"), Literal("a")):
-        if type(other) is script.DIALECTS[shell].literal:
+        if type(other) is dialect_of(shell).literal:
             assert printed(shell, "{{ value }}", value=other) == other
         else:
             with pytest.raises(TypeError, match="for this shell"):
@@ -250,7 +250,7 @@ def test_what_was_quoted_for_another_shell_or_for_none_is_refused(shell: str) ->
     "template", ["{{ nobody }}", "{{ nobody | word }}", "{% if nobody %}x{% endif %}", "{{ v.no | word }}"]
 )
 def test_a_template_with_an_unknown_name_is_refused(template: str) -> None:
-    for shell in script.DIALECTS:
+    for shell in ("sh", "bat", "ps1"):
         with pytest.raises(jinja2.UndefinedError):
             printed(shell, template, v="a")
 
@@ -276,7 +276,7 @@ def expressions(shell: str) -> Iterator[tuple[str, str, str, str]]:
 
 @pytest.mark.parametrize("shell", ["sh", "bat", "ps1"])
 def test_no_value_stands_inside_quotes_or_outside_its_filter(shell: str) -> None:
-    dialect = script.DIALECTS[shell]
+    dialect = dialect_of(shell)
     comments = {"sh": r"\s*#", "bat": r"rem ", "ps1": r"\s*#"}[shell]
     count = 0
     for before, _, last, line in expressions(shell):

@@ -24,10 +24,6 @@ def test_nodes_may_differ_in_gpus() -> None:
         (2, "node-b", 1, 1, 1),
         (3, "node-b", 1, 2, 2),
     ]
-    assert {(r.node, r.local_world_size, r.world_size) for r in rank_table(inventory)} == {
-        ("node-a", 1, 4),
-        ("node-b", 3, 4),
-    }
 
 
 def test_devices_stand_in_numeric_order_however_they_are_listed() -> None:

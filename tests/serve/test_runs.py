@@ -364,6 +364,35 @@ def test_pages_of_a_run(tmp_path: Path) -> None:
     on(tmp_path, look)
 
 
+def test_searches_wait_for_each_other_and_nothing_waits_for_them(tmp_path: Path) -> None:
+    path = placed(tmp_path, "one", result={"verdict": "pass"})
+    (path / "console.txt").write_text("a needle\n")
+    file = logs.id_of("console.txt")
+
+    async def look(world: World) -> None:
+        viewer = world.as_page("viewer")
+        searches = world.app.state.searches
+        while not searches.locked():
+            await searches.acquire()
+        paths = [
+            f"/runs/one/logs?file={file}&q=needle",
+            "/runs/one/logs?in=all&q=needle",
+            "/api/v1/runs/one/logs?q=needle",
+        ]
+        paths.append(f"/api/v1/runs/one/logs/{file}?q=needle")
+        waiting = [asyncio.create_task(world.ask("GET", one, viewer)) for one in paths]
+        for one in ("/runs", f"/runs/one/logs?file={file}", "/runs/one/logs"):
+            assert (await world.ask("GET", one, viewer)).status == 200
+        # What an open page fetches is only the lines that came since.
+        assert (await world.ask("GET", paths[0], [*viewer, ("x-live", "1")])).status == 200
+        assert not any(one.done() for one in waiting)
+        searches.release()
+        for task in waiting:
+            assert b"needle" in (await task).body
+
+    on(tmp_path, look)
+
+
 def test_the_bandwidth_of_a_pair_over_time(tmp_path: Path) -> None:
     for number, gbps in enumerate((90.0, 45.0, 88.0)):
         links = [{"from": "gn1", "to": "gn10", "gbps": gbps, "us": 30}, {"from": "gn10", "to": "gn1", "gbps": 91.0}]

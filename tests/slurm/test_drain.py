@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from runbook.causes.catalogue import of_kind
-from runbook.engine import slurm_drain as draining
 from runbook.engine.slurm_drain import LONGEST_REASON, Verdicts, drain, reason
 from runbook.model.events import OutcomeReached
 from runbook.model.verdict import Finding, Outcome
@@ -70,7 +69,7 @@ class Slurm:
 
 
 def ask(monkeypatch: pytest.MonkeyPatch, slurm: Slurm) -> Slurm:
-    monkeypatch.setattr(draining, "ask", slurm)
+    monkeypatch.setattr("runbook.transport.slurm.ask", slurm)
     return slurm
 
 

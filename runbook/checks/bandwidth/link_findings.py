@@ -234,12 +234,7 @@ class _FindingsOfLinks:
             self._of_switch(nodes, says, [pair.source, pair.destination], links, peers)
 
     def _of_switch(
-        self,
-        nodes: Iterable[str],
-        says: str,
-        leaves: Sequence[str],
-        links: Sequence[Link],
-        peers: tuple[str, ...] = (),
+        self, nodes: Iterable[str], says: str, leaves: Sequence[str], links: Sequence[Link], peers: tuple[str, ...] = ()
     ) -> None:
         evidence, named = self._evidence(links), " and ".join(leaves)
         for node in nodes:

@@ -56,11 +56,7 @@ class Schedule:
         return len(self._first) + self._inside
 
     def round(
-        self,
-        number: int,
-        judged: Judgement | None,
-        measured: Sequence[Measured],
-        again: Sequence[tuple[str, str]] = (),
+        self, number: int, judged: Judgement | None, measured: Sequence[Measured], again: Sequence[tuple[str, str]] = ()
     ) -> list[Meeting]:
         """The meetings of a round, counted from 0; none when all is settled. `judged` is what `measured` proves so far;
         `again`: pairs that were measured and proved nothing."""

@@ -391,16 +391,18 @@ class Judgement:
         single = [
             leaves for leaves in self._slow_between if not any(leaves.end(role) in self._slow_leaves for role in Role)
         ]
-        return [
-            leaves
-            for leaves in single
-            if (links := self._between[leaves])
-            and len(links) >= min(CONFIRMATIONS, self._width(leaves)) >= 2
-            and len({link.source for link in links}) > 1 < len({link.destination for link in links})
-            and all(link.end(role) in self._proven for link in links for role in Role)
-            and any(self._confirmed_link(link) for link in links)
-            and all(self.best[link].confirmed for link in links)
-        ]
+        found = []
+        for leaves in single:
+            links = self._between[leaves]
+            proven = [link for link in links if all(link.end(role) in self._proven for role in Role)]
+            if (
+                len(proven) >= min(CONFIRMATIONS, self._width(leaves)) >= 2
+                and len({link.source for link in proven}) > 1 < len({link.destination for link in proven})
+                and any(self._confirmed_link(link) for link in proven)
+                and all(self.best[link].confirmed for link in links)
+            ):
+                found.append(leaves)
+        return found
 
     @cached_property
     def _slow_leaves(self) -> dict[Endpoint, list[Link]]:

@@ -268,10 +268,8 @@ class Trouble:
         if first.outcome == "stranger":
             finding = finding_for(
                 "name-wrong-address",
-                (
-                    f"{first.address} leads {source} to another machine than {destination}: the listener that "
-                    "answers there is not ours"
-                ),
+                f"{first.address} leads {source} to another machine than {destination}: the listener that "
+                "answers there is not ours",
                 seen,
                 (source,),
                 destination=destination,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Context
@@ -14,7 +15,9 @@ from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
 from runbook.transport import ProgramNotStarted
-from runbook.transport.kubernetes_pods import Pod
+
+if TYPE_CHECKING:
+    from runbook.transport.kubernetes_pods import Pod
 
 NOT_TOLD = (Unreachable, ProgramNotStarted, ValueError, TimeoutError)
 
@@ -57,7 +60,7 @@ OF_PODS = (
 def by_policy(at: Context, dials: Sequence[Dial], seen: tuple[str, ...]) -> tuple[str, Finding] | None:
     """The guilty pod's node, where NetworkPolicies allow none of these dials between two pods; None: not known."""
     first = dials[0]
-    source, destination = at.run.site.pods.entered(first.source), at.run.site.pods.entered(first.destination)
+    source, destination = at.run.site.pod(first.source), at.run.site.pod(first.destination)
     if source is None or destination is None or source.host_network or destination.host_network:
         return None
     found = [_forbidden(at, source, destination, dial) for dial in dials]
@@ -101,5 +104,5 @@ def _forbidden(at: Context, source: Pod, destination: Pod, dial: Dial) -> Forbid
 
 def unseen(at: Context, dials: Sequence[Dial]) -> tuple[str, ...]:
     """A note for dials between pods that nothing else explains."""
-    pod = next((p for name in (dials[0].destination, dials[0].source) if (p := at.run.site.pods.entered(name))), None)
+    pod = next((p for name in (dials[0].destination, dials[0].source) if (p := at.run.site.pod(name))), None)
     return () if pod is None or pod.host_network else (OF_PODS.format(namespace=pod.namespace),)

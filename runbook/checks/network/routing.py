@@ -192,9 +192,7 @@ def _length(network: str) -> int:
     return 0 if network == "default" else ipaddress.ip_network(network, strict=False).prefixlen
 
 
-def family(
-    thing: ipaddress.IPv4Address | ipaddress.IPv6Address | ipaddress.IPv4Network | ipaddress.IPv6Network,
-) -> str:
+def family(thing: ipaddress.IPv4Address | ipaddress.IPv6Address | ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
     """`ip`'s switch for the IP version of this."""
     return "-6 " if thing.version == 6 else ""
 

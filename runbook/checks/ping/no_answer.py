@@ -101,10 +101,8 @@ def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     right = next((a for a in own if ":" not in a), own[0])
     return pair.peer, finding_for(
         "master-addr-wrong-host",
-        (
-            f"the inventory's address of {pair.peer}, {pair.address}, is on none of its interfaces, and no machine "
-            "answers there"
-        ),
+        f"the inventory's address of {pair.peer}, {pair.address}, is on none of its interfaces, and no machine "
+        "answers there",
         (f"addresses of {pair.peer}: {', '.join(own)}", *pair.echo_says()),
         (pair.source,),
         way="not-its-own",
@@ -163,10 +161,8 @@ def _same_hardware(seen: Observations, pair: Pair) -> tuple[str, Finding] | None
     fresh = ":".join(["02", *(digits[at : at + 2] for at in range(0, 10, 2))])  # 02: locally administered
     return guilty, finding_for(
         "duplicate-address",
-        (
-            f"{first} and {guilty} have one hardware address, {mac}: a switch cannot tell them apart, so neither "
-            "receives what is meant for it"
-        ),
+        f"{first} and {guilty} have one hardware address, {mac}: a switch cannot tell them apart, so neither "
+        "receives what is meant for it",
         (
             *(f"{name}: {place} link/ether {mac}" for name, place in sorted(places.items())),
             *(str(dial) for dial in pair.dials[:2]),
@@ -193,10 +189,8 @@ def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]
         if now and now.state == "UP" and {"NOARP", "BROADCAST"} <= set(now.flags):
             return name, finding_for(
                 "host-unreachable",
-                (
-                    f"{place} of {name} has ARP switched off (NOARP): other nodes cannot find {seen.numeric(name)} "
-                    "there, and it cannot find them"
-                ),
+                f"{place} of {name} has ARP switched off (NOARP): other nodes cannot find {seen.numeric(name)} "
+                "there, and it cannot find them",
                 (*lines, f"{name}: ip link show {place}: {','.join(now.flags)}"),
                 (other,),
                 way="no-arp",
@@ -309,10 +303,8 @@ def _router(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
         if cause == "firewall-reject":
             return pair.source, finding_for(
                 "firewall-reject",
-                (
-                    f"{router}, on the way from {pair.source} to {pair.peer}, rejects it ({says}); it is not a "
-                    "node of the inventory"
-                ),
+                f"{router}, on the way from {pair.source} to {pair.peer}, rejects it ({says}); it is not a "
+                "node of the inventory",
                 lines,
                 (pair.peer,),
                 way="router",

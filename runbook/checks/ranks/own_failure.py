@@ -27,20 +27,11 @@ LIMITS: Mapping[int | None, str] = {signal.SIGXCPU: "CPU time (`ulimit -t`)", si
 
 STOPPED = {
     "workdir-missing": ("workdir-not-writable", "the folder that the launch script works in is not there"),
-    "environment-missing": (
-        "activation-failed",
-        "the environment that `activate:` asks for is not there: {activate}",
-    ),
+    "environment-missing": ("activation-failed", "the environment that `activate:` asks for is not there: {activate}"),
     "address-unresolved": ("name-unresolvable", "MASTER_ADDR does not resolve there"),
-    "address-loopback": (
-        "master-addr-loopback",
-        "MASTER_ADDR leads to the node itself by its loopback address",
-    ),
+    "address-loopback": ("master-addr-loopback", "MASTER_ADDR leads to the node itself by its loopback address"),
     "port-taken": ("port-in-use", "the rendezvous port is taken there"),
-    "secrets-missing": (
-        "workdir-not-writable",
-        "the file with the secrets beside the launch script cannot be read",
-    ),
+    "secrets-missing": ("workdir-not-writable", "the file with the secrets beside the launch script cannot be read"),
 }
 """Why the launch script stopped (its own events): the cause, and what it means; its page has a remedy of the event's
 name, or that of a rank."""

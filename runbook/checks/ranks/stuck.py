@@ -181,10 +181,7 @@ def connection_lost(pool: RankPool, broken: Sequence[RankMember], doing: str, se
     finding = finding_for(
         "tcp-connection-lost-midrun",
         f"the ranks lost an established connection{between_them} {doing}, {progress(first)}; no rank had died",
-        (
-            *(f"{member.label}: {(member.failure or {}).get('text')}" for member in broken[:6]),
-            *ruled_out(pool, seen),
-        ),
+        (*(f"{member.label}: {(member.failure or {}).get('text')}" for member in broken[:6]), *ruled_out(pool, seen)),
         way="reset",
     )
     return {node: [finding] for node in dict.fromkeys(nodes)}

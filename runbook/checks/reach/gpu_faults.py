@@ -131,10 +131,7 @@ def health_findings(node: Node, gpus: Sequence[Gpu], details: Details) -> Iterat
 FAULTS = {
     "lost": ("gpu-fell-off-bus", "does not answer the driver any more"),
     "reboot": ("gpu-reset-required", "is in a state that only a reboot of the node ends"),
-    "replace": (
-        "gpu-reset-required",
-        NO_SPARE_ROWS,
-    ),
+    "replace": ("gpu-reset-required", NO_SPARE_ROWS),
     "ecc": ("gpu-ecc-uncorrectable", "has had memory errors that could not be corrected"),
     "reset": ("gpu-reset-required", "waits for a reset"),
     "pending": ("gpu-reset-required", BAD_ROWS),
@@ -142,14 +139,8 @@ FAULTS = {
         "fabricmanager-down",
         "is not connected to the NVSwitch fabric: the fabric manager has not set it up, and CUDA will not start",
     ),
-    "mig": (
-        "gpu-count-mismatch",
-        "is split by MIG: a rank would see a slice of it, or nothing",
-    ),
-    "prohibited": (
-        "gpu-busy",
-        "is in compute mode Prohibited: no program may use it",
-    ),
+    "mig": ("gpu-count-mismatch", "is split by MIG: a rank would see a slice of it, or nothing"),
+    "prohibited": ("gpu-busy", "is in compute mode Prohibited: no program may use it"),
 }
 """Kinds of fault in the order in which they are reported: cause, and what is said of the GPU."""
 

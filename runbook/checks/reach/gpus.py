@@ -89,11 +89,7 @@ def judge_gpus(node: Node, facts: Mapping[str, Any], device_order: object = None
         failed = count(node, listing, facts.get("pci")) or unreadable(node, named)
         held, others = busy(node, named, parse_apps(out_of(facts, "apps")), facts.get("processes") or {})
         found += held
-        warnings += [
-            *others,
-            *slow_clocks(named),
-            *order_of_devices(node, listing.gpus, device_order),
-        ]
+        warnings += [*others, *slow_clocks(named), *order_of_devices(node, listing.gpus, device_order)]
         warnings += silent(facts)
     found = one_a_cause([*found, *kernels])
     if failed is not None and explains(found, failed):
@@ -345,5 +341,5 @@ def shared_gpus(at: Context, node: Node, of_its_machine: Iterable[Node]) -> list
 
 def _own_gpus(at: Context, node: Node) -> bool:
     """Whether a cluster gave its pod GPUs: it gives each to one pod only, and every pod counts its own from 0."""
-    pod = at.run.site.pods.entered(node.name)
+    pod = at.run.site.pod(node.name)
     return pod is not None and pod.gpus > 0

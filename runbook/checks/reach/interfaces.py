@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts, is_link_local, select_interfaces
@@ -12,14 +11,11 @@ from runbook.files.address import is_ip, is_loopback, one_spelling
 from runbook.launch.ranks import socket_interfaces
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory, Node
+from runbook.model.nccl_devices import is_for_guests
 from runbook.model.verdict import Finding
-from runbook.transport.kubernetes_pods import Pod
 
-INSIDE = re.compile(
-    r"(docker|podman|cni|virbr|lxcbr|lxdbr|veth|vmnet|vboxnet|dummy|kube-|nodelocaldns|br-(?=[0-9a-f]{12}$))"
-)
-"""What Docker, Podman, libvirt, LXC, VMware, VirtualBox and Kubernetes call the interfaces that they make for the
-guests of one machine: their addresses are the same on every machine and cannot be reached from outside."""
+if TYPE_CHECKING:
+    from runbook.transport.kubernetes_pods import Pod
 
 NO_CARRIER = ("DOWN", "LOWERLAYERDOWN", "NOTPRESENT")
 """States of an interface that carries nothing: its own, or that of the interface below a VLAN (operstate, RFC 2863)."""
@@ -108,7 +104,7 @@ def interface_finding(
         (
             name
             for name, entry in interfaces.items()
-            if name != "lo" and not INSIDE.match(name) and any(not is_link_local(a) for a in entry["addresses"])
+            if name != "lo" and not is_for_guests(name) and any(not is_link_local(a) for a in entry["addresses"])
         ),
         "the right one",
     )
@@ -128,7 +124,7 @@ def interface_finding(
     ]
     if not chosen:
         says = f"{node.name} has no interface {expression}" + (f"; {owner} carries {node.address}" if owner else "")
-    elif several and all(INSIDE.match(name) and name != owner for name in chosen):
+    elif several and all(is_for_guests(name) and name != owner for name in chosen):
         says = (
             f"{node.name} is set to use {chosen[0]}, which exists for the guests of that machine only: no other "
             "node can reach it"

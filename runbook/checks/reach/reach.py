@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from runbook.causes.findings import finding_for
 from runbook.checks.base import Check
-from runbook.checks.context import Context, Facts, no_answer
+from runbook.checks.context import IMPORT_TIMEOUT_S, Context, Facts, no_answer
 from runbook.checks.reach.gpus import GpuJudgement, all_sound, look_at_gpus, shared_gpus, torch_beside_gpus
 from runbook.checks.reach.interfaces import apart_findings, interface_findings, of_pod
 from runbook.checks.reach.workdir_and_limits import folder_findings, limit_findings, python_finding
@@ -20,17 +20,16 @@ from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 from runbook.parsers.clock import FAIL_S, WARN_S
-from runbook.transport.kubernetes_pods import Pod
 from runbook.transport.node_answers import HOST_FACTS, HostFacts
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankPool
+    from runbook.transport.kubernetes_pods import Pod
 
 
 LOGIN_SHARE = 0.75
 """This part of the stage's time is for logins; the nodes reached by then are asked in the rest."""
 
-IMPORT_TIMEOUT_S = 90.0
 IMPORT_BESIDE_FAULT_S = 3.0
 """How long to wait for torch when the run is known to stop here: a node is out of reach, or a GPU is at fault, and a
 rank may hang on that very GPU."""
@@ -114,7 +113,7 @@ class Learned:
         return self._judge(node, session.hello, facts)
 
     def _judge(self, node: Node, hello: Facts, facts: HostFacts) -> Outcome:
-        at, pod = self.at, self.at.run.site.pods.entered(node.name)
+        at, pod = self.at, self.at.run.site.pod(node.name)
         gpus = self.gpus.get(node.name, GpuJudgement())
         findings = folder_findings(node, hello)
         no_room = bool(findings)

@@ -82,10 +82,8 @@ def never_began(node: Node, member: RankMember) -> Finding:
     process = member.processes[0]
     return finding_for(
         "ranks-missing",
-        (
-            f"{member.label} never came: Python (pid {process['pid']}) was started there and has not reached its "
-            "first line"
-        ),
+        f"{member.label} never came: Python (pid {process['pid']}) was started there and has not reached its "
+        "first line",
         (
             (
                 f"pid {process['pid']}: state {process['state']}, in {process['wchan'] or '?'}, "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
 NAME = re.compile(r"\A[A-Za-z_][A-Za-z0-9_]*\Z")
 _REFUSED = re.compile("[\0\r\n\ud800-\udfff]")
@@ -53,6 +54,12 @@ class Dialect:
     check_names: Callable[[Sequence[str]], None]
     check_command: Callable[[Sequence[str]], None]
     encode: Callable[[str], bytes]
+
+
+def dialect_of(shell: str) -> Dialect:
+    """That of sh, bat or ps1: the DIALECT of the module of its name here."""
+    found: Dialect = import_module(f"{__name__}.{shell}").DIALECT
+    return found
 
 
 def one_line(value: object) -> str:

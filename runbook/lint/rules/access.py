@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from runbook.files.address import is_loopback, one_spelling
-from runbook.lint.rule_inputs import InventoryFile, all_trusted, have, level, named, node_span, places, trusted
+from runbook.files.schema import schema
+from runbook.lint.rule_inputs import InventoryFile, all_trusted, have, level, named, node_span, places, trusted, wrote
 from runbook.model.errors import Problem
 from runbook.model.inventory import Node, Ssh
 
@@ -162,6 +163,14 @@ def name_case(file: InventoryFile) -> Iterator[Problem]:
             yield Problem("inventory.name-case", message, node_span(file, node), "rename one of the two")
 
 
+def key_as_node(file: InventoryFile) -> Iterator[Problem]:
+    for node in file.inventory.nodes:
+        if node.name in schema("inventory")["properties"] and not wrote(file, "nodes", node.name, "address"):
+            message = f"`{node.name}:` is taken for a node here: the inventory's own stands at the left margin"
+            help = "take its indentation away; if it is a machine, give it an `address`"
+            yield Problem("inventory.key-as-node", message, node_span(file, node), help)
+
+
 # Logging in: jump hosts, waits, and logins that are not used.
 
 _PLAIN = Ssh()
@@ -259,6 +268,7 @@ INVENTORY_RULES = (
     loopback_address,
     mixed_families,
     name_case,
+    key_as_node,
     network_address,
     padding_differs,
     same_login,

@@ -113,7 +113,4 @@ def _settled(file: InventoryFile) -> bool:
     return known and master in trusted(file, "address")[:1]
 
 
-TOGETHER_RULES = (
-    node_in_no_play,
-    rendezvous_taken,
-)
+TOGETHER_RULES = (node_in_no_play, rendezvous_taken)

@@ -375,14 +375,6 @@ def _many_machines(inventory: Inventory) -> bool:
     return len(inventory.nodes) > 1 and not inventory.one_machine
 
 
-INVENTORY_RULES = (
-    network_of_inventory,
-    contradictions_in_inventory,
-    nccl_unused,
-    shared_host_id,
-)
+INVENTORY_RULES = (network_of_inventory, contradictions_in_inventory, nccl_unused, shared_host_id)
 
-PLAYBOOK_RULES = (
-    network_of_playbook,
-    contradictions_in_playbook,
-)
+PLAYBOOK_RULES = (network_of_playbook, contradictions_in_playbook)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from runbook.files.suggestions import nearest
 from runbook.lint.rules.environment_names import VariableFault
 from runbook.lint.variables import Variable, known
-from runbook.model.nccl_devices import Selection, selection
+from runbook.model.nccl_devices import Selection, leads_nowhere, selection
 
 ON = frozenset(("1", "t", "true", "y", "yes"))
 OFF = frozenset(("0", "f", "false", "n", "no"))
@@ -255,11 +255,6 @@ _COUNTED_ADAPTER = re.compile(
     r"\A(?:\w*_[1-9]|(bnxt_re|irdma|qedr|rxe|siw)[1-9])", re.ASCII
 )  # from 0, so 10 may be there
 _COUNTED_INTERFACE = re.compile(r"(eth|ib)[1-9]", re.ASCII)  # not ens5, enp3s0: their numbers are slots
-_VIRTUAL = re.compile(
-    r"lo|(docker|veth|virbr|cali)\w*|(cni|lxcbr|lxdbr|podman|kube-ipvs|dummy|vmnet|vboxnet)\d+"
-    r"|flannel\.\d+|br-[0-9a-f]{12}",
-    re.ASCII,
-)
 
 
 def interface_faults(name: str, text: str) -> Iterator[VariableFault]:
@@ -316,7 +311,7 @@ def gloo_faults(name: str, text: str) -> Iterator[VariableFault]:
 def virtual(text: str) -> str | None:
     """A selected interface that no other machine can be reached through: lo, Docker's, libvirt's."""
     chosen = selection(text.strip())
-    return None if chosen.excludes else next((one for one in chosen.names if _VIRTUAL.fullmatch(one)), None)
+    return None if chosen.excludes else next(filter(leads_nowhere, chosen.names), None)
 
 
 def _syntax_fault(name: str, text: str, chosen: Selection, example: str) -> VariableFault | None:

@@ -302,10 +302,4 @@ def stages(file: PlaybookFile) -> Iterator[Problem]:
         yield from order_rule(staged)
 
 
-PLAYBOOK_RULES = (
-    stages,
-    unused_vars,
-    shadowed_facts,
-    templates_in_vars,
-    misplaced_templates,
-)
+PLAYBOOK_RULES = (stages, unused_vars, shadowed_facts, templates_in_vars, misplaced_templates)

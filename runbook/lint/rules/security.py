@@ -180,9 +180,4 @@ def host_keys_off(document: Document) -> Iterator[Problem]:
             yield Problem("ssh.host-keys-off", message, document.span(*keys), help)
 
 
-DOCUMENT_RULES = (
-    host_keys_off,
-    known_formats,
-    named_secrets,
-    secrets_in_commands,
-)
+DOCUMENT_RULES = (host_keys_off, known_formats, named_secrets, secrets_in_commands)

@@ -108,8 +108,4 @@ def _number(text: str, tag: str) -> str:
         return "a number"
 
 
-DOCUMENT_RULES = (
-    yaml_surprises,
-    odd_quotes,
-    unused_anchors,
-)
+DOCUMENT_RULES = (yaml_surprises, odd_quotes, unused_anchors)

@@ -12,11 +12,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
+from runbook.model.inventory import SHELLS
 from runbook.serve import group_actions as actions
 from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import MOST_BYTES, ChangedMeanwhile, GroupFile, Groups, NoGroup, Version
 from runbook.serve.group_form import fields_of, nodes_of
-from runbook.serve.group_preview import SHELLS, Linted, Meaning, difference, linted, scripts, zipped
+from runbook.serve.group_preview import Linted, Meaning, difference, linted, scripts, zipped
 from runbook.serve.guards import RequestRefused, json_body
 from runbook.serve.page import Handler, Page
 from runbook.serve.pages.nodes import rows

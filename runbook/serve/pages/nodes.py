@@ -27,14 +27,7 @@ from runbook.serve.rendering import environment, html, json
 from runbook.serve.run_folders import NoRun, RunFilter, RunRow
 from runbook.serve.workspace import GroupView, Workspace, fleet_of, goes_on, workspace_of
 
-GLYPHS = {
-    "running": "▶",
-    "waiting": "·",
-    "ended": "✓",
-    "failed": "✗",
-    "unknown": "?",
-    "none": "–",
-}
+GLYPHS = {"running": "▶", "waiting": "·", "ended": "✓", "failed": "✗", "unknown": "?", "none": "–"}
 """Of ranks, by the word for how one is: `waiting` before the launch, `none` where nothing was started."""
 
 _WORDS = {"waiting": "waiting", "running": "running", "stopping": "running", "ended": "ended", "failed": "failed"}

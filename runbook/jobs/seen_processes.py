@@ -1,0 +1,345 @@
+"""What is seen of the processes of a training in a look: states, CPU, and where their main threads stand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from runbook.checks.context import Facts
+from runbook.jobs.attempt import ProcessSpec
+from runbook.jobs.logs import end_of
+from runbook.jobs.processes import KeptProcess, KeptProcesses
+from runbook.model.units import bytes_text
+from runbook.node.proc import SHELLS
+
+COMPUTES = 0.2
+"""This share of one CPU, which other programs may use as well, means computing, or waiting actively."""
+
+STARVED = 0.5
+"""A process that hardly gets a CPU waits for one for this part of the time, or is held back that long by the quota of
+its control group."""
+
+IDLE, IN_USE = 0, 50
+"""Percent of the last second in which a kernel ran on a GPU, by nvidia-smi: idle, and in a waiting collective."""
+
+COPIES = 64 * 1024.0
+"""Bytes a second that a process which reads or writes files has to move, to be at work."""
+
+BESIDE = {"T": "is stopped", "t": "is held by a debugger"}
+MOST_FRAMES = 6
+
+OF_FAULTHANDLER = re.compile(r'^  File "([^"\n]{1,500})", line (\d{1,9}) in ([^\n]{1,200})$')
+SOURCE = re.compile(r"^ {4}([^\s][^\n]{0,200})$")
+"""The program's line, below the innermost frame of a dump of ours."""
+
+OF_PY_SPY = re.compile(r"^ {4}([^\s(][^(\n]{0,200}) \(([^\n]{1,500}):(\d{1,9})\)$")
+
+TOGETHER = re.compile(
+    r"""(?x)
+    /torch/(?:distributed|nn/parallel|cuda|xpu|npu)/ | /torch/autograd/graph\.py | /torch/_tensor\.py
+    | /(?:deepspeed/comm|horovod|oneccl_bindings_for_pytorch|torch_npu|torch_xla)/
+    | /jax/_src/(?:array|dispatch|distributed|api|pjit|compiler|xla_bridge|interpreters/)
+    | /jax/experimental/multihost_utils | /mpi4py/
+    """
+)
+"""Files of calls that wait for other ranks, or for a GPU that does."""
+
+WRAPS_A_MODEL = re.compile(
+    r"/torch/(?:nn/parallel|distributed/(?:fsdp|tensor|_tensor|_composable|algorithms|pipelining|optim))/"
+)
+"""Files of TOGETHER that are also on the stack while a wrapped model computes: alone they do not show a wait."""
+
+OF_PYTHON = re.compile(r"/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)")
+OF_A_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d[\d.]*/|^<(?:frozen|string)")
+
+
+WAITS_FOR_CHILDREN = re.compile(r"/torch/utils/data/dataloader\.py$|/multiprocessing/\w+\.py$|/concurrent/futures/")
+"""Files of calls that wait for processes which a rank has started."""
+
+THREAD_RAISED = re.compile(
+    r"""(?mx)
+    ^Exception\ in\ thread\ ([^\n]{1,100}?):?\n Traceback\ [^\n]*\n (?:[\ \t][^\n]*\n)* ([^\s][^\n]{0,300})
+    """
+)
+"""What Python prints of a thread that an exception has ended, while the main thread goes on."""
+
+LOG_END = 16384
+
+NO_FRAME = "<no Python frame>"
+"""What faulthandler writes of a thread that runs no Python: of the main one, at the end of the interpreter."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackFrame:
+    file: str
+    line: int
+    function: str
+    source: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.file}:{self.line})"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenProcess:
+    """A process of a training as it was seen. `frames` are those of its main thread, the innermost first; none where it
+    could not be asked. `gpu_use` is in percent; `waited` and `throttled` are the parts of the time for which it waited
+    for a CPU, and its control group was out of its quota; None: not told. `stays`: it was in this state for a while.
+    `connections`: how many open TCP connections it has, with its children; None: not told.
+    `copied`: bytes a second that it and its children read and wrote. `moves`: it computed, and stood in another place
+    at the look before. `ending`: its program is over, and its interpreter ends. `beside`: in words, what its other
+    processes and threads do, where that is why it waits."""
+
+    node: str
+    label: str
+    pid: int
+    state: str
+    wchan: str
+    cpu: float
+    has_gpu: bool
+    frames: tuple[StackFrame, ...]
+    gpu_use: int | None = None
+    waited: float | None = None
+    throttled: float | None = None
+    stays: bool = True
+    comm: str = ""
+    connections: int | None = None
+    copied: float = 0.0
+    moves: bool = False
+    ending: bool = False
+    beside: tuple[str, ...] = ()
+
+    @property
+    def starved(self) -> bool:
+        """Whether it would work, and hardly gets a CPU."""
+        return self.cpu < COMPUTES and (self.waited or 0.0) >= STARVED
+
+    @property
+    def held_back(self) -> bool:
+        """Whether the quota of its control group keeps it from working."""
+        return (self.throttled or 0.0) >= STARVED
+
+    @property
+    def works(self) -> bool:
+        """Whether it makes progress of its own: it copies data, or computes now here, now there."""
+        return self.moves or self.copied >= COPIES
+
+    @property
+    def together(self) -> bool:
+        """Whether it is in a call that waits for others."""
+        return self.awaits or any(TOGETHER.search(frame.file) for frame in self.frames)
+
+    @property
+    def awaits(self) -> bool:
+        """Whether it waits for a call that was begun before: that wait is no Python function, and has no frame."""
+        if not self.frames or ".wait(" not in self.frames[0].source:
+            return False
+        return not any(files.search(self.frames[0].file) for files in (TOGETHER, OF_A_LIBRARY))
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it is certainly in no such call. A line of its own may wait for a GPU: `loss.item()` is no Python
+        function, and has no frame."""
+        may_wait = self.has_gpu and self.gpu_use != IDLE and not OF_PYTHON.search(self.frames[0].file)
+        return not self.together and not may_wait
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is in such a call, or its GPU is."""
+        return self.together or (not self.elsewhere and self.gpu_use is not None and self.gpu_use >= IN_USE)
+
+    @property
+    def surely_waits(self) -> bool:
+        """Whether it is in such a call and does not compute there, as far as its own CPU shows it."""
+        sleeps = self.cpu < COMPUTES and self.state != "R" and not self.has_gpu
+        return bool(self.called) or (self.together and sleeps)
+
+    @property
+    def called(self) -> str:
+        """The call of torch.distributed in which it is; empty where it is in none."""
+        return next((f.function for f in self.frames if "/torch/distributed/distributed_c10d.py" in f.file), "")
+
+    @property
+    def own(self) -> StackFrame:
+        """Where the program itself is: the innermost frame in the folder of its main file, wherever the libraries
+        are."""
+        main = next((frame for frame in reversed(self.frames) if not frame.file.startswith("<")), self.frames[-1])
+        home = main.file.rpartition("/")[0]
+        within = [f for f in self.frames if f.file.startswith(f"{home}/") and not OF_A_LIBRARY.search(f.file)]
+        return within[0] if within else main
+
+    @property
+    def place(self) -> str:
+        calls = (f for f in self.frames if TOGETHER.search(f.file) and not WRAPS_A_MODEL.search(f.file))
+        inner = next((f"in {frame.function} " for frame in calls), "in wait " if self.awaits else "")
+        return f"{inner}at {self.own.file}:{self.own.line}, in {self.own.function}" if inner else f"in {self.own}"
+
+    @property
+    def does(self) -> str:
+        words = [*(["its GPU is idle"] if self.gpu_use == IDLE else []), self._runs, *self.beside[:2]]
+        return ", and ".join(words)
+
+    @property
+    def _runs(self) -> str:
+        quota = f", {self.throttled:.0%} out of the quota of its control group" if self.held_back else ""
+        if self.starved:
+            return f"it gets {self.cpu:.0%} of a CPU, and waits for one {self.waited:.0%} of the time{quota}"
+        if self.held_back:
+            return f"the quota of its control group holds it back {self.throttled:.0%} of the time"
+        if self.copied >= COPIES:
+            return f"it reads or writes {bytes_text(round(self.copied))}/s"
+        return f"it computes ({self.cpu:.0%} of a CPU)" if self.cpu >= COMPUTES or self.state == "R" else "it sleeps"
+
+    def shown(self) -> list[str]:
+        return shown(self.label, self.frames)
+
+
+def shown(label: str, frames: Sequence[StackFrame]) -> list[str]:
+    """Lines of evidence for where it is; none without frames."""
+    lines = (f"  {frame}{f': {frame.source}' if frame.source else ''}" for frame in frames[:MOST_FRAMES])
+    return [f"{label} is in:", *lines] if frames else []
+
+
+def seen_processes(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator[SeenProcess]:
+    """One for each rank that was seen."""
+    for member in kept.members:
+        seen = frozen.get(member.place.node, {}).get("ranks", {}).get(str(member.place.ranks[0]))
+        if seen is not None:
+            facts = frozen[member.place.node]
+            ended = _ended_threads(end_of(kept.logs.folder / f"{member.place.name}.err", LOG_END))
+            for one in _of_member(member, seen, facts.get("gpu_use") or {}, facts["seconds"]):
+                yield replace(one, beside=(*one.beside, *ended)) if not member.place.each else one
+
+
+def _ended_threads(log: str) -> list[str]:
+    """The last thread of the process that an exception has ended, in words."""
+    return [f"its thread {name} has ended with {error}" for name, error in THREAD_RAISED.findall(log)[-1:]]
+
+
+def _of_member(
+    member: KeptProcess, seen: Mapping[str, Any], gpu_use: Mapping[str, int], seconds: float
+) -> Iterator[SeenProcess]:
+    """One process of a kept one for each of its ranks."""
+    stacks = {int(pid): frames_of(text) for pid, text in seen["own_stacks"].items()}
+    of_ranks: dict[int, list[Mapping[str, Any]]] = {}
+    for process in sorted(seen["processes"], key=lambda one: int(one["pid"])):
+        if process["rank"] is not None and _is_rank(process, member):
+            of_ranks.setdefault(process["rank"], []).append(process)
+    spied = frames_of(seen["stack"] or "") if len(of_ranks) == 1 else ()
+    for of_rank in of_ranks.values():
+        process = _main(of_rank, stacks)
+        label = f"rank {process['rank']} on {member.place.node}" if member.place.each else member.label
+        frames = stacks.get(process["pid"]) or spied
+        yield SeenProcess(
+            node=member.place.node,
+            label=label,
+            pid=process["pid"],
+            state=process["state"],
+            wchan=process["wchan"],
+            cpu=process["cpu"],
+            has_gpu=bool(member.place.gpus),
+            frames=frames,
+            gpu_use=gpu_use.get(str(_gpu(member.place, process["rank"]))),
+            waited=process["waited"],
+            throttled=seen["throttled"],
+            stays=process["stays"],
+            ending=not frames and NO_FRAME in seen["own_stacks"].get(str(process["pid"]), ""),
+            comm=process["comm"],
+            connections=seen["connections"],
+            copied=sum(one["copied"] for one in of_rank) / max(0.1, seconds),
+            beside=(
+                *_stopped_children(process, of_rank),
+                *_where_children_are(process, of_rank, stacks),
+                *_held_at_exit(frames, seen["own_stacks"].get(str(process["pid"]), "")),
+            ),
+        )
+
+
+def _stopped_children(process: Mapping[str, Any], of_rank: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for one in of_rank:
+        if one["pid"] > process["pid"] and one["state"] in BESIDE:
+            yield f"process {one['pid']}, which it started, {BESIDE[one['state']]}"
+
+
+def _where_children_are(
+    process: Mapping[str, Any], of_rank: Sequence[Mapping[str, Any]], stacks: Mapping[int, Sequence[StackFrame]]
+) -> Iterator[str]:
+    """Where the children are for which the main thread of a process waits."""
+    frames = stacks.get(process["pid"], ())
+    if any(WAITS_FOR_CHILDREN.search(frame.file) for frame in frames):
+        for one in of_rank:
+            its = stacks.get(one["pid"], ())
+            if one["pid"] != process["pid"] and any(map(_starts_a_child, its)):
+                yield f"process {one['pid']}, which it started, is in {_of_no_library(its) or its[0]}"
+
+
+def _of_no_library(frames: Sequence[StackFrame]) -> StackFrame | None:
+    """The innermost frame of the program's own."""
+    return next((frame for frame in frames if not OF_A_LIBRARY.search(frame.file)), None)
+
+
+def _held_at_exit(frames: Sequence[StackFrame], text: str) -> Iterator[str]:
+    """The thread that keeps a process alive whose program is over."""
+    if any(frame.function == "_shutdown" and frame.file.endswith("/threading.py") for frame in frames):
+        others = (_frames(block) for block in re.split(r"^(?=Current thread |Thread )", text, flags=re.MULTILINE))
+        held = [each for each in others if each and not any(frame.function == "_shutdown" for frame in each)]
+        places = [frame for frame in map(_of_no_library, held) if frame]
+        yield "at its exit it waits for a thread of its own" + (f", in {places[0]}" if places else "")
+
+
+def _frames(text: str) -> list[StackFrame]:
+    found = map(_frame, text.splitlines())
+    return [frame for frame in found if frame is not None]
+
+
+def _frame(line: str) -> StackFrame | None:
+    """What a line of a dump of faulthandler or py-spy says; None: it is no frame."""
+    if match := OF_FAULTHANDLER.match(line):
+        return StackFrame(match[1], int(match[2]), match[3])
+    if match := OF_PY_SPY.match(line):
+        return StackFrame(match[2], int(match[3]), match[1])
+    return None
+
+
+def _gpu(place: ProcessSpec, rank: int) -> int | None:
+    """The one that a rank uses; None where it has none, or several."""
+    of_rank = dict(zip(place.ranks, place.gpus, strict=False)) if len(place.gpus) == len(place.ranks) else {}
+    return of_rank.get(rank)
+
+
+def _is_rank(process: Mapping[str, Any], member: KeptProcess) -> bool:
+    return process["rank"] in member.place.ranks and process["comm"] not in SHELLS
+
+
+def _main(of_rank: Sequence[Mapping[str, Any]], stacks: Mapping[int, Sequence[StackFrame]]) -> Mapping[str, Any]:
+    """The process of a rank that was started first, of those that told a stack or cannot; the others are its data
+    loaders. Where only these did, the first of all; where none did, the one that works most."""
+    of_loaders = {pid for pid, frames in stacks.items() if any(map(_starts_a_child, frames))}
+    told = [one for one in of_rank if stacks.get(one["pid"]) or one["state"] in "TtD"]
+    mains = [one for one in told if one["pid"] not in of_loaders]
+    if mains:
+        return mains[0]
+    return of_rank[0] if told else max(of_rank, key=lambda process: process["cpu"])
+
+
+def _starts_a_child(frame: StackFrame) -> bool:
+    """Whether this is where Python's multiprocessing begins the work of a child."""
+    return frame.function == "_bootstrap" and frame.file.endswith("/multiprocessing/process.py")
+
+
+def frames_of(text: str) -> tuple[StackFrame, ...]:
+    """The main thread's frames in a dump of faulthandler or py-spy, the innermost first; none in another text."""
+    found: list[StackFrame] = []
+    main = False
+    for line in text.splitlines():
+        if line.startswith(("Current thread ", "Thread ")):
+            if found:
+                break
+            main = line.startswith("Current thread ") or '"MainThread"' in line
+        elif main and (frame := _frame(line)):
+            found.append(frame)
+        elif len(found) == 1 and (match := SOURCE.match(line)):
+            found[0] = replace(found[0], source=match[1])
+    return tuple(found)
