@@ -34,6 +34,7 @@ LONGEST_LINE = 1 << 16
 @dataclass
 class _File:
     name: str
+    place: ProcessSpec
     redactor: Redactor
     at: int = 0  # bytes that were fetched
     held: bytes = b""
@@ -88,8 +89,8 @@ class RankLogs:
         with self._lock:
             file = self._files.get(name)
             if file is None:
-                file = _File(name, self.redactor_of(place.node), there=self._size(name) if self._goes_on else 0)
-                self._files[name] = file
+                there = self._size(name) if self._goes_on else 0
+                file = self._files[name] = _File(name, place, self.redactor_of(place.node), there=there)
             data = data[max(0, file.at - begin) :]
             file.at += len(data)
             *whole, file.held = (file.held + data).split(b"\n")
@@ -107,10 +108,10 @@ class RankLogs:
     def close(self) -> None:
         """Text without an end of line is passed on as well."""
         with self._lock:
-            for name, file in self._files.items():
+            for file in self._files.values():
                 if file.held:
                     held, file.held = file.held, b""
-                    self._pass_on(_nobody(name), file, [held])
+                    self._pass_on(file.place, file, [held])
 
     def _pass_on(self, place: ProcessSpec, file: _File, pieces: list[bytes]) -> None:
         """Lines, each with its end; a piece without one is a part of a line."""
@@ -166,10 +167,6 @@ def end_of(path: Path, most: int) -> str:
             return file.read(most).decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def _nobody(name: str) -> ProcessSpec:
-    return ProcessSpec(Path(name).stem, "", 0, (int(name[5:10]) if name[5:10].isdigit() else 0,))
 
 
 READ_S = 5.0

@@ -126,7 +126,8 @@ def _nobody(kept: KeptProcesses, last: _Look, since: str, steps: Sequence[str]) 
         finding = finding_for("collective-stall-uniform", says, evidence, way="job")
     else:
         hungry = f"; {_hungry(last.ranks)}" if _hungry(last.ranks) else ""
-        says = f"{since}, and no rank stands out from the others{hungry}{last.talks}"
+        apart = "; they wait in different calls" if whole and all(one.together for one in asked) else ""
+        says = f"{since}, and no rank stands out from the others{apart}{hungry}{last.talks}"
         evidence = (*_states(last.ranks), *_places(last.ranks), *unseen)
         finding = finding_for("training-stalled", says, evidence)
     return {name: [finding] for name in kept.nodes}

@@ -15,7 +15,7 @@ from checks.made_up_cluster import cluster, node, with_ports
 from runbook.causes.catalogue import causes as known_causes
 from runbook.causes.catalogue import of_kind
 from runbook.checks.context import Facts
-from runbook.jobs.attempt import about, port_of
+from runbook.jobs.attempt import ProcessSpec, about, port_of
 from runbook.jobs.failure import judge_attempt
 from runbook.jobs.launch import Launch
 from runbook.jobs.logs import LONGEST_LINE, RankLogs
@@ -150,6 +150,15 @@ def test_a_line_is_told_once_it_is_whole_and_no_byte_is_lost(tmp_path: Path) -> 
     logs.close()
     assert said[-1] == ("out", ["without an end"])
     assert (logs.folder / "rank-00000.node-a.l0.out").read_bytes() == text
+
+
+def test_who_wrote_a_line_that_never_ends_is_told_with_it(tmp_path: Path) -> None:
+    told: list[tuple[ProcessSpec, list[str]]] = []
+    logs = RankLogs(tmp_path, "attempt-01", Redactor([]), lambda voice, _, lines: told.append((voice, lines)))
+    voice = place(3, "node-b")
+    come(logs, f"{voice.name}.out", b"the last words", voice)
+    logs.close()
+    assert told == [(voice, ["the last words"])]
 
 
 def test_bytes_that_come_twice_count_once(tmp_path: Path) -> None:

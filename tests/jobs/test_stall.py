@@ -259,6 +259,15 @@ def test_who_awaits_a_call_that_was_begun_before_is_not_behind() -> None:
     assert told(standing(0, awaits), standing(1, awaits), standing(2, QUEUE)) == {"node-2": ["rank-behind"]}
 
 
+def test_that_ranks_wait_in_different_calls_is_told_though_nobody_is_accused(tmp_path: Path) -> None:
+    seen = {"node-a": looked_at((0, 1), dumped(REDUCE)), "node-b": looked_at((2, 3), dumped(calls("broadcast", 5)))}
+    found = judge_stall(kept(tmp_path), StepProgress(Watch()), lambda: seen).findings
+    (finding,) = found["node-a"]
+    assert finding.cause == "training-stalled"
+    assert "they wait in different calls" in finding.says
+    assert "rank 2 on node-b, rank 3 on node-b: in broadcast at /srv/train.py:5, in main" in finding.evidence
+
+
 def seen_alike(stack: str) -> dict[str, Facts]:
     return {"node-a": looked_at((0, 1), stack), "node-b": looked_at((2, 3), stack)}
 
