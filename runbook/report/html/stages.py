@@ -77,7 +77,7 @@ def timeline(recorded: Recorded) -> Timeline:
 
 def _round(seconds: float) -> str:
     """A round number of seconds, as an axis has it."""
-    return f"{seconds:g} s" if 0.1 <= seconds < 60 or not seconds else seconds_text(seconds)
+    return f"{seconds:g} s" if 0.1 <= seconds < 99.95 or not seconds else seconds_text(seconds)
 
 
 def _lane(
