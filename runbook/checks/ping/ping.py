@@ -20,7 +20,7 @@ from runbook.checks.ping.loss import chance_findings, loses, loss_findings, loss
 from runbook.checks.ping.no_answer import silence_findings
 from runbook.checks.ping.observations import Observations, Pair
 from runbook.checks.ping.packet_sizes import cannot_probe, only_icmp_limited, size_findings, smaller_path, ways
-from runbook.checks.ping.routes import address_findings, route_findings, strangers, wrong_interface
+from runbook.checks.ping.routes import address_findings, address_warnings, route_findings, strangers, wrong_interface
 from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
 from runbook.model.units import listed
@@ -171,6 +171,7 @@ class Judge:
                 outcomes.append(Outcome.unknown(name, *self.unknown[name]))
             else:
                 self.warnings[name] += name_warnings(self.seen, node)
+                self.warnings[name] += address_warnings(self.seen, node)
                 outcomes.append(Outcome.passed(name, self._proof(node), warnings=self.warnings[name]))
         return outcomes
 

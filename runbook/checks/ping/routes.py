@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
@@ -12,6 +12,7 @@ from runbook.checks.network.pairs import culprits
 from runbook.checks.network.routing import Sent, family, refusal, typed
 from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.files.address import is_ip, is_loopback
+from runbook.launch.ranks import socket_interface
 from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
@@ -166,6 +167,23 @@ def _versions(seen: Observations, node: str) -> set[int]:
 def _example(seen: Observations, node: str) -> str:
     interface, prefix = _place(seen, node, seen.numeric(node))
     return f"{node} has {prefix} on {interface}"
+
+
+def address_warnings(seen: Observations, node: Node) -> Iterator[str]:
+    """What may lead the job's traffic elsewhere without stopping what was tried here."""
+    place, dialled = seen.data_interface(node.name), seen.numeric(node.name)
+    held = [prefix.partition("/")[0] for _, prefix in seen.prefixes(node.name, place)] if place else []
+    alike = [address for address in held if version(address) == version(dialled)]
+    pinned = seen.at.inventory.rendezvous.backend == "gloo" and socket_interface(seen.at.inventory, node)
+    if pinned and dialled in alike[1:]:
+        yield (
+            f"{place} carries {alike[0]} before {dialled}: gloo tells its peers to dial the first, so the others must "
+            "reach that one as well"
+        )
+    leaving = grouped((pair.route.get("dev"), pair.peer) for pair in seen.pairs if pair.source == node.name)
+    for device, peers in leaving.items():
+        if place and device and device != place:
+            yield f"what it sends to {listed(peers)} leaves by {device}, not by {place}: `ip route get` tells why"
 
 
 def wrong_interface(seen: Observations, pairs: list[Pair]) -> Found:
