@@ -136,7 +136,8 @@ def judge_trials(case: Case, count: int, trials: int) -> None:
     assert trials - found <= max(1, (0.02 if case is CASES["half of 0.8 sends"][0] else 0.01) * trials), (
         f"{found} of {trials}"
     )
-    assert false <= 0.001 * trials, f"{false} of {trials} accused somebody falsely"
+    least = 1 if trials >= 200 else 0  # a rate of one in a thousand: fewer trials show none
+    assert false <= max(least, 0.001 * trials), f"{false} of {trials} accused somebody falsely"
     usual = max(3, count - 1) + 2 if count <= 8 else 5
     assert sum(number for value, number in rounds.items() if value <= usual) >= 0.9 * trials, rounds
 
