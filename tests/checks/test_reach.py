@@ -221,6 +221,8 @@ def limits(*, shm_mib: int = 65536, shm_free_mib: int | None = None, **changed: 
         (cluster(), GPUS, limits(open_files=20), ["open-files-limit"], 0),
         (cluster(), GPUS, limits(open_files=512), [], 1),
         (cluster(), GPUS, limits(open_files=None), [], 0),
+        (cluster(), GPUS, limits(address_space_bytes=700 << 20, cpu_seconds=3600), [], 2),
+        (cluster(), GPUS, limits(address_space_bytes=None, cpu_seconds=None), [], 0),
         (cluster(), GPUS, limits(shm_mib=64), [], 1),
         (cluster(), GPUS, limits(shm_mib=16), ["shm-too-small"], 0),
         (cluster(), GPUS, limits(shm_mib=65536, shm_free_mib=5), ["shm-too-small"], 0),
