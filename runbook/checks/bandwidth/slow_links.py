@@ -3,7 +3,8 @@
 A rate is compared with the median of the others, and with how far these lie apart (MAD). A slow link has two suspects
 and the path between them. A node that was fast once in a role is proven in that role. A node is accused in a role only
 if links with three different partners that are proven in the opposite role are all slow, and then a longer transfer
-too; a link only if it is slow three times while both of its ends are proven elsewhere.
+too, which has the uplinks of both leaves to itself; a link only if it is slow three times, the last time alone, while
+both of its ends are proven elsewhere. What is slow only beside others is the leaf's uplink, which its nodes share.
 """
 
 from __future__ import annotations
@@ -414,17 +415,18 @@ class Judgement:
         mostly = {link for _, link in crossing if self._mostly_slow(link)}
         for leaf, size in self._sizes.items():
             elsewhere = [link for leaves, link in crossing if leaf not in (leaves.source, leaves.destination)]
-            once = sum(any(rate.suspect for rate in self._beside[link]) for link in elsewhere)
-            common = len(mostly.intersection(elsewhere)) > COMMON * len(elsewhere)
+            if len(mostly.intersection(elsewhere)) > COMMON * len(elsewhere):
+                continue
+            others_too = sum(any(rate.suspect for rate in self._beside[link]) for link in elsewhere)
             for role in Role:
                 own = [(leaves, link) for leaves, link in crossing if leaves.end(role).name == leaf]
                 slow = [(leaves, link) for leaves, link in own if link in mostly]
                 proven = good.intersection(leaves.end(role.opposite) for leaves, _ in slow)
                 tried = {link.end(role).name for _, link in slow}
-                always = all(self.best[link].suspect for _, link in own)
+                never_fast = all(self.best[link].suspect for _, link in own)
                 if (
                     len(slow) >= (1 - ALONE) * len(own)
-                    and not (common or (once > SHARED * len(elsewhere) and not always))
+                    and (never_fast or others_too <= SHARED * len(elsewhere))
                     and len(proven) > 1
                     and len(tried) >= min(CONFIRMATIONS, size) >= 2
                 ):
