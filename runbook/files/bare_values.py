@@ -23,7 +23,7 @@ _MAIN_KEY = {
 """The key that a bare word means, by the mapping in whose place it stands; in `groups`, by that which holds it."""
 _TRUTHS = {**dict.fromkeys(("yes", "y", "on", "true"), True), **dict.fromkeys(("no", "n", "off", "false"), False)}
 _RENDEZVOUS = re.compile(r"(?P<master>[\w.-]+)(?::(?P<port>[0-9]{1,5}))?")
-_LOGIN = re.compile(r"(?:(?P<user>[^@\s]+)@)?(?P<host>[\w.-]+)(?::(?P<port>[0-9]{1,5}))?")
+_LOGIN = re.compile(r"(?:(?P<user>[^@\s]{1,64})@)?(?P<host>[\w.-]+)(?::(?P<port>[0-9]{1,5}))?")
 _INDICES = re.compile(r"([0-9]{1,2})\s*-\s*([0-9]{1,2})")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 

@@ -194,7 +194,7 @@ class Processes:
             return f"it has been asked to end, {how}"
         assert first is not None
         self._stop(folder, first, person, now=now)
-        return f"runbook stop {first.run_id} was started; its output is in {CONSOLE}"
+        return f"it is being stopped; the output of that is in {CONSOLE}"
 
     def _stop(self, folder: Path, first: RunStarted, person: str, *, now: bool) -> None:
         words = ["stop", first.run_id, "-i", _group_of(folder, first), *(["--now"] if now else [])]

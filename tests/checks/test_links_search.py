@@ -129,15 +129,14 @@ def try_often(case: Case, count: int, trials: int) -> tuple[int, int, Counter[in
     return found, false, rounds
 
 
-def judge_trials(case: Case, count: int, trials: int) -> None:
+def judge_trials(case: Case, count: int, trials: int, *, chance: int = 0) -> None:
+    """At most this many false accusations more than the rate allows: few trials say little of one in a thousand."""
     found, false, rounds = try_often(case, count, trials)
     print(f"{count} nodes: found {found} of {trials}, {false} false, rounds {dict(sorted(rounds.items()))}")
     # Half of all slower by a fifth looks like noise now and then, of which nobody is accused.
-    assert trials - found <= max(1, (0.02 if case is CASES["half of 0.8 sends"][0] else 0.01) * trials), (
-        f"{found} of {trials}"
-    )
-    least = 1 if trials >= 200 else 0  # a rate of one in a thousand: fewer trials show none
-    assert false <= max(least, 0.001 * trials), f"{false} of {trials} accused somebody falsely"
+    rate = 0.02 if case is CASES["half of 0.8 sends"][0] else 0.01
+    assert trials - found <= max(1, rate * trials) + chance, f"{found} of {trials}"
+    assert false <= 0.001 * trials + chance, f"{false} of {trials} accused somebody falsely"
     usual = max(3, count - 1) + 2 if count <= 8 else 5
     assert sum(number for value, number in rounds.items() if value <= usual) >= 0.9 * trials, rounds
 
@@ -156,7 +155,7 @@ def test_who_is_slow_is_found_and_nobody_else_accused(name: str, count: int) -> 
 def test_the_same_many_times(name: str, count: int) -> None:
     case, least = CASES[name]
     if count >= least:
-        judge_trials(case, count, SIZES[count])
+        judge_trials(case, count, SIZES[count], chance=1)
 
 
 @pytest.mark.scale
@@ -165,7 +164,7 @@ def test_the_same_many_times(name: str, count: int) -> None:
 def test_the_same_as_often_as_a_rate_of_one_in_a_thousand_needs(name: str, count: int) -> None:
     case, least = CASES[name]
     if count >= least:
-        judge_trials(case, count, MANY[count])
+        judge_trials(case, count, MANY[count], chance=1)
 
 
 @pytest.mark.parametrize("capacity", [0.5, 0.75, 1.0, 2.0])

@@ -465,8 +465,11 @@ def test_a_group_is_started_seen_and_stopped(tmp_path: Path) -> None:
         assert (await world.ask("POST", "/groups/here/start", form)).status == 409
         path = workspace.runs.path(id)
         await until(lambda: any(b"began 0 of 1" in file.read_bytes() for file in path.rglob("rank-00000*.out")))
-        fleet = await world.ask("GET", "/api/v1/fleet", world.as_program("viewer"))
-        assert [cell["state"] for cell in fleet.json()["nodes"][0]["ranks"]] == ["running"]
+        deadline, states = time.monotonic() + 180, [""]
+        while states != ["running"]:  # the server looks at a run's folder once a second
+            assert time.monotonic() < deadline, states
+            fleet = await world.ask("GET", "/api/v1/fleet", world.as_program("viewer"))
+            states = [cell["state"] for cell in fleet.json()["nodes"][0]["ranks"]]
         assert (await world.ask("POST", "/groups/here/stop", form)).status == 303
         await until(lambda: not workspace.processes.lives(id))
         row = workspace.runs.row(id)

@@ -250,6 +250,10 @@ def _listed(words: Sequence[str]) -> str:
 
 _INTERFACE = re.compile(r"(ib|eth|bond|docker|veth|virbr)[0-9]+|lo|en[opsx][0-9]\w*", re.ASCII)
 _ADAPTER = re.compile(r"mlx[45]_\d+|(bnxt_re|irdma|efa|hns|qedr|erdma)_?\d+|rdmap\d\w*|rocep\d\w*", re.ASCII)
+_JOINED = re.compile(r"[^;\s][;\s]+[^;\s]")
+_READ_ON_WINDOWS = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "network.interface")
+"""Where `Ethernet 2` is one name."""
+_JOINED_ON_WINDOWS = re.compile(r"[^;];+[^;]|^\s*[a-z][^\W\d]*[0-9]\w*\s+[a-z][^\W\d]*[0-9]", re.ASCII)
 _ADAPTER_PORT = re.compile(r"[^:]+(:[0-9]{1,4}){1,3}", re.ASCII)
 _COUNTED_ADAPTER = re.compile(
     r"\A(?:\w*_[1-9]|(bnxt_re|irdma|qedr|rxe|siw)[1-9])", re.ASCII
@@ -328,13 +332,14 @@ def _syntax_fault(name: str, text: str, chosen: Selection, example: str) -> Vari
         return VariableFault("bad-selection", f"`{name}` names nothing", f"write names, such as {example}")
     glob = next((one for one in chosen.names if re.search(r"[*?\[\]{}]", one)), None)
     if glob is not None:
-        if name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "network.interface"):
+        if name in _READ_ON_WINDOWS:
             return VariableFault("bad-selection", f"{shown(glob)}: there are no wildcards here", "write the whole name")
         message = f"{shown(glob)}: NCCL has no wildcards"
         return VariableFault(
             "bad-selection", message, f"every name is the beginning of one: write `{re.split(r'[*?{[]', glob)[0]}`"
         )
-    joined = next((one for one in chosen.names if re.search(r"[^;\s][;\s]+[^;\s]", one)), None)
+    run_together = _JOINED_ON_WINDOWS if name in _READ_ON_WINDOWS else _JOINED
+    joined = next((one for one in chosen.names if run_together.search(one)), None)
     if joined is not None:
         commas = re.sub(r"[,;\s]+", ",", text.strip())
         help = f"put commas between: write {shown(commas)}"
