@@ -18,7 +18,7 @@ from pathlib import Path
 
 import runbook
 from runbook.checks import CHECKS
-from runbook.collect.archive_entries import Absent, ArchiveFile, Form, open_regular, read_entry
+from runbook.collect.archive_entries import Absent, ArchiveFile, Form, open_inside, read_entry
 from runbook.collect.scrub import GONE
 from runbook.engine.plan import Choice, Plan, make_plan
 from runbook.engine.runfolder import homes
@@ -180,7 +180,7 @@ def _logs(folder: Path) -> Iterator[Path]:
 def _document(run: Path, name: str, *, lines: int = -1) -> dict[str, object]:
     """The JSON object that a file of the run is, or that its first line is; empty if it is anything else."""
     try:
-        with open_regular(run / name, run) as stream:
+        with open_inside(run / name, run) as stream:
             found = json.loads((stream.readline if lines == 1 else stream.read)(MOST_READ).decode("utf-8", "replace"))
     except (OSError, ValueError, RecursionError):
         return {}

@@ -20,6 +20,7 @@ from runbook.importers.host_lists import BETWEEN
 from runbook.launch.launcher_lines import LAUNCHERS, NODES, PORT, RANKS_A_NODE, LauncherLine, launcher_line, options
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import MOST_GPUS
+from runbook.model.units import whole_number
 
 _SHORT = {"N": "nodes", "w": "nodelist", "n": "ntasks", "J": "job-name", "G": "gpus"}
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -210,7 +211,8 @@ def _gpus(script: _Script) -> int | None:
         value, number = script.asked.get(name, ("", 1))
         if (found := _GPUS.fullmatch(value)) and not (name == "ntasks-per-node" and _starts_its_ranks(script)):
             asked[name] = int(found[1]), number
-    said = next((int(value) for name, value in _said(script) if name in RANKS_A_NODE and value.isdigit()), None)
+    each = (whole_number(value) for name, value in _said(script) if name in RANKS_A_NODE)
+    said = next((count for count in each if count is not None), None)
     found_gpus = said or next((count for count, _ in asked.values()), None)
     for name, (count, number) in asked.items():
         if count != found_gpus:
@@ -236,16 +238,16 @@ def _hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...]:
         except ValueError as error:
             raise script.lines.wrong(number, part, "range", str(error)) from None
     for name, value in (*((name, value) for name, (value, _) in script.asked.items()), *_said(script)):
-        if names and name in NODES and value.isdigit() and int(value) != len(names):
+        if names and name in NODES and whole_number(value) not in (None, len(names)):
             script.remark(number, f"--{name} says {value} nodes, and --nodelist names {len(names)}")
     each, at = script.asked.get("ntasks-per-node", ("", 1))
-    if _starts_its_ranks(script) and each.isdigit() and int(each) > 1 and script.line:
+    if _starts_its_ranks(script) and (whole_number(each) or 0) > 1 and script.line:
         script.remark(
             at, f"--ntasks-per-node says {each}: Slurm would start `{script.line.name}` so often on each node"
         )
     tasks, at = script.asked.get("ntasks", ("", 1))
     wanted = len(names) * (1 if _starts_its_ranks(script) else gpus or 0)
-    if wanted and tasks.isdigit() and int(tasks) != wanted:
+    if wanted and whole_number(tasks) not in (None, wanted):
         script.remark(at, f"--ntasks says {tasks}, and {wanted} are to be started on {len(names)} nodes")
     settings = script.shared if gpus is None else {**script.shared, ("gpus",): gpus}
     return tuple(ForeignHost(name, script.lines.span(number, listed), settings) for name in dict.fromkeys(names))

@@ -93,6 +93,17 @@ def open_below(folder: Path, *names: str) -> BinaryIO:
     return file
 
 
+def open_regular(path: Path, *, links: bool = True) -> BinaryIO:
+    """A regular file, open for reading: a pipe that lies there does not hold us, and a device gives nothing. `links`:
+    it may be a link. Raises OSError."""
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+    file = os.fdopen(os.open(path, flags | (0 if links else getattr(os, "O_NOFOLLOW", 0))), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return file
+
+
 @contextlib.contextmanager
 def _opened(folder: Path, names: tuple[str, ...] | list[str], *, make: bool = True) -> Iterator[int | None]:
     """A descriptor of the folder of these names, so that it cannot be replaced meanwhile; None if the system has

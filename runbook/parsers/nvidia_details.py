@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from runbook.model.command_quoting import word
+from runbook.model.units import whole_number
 from runbook.parsers.nvidia import (
     BAD_ROWS,
     NO_SPARE_ROWS,
@@ -94,9 +95,7 @@ def downgraded(entries: Entries) -> bool | None:
 
 def _judge(text: str, name: str, entries: Entries, found: Reading) -> None:
     where, index = f"GPU {name}" if name else "the GPU", name or "GPU"
-    errors = sum(
-        int(value) for key, value in entries.items() if "Volatile/" in key and _counts(key) and value.isdecimal()
-    )
+    errors = sum(whole_number(value) or 0 for key, value in entries.items() if "Volatile/" in key and _counts(key))
     if without_spare_rows(entries):
         lines = _lines(text, name, r"Remapping Failure Occurred\s*: Yes")
         found.proves("gpu-reset-required", f"{where} {NO_SPARE_ROWS}", lines, way="replace")

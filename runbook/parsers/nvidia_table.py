@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from runbook.model.command_quoting import word
+from runbook.model.units import whole_number
 from runbook.parsers.nvidia import LOST, REFUSALS, flat
 from runbook.parsers.tool_reading import CUT, Reading, numbered
 
@@ -95,7 +96,7 @@ TableRow = tuple[int, dict[str, str]]
 
 
 def _judge(gpus: Sequence[TableRow], processes: Sequence[tuple[int, re.Match[str]]], found: Reading) -> None:
-    bad = [(at, gpu) for at, gpu in gpus if gpu["ecc"].isdecimal() and int(gpu["ecc"])]
+    bad = [(at, gpu) for at, gpu in gpus if whole_number(gpu["ecc"])]
     if bad:
         numbers, lines = _numbers(bad)
         counts = ", ".join(gpu["ecc"] for _, gpu in bad)

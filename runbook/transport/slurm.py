@@ -20,7 +20,8 @@ from runbook.causes.findings import unreachable_for
 from runbook.files.node_sets import expand
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
-from runbook.model.inventory import Node
+from runbook.model.inventory import MOST_GPUS, Node
+from runbook.model.units import number
 from runbook.transport.bootstrap import command
 from runbook.transport.cluster_tools import LatestAnswers, no_tool, not_understood, printed
 from runbook.transport.stream import ProcessStream
@@ -153,11 +154,14 @@ def _value(record: str, key: str) -> str:
 
 def _indices(gres: str) -> tuple[int, ...]:
     """`gpu:a100:2(IDX:0-1)`, several with commas: the indices."""
-    found: list[int] = []
+    found: set[int] = set()
     for match in _GPUS.finditer(gres):
-        parts = [part.partition("-") for part in match["list"].split(",") if part]
-        found += [number for low, _, high in parts for number in range(int(low), int(high or low) + 1)]
-    return tuple(sorted(set(found)))
+        for low, _, high in (part.partition("-") for part in match["list"].split(",") if part):
+            first, last = number(low), number(high or low)
+            if max(last - first, len(found)) >= MOST_GPUS:
+                raise ValueError(f"more than {MOST_GPUS} GPUs of a node")
+            found.update(range(first, last + 1))
+    return tuple(sorted(found))
 
 
 def said(complaint: str) -> tuple[str, ...]:
