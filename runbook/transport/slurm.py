@@ -120,28 +120,32 @@ def job_in(text: str, number: str) -> SlurmJob:
             _value(record, "JobId"), state, reason, restarts=int(restarts), nodes=nodes, limit=limit, gpus=gpus
         )
     except (IndexError, ValueError) as error:
-        raise unreachable_for(
-            "tool-output-unknown",
-            f"what `scontrol show job {number}` prints is not what is known of it: {error}",
-            tuple(text.strip().splitlines()[:4]),
-            way="scontrol",
-            number=word(number),
-        ) from error
+        raise _not_known(f"job {word(number)}", text, error) from error
 
 
 def nodes_in(text: str) -> dict[str, SlurmNode]:
-    """Nodes of `scontrol show node`, by name."""
-    found = {}
-    for record in re.split(r"(?m)^(?=NodeName=)", text):
-        if record.startswith("NodeName="):
-            name, state = _value(record, "NodeName"), _value(record, "State")
-            marks = state.rstrip("*~#!%$@^-+")
-            reason = re.search(r"(?m)^[ \t]*Reason=(.*)$", record)
-            address = re.search(r"(?m)\bNodeAddr=(\S+)", record)
-            silent = "*" in state or "NOT_RESPONDING" in state
-            why = reason[1].strip() if reason else ""
-            found[name] = SlurmNode(name, address[1] if address else name, tuple(marks.split("+")), silent, why)
-    return found
+    """Nodes of `scontrol show node`, by name. Raises Unreachable for a text that is none."""
+    records = (record for record in re.split(r"(?m)^(?=NodeName=)", text) if record.startswith("NodeName="))
+    try:
+        return {node.name: node for node in map(_node_in, records)}
+    except ValueError as error:
+        raise _not_known("node", text, error) from error
+
+
+def _node_in(record: str) -> SlurmNode:
+    name, state = _value(record, "NodeName"), _value(record, "State")
+    marks = state.rstrip("*~#!%$@^-+")
+    reason = re.search(r"(?m)^[ \t]*Reason=(.*)$", record)
+    address = re.search(r"(?m)\bNodeAddr=(\S+)", record)
+    silent = "*" in state or "NOT_RESPONDING" in state
+    why = reason[1].strip() if reason else ""
+    return SlurmNode(name, address[1] if address else name, tuple(marks.split("+")), silent, why)
+
+
+def _not_known(what: str, text: str, error: Exception) -> Unreachable:
+    says = f"what `scontrol show {what}` prints is not what is known of it: {error}"
+    seen = tuple(text.strip().splitlines()[:4])
+    return unreachable_for("tool-output-unknown", says, seen, way="scontrol", what=what)
 
 
 def _value(record: str, key: str) -> str:

@@ -132,6 +132,7 @@ OURS = {
     "checks/reach/gpus.py": {"words"},
     "checks/reach/torch.py": {"node.interpreter_typed"},
     "transport/session.py": {"quoted"},
+    "transport/slurm.py": {"what"},
     "transport/ssh_errors.py": {"rename", "jump", "trust", "_quoted(target.entry)"},
 }
 SENTENCES = re.compile(
