@@ -28,6 +28,8 @@ _VARIABLE = re.compile(r"\"?\$\{([A-Za-z_]\w*)\[@\]\}\"?|\$\{([A-Za-z_]\w*)(?::-
 """`${ARRAY[@]}`, `${NAME}` with or without a default, `$NAME`."""
 _ARRAY = re.compile(r"\s*([A-Za-z_]\w*)=\((?!\()")
 _RUN = re.compile(r"\$\(|`")
+MOST_FILLED = 256 * 1024
+"""Characters of variables that are put in, of a whole script."""
 _ELSE = "what else the script does is not carried over"
 _OPERATOR = re.compile(r"[0-9]?[<>]|[|;&]")
 _GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?([0-9]{1,4})")
@@ -39,11 +41,13 @@ _OWN = {"MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL
 
 @dataclass
 class _Script:
-    """What was found so far. `known`: variables with a value that stands in the script."""
+    """What was found so far. `known`: variables with a value that stands in the script; `room`: how much of that may
+    still be put in, since `A=$A$A` doubles it."""
 
     lines: NumberedLines
     asked: dict[str, tuple[str, int]] = field(default_factory=dict)  # options of sbatch, with their lines
     known: dict[str, str] = field(default_factory=dict)
+    room: int = MOST_FILLED
     env: dict[str, object] = field(default_factory=dict)
     workdir: str | None = None
     launch: dict[str, object] = field(default_factory=dict)
@@ -85,18 +89,19 @@ def read_script(text: str, file: str) -> ForeignInventory:
 
 def _commands(text: str) -> Iterator[tuple[int, str]]:
     """Lines that say something, with their numbers. One that ends in a backslash goes on, and so does an array."""
-    begun, number = "", 0
+    parts, number, array = list[str](), 0, False
     for at, raw in enumerate(text.splitlines(), 1):
-        number = number if begun else at
-        begun += raw
-        if begun.endswith("\\"):
-            begun = begun[:-1] + " "
-        elif _ARRAY.match(begun) and ")" not in raw:
-            begun = begun.partition(" #")[0] + " "
+        if not parts:
+            number, array = at, _ARRAY.match(raw) is not None
+        if raw.endswith("\\"):
+            parts.append(raw[:-1] + " ")
+        elif array and ")" not in raw:
+            parts.append(f" {raw}".partition(" #")[0] + " ")
         else:
-            if begun.strip() and not begun.lstrip().startswith("#"):
-                yield number, begun
-            begun = ""
+            line = "".join((*parts, raw))
+            if line.strip() and not line.lstrip().startswith("#"):
+                yield number, line
+            parts = []
 
 
 def _words(line: str) -> list[str]:
@@ -182,7 +187,11 @@ def _filled(script: _Script, line: str) -> str:
 
     def value(found: re.Match[str]) -> str:
         array, name, default, bare = found.groups()
-        return script.known.get(array or name or bare, default or found[0])
+        text = script.known.get(array or name or bare, default or found[0])
+        if len(text) > script.room:
+            return found[0]
+        script.room -= len(text)
+        return text
 
     return _VARIABLE.sub(value, line)
 
