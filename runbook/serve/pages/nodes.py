@@ -110,8 +110,7 @@ def _of_group(workspace: Workspace, look: GroupView, agents: Mapping[str, AgentS
     told = {node: _with_heartbeat(agents.get(node), latest.job if latest else "") for node in nodes}
     planned: dict[str, dict[int, RankCell]] = {node: {} for node in nodes}
     for rank in means.ranks:
-        if rank.rank not in told[rank.node]:
-            planned[rank.node][rank.rank] = RankCell(rank.rank, states.get(rank.node, "none"))
+        planned[rank.node][rank.rank] = RankCell(rank.rank, states.get(rank.node, "none"))
     cells = rank_cells(planned, told)
     run = latest.id if latest else ""
     return [_row(node, name, agents.get(node), cells[node], run, spare=node in means.spares) for node in nodes]
@@ -157,14 +156,19 @@ def rank_cells(
     planned: Mapping[str, Mapping[int, RankCell]], told: Mapping[str, Mapping[int, RankCell]]
 ) -> dict[str, tuple[RankCell, ...]]:
     """By node, its ranks. What agents say is newer than what the run has written. A rank that several nodes report has
-    moved to a spare: it is where its latest attempt is."""
+    moved to a spare: it is where its latest attempt is. Of a node with ranks of its own no others are believed: an
+    agent must not be able to take the ranks of other nodes from the page."""
+    known = {
+        node: {rank: cell for rank, cell in told[node].items() if rank in own or not own}
+        for node, own in planned.items()
+    }
     latest: dict[int, int] = {}
-    for cell in (cell for cells in told.values() for cell in cells.values()):
+    for cell in (cell for cells in known.values() for cell in cells.values()):
         latest[cell.rank] = max(latest.get(cell.rank, 0), cell.attempt or 0)
     return {
         node: tuple(
             cell
-            for _, cell in sorted({**cells, **told[node]}.items())
+            for _, cell in sorted({**cells, **known[node]}.items())
             if (cell.attempt or 0) >= latest.get(cell.rank, 0)
         )
         for node, cells in planned.items()
