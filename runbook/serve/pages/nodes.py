@@ -156,19 +156,17 @@ def rank_cells(
     planned: Mapping[str, Mapping[int, RankCell]], told: Mapping[str, Mapping[int, RankCell]]
 ) -> dict[str, tuple[RankCell, ...]]:
     """By node, its ranks. What agents say is newer than what the run has written. A rank that several nodes report has
-    moved to a spare: it is where its latest attempt is. Of a node with ranks of its own no others are believed: an
-    agent must not be able to take the ranks of other nodes from the page."""
-    known = {
-        node: {rank: cell for rank, cell in told[node].items() if rank in own or not own}
-        for node, own in planned.items()
-    }
+    moved to a spare: it is where its latest attempt is. A node with ranks of its own takes none: its agent must not be
+    able to hide those of others."""
     latest: dict[int, int] = {}
-    for cell in (cell for cells in known.values() for cell in cells.values()):
-        latest[cell.rank] = max(latest.get(cell.rank, 0), cell.attempt or 0)
+    for node, own in planned.items():
+        for rank, cell in told[node].items():
+            if rank in own or not own:
+                latest[rank] = max(latest.get(rank, 0), cell.attempt or 0)
     return {
         node: tuple(
             cell
-            for _, cell in sorted({**cells, **known[node]}.items())
+            for _, cell in sorted({**cells, **told[node]}.items())
             if (cell.attempt or 0) >= latest.get(cell.rank, 0)
         )
         for node, cells in planned.items()
