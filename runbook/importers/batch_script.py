@@ -12,11 +12,10 @@ from itertools import takewhile
 
 from runbook.files.file_kinds import is_yaml
 from runbook.files.inventory_draft import Setting
-from runbook.files.node_sets import expand
+from runbook.files.node_sets import expand, listed
 from runbook.files.problems import NumberedLines
 from runbook.files.scalars import flow
 from runbook.importers.foreign_inventory import SCRIPT, ForeignHost, ForeignInventory, Remark, may_hold_secret
-from runbook.importers.host_lists import BETWEEN
 from runbook.launch.launcher_lines import LAUNCHERS, NODES, PORT, RANKS_A_NODE, LauncherLine, launcher_line, options
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import MOST_GPUS
@@ -239,9 +238,9 @@ def _said(script: _Script) -> Sequence[tuple[str, str]]:
 
 
 def _hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...]:
-    listed, number = script.asked.get("nodelist", ("", 1))
+    nodes, number = script.asked.get("nodelist", ("", 1))
     names: list[str] = []
-    for part in filter(None, BETWEEN.split(listed)):
+    for part in listed(nodes):
         try:
             names += expand(part)
         except ValueError as error:
@@ -259,7 +258,7 @@ def _hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...]:
     if wanted and whole_number(tasks) not in (None, wanted):
         script.remark(at, f"--ntasks says {tasks}, and {wanted} are to be started on {len(names)} nodes")
     settings = script.shared if gpus is None else {**script.shared, ("gpus",): gpus}
-    return tuple(ForeignHost(name, script.lines.span(number, listed), settings) for name in dict.fromkeys(names))
+    return tuple(ForeignHost(name, script.lines.span(number, nodes), settings) for name in dict.fromkeys(names))
 
 
 def _port(script: _Script) -> int:

@@ -97,11 +97,14 @@ def open_regular(path: Path, *, links: bool = True) -> BinaryIO:
     """A regular file, open for reading: a pipe that lies there does not hold us, and a device gives nothing. `links`:
     it may be a link. Raises OSError."""
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
-    file = os.fdopen(os.open(path, flags | (0 if links else getattr(os, "O_NOFOLLOW", 0))), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return file
+    opened = os.open(path, flags | (0 if links else getattr(os, "O_NOFOLLOW", 0)))
+    mode = os.fstat(opened).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(opened, "rb")
+    os.close(opened)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
 @contextlib.contextmanager

@@ -179,7 +179,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if self._in_head and self._head_bytes > HEAD_BYTES:
             self.transport.abort()
-        if self._deadline is None and (self.cycle is None or self.cycle.response_complete):
+        if self._deadline is None and self.cycle.response_complete:
             # Neither a request nor its rest that anybody waits for: blank lines, the body of what is answered already.
             self._deadline = self.loop.call_later(HEAD_S, self.transport.abort)
 

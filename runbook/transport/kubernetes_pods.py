@@ -70,7 +70,7 @@ class Pod:
     container: str
     containers: tuple[str, ...]
     restarts: int
-    state: Mapping[str, Document | None]
+    state: Mapping[str, Document]
     before: Document
     held_up: str
     restarted_on: str
@@ -143,7 +143,7 @@ def _pod(item: Document, chosen: str | None) -> Pod:
         "container": container,
         "containers": names,
         "restarts": int(told.get("restartCount", 0)),
-        "state": told.get("state") or {},
+        "state": {kind: one or {} for kind, one in (told.get("state") or {}).items()},
         "before": (told.get("lastState") or {}).get("terminated") or {},
         "held_up": _held_up(status),
         "restarted_on": spec.get("restartPolicy") or "Always",

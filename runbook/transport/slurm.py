@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runbook.causes.findings import unreachable_for
-from runbook.files.node_sets import expand
+from runbook.files.node_sets import expand, listed
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import MOST_GPUS, Node
@@ -28,7 +28,6 @@ from runbook.transport.stream import ProcessStream
 
 NONE = ("(null)", "None", "")
 
-_BETWEEN = re.compile(r",(?![^\[\]]*\])")
 _GPUS = re.compile(r"\bgpu(?::[^:(),\s]+)?(?::(?P<count>\d+))?\((?:IDX|CNT):(?P<list>[\d,-]*)[^)]*\)")
 
 _AUTH = re.compile(r"munge|authentication|credential|MUNGE", re.IGNORECASE)
@@ -95,7 +94,7 @@ class SlurmNode:
 
 def hosts(text: str) -> tuple[str, ...]:
     """The names in `gn[01-02],login1`; none for `(null)`. Raises ValueError for another text."""
-    return () if text in NONE else tuple(name for part in _BETWEEN.split(text) for name in expand(part))
+    return () if text in NONE else tuple(name for part in listed(text) for name in expand(part))
 
 
 def job_in(text: str, number: str) -> SlurmJob:

@@ -145,7 +145,7 @@ async def _asked_oddly(world: World, chance: random.Random) -> None:
     page = chance.choice(pages)
     method = chance.choice(page.methods)
     path = filled(page.path) if chance.random() < 0.6 else "/".join(
-        chance.choice(WORDS).replace("/", "").replace("?", "") or "x" if part.startswith("{") else part for part in page.path.split("/")
+        chance.choice(WORDS).replace("/", "").replace("?", "").encode("utf-8", "replace").decode() or "x" if part.startswith("{") else part for part in page.path.split("/")
     )  # fmt: skip
     query = "&".join(
         f"{name}={_typed(str(chance.choice(WORDS)))}" for name in chance.sample(QUERIES, chance.randrange(4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,6 +24,11 @@ def _sparse(path: Path) -> None:
         file.truncate(HOLE)
 
 
+def _linked_pipe(path: Path) -> None:
+    os.mkfifo(path.with_name("pipe"))
+    path.symlink_to("pipe")
+
+
 def _loop(path: Path) -> None:
     path.symlink_to(path.name)
 
@@ -30,11 +36,11 @@ def _loop(path: Path) -> None:
 PUT: dict[str, Callable[[Path], object]] = {
     "a pipe": os.mkfifo,
     "a link to /dev/zero": lambda path: path.symlink_to("/dev/zero"),
-    "a link to a pipe": lambda path: (os.mkfifo(path.with_name("pipe")), path.symlink_to("pipe")),
+    "a link to a pipe": _linked_pipe,
     "a folder": Path.mkdir,
     "a link to itself": _loop,
     "a hole of 200 GiB": _sparse,
-    "a socket": lambda path: __import__("socket").socket(__import__("socket").AF_UNIX).bind(str(path)),
+    "a socket": lambda path: socket.socket(socket.AF_UNIX).bind(os.path.relpath(path)),
 }
 INVENTORY = "name: x\nnodes: {node-a: {address: 127.0.0.1, connection: local}}\nnetwork: {interface: lo}\n"
 PLACES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -106,7 +112,7 @@ def tried(folder: Path, place: str, put: str) -> None:
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
     command = ["sh", "-c", f'ulimit -v {LIMIT_MB << 10}; exec "$@"', "sh", sys.executable, "-m", "runbook", *words]
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL
     )
     said = done.stdout[-3000:] + done.stderr[-3000:]
     assert done.returncode in (0, 1, 2, 3), said
