@@ -56,13 +56,16 @@ class RedactedReport:
         return lines
 
 
-def likely_secrets(documents: Mapping[str, Document], shown: Iterable[Span]) -> Iterator[Span]:
-    """What looks like a secret on lines that are shown: a file that is wrong may hold one where no rule looks."""
+def likely_secrets(documents: Mapping[str, Document], shown: Iterable[Span], known: Iterable[Span]) -> Iterator[Span]:
+    """What looks like a secret on lines that are shown, and on which no rule found one: a file that is wrong may hold
+    secrets where no rule looks."""
+    looked = {(span.file, span.line) for span in known}
     for file, number in dict.fromkeys((span.file, span.line) for span in shown):
-        lines = documents[file].lines if file in documents else ()
+        lines = documents[file].lines if file in documents and (file, number) not in looked else ()
         if 1 <= number <= len(lines):
             for start, end in joined(secret_places(lines[number - 1])):
-                yield Span(file, number, start + 1, end - start)
+                if end - start >= _LEAST:
+                    yield Span(file, number, start + 1, end - start)
 
 
 class RedactedProblems:
