@@ -43,14 +43,15 @@ class ExaminedPlaybook:
 
 
 def load_playbook(
-    path: str | Path, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
+    source: str | Path | Document, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> Playbook:
-    """Read a playbook. Raises FilesWrong with every problem.
+    """Read a playbook, from a file or a document that lies in none. Raises FilesWrong with every problem.
 
     `checks` are the ids there are; None leaves them unjudged. `environ` is where `{env: NAME}` in a launch's `env`
     is looked up; None means this process's own environment.
     """
-    examined = examine_playbook(read_document(path), checks=checks, environ=environ)
+    document = source if isinstance(source, Document) else read_document(source)
+    examined = examine_playbook(document, checks=checks, environ=environ)
     if examined.playbook is None:
         raise FilesWrong(list(examined.problems))
     return examined.playbook
@@ -285,16 +286,6 @@ def has_launch(document: Document) -> bool:
     return isinstance(document.data, dict) and "nodes" in document.data and "launch" in document.data
 
 
-def examine_launch(
-    document: Document, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
-) -> ExaminedPlaybook:
-    """As `examine_playbook`, of the launch in an inventory; every place is one of the inventory's file.
-
-    `document` is one that `has_launch`. Mistakes elsewhere in it are reported with the inventory.
-    """
-    return examine_playbook(launch_document(document), checks=checks, environ=environ)
-
-
 def load_launch(
     document: Document, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> Playbook:
@@ -303,14 +294,14 @@ def load_launch(
         message = f"{document.path} has no `launch:`, and no playbook is named"
         help = f"runbook run PLAYBOOK -i {document.path}, or add a `launch:` with a `command:` to it"
         raise FilesWrong([*document.problems, Problem("arguments.no-playbook", message, help=help)])
-    examined = examine_launch(document, checks=checks, environ=environ)
-    if examined.playbook is None:
-        raise FilesWrong(list(examined.problems))
-    return examined.playbook
+    return load_playbook(launch_document(document), checks=checks, environ=environ)
 
 
 def launch_document(document: Document) -> Document:
-    """The playbook as a document whose values stand where they stand in the inventory."""
+    """The playbook of an inventory that `has_launch`, as a document whose values stand where the inventory has them.
+
+    Mistakes elsewhere in the inventory are not among its problems.
+    """
     data: Any = document.data
     stages: list[dict[str, Any]] = [{"check": check} for check in CHECKS_FIRST]
     stages.append({"launch": data["launch"]})

@@ -13,7 +13,7 @@ from typing import TypeVar
 from runbook.files.environment_values import AnyVariable
 from runbook.files.file_kinds import Kind, kind_of, wrong_kind
 from runbook.files.inventory import examine_inventory
-from runbook.files.playbook import examine_launch, examine_playbook, has_launch, launch_document
+from runbook.files.playbook import examine_playbook, has_launch, launch_document
 from runbook.files.schema import schema
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document, Keys, read_document
@@ -328,12 +328,13 @@ class ReadFiles:
 def _with_launch(document: Document, problems: tuple[Problem, ...], file: InventoryFile) -> ReadFile:
     from runbook.checks import CHECKS
 
-    launch = examine_launch(document, checks=CHECKS, environ=ENVIRON)
+    as_playbook = launch_document(document)
+    launch = examine_playbook(as_playbook, checks=CHECKS, environ=ENVIRON)
     told = {(problem.span, problem.message) for problem in problems}  # the schema of both holds the launch
     more = [problem for problem in launch.problems if (problem.span, problem.message) not in told]
     stages = None
     if launch.draft is not None:
-        stages = PlaybookFile(launch_document(document), launch.draft, file, launch.wrong)
+        stages = PlaybookFile(as_playbook, launch.draft, file, launch.wrong)
     return ReadFile(document, "inventory", (*problems, *more), file, stages)
 
 

@@ -194,7 +194,7 @@ def nothing_started(
         return SilentPython(
             "python-missing",
             f"{python} on {place} does not start: it was started, and gave no answer within {timeout_s:g} s",
-            mend("python-missing", "silent", node=node, python=typed(python)),
+            mend("python-missing", "silent", node=node, python=word(python)),
             last_lines(noise, complaint),
         )
     return reason or unreachable_for(
