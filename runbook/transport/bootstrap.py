@@ -18,8 +18,8 @@ import zlib
 
 from runbook.causes.catalogue import mend
 from runbook.causes.findings import unreachable_for
+from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
-from runbook.model.inventory import typed
 from runbook.transport import node_programs
 
 MARK = b"\x1erunbook-supervisor "
