@@ -21,6 +21,7 @@ from runbook.files.address import is_loopback
 from runbook.launch.ranks import dialled_address
 from runbook.model.bounded_regex import bounded
 from runbook.model.command_quoting import word
+from runbook.model.units import counted
 from runbook.model.verdict import Finding, Outcome, outcomes_of
 from runbook.node.proc import this_machine
 
@@ -57,7 +58,7 @@ class Connection(Check):
         return [
             Outcome.passed(
                 node.name,
-                f"{world} rank{'s' if world > 1 else ''} on {hosts} host{'s' if hosts > 1 else ''} joined at "
+                f"{counted(world, 'rank')} on {counted(hosts, 'host')} joined at "
                 f"{address(at)} over {at.inventory.rendezvous.backend} and passed a barrier",
                 metrics={"world_size": world, "import_seconds": slowest},
             )

@@ -15,7 +15,7 @@ from runbook.launch.ranks import hca_expression, network_environment
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.nccl_devices import Selection, selection
-from runbook.model.units import listed
+from runbook.model.units import counted, listed
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.node.ibstat import GIDS
 from runbook.parsers.ibstat import STATES, Port, from_sysfs, parse, read
@@ -187,9 +187,7 @@ def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
     tool, sysfs, cards = answer["ibstat"], answer["sysfs"], answer.get("cards")
     text = f"{tool.get('out') or ''}{tool.get('err') or ''}".strip()
     said = tuple(text.splitlines()[:8])
-    on_bus = (
-        () if cards is None else (f"the kernel shows {cards} Mellanox card{'' if cards == 1 else 's'} on the PCI bus",)
-    )
+    on_bus = () if cards is None else (f"the kernel shows {counted(cards, 'Mellanox card')} on the PCI bus",)
     # ibstat without any device prints nothing and ends with 0; the kernel's empty list is as good a proof.
     silent = tool.get("code") == 0 and not text and not tool.get("missing")
     no_driver = any("/dev/infiniband" in line and "no such file" in line.lower() for line in said)
@@ -361,7 +359,7 @@ def uneven(chosen: Mapping[str, Sequence[Port]], *, promised: bool) -> dict[str,
         for name, ports in chosen.items():
             if len(ports) != usual:
                 warnings[name].append(
-                    f"NCCL would use {len(ports)} port{'s' if len(ports) != 1 else ''} here "
+                    f"NCCL would use {counted(len(ports), 'port')} here "
                     f"({', '.join(p.name for p in ports)}) and {usual} on {others}: the rails do not match, and the "
                     "smaller number sets the pace"
                 )

@@ -18,7 +18,7 @@ from runbook.checks.context import Context
 from runbook.checks.ranks.outcomes import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankPool, dismiss_pool, start_pool
 from runbook.model.safe_files import write_below
-from runbook.model.units import significant
+from runbook.model.units import counted, significant
 from runbook.model.verdict import Finding, Outcome
 
 SECONDS = 0.5
@@ -127,7 +127,7 @@ def proof(done: Search) -> str:
     latency = f", {significant(sorted(delays)[len(delays) // 2])} us" if delays else ""
     says = (
         f"each way as fast as others: median {gbps(verdict.normal.median)}, noise {verdict.normal.sigma:.1%}{latency}; "
-        f"{among} in {done.rounds} round{'s' * (done.rounds > 1)}"
+        f"{among} in {counted(done.rounds, 'round')}"
     )
     return says if verdict.clean else f"{says}; nothing speaks against it"
 

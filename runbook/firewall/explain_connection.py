@@ -142,6 +142,11 @@ def also_small(blocked: Blocked, flow: Flow, ends: Ends) -> bool:
     return small is not None and bool(_suspects(small) & _suspects(blocked))
 
 
+def sure(blocked: Blocked | None) -> bool:
+    """Whether a rule was found that is certain to block."""
+    return blocked is not None and blocked.decided and not blocked.between
+
+
 def _suspects(blocked: Blocked) -> set[tuple[str, str, str]]:
     return {(name, e.where, e.rule) for name, e in blocked.explanations if e.blocks or e.candidates}
 

@@ -9,6 +9,7 @@ import re
 
 from runbook.causes.catalogue import Confidence
 from runbook.model.command_quoting import word
+from runbook.model.units import counted
 from runbook.parsers.ibstat import Port, PortCause, as_state
 from runbook.parsers.tool_reading import Reading, numbered, some
 
@@ -44,7 +45,7 @@ def port_info(text: str) -> Reading | None:
         says += ": right after it was enabled it may still be training" if trains else ""
         reading.proves("ib-port-not-active", says, lines, "medium" if trains else "high", way="by-lid")
     elif state == "Active" and lanes and int(lanes[1]) < max(widths, default=0):
-        says = f"{where} runs over {lanes[1]} lane{'s' * (lanes[1] != '1')} of {max(widths)}"
+        says = f"{where} runs over {counted(int(lanes[1]), 'lane')} of {max(widths)}"
         reading.proves("ib-rate-low", says, (active_at,), "medium", way="narrow")
     return reading
 

@@ -14,6 +14,7 @@ from runbook.checks.network.mesh import Mesh
 from runbook.firewall.evaluate import EPHEMERAL
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
+from runbook.model.units import counted
 from runbook.model.verdict import Finding
 
 NO_PORT = "ephemeral-ports-exhausted"
@@ -57,10 +58,7 @@ def few_ports_warning(facts: Mapping[str, Any]) -> list[str]:
     bounds, ports = port_range(facts), how_many(facts)
     if bounds is None or ports is None or ports >= FEW_PORTS:
         return []
-    few = (
-        f"the kernel hands out only {ports} port{'s' if ports > 1 else ''} ({bounds[0]}-{bounds[1]}) to all who "
-        "dial or listen"
-    )
+    few = f"the kernel hands out only {counted(ports, 'port')} ({bounds[0]}-{bounds[1]}) to all who dial or listen"
     return [f"{few}: a large job needs more; `{mend(NO_PORT, 'more')}` is usual"]
 
 
@@ -142,7 +140,7 @@ def _who(node: str, counted: Facts) -> list[str]:
     if counted["reserved"]:
         lines.append(f"net.ipv4.ip_local_reserved_ports of {node}: {counted['reserved']} of them")
     for one in counted["holders"][:4]:
-        number = f"{one['sockets']} socket{'s' if one['sockets'] != 1 else ''}"
+        number = counted(one["sockets"], "socket")
         if one["pid"] is None:
             lines.append(f"user {one['user']} holds {number}; root can see which process: `{WHO}`")
         else:

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from runbook.checks.context import Context
 from runbook.checks.network.dial import number
 from runbook.checks.network.ephemeral_ports import port_range
-from runbook.checks.network.failed_dials import Trouble, sure
+from runbook.checks.network.failed_dials import Trouble
 from runbook.checks.network.mesh import Mesh, Want
 from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.routing import smaller
-from runbook.firewall import Blocked, Ends, Evidence, Flow, explain_blocked
+from runbook.firewall import Blocked, Ends, Evidence, Flow, explain_blocked, sure
 from runbook.firewall.evaluate import EPHEMERAL
 from runbook.model.inventory import Node
 from runbook.model.units import bytes_text

@@ -10,8 +10,7 @@ from itertools import permutations
 from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
-from runbook.checks.network.dial import Dial
-from runbook.checks.network.packet_filters import rules_of
+from runbook.checks.network.dial import ANY_PORT, Dial
 from runbook.checks.network.pairs import culprits, ends
 from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.firewall import Ends, Explanation, Flow, explain_blocked
@@ -174,15 +173,11 @@ def _flows(seen: Observations, pair: Pair) -> bool:
     return not any(counted)
 
 
-ANY_PORT = [(1, 65535)]
-
-
 def chance_findings(seen: Observations, losing: Iterable[Pair]) -> dict[str, list[Finding]]:
     """By node: its rule that stops some of the packets of these pairs, TCP's among them; nothing where none does."""
     losing = list(losing)
-    names = sorted({name for pair in losing for name in pair.ends})
-    address = {name: seen.numeric(name) for name in names}
-    evidence = rules_of(seen.at, names, {name: [address[n] for n in names if n != name] for name in names})
+    evidence = seen.rules({name for pair in losing for name in pair.ends})
+    address = {name: seen.numeric(name) for name in evidence}
     drawing = {name for name, one in evidence.items() if one and one.draws_lots}
     losing = [pair for pair in losing if pair.ends & drawing]
     struck: dict[tuple[str, str], list[tuple[str, str, Explanation]]] = defaultdict(list)

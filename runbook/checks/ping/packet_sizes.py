@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from runbook.causes.catalogue import mend
-from runbook.checks.network.packet_filters import rules_of
+from runbook.checks.network.dial import ANY_PORT
 from runbook.checks.network.pairs import culprits, ends
 from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.firewall import Ends, Evidence, Flow, also_small, explain_blocked
@@ -105,9 +105,7 @@ def size_findings(seen: Observations, found: list[Way]) -> dict[str, list[Findin
     """By node: one finding for each rule, MTU or unknown hop."""
     if not found:
         return {}
-    names = sorted({name for way in found for name in way.ends})
-    address = {name: seen.numeric(name) for name in names}
-    evidence = rules_of(seen.at, names, {name: [address[n] for n in names if n != name] for name in names})
+    evidence = seen.rules({name for way in found for name in way.ends})
     grouped: dict[tuple[str, str], list[tuple[Way, SizeReason]]] = defaultdict(list)
     left: list[Way] = []
     for way in found:
@@ -182,7 +180,7 @@ def _rule(seen: Observations, way: Way, found: list[Way], evidence: Mapping[str,
             flow,
             replace(
                 ends,
-                ports=[(1, 65535)],  # data flows on whatever ports the kernel picks
+                ports=ANY_PORT,  # data flows on whatever ports the kernel picks
                 sources=sorted({seen.numeric(one.source) for one in found if one.destination == destination}),
                 destinations=sorted({seen.numeric(one.destination) for one in found if one.source == source}),
             ),

@@ -22,7 +22,7 @@ from runbook.checks.reach.gpu_faults import (
 )
 from runbook.launch.ranks import network_environment
 from runbook.model.inventory import Node
-from runbook.model.units import listed, number
+from runbook.model.units import counted, listed, number
 from runbook.model.verdict import Finding, Outcome
 from runbook.parsers.nvidia import (
     APPLICATION,
@@ -159,7 +159,7 @@ def count(node: Node, listing: Listing, on_bus: int | None) -> Finding | None:
     shown = ", ".join(map(str, sorted(present)))
     return finding_for(
         "gpu-count-mismatch",
-        f"{node.name} has {len(present)} GPU{'s' if len(present) != 1 else ''} (index {shown}), the inventory names "
+        f"{node.name} has {counted(len(present), 'GPU')} (index {shown}), the inventory names "
         f"{len(node.gpus)} (missing: {', '.join(map(str, absent))})",
         (*seen(listing), *([f"the PCI bus has {on_bus}"] if on_bus and on_bus > len(present) else [])),
         node=node.name,

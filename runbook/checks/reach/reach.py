@@ -18,6 +18,7 @@ from runbook.checks.reach.workdir_and_limits import folder_findings, limit_findi
 from runbook.launch.ranks import socket_interface
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
+from runbook.model.units import counted
 from runbook.model.verdict import Finding, Outcome
 from runbook.parsers.clock import FAIL_S, WARN_S
 from runbook.transport.node_answers import HOST_FACTS, HostFacts
@@ -166,7 +167,7 @@ class Learned:
             f"Python {torch['python']}, torch {torch['torch']}, {backend}" if torch else f"Python {hello['python']}"
         ]
         if node.gpus:
-            parts.append(f"{len(node.gpus)} GPU" + ("s" if len(node.gpus) > 1 else ""))
+            parts.append(counted(len(node.gpus), "GPU"))
         parts.append("workdir writable")
         if interface := socket_interface(self.at.inventory, node):
             parts.append(f"interface {interface}")
