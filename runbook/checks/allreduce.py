@@ -66,9 +66,9 @@ class AllReduce(Check):
 
     def __post_init__(self) -> None:
         if not 4 <= self.min_bytes <= self.max_bytes:
-            raise ValueError("wants 4 bytes <= min_bytes <= max_bytes")
+            raise ValueError("4 bytes <= min_bytes <= max_bytes must hold")
         if self.factor < 2 or self.iterations < 1 or self.warmup < 1:
-            raise ValueError("wants factor >= 2, iterations >= 1 and warmup >= 1")
+            raise ValueError("factor >= 2, iterations >= 1 and warmup >= 1 must hold")
 
     @property
     def sizes(self) -> list[int]:

@@ -310,13 +310,13 @@ _LIMITS = (
         "open-files-limit",
         ("EMFILE", "ENFILE"),
         re.compile(r"Too many open files"),
-        "the {program} program on {node} may have no more files open",
+        "the {program} program on {node} may not open more files",
     ),
     _Limit(
         "process-limit",
         ("EAGAIN",),
         re.compile(r"can't start new thread|[Cc]annot fork|fork: retry|Resource temporarily unavailable"),
-        "{node} lets its login start no more processes or threads: the {program} program could not go on",
+        "the login on {node} may not start more processes or threads: the {program} program could not go on",
     ),
     _Limit(
         "ephemeral-ports-exhausted",

@@ -177,7 +177,7 @@ def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], show
 def incomplete(node: Node, tool: Mapping[str, Any], why: str) -> Finding:
     """What ibstat printed shows no fault, and is not all there is."""
     said = f"{tool.get('err') or ''}\n{tool.get('out') or ''}".strip().splitlines()
-    says = f"ibstat on {node.name} does not tell of every port (exit {tool.get('code')}): {why}"
+    says = f"ibstat on {node.name} does not show every port in full (exit {tool.get('code')}): {why}"
     seen = tuple(line.strip() for line in said[:3] + said[3:][-5:])
     return finding_for("tool-output-unknown", says, seen, way="ibstat", node=node.name)
 
@@ -206,7 +206,7 @@ def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
         seen = ("ibstat: no answer within 8 s", *on_bus)
         way = "ibstat-hangs"
     else:
-        says = f"ibstat on {node.name} printed what is not understood (exit {tool.get('code')})"
+        says = f"ibstat on {node.name} printed something that runbook does not understand (exit {tool.get('code')})"
         seen = said or ("it printed nothing",)
     return Outcome.unknown(node.name, finding_for(cause, says, seen, way=way, node=node.name))
 
@@ -302,7 +302,7 @@ def other_fabrics(chosen: Mapping[str, Sequence[Port]]) -> dict[str, Finding]:
         found[name] = finding_for(
             "rdma-peer-unreachable",
             f"{', '.join(port.name for port in ports)} of {name} speak{'s' if len(ports) == 1 else ''} {mine}, the "
-            f"ports of {listed(others)} {theirs}: RDMA knows no way between the two",
+            f"ports of {listed(others)} {theirs}: RDMA cannot connect the two",
             tuple(f"{one}: {port.name}: Link layer {port.link_layer}" for one in chosen for port in chosen[one])[:8],
             tuple(others),
             way="link-layer",

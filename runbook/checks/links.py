@@ -44,7 +44,7 @@ class Links(Check):
 
     def __post_init__(self) -> None:
         if not 0.05 <= self.seconds <= 60:
-            raise ValueError("wants `seconds` between 50ms and 60s")
+            raise ValueError("`seconds` must lie between 50ms and 60s")
 
     def run(self, at: Context) -> list[Outcome]:
         pool = start_pool(at.run, at.inventory, at.script)
@@ -129,7 +129,7 @@ def proof(done: Search) -> str:
         f"each way as fast as others: median {gbps(verdict.normal.median)}, noise {verdict.normal.sigma:.1%}{latency}; "
         f"{among} in {counted(done.rounds, 'round')}"
     )
-    return says if verdict.clean else f"{says}; nothing speaks against it"
+    return says if verdict.clean else f"{says}; no measurement points to it"
 
 
 def unmeasured(why: str) -> Finding:

@@ -301,7 +301,7 @@ def _yaml_kind(text: str, file: str) -> str:
     document = parse_document(text, file)
     shape = shape_of(document.data)
     if isinstance(document.data, Mapping) and isinstance(document.data.get("plugin"), str):
-        message = "this tells a plugin of Ansible's where to ask for hosts, and an import asks nobody"
+        message = "this tells a plugin of Ansible where to ask for hosts, and an import runs no plugins"
         help = f"ansible-inventory -i {word(file)} --list --yaml | runbook inventory import -"
         raise FilesWrong.of("import.program", message, span=document.key_span("plugin"), help=help)
     if (other := foreign_file(document)) is not None:

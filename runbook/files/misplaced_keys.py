@@ -70,9 +70,9 @@ def advise(name: str, value: object, keys: Keys, kind: str, rule: Mapping[str, A
     """What to write for the unknown key `name` with this value, in the mapping at `keys` that `rule` describes."""
     known = list(rule.get("properties", {}))
     if name[:1].isspace() and name[0] != " ":
-        return Advice(f"the blanks before `{name.strip()}` are no plain ones: retype the indentation", None)
+        return Advice(f"the blanks before `{name.strip()}` are not plain spaces: retype the indentation", None)
     if keys[:1] in (("nodes",), ("groups",)) and len(keys) == 2 and keys[1] in root["properties"]:
-        return Advice(f"`{keys[1]}:` stands among the {keys[0]}; the inventory's own belongs at the left margin", None)
+        return Advice(f"`{keys[1]}:` is among the {keys[0]}; the inventory's own belongs at the left margin", None)
     joined = spaced(name)
     if joined is not None:
         key = joined[0]

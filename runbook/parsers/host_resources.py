@@ -45,7 +45,7 @@ def disks(text: str) -> Reading | None:
             if full:
                 found.proves("shm-too-small", f"/dev/shm is full {used})", (at,), way="full")
             elif 0 < (_bytes(row["size"]) or 0) <= SMALLEST_SHM:
-                says = f"/dev/shm has {row['size']}: NCCL between many GPUs of one node wants 1 GiB or more"
+                says = f"/dev/shm has {row['size']}: NCCL between many GPUs of one node needs 1 GiB or more"
                 found.proves("shm-too-small", says, (at,), "medium", way="small")
         elif full:
             what = "inodes (small files)" if inodes else "space"

@@ -238,7 +238,7 @@ def _cleared(nodes: Sequence[str], charges: Mapping[str, Charge], found: Isolati
     among = {link: rate for link, rate in rates.items() if link.source in free and link.destination in free}
     guilty, others = listed(charges), listed(free)
     if not among:
-        return {node: f"nothing speaks against {node}: the loss is explained by {guilty}" for node in free}
+        return {node: f"no measurement points to {node}: {guilty} explains the loss" for node in free}
     span = span_text(min(among.values()), max(among.values()))
     return dict.fromkeys(free, f"{others} move {span} among themselves; what is slow is {guilty}")
 

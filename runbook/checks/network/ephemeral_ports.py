@@ -58,7 +58,7 @@ def few_ports_warning(facts: Mapping[str, Any]) -> list[str]:
     bounds, ports = port_range(facts), how_many(facts)
     if bounds is None or ports is None or ports >= FEW_PORTS:
         return []
-    few = f"the kernel hands out only {counted(ports, 'port')} ({bounds[0]}-{bounds[1]}) to all who dial or listen"
+    few = f"the kernel has only {counted(ports, 'port')} ({bounds[0]}-{bounds[1]}) for all that dials or listens"
     return [f"{few}: a large job needs more; `{mend(NO_PORT, 'more')}` is usual"]
 
 
@@ -106,7 +106,7 @@ def _finding(at: Context, node: str, counted: Facts | None, seen: list[str], pee
     usable = bounds[1] - bounds[0] + 1 - reserved if bounds else None
     if usable is not None and (counted is None or counted["taken"] - counted["ours"] < usable):
         says = (
-            f"the kernel of {node} has hardly a port to hand out{which}: {usable} for all that dials or listens there"
+            f"the kernel of {node} has too few ports to hand out{which}: {usable} for everything that dials or listens"
         )
     else:
         says = (
@@ -136,7 +136,7 @@ def _who(node: str, counted: Facts) -> list[str]:
     ports = counted["high"] - counted["low"] + 1
     sockets = f"{counted['connected']} connected, {counted['listening']} listening, {counted['waiting']} in TIME_WAIT"
     ours = f" ({counted['ours']} by this check)" if counted["ours"] else ""
-    lines = [f"{counted['taken']} of {ports} cannot be had now{ours}; sockets on them: {sockets}"]
+    lines = [f"{counted['taken']} of {ports} are not available now{ours}; sockets on them: {sockets}"]
     if counted["reserved"]:
         lines.append(f"net.ipv4.ip_local_reserved_ports of {node}: {counted['reserved']} of them")
     for one in counted["holders"][:4]:

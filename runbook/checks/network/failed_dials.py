@@ -140,7 +140,7 @@ class Trouble:
         return found
 
     def unsure(self) -> list[Dial]:
-        """Failed dials between two nodes for which no rule is certain to be the reason: other pairs may tell more."""
+        """Failed dials between two nodes for which no rule is certain to be the reason: other pairs may show it."""
         found: list[Dial] = []
         for dials in self.groups:
             if dials[0].source != dials[0].destination and not (

@@ -108,7 +108,7 @@ def _carried_twice(seen: Observations, guilty: str, first: str, second: str, add
     interface, prefix = places[guilty]
     return finding_for(
         "duplicate-address",
-        f"{first} and {second} both have the address {address}: packets reach now the one, now the other",
+        f"{first} and {second} both have the address {address}: packets reach sometimes the one, sometimes the other",
         tuple(f"{name} has {prefix} on {interface}" for name, (interface, prefix) in places.items()),
         (first if guilty == second else second,),
         way="only-one" if seen.numeric(guilty) == address else "one-more",

@@ -131,7 +131,7 @@ def health_findings(node: Node, gpus: Sequence[Gpu], details: Details) -> Iterat
 
 FAULTS = {
     "lost": ("gpu-fell-off-bus", "does not answer the driver any more"),
-    "reboot": ("gpu-reset-required", "is in a state that only a reboot of the node ends"),
+    "reboot": ("gpu-reset-required", "needs a reboot of its node"),
     "replace": ("gpu-reset-required", NO_SPARE_ROWS),
     "ecc": ("gpu-ecc-uncorrectable", "has had memory errors that could not be corrected"),
     "reset": ("gpu-reset-required", "waits for a reset"),

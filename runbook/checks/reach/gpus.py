@@ -320,7 +320,7 @@ def shared_gpus(at: Context, node: Node, of_its_machine: Iterable[Node]) -> list
         if twice and not (_own_gpus(at, node) and _own_gpus(at, other)):
             says = (
                 f"{node.name} and {other.name} are one machine and share GPU {', '.join(map(str, twice))}: NCCL "
-                "wants a GPU for each rank"
+                "needs a GPU for each rank"
             )
             seen = (f"both report machine {at.machine(node.name)}",)
             found.append(finding_for("duplicate-gpu", says, seen, (other.name,), node=node.name, other=other.name))
