@@ -119,13 +119,13 @@ class FirewallJudge:
     @cached_property
     def without_port(self) -> Mapping[str, Finding]:
         """Nodes whose kernel has no port left, or too few for the ranks, unless the dials have shown that already."""
-        told = {name for name, own in self.findings.items() if any(f.cause == NO_PORT for f in own)}
+        known = {name for name, own in self.findings.items() if any(f.cause == NO_PORT for f in own)}
         starved = {
             node.name: [f"{counted(node.slots, 'rank')} to start there"]
             for node in self.at.nodes
             if node.name not in self.mesh.silent and too_few(self.at, node)
         } | without_ports(self.mesh)
-        return exhausted(self.at, {name: lines for name, lines in starved.items() if name not in told})
+        return exhausted(self.at, {name: lines for name, lines in starved.items() if name not in known})
 
     @cached_property
     def unmeasured(self) -> Mapping[str, list[Dial]]:

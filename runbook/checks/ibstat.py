@@ -73,11 +73,11 @@ def beside_each_other(at: Context, said: Mapping[str, Any], outcomes: Sequence[O
 
 def ports_of(answer: Mapping[str, Any]) -> tuple[list[Port], str]:
     """The node's ports and their source: ibstat, or the kernel if ibstat shows none, or not all of them."""
-    told, seen = parse(str(answer["ibstat"].get("out") or "")), from_sysfs(answer["sysfs"] or {})
-    if seen and (not told or cut_short(answer)):
+    printed, seen = parse(str(answer["ibstat"].get("out") or "")), from_sysfs(answer["sysfs"] or {})
+    if seen and (not printed or cut_short(answer)):
         return seen, "/sys/class/infiniband"
     details = {port.name: port.detail for port in seen}
-    return [replace(port, detail=details.get(port.name, "")) for port in told], "ibstat"
+    return [replace(port, detail=details.get(port.name, "")) for port in printed], "ibstat"
 
 
 def cut_short(answer: Mapping[str, Any]) -> str:
@@ -110,10 +110,10 @@ def judge(
     idle = [port for port in chosen if port.name in spare and not named(expression, port)]
     chosen = [port for port in chosen if port not in idle] or chosen
     why = cut_short(answer) if source == "ibstat" else ""
-    told = [
+    readable = [
         port for port in chosen if not why or (port.state in STATES and port.physical and port.rate_gbps is not None)
     ]
-    findings = [*faults(node, told, min_rate), *gid_findings(node, told, answer.get("gids"), gid_index)]
+    findings = [*faults(node, readable, min_rate), *gid_findings(node, readable, answer.get("gids"), gid_index)]
     if findings:
         return Outcome.failed(node.name, *findings, metrics=metrics)
     if why:
@@ -371,4 +371,4 @@ def uneven(chosen: Mapping[str, Sequence[Port]], *, promised: bool) -> dict[str,
                 warnings[name].append(
                     f"{port} runs at {rate:g} Gbit/s, others at {best:g}: the slowest link sets the pace"
                 )
-    return {name: told for name, told in warnings.items() if told}
+    return {name: lines for name, lines in warnings.items() if lines}

@@ -88,7 +88,7 @@ def wrong_kind(document: Document, wanted: Kind | None) -> Problem | None:
 
 
 def unusable(document: Document, wanted: Kind) -> tuple[Problem, ...] | None:
-    """All that is told of a file of another kind, or of one that holds no mapping; None for one to look at."""
+    """All problems of a file of another kind, or of one that holds no mapping; None for one to look at."""
     if (other := wrong_kind(document, wanted)) is not None:
         return (other,)
     if document.data is None:
@@ -289,7 +289,7 @@ def foreign_kind(text: str, file: str) -> str:
     if any(" ansible_" in line for _, line in lines):
         return "ansible"
     odd = next((found for found in lines if not any(shape.fullmatch(found[1]) for shape in _SHAPES)), None)
-    if odd is None or any(_SLOTS.fullmatch(line) for _, line in lines):  # of a hostfile, the odd line is told
+    if odd is None or any(_SLOTS.fullmatch(line) for _, line in lines):  # of a hostfile, the odd line is reported
         return _kind_of_hosts(text, file, lines)
     if all(_HOST.fullmatch(word) for word in odd[1].split()):
         return "slurm"

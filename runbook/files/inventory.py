@@ -66,8 +66,8 @@ def examine_inventory(
     document: Document, *, extra_vars: Mapping[str, object] = _NOTHING, environ: Mapping[str, str] | None = None
 ) -> Examined:
     """Everything about a document in one go, for lint and for loading alike; never raises for what is in a file."""
-    if (told := unusable(document, "inventory")) is not None:
-        return Examined(None, None, told)
+    if (fatal := unusable(document, "inventory")) is not None:
+        return Examined(None, None, fatal)
     judged = judge(document, "inventory")
     placed = PlacedProblems(document, "inventory")
     env = EnvReader(placed, os.environ if environ is None else environ)

@@ -61,8 +61,8 @@ def examine_playbook(
     document: Document, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> ExaminedPlaybook:
     """Everything about a document in one go, for lint and for loading alike; never raises for what is in a file."""
-    if (told := unusable(document, "playbook")) is not None:
-        return ExaminedPlaybook(None, told)
+    if (fatal := unusable(document, "playbook")) is not None:
+        return ExaminedPlaybook(None, fatal)
     stages = document.data.get("stages") if isinstance(document.data, dict) else None
     if isinstance(stages, list) and len(stages) > MAX_STAGES:
         message = f"there are more than {MAX_STAGES:,} stages"
@@ -240,7 +240,7 @@ class _PlaybookReader:
         return _there({place: self._document.span(*keys, *inner) for place, inner in places.items()})
 
     def _seconds(self, value: object, keys: Keys, default: float | None = None) -> float | None:
-        """The default where nothing is said; where what is said is wrong, which is told, 0 or (no default) None."""
+        """The default where nothing is said; where it is wrong, which is reported, 0 or (no default) None."""
         if value is None:
             return default
         try:

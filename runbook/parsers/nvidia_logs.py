@@ -162,11 +162,11 @@ def kernel_log(text: str) -> Reading | None:
     lines = text.splitlines()
     found = events(lines, 0.0)
     reading, first = Reading(), _first_lines(lines)
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for event in found:
-        if event.cause is None or (event.cause, event.bus) in told:
+        if event.cause is None or (event.cause, event.bus) in reported:
             continue
-        told.add((event.cause, event.bus))
+        reported.add((event.cause, event.bus))
         says = f"{SAYS[event.cause].format(bus=event.bus)} (Xid {event.number})"
         reading.proves(event.cause, says, (first[event.text],), way=MENDED_BY[event.cause], indices=event.bus)
     for event in [event for event in found if event.number in APPLICATION][:2]:

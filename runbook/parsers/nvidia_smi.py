@@ -368,10 +368,10 @@ def query(text: str) -> Reading | None:
     uneven = len({len(row) for _, row in rows}) > 1 or not body or any(not cell for _, row in rows for cell in row)
     broken = [cell for _, row in body for cell in row if BROKEN.match(cell)]
     odd = [
-        told
+        value
         for _, row in body
-        for name, told in zip(names, row, strict=False)
-        if ERRORS.search(name) and not COUNT.match(told)
+        for name, value in zip(names, row, strict=False)
+        if ERRORS.search(name) and not COUNT.match(value)
     ]
     if uneven:
         reading.unknown = CUT
@@ -386,13 +386,13 @@ def query(text: str) -> Reading | None:
 
 def _judge_fields(names: list[str], body: list[tuple[int, list[str]]], reading: Reading) -> None:
     for at, row in body:
-        told = dict(zip(names, row, strict=False))
-        who = f"GPU {told.get('index', told.get('name', row[0]))}"
+        fields = dict(zip(names, row, strict=False))
+        who = f"GPU {fields.get('index', fields.get('name', row[0]))}"
         if any("gpu is lost" in cell.lower() for cell in row):
             reading.proves(
                 "gpu-fell-off-bus", f"the driver cannot reach {who} any more: GPU is lost", (at,), way="reboot"
             )
-        for name, value in told.items():
+        for name, value in fields.items():
             counts = ERRORS.search(name) and "aggregate" not in name
             if counts and (value == "Yes" or (value.isdecimal() and value != "0")):
                 cause = "gpu-ecc-uncorrectable" if "ecc" in name or "uncorrectable" in name else "gpu-reset-required"

@@ -145,10 +145,10 @@ def _between(
         )
     for link in verdict.paths:
         ends = [link.source, link.destination]
-        told = [node for node in ends if own.get(node)]
+        explained = [node for node in ends if own.get(node)]
         says = f"{link} carries {bandwidth_text(rates[link])}, where the fastest link carries {best}"
-        if told:  # one end reports that it is the limit
-            for node in told:
+        if explained:  # one end reports that it is the limit
+            for node in explained:
                 charges.setdefault(node, charge_of(node, f"{node} is slow: {says}", own[node], ""))
             continue
         two = len({end for each in rates for end in (each.source, each.destination)}) == 2

@@ -95,8 +95,8 @@ class _FindingsOfLinks:
 
     def _lost(self, links: Iterable[Link]) -> float | None:
         """The share of segments that all of these links lost at least, each time; None where one is not lossy."""
-        told = [each.moved.losses or 0.0 for link in links for each in self.of_link.get(link, ()) if each.counts]
-        least = min(told, default=0.0)
+        losses = [each.moved.losses or 0.0 for link in links for each in self.of_link.get(link, ()) if each.counts]
+        least = min(losses, default=0.0)
         return least if least >= self.lossy_from else None
 
     def _loss(self, links: Iterable[Link]) -> str:

@@ -202,8 +202,8 @@ class Search:
     @property
     def lossy_from(self) -> float:
         """The share of segments lost from which a link loses packets."""
-        told = [each.moved.losses for each in self.found if each.counts and each.moved.losses is not None]
-        return max(LOSSY, LOSSY_TIMES * statistics.median(told)) if told else math.inf
+        losses = [each.moved.losses for each in self.found if each.counts and each.moved.losses is not None]
+        return max(LOSSY, LOSSY_TIMES * statistics.median(losses)) if losses else math.inf
 
     def judge(self) -> Judgement:
         return Judgement(self.nodes, self.measured, self.leaf_of)

@@ -135,7 +135,7 @@ class Trouble:
                 found += [
                     dial
                     for dial in dials
-                    if not sure(self.blocked([dial])) and not ((told := self._turned_away(dial)) and told[2])
+                    if not sure(self.blocked([dial])) and not ((reason := self._turned_away(dial)) and reason[2])
                 ]
         return found
 
@@ -162,13 +162,13 @@ class Trouble:
             if dials[0].outcome == "unsent":
                 continue
             accusation = self._judge(dials)
-            told = found[accusation.node]
-            same = next((at for at, other in enumerate(told) if other.same(accusation)), None)
+            accusations = found[accusation.node]
+            same = next((at for at, other in enumerate(accusations) if other.same(accusation)), None)
             if same is None:
-                told.append(accusation)
+                accusations.append(accusation)
             else:
-                told[same] = told[same].merged(accusation)
-        return {node: [accusation.finding for accusation in told] for node, told in found.items()}
+                accusations[same] = accusations[same].merged(accusation)
+        return {node: [accusation.finding for accusation in accusations] for node, accusations in found.items()}
 
     def _unsent(self) -> dict[str, Finding]:
         """Nodes that had no port left to dial from."""
@@ -355,12 +355,12 @@ class Trouble:
                 f"answers from TCP {dial.port} to {dial.source} ({near})",
             ),
         )
-        told = [
+        reasons = [
             (name, *found)
             for name, sent, what in ways
             if (found := turned_away(name, sent, what, self.evidence.get(name))) is not None
         ]
-        return max(told, key=lambda one: one[2], default=None)
+        return max(reasons, key=lambda one: one[2], default=None)
 
     def _only_data_ports(self, dials: list[Dial]) -> bool:
         """Whether both nodes can join the rendezvous, and only ports on which ranks then meet are closed."""

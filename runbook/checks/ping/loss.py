@@ -93,13 +93,13 @@ def _finding(seen: Observations, name: str, peers: list[str], found: list[Loss])
     interface = seen.data_interface(name) or "IFACE"
     says = f"{lost} of {sent} echoes between {ends(name, peers)} are lost ({100 * lost / sent:.0f} %)"
     says += _direction(seen, name, peers)
-    told = [f"{loss.pair.source} → {loss.pair.peer}: {line}" for loss in found for line in _summary(loss)]
+    summaries = [f"{loss.pair.source} → {loss.pair.peer}: {line}" for loss in found for line in _summary(loss)]
     tcp = [dial for peer in peers for dial in _tcp_between(seen, name, peer)]
     felt = sorted(tcp, key=lambda dial: -(dial.retransmitted or 0))
     return finding_for(
         "packet-loss",
         says,
-        (*told[:4], *(_felt(dial) for dial in felt[:4])),
+        (*summaries[:4], *(_felt(dial) for dial in felt[:4])),
         tuple(peers),
         way="interface",
         name=name,
@@ -204,14 +204,14 @@ def chance_findings(seen: Observations, losing: Iterable[Pair]) -> dict[str, lis
             continue
         others = sorted({other for _, other, _ in those})
         lost = [pair for pair in losing if name in pair.ends and pair.ends & set(others)]
-        told = [f"{pair.source} → {pair.peer}: {pair.echoes}" for pair in lost]
+        echoes = [f"{pair.source} → {pair.peer}: {pair.echoes}" for pair in lost]
         fix = Remedy.run(*dict.fromkeys(one.allow for _, _, one in those if one.allow))
         finding = Finding(
             "firewall-drop",
             f"{name} drops some of the packets between {ends('itself', others)}, by count or by chance: {rule}",
             fix or mend("firewall-drop", "by-chance", name=name),
             tuple(
-                dict.fromkeys([*told[:4], f"{name}: {rule}", *(line for _, _, one in those for line in one.caveats)])
+                dict.fromkeys([*echoes[:4], f"{name}: {rule}", *(line for _, _, one in those for line in one.caveats)])
             )[:10],
             tuple(others),
         )

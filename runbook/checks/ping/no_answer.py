@@ -71,8 +71,8 @@ def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Findin
     table, asking = {"ipv6": ("ndisc_cache", "neighbour discovery"), "ipv4": ("arp_cache", "ARP")}[family]
     for name, way in ((pair.source, pair), (pair.peer, seen.pair(pair.peer, pair.source))):
         refused = seen.answers[name].get("neighbours_refused") or 0
-        told = way is not None and NO_BUFFER in str(way.small.get("raw", ""))
-        if way is None or way.small.get("received") or not (refused or told):
+        no_buffer = way is not None and NO_BUFFER in str(way.small.get("raw", ""))
+        if way is None or way.small.get("received") or not (refused or no_buffer):
             continue
         lines = [f"{name}: {refused} times meanwhile (table_fulls in /proc/net/stat/{table})"] if refused else []
         return name, finding_for(
@@ -325,14 +325,14 @@ def _router(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
 def _gateway(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     """The route to the peer leads through a gateway that is dead, or not needed since the peer is in a network of our
     own."""
-    via, told = pair.route.get("via"), pair.target.get("gateway")
-    if not via or not told:
+    via, gateway = pair.route.get("via"), pair.target.get("gateway")
+    if not via or not gateway:
         return None
     address = ipaddress.ip_address(pair.numeric)
     mine = next(
         (prefix for _, prefix in seen.prefixes(pair.source) if address in ipaddress.ip_interface(prefix).network), ""
     )
-    state = (told["neighbour"] or {}).get("state") or []
+    state = (gateway["neighbour"] or {}).get("state") or []
     dead = "FAILED" in state or "INCOMPLETE" in state
     if not dead and not mine:
         return None
@@ -340,7 +340,7 @@ def _gateway(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     says = f"{pair.source} sends packets for {pair.peer} ({pair.numeric}) to the gateway {via}{owner}"
     says += ", which does not answer" if dead else ""
     says += f", though {pair.peer} is in its own network {ipaddress.ip_interface(mine).network}" if mine else ""
-    routes = [route for route in told["routes"] if route.get("gateway") == via]
+    routes = [route for route in gateway["routes"] if route.get("gateway") == via]
     table = f" table {routes[0]['table']}" if routes and routes[0].get("table", "main") != "main" else ""
     route = f"{routes[0]['dst']} via {via}{table}" if routes else f"{pair.numeric} via {via}"
     lines = (f"{pair.source}: route {route}", f"{pair.source}: ip neigh show to {via}: {' '.join(state) or 'nothing'}")

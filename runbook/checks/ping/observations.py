@@ -222,7 +222,7 @@ class Observations:
 
 def pairs_with(findings: Mapping[str, Iterable[Finding]]) -> set[frozenset[str]]:
     """Pairs of nodes with a finding: whatever else is wrong between them follows from it."""
-    return {frozenset((name, peer)) for name, told in findings.items() for one in told for peer in one.peers}
+    return {frozenset((name, peer)) for name, own in findings.items() for one in own for peer in one.peers}
 
 
 def _own_affair(prefix: str) -> bool:

@@ -90,9 +90,9 @@ def ways(seen: Observations, icmp: list[Pair], explained: Collection[frozenset[s
     found = []
     for source, destination in sorted(vanish):
         both = [pair for ends, pair in echoed.items() if set(ends) == {source, destination}]
-        told = f"TCP {source} → {destination}: full-size segments do not arrive"
+        line = f"TCP {source} → {destination}: full-size segments do not arrive"
         passes = any(pair.full.get("received") for pair in seen.pairs if pair.ends == {source, destination})
-        lines = (told, *map(_echo, both), *(["full-size ICMP comes through"] if passes and not both else []))
+        lines = (line, *map(_echo, both), *(["full-size ICMP comes through"] if passes and not both else []))
         found.append(Way(source, destination, lines, by_tcp=True, by_icmp=bool(both), echoes_pass=passes))
     proven = {way.ends for way in found}
     for (source, peer), pair in sorted(echoed.items()):
@@ -130,16 +130,16 @@ def _explained(node: str, ways: list[Way], reasons: list[SizeReason]) -> Finding
     if not any(reason.any_size for reason in reasons):
         return _finding(node, ways, reasons[0].why, fix, lines)
     peers = dict.fromkeys(name for way in ways for name in (way.source, way.destination) if name != node)
-    told = [line for way in ways for line in way.lines if line.startswith("TCP")]
+    seen = [line for way in ways for line in way.lines if line.startswith("TCP")]
     says = f"transfers {_directions(node, ways)} begin and break off: {reasons[0].why}; it stops small packets as well"
-    return Finding("firewall-drop", says, fix, tuple(dict.fromkeys([*told[:4], *lines]))[:10], tuple(peers))
+    return Finding("firewall-drop", says, fix, tuple(dict.fromkeys([*seen[:4], *lines]))[:10], tuple(peers))
 
 
 def _finding(node: str, those: list[Way], why: str, fix: str, lines: list[str]) -> Finding:
-    told = [line for way in those for line in way.lines]
+    seen = [line for way in those for line in way.lines]
     peers = dict.fromkeys(name for way in those for name in (way.source, way.destination) if name != node)
     says = f"full-size packets {_directions(node, those)} vanish while small ones pass: {why}"
-    return Finding("mtu-blackhole", says, fix, tuple(dict.fromkeys([*told[:4], *lines]))[:10], tuple(peers))
+    return Finding("mtu-blackhole", says, fix, tuple(dict.fromkeys([*seen[:4], *lines]))[:10], tuple(peers))
 
 
 def _directions(node: str, those: list[Way]) -> str:

@@ -137,7 +137,7 @@ def before_packets(seen: Observations) -> dict[str, list[Finding]]:
         found[node.name] += name_findings(seen, node)
     if not any(found.values()):
         found.update(address_findings(seen))
-    return {name: told for name, told in found.items() if told}
+    return {name: own for name, own in found.items() if own}
 
 
 class Judge:
@@ -206,8 +206,8 @@ class Judge:
         self.unknown[name].append(too_busy(name, self.busy.get(name), f"the way between it and {other}"))
 
     def _add(self, found: Mapping[str, list[Finding]]) -> None:
-        for name, told in found.items():
-            self.findings[name] += told
+        for name, own in found.items():
+            self.findings[name] += own
 
     def _warn(self, pair: Pair) -> None:
         """ICMP that is missing where TCP passes, or a tool that is missing where nothing does."""

@@ -150,16 +150,16 @@ class Learned:
         return next(m.steps["imported"] for m in self.pool.on(node.name) if "imported" in m.steps)
 
     def _metrics(self, node: Node, hello: Facts, facts: HostFacts, pod: Pod | None, torch: Facts | None) -> Facts:
-        told: Facts = {
+        metrics: Facts = {
             "hostname": facts["hostname"],
             "python": hello["python"],
             "clock_offset_s": round(self.clocks.offsets.get(node.name, 0.0), 4),
         }
         if pod:
-            told |= {"pod": pod.name, "machine": pod.machine, "host_network": pod.host_network}
+            metrics |= {"pod": pod.name, "machine": pod.machine, "host_network": pod.host_network}
         if node.name in self.gpus and self.gpus[node.name].driver:
-            told["nvidia_driver"] = self.gpus[node.name].driver
-        return told | {key: torch[key] for key in ("torch", "nccl", "gpus", "gpu")} if torch else told
+            metrics["nvidia_driver"] = self.gpus[node.name].driver
+        return metrics | {key: torch[key] for key in ("torch", "nccl", "gpus", "gpu")} if torch else metrics
 
     def _proof(self, node: Node, hello: Facts, pod: Pod | None, torch: Facts | None) -> str:
         backend = self.at.inventory.rendezvous.backend
