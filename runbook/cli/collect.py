@@ -36,6 +36,7 @@ from runbook.model.node_ranges import fold
 from runbook.model.redact import long_enough
 from runbook.model.secrets import Secret
 from runbook.model.units import bytes_text, counted, seconds_text
+from runbook.report.folding import Gist, in_one, likewise
 from runbook.report.safe_text import one_line
 from runbook.report.standard_streams import stderr, stdout
 
@@ -232,15 +233,23 @@ def what_is_missing(one: Absent) -> str:
 
 
 def not_asked_lines(gathered: Gathered) -> Iterator[str]:
-    for node in gathered.nodes:
-        if node.asked:
-            continue
-        yield f" not asked  {node.node}  {one_line(node.says.removeprefix(f'{node.node}: '))}"
-        for line in node.evidence:
+    """Nodes that were not reached alike, but for names and numbers, share an entry."""
+    silent = [node for node in gathered.nodes if not node.asked]
+    gist = Gist([node.node for node in silent])
+    told = likewise(
+        (((node.node,), node) for node in silent), lambda node: (node.cause, gist(node.says), gist(node.remedy))
+    )
+    of = {node.node: node for node in silent}
+    for one in told:
+        names = (*one.nodes, *one.others)
+        says = [one_line(of[name].says.removeprefix(f"{name}: ")) for name in names]
+        remedies = [one_line(of[name].remedy) for name in names]
+        yield f" not asked  {fold(names)}  {in_one(says) or says[0]}"
+        for line in one.what.evidence:
             yield f"   evidence {one_line(line)}"
-        yield f"   fix      {one_line(node.remedy)}"
-        if node.cause != WINDOWS:
-            yield f"   more     runbook explain {node.cause}"
+        yield f"   fix      {in_one(remedies) or remedies[0]}"
+        if one.what.cause != WINDOWS:
+            yield f"   more     runbook explain {one.what.cause}"
 
 
 def collect_json(

@@ -196,6 +196,8 @@ def _of_data(data: object, *, sure: bool) -> Kind | None:
         return None
     if "stages" in data:
         return "playbook"
+    if data.keys() <= {"nodes", "name"}:
+        return "inventory"  # whatever its nodes are
     kinds: list[Kind] = [kind for key in data if (kind := _kind_of_key(key)) is not None]
     if not kinds and "nodes" in data and not isinstance(nodes, str):  # a pattern is a playbook's
         return "inventory"
