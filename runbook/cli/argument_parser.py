@@ -195,9 +195,9 @@ def parser() -> argparse.ArgumentParser:
     _jobs(commands)
     _agent(commands)
     _serve(commands)
-    about = "what a cause, a check, a lint rule or a variable is about"
+    about = "what a cause, a check, a lint rule, a variable or a key of a file is about"
     explain = _command(commands, "explain", about, calls="explain:explain_id")
-    ids = "a cause (firewall-drop), a check (ping), a lint rule (env.prefix-trap) or a variable (NCCL_IB_HCA)"
+    ids = "a cause (firewall-drop), check (ping), lint rule (env.prefix-trap), variable (NCCL_IB_HCA) or key (gpus)"
     explain.add_argument("id", nargs="?", metavar="ID", help=f"{ids}; none lists all")
     about = "print a completion script for your shell"
     completion = _command(commands, "completion", about, calls="completion:print_completion")
