@@ -184,7 +184,7 @@ def as_text(
     if subject.trouble:
         yield f" nodes      not asked: {one_line(subject.trouble)}"
     yield from asked_lines(gathered)
-    yield from not_asked_lines(gathered)
+    yield from not_asked_lines(gathered.nodes)
     yield f" taken out  {counts(gathered)}"
     if gathered.scrubber.machines is None:
         yield "            names of hosts and addresses are in it; --hide-addresses replaces them"
@@ -232,9 +232,9 @@ def what_is_missing(one: Absent) -> str:
     return words[1] if words[0] == "cat" and len(words) > 1 else words[0]
 
 
-def not_asked_lines(gathered: Gathered) -> Iterator[str]:
+def not_asked_lines(nodes: Sequence[NodeAnswer]) -> Iterator[str]:
     """Nodes that were not reached alike, but for names and numbers, share an entry."""
-    silent = [node for node in gathered.nodes if not node.asked]
+    silent = [node for node in nodes if not node.asked]
     gist = Gist([node.node for node in silent])
     told = likewise(
         (((node.node,), node) for node in silent), lambda node: (node.cause, gist(node.says), gist(node.remedy))
