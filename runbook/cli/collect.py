@@ -27,7 +27,7 @@ from runbook.files.node_sets import select
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document
 from runbook.model.command_quoting import word
-from runbook.model.errors import FilesWrong
+from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.escaped_text import visible
 from runbook.model.exit_codes import DONE, UNKNOWN
 from runbook.model.grouping import grouped
@@ -36,7 +36,7 @@ from runbook.model.node_ranges import fold
 from runbook.model.redact import long_enough
 from runbook.model.secrets import Secret
 from runbook.model.units import bytes_text, counted, seconds_text
-from runbook.report.folding import Gist, in_one, likewise
+from runbook.report.folding import unreached_alike
 from runbook.report.safe_text import one_line
 from runbook.report.standard_streams import stderr, stdout
 
@@ -234,22 +234,18 @@ def what_is_missing(one: Absent) -> str:
 
 def not_asked_lines(nodes: Sequence[NodeAnswer]) -> Iterator[str]:
     """Nodes that were not reached alike, but for names and numbers, share an entry."""
-    silent = [node for node in nodes if not node.asked]
-    gist = Gist([node.node for node in silent])
-    told = likewise(
-        (((node.node,), node) for node in silent), lambda node: (node.cause, gist(node.says), gist(node.remedy))
-    )
-    of = {node.node: node for node in silent}
-    for one in told:
-        names = (*one.nodes, *one.others)
-        says = [one_line(of[name].says.removeprefix(f"{name}: ")) for name in names]
-        remedies = [one_line(of[name].remedy) for name in names]
-        yield f" not asked  {fold(names)}  {in_one(says) or says[0]}"
-        for line in one.what.evidence:
+    silent = {
+        node.node: Unreachable(node.cause or "", node.says, node.remedy, node.evidence)
+        for node in nodes
+        if not node.asked
+    }
+    for names, error in unreached_alike(silent):
+        yield f" not asked  {names}  {one_line(error.says)}"
+        for line in error.evidence:
             yield f"   evidence {one_line(line)}"
-        yield f"   fix      {in_one(remedies) or remedies[0]}"
-        if one.what.cause != WINDOWS:
-            yield f"   more     runbook explain {one.what.cause}"
+        yield f"   fix      {one_line(error.remedy)}"
+        if error.cause != WINDOWS:
+            yield f"   more     runbook explain {error.cause}"
 
 
 def collect_json(
