@@ -241,8 +241,8 @@ def _clean(cluster: Cluster, arguments: argparse.Namespace) -> int:
             stdout.line(f"{job.id}: removed from {', '.join(done.removed)}")
         code = max(code, FAILED if done.alive else UNKNOWN if done.unsure else DONE)
     silent = cluster.unreached if arguments.all else {}
-    for names, error in unreached_alike(silent):
-        stdout.line(f"{names} gave no answer: {one_line(error.says)}")
+    for silent_ones, error in unreached_alike(silent):
+        stdout.line(f"{silent_ones} gave no answer: {one_line(error.says)}")
     return max(code, UNKNOWN) if silent else code
 
 

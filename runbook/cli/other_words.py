@@ -77,7 +77,7 @@ def _is_unknown(word: str, parser: argparse.ArgumentParser) -> bool:
 
 
 def _up_to(word: str | None, given: Sequence[str]) -> Sequence[str]:
-    return given[: list(given).index(word)] if word in given else given
+    return given[: list(given).index(word)] if word is not None and word in given else given
 
 
 def _subcommands(parser: argparse.ArgumentParser) -> list[str]:

@@ -529,16 +529,17 @@ def _syntax_problems(error: yaml.YAMLError, file: str, lines: list[str]) -> Iter
     """The mistake that ends the reading, and those behind it: the lines of each are left out to find the next.
 
     A line is left out with all that is indented deeper and with the bracket that closes it, so that what is left is as
-    sound as it was. A mistake on the line behind may come of what was left out, and is not told.
+    sound as it was. A mistake on an indented line directly behind may come of what was left out, and is not told.
     """
     left, behind = list(lines), -1
     for _ in range(_MOST_SYNTAX):
         problem = _syntax_problem(error, file, left)
-        if problem.span is None or problem.span.line - 1 <= behind:
+        if problem.span is None or problem.span.line - 1 < behind:
             return
-        yield problem
+        if problem.span.line - 1 > behind or _depth(left[problem.span.line - 1]) == 0:
+            yield problem
         first, last = _lines_of(error, problem.span.line - 1, left)
-        if first <= behind or sum(map(len, lines)) > _LARGE:
+        if first < behind or sum(map(len, lines)) > _LARGE:
             return
         left[first : last + 1] = [""] * (last + 1 - first)
         behind = last + 1

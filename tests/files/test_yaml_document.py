@@ -257,7 +257,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     ("text", "places"),
     [
         ('a:\n  b: {x: 1\n  c: {x: 1}\nenv:\n  D: "open\n', [3, 5]),
-        ("a: {\n    x: 1\n    y: 2\n  }\nb: c: d\ne:\n  - @f\n  - g: @h\n", [3, 5, 7, 8]),
+        ("a: {\n    x: 1\n    y: 2\n  }\nb: c: d\ne:\n  - @f\n  - g\n  - h: @i\n", [3, 5, 7, 9]),
         ("s:\n  - a: 1\n   b: 2\n  - c: [1\n  - d: 2\n", [3, 5]),
         ("a:\n    b: 1\n   c: 2\n  d: 3\n", [3]),  # the last line may be right once the one above is
         ("a:\n\tb: 1\n\tc: 2\nd: 4: 5\n", [2, 4]),
