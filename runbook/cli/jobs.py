@@ -31,7 +31,7 @@ from runbook.model.exit_codes import DONE, FAILED, INTERRUPTED, UNKNOWN
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor, secrets_of
-from runbook.model.units import bytes_text, seconds_text, span_of
+from runbook.model.units import bytes_text, counted, seconds_text, span_of
 from runbook.model.verdict import Outcome, Verdict
 from runbook.report.folding import unreached_alike
 from runbook.report.safe_text import lines as safe_lines
@@ -232,15 +232,17 @@ def _clean(cluster: Cluster, arguments: argparse.Namespace) -> int:
     code = DONE
     for job in chosen:
         done = clean(cluster, job)
-        for name, names in done.alive.items():
-            lives = ", ".join(names)
-            stdout.line(f"{job.id}: not removed: {lives} lives on {name}; `runbook stop {word(job.id)}` first")
+        if done.alive:
+            lives = f"{counted(sum(map(len, done.alive.values())), 'rank')} on {fold(done.alive)}"
+            stdout.line(f"{job.id}: not removed, it lives with {lives}; `runbook stop {word(job.id)}` first")
         for name, why in done.unsure.items():
             stdout.line(f"{job.id}: {name}: {one_line(why)}")
         if done.removed:
-            stdout.line(f"{job.id}: removed from {', '.join(done.removed)}")
+            stdout.line(f"{job.id}: removed from {fold(done.removed)}")
         code = max(code, FAILED if done.alive else UNKNOWN if done.unsure else DONE)
     silent = cluster.unreached if arguments.all else {}
+    if not chosen and not silent:
+        stdout.line("no job on these nodes")
     for silent_ones, error in unreached_alike(silent):
         stdout.line(f"{silent_ones} gave no answer: {one_line(error.says)}")
     return max(code, UNKNOWN) if silent else code

@@ -198,7 +198,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def drop_unfinished(self) -> None:
         """End the connection if the body of its request is still to come."""
-        if getattr(self.cycle, "more_body", False) and not self.cycle.response_complete:  # None before the first request
+        if getattr(self.cycle, "more_body", False) and not self.cycle.response_complete:  # None at first
             self.transport.abort()
 
     def _drop(self) -> None:
