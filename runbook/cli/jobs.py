@@ -80,7 +80,9 @@ def _ps(cluster: Cluster, arguments: argparse.Namespace) -> int:
     if arguments.output == "json":
         stdout.document(jobs_json(told, cluster.unreached))
     else:
-        stdout.tell(jobs_text(told, cluster.unreached, ranks=arguments.verbose > 0))
+        all_silent = len(cluster.unreached) == len(cluster.inventory.nodes)
+        none = "" if all_silent else f"no job on {'the other' if cluster.unreached else 'these'} nodes"
+        stdout.tell(jobs_text(told, cluster.unreached, ranks=arguments.verbose > 0, none=none))
     return UNKNOWN if cluster.unreached or any(job["damaged"] for job in told) else DONE
 
 
@@ -284,10 +286,12 @@ def _until_ctrl_c(run: Run) -> threading.Event:
 Row = Sequence[str]
 
 
-def jobs_text(jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, Unreachable], *, ranks: bool) -> str:
-    """`jobs` as `facts` gives them."""
+def jobs_text(
+    jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, Unreachable], *, ranks: bool, none: str
+) -> str:
+    """`jobs` as `facts` gives them; `none` is what to say where there are none."""
     rows: list[Row] = [("JOB", "STAGE", "STATE", "ALIVE", "NODES", "STARTED", "CPU", "MEMORY", "GPU MEMORY", "STEP")]
-    lines = table([*rows, *map(_row, jobs)]) if jobs else ["no job on these nodes"]
+    lines = table([*rows, *map(_row, jobs)]) if jobs else [none] * bool(none)
     for job in jobs if ranks else ():
         lines += ["", visible(f"{job['job']}, {job['attempt']}:"), *table([RANK_HEAD, *map(_rank, job["ranks"])])]
     for job in jobs:
