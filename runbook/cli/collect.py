@@ -235,9 +235,9 @@ def what_is_missing(one: Absent) -> str:
 def not_asked_lines(nodes: Sequence[NodeAnswer]) -> Iterator[str]:
     """Nodes that were not reached alike, but for names and numbers, share an entry."""
     silent = {
-        node.node: Unreachable(node.cause or "", node.says, node.remedy, node.evidence)
+        node.node: Unreachable(node.cause, node.says, node.remedy, node.evidence)
         for node in nodes
-        if not node.asked
+        if node.cause is not None
     }
     for names, error in unreached_alike(silent):
         yield f" not asked  {names}  {one_line(error.says)}"

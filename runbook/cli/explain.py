@@ -51,7 +51,7 @@ def explain(id: str | None) -> int:
         variables = known() if id.upper() == id or id.upper().startswith(PREFIXES) else ()
         near = nearest(id, [*PAGES, *causes(), *rules(), *variables, *keys])
         help = f"did you mean `{near}`?" if near else "`runbook explain` lists checks, causes and rules"
-        message = f"there is no check, cause, lint rule or key {id!r}, and no variable of that name is known"
+        message = f"there is no check, cause or lint rule {id!r}, and no variable or key of that name is known"
         raise FilesWrong.of("arguments.unknown-id", message, help=help)
     return 0
 
