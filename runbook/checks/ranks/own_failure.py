@@ -94,6 +94,12 @@ def ended_by_signal(pool: RankPool, member: RankMember, end: ProcessEnd, doing: 
         return finding_for("rank-killed", says, seen, way="memory", node=member.rank.node)
     if not end.from_outside:
         evidence += stack_lines([member])
+    if end.cause == "rank-crashed" and member.said and (means := meaning([member.said])):
+        node = pool.inventory.node(member.rank.node)
+        remedy = remedy_for(means, node)
+        return Finding(
+            means.cause, f"{member.label} crashed ({end.signal_text}) {when}: {member.said}", remedy, evidence
+        )
     if end.cause == "rank-crashed" and member.stack:
         when += f", at {member.stack[0].removeprefix('File ')}"
     return of_signal(end, member.label, when, evidence, member.rank.node, log_name(pool, member))
@@ -129,11 +135,11 @@ def killed_for_memory(pool: RankPool, member: RankMember) -> tuple[str, ...]:
     count = after - before
     lines = tuple(str(line).strip() for line in (seen or {}).get("kernel_says", ()))
     many = "es" if count > 1 else ""
-    told = (
+    headline = (
         f"oom_kill in /proc/vmstat of {member.rank.node}: {count} process{many} killed for lack of memory since it "
         "started"
     )
-    return (told, *lines[-1:])
+    return (headline, *lines[-1:])
 
 
 def reported(pool: RankPool, member: RankMember, said: Mapping[str, object], doing: str) -> Finding:
@@ -159,9 +165,9 @@ def reported(pool: RankPool, member: RankMember, said: Mapping[str, object], doi
     trace = said.get("traceback")
     lines = tuple(str(line) for line in trace) if isinstance(trace, list) else ()
     named = causes().get(str(said.get("cause")))  # a rank says what it likes
-    told = named.id if named and "rank" in named.remedies else ""
-    means = meaning([*tail, *lines, text]) if told in ("", "program-error") else None
-    cause = means.cause if means else told or "program-error"
+    named_cause = named.id if named and "rank" in named.remedies else ""
+    means = meaning([*tail, *lines, text]) if named_cause in ("", "program-error") else None
+    cause = means.cause if means else named_cause or "program-error"
     remedy = remedy_for(means, node) or mend(cause, "rank", node=node.name, python=node.interpreter_typed)
     if cause == "program-error" and lines:
         remedy = mend("program-error", "traceback", log=word(log_name(pool, member)))
