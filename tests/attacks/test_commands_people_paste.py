@@ -119,7 +119,7 @@ OURS = {
     "parsers/host_resources.py": {"remedy"},
     "checks/bandwidth/adapters.py": {"'clsact' if 'clsact' in tc.get('qdisc', '') else 'ingress'"},
     "checks/ping/host_names.py": {"append"},
-    "checks/network/routing.py": {"family(target)", "typed(words)"},
+    "checks/network/routing.py": {"family(target)", "family(ipaddress.ip_address(address))", "typed(words)"},
     "checks/ping/routes.py": {
         *("family(network)", "family(target)", "typed(route)", "ipaddress.ip_interface(prefix).network", "mine.ip"),
         "f'{mine.ip}/{network.prefixlen}'",
