@@ -30,6 +30,9 @@ KEYS = ("ignore", "exclude", "per_file")
 MOST_TOML = 1 << 20
 """Characters of a TOML file: a larger one is for another tool."""
 
+MOST_DOTS = 32
+"""Of a line, outside of quotes."""
+
 PlaceOf = Callable[[Keys, str], Span]  # of a setting, or of a word in its value
 
 
@@ -127,7 +130,7 @@ def _from_toml(path: Path, folder: str) -> LintSettings | None:
     try:
         with open_regular(path) as file:
             text = file.read(MOST_TOML + 1).decode("utf-8-sig")
-        data = tomllib.loads(text) if len(text) <= MOST_TOML else {}
+        data = tomllib.loads(text) if _is_modest(text) else {}
     except (OSError, UnicodeDecodeError, RecursionError):
         return None  # other tools will report it; nothing shows that it is about lint
     except tomllib.TOMLDecodeError as error:
@@ -148,6 +151,12 @@ def _from_toml(path: Path, folder: str) -> LintSettings | None:
         problem = Problem("settings.unknown-key", f"there is no `tool.runbook.{key}`", None, help)
         return LintSettings(shown, folder, problems=(replace(problem, span=_toml_place(shown, lines, (key,), "")),))
     return _checked(ours["lint"], lambda keys, word: _toml_place(shown, lines, keys, word), shown, folder, ())
+
+
+def _is_modest(text: str) -> bool:
+    """Whether the reader of TOML takes it in reasonable memory: of a key `a.a.a…` it takes the square of its length."""
+    bare = re.sub(r"\"[^\"\n]*\"|'[^'\n]*'", "", text)
+    return len(text) <= MOST_TOML and all(line.count(".") <= MOST_DOTS for line in bare.split("\n"))
 
 
 def _toml_place(file: str, lines: list[str], keys: Keys, word: str) -> Span:

@@ -145,7 +145,11 @@ def _ssh_g(host: str, ssh: Ssh) -> dict[str, list[str]]:
             return options
     if not _is_there(user_config):
         return defaults
-    found: dict[str, Any] = dict(_parsed(user_config, user_config.stat().st_mtime_ns).lookup(host))
+    try:
+        found: dict[str, Any] = dict(_parsed(user_config, user_config.stat().st_mtime_ns).lookup(host))
+    except (paramiko.SSHException, ValueError) as error:
+        says = f"{user_config} is no configuration of ssh: {str(error)[:200]}"
+        raise unreachable_for("ssh-handshake-failed", says, way="config", host=word(host)) from None
     return defaults | {
         name: list(value) if isinstance(value, (list, tuple)) else [str(value)] for name, value in found.items()
     }
