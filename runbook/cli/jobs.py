@@ -18,10 +18,11 @@ from runbook.cli.inventory_source import load
 from runbook.engine.runfolder import run_folder
 from runbook.files.node_sets import select
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.follow_logs import Tell, follow, kept_of, read, supervise
+from runbook.jobs.follow_logs import Tell, follow, kept_of, supervise
 from runbook.jobs.known_jobs import Cluster, KnownJob, clean, living, stop
 from runbook.jobs.launch import Stall
 from runbook.jobs.logs import JobSecrets, job_secrets
+from runbook.jobs.stop_attempt import drain
 from runbook.jobs.watch import watch
 from runbook.launch.ranks import narrow
 from runbook.model.command_quoting import word
@@ -144,7 +145,7 @@ def _logs(cluster: Cluster, arguments: argparse.Namespace) -> int:
     with run_folder(None, _look_id(job, "logs")) as run_dir:
         kept = kept_of(cluster, job, run_dir, _printer(arguments), _secrets_of(cluster, job))
         if not arguments.follow:
-            left = read(kept)
+            left = drain(kept)
             _tell_losses(cluster, left)
             return _missing([*left, *job.absent, *job.damaged])
         stopping, lost = _until_ctrl_c(kept.at.run), list[str]()

@@ -17,7 +17,7 @@ from runbook.checks.ranks.own_failure import STOPPED, of_signal, script_stopped,
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import end_of
 from runbook.jobs.missing_ranks import failed_to_meet, never_met, why_not_met
-from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses
+from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses, ended_because_of
 from runbook.jobs.seen_processes import COMPUTES, seen_processes
 from runbook.jobs.stall import raised, waited_for
 from runbook.jobs.watch import WatchEnd
@@ -95,8 +95,7 @@ def _outcomes(kept: KeptProcesses, first: KeptProcess, found: Mapping[str, Seque
     more = (*_collateral(kept, first), f"logs: {kept.logs.folder}")
     told = {node: [replace(one, evidence=(*one.evidence, *more)) for one in each] for node, each in found.items()}
     guilty = tuple(told)
-    names = ", ".join(guilty)
-    waited = finding_for("peer-died", f"its ranks were ended because of {names}", (), guilty, node=names)
+    waited = ended_because_of(guilty)
     if first.lost and all(one.cause in (first.lost.cause,) or one.cause.startswith("ssh") for one in told[guilty[0]]):
         return [Outcome.unknown(name, *told.get(name, [waited])) for name in kept.nodes]
     return outcomes_of(kept.nodes, told, waited)
@@ -237,10 +236,9 @@ def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Find
 def _closed(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, Finding] | None:
     """One that lived without any connection when `first` had lost it, raised nothing, and slept in a place of its own:
     it closed them, or became another program."""
-    places = {place.label: place for member in kept.members for place in (*member.place.each, member.place)}
     for one in seen_processes(kept, frozen) if first.raised else ():
         slept = one.state == "S" and one.cpu < COMPUTES and not one.together
-        if one.connections != 0 or not slept or raised(kept, places[one.label]):
+        if one.connections != 0 or not slept or raised(kept, kept.place_of(one.label)):
             continue
         where = f"slept {one.place}" if one.frames else f"had become another program (process {one.pid}, {one.comm})"
         says = (

@@ -50,11 +50,6 @@ def kept_of(
     return kept
 
 
-def read(kept: KeptProcesses) -> list[str]:
-    """Fetch all that was written so far; returns the names of nodes that did not send all of theirs."""
-    return stop_attempt.drain(kept)
-
-
 def follow(
     kept: KeptProcesses, *, stopping: Callable[[], bool], on_loss: Callable[[str, Unreachable], None]
 ) -> tuple[WatchEnd, list[str]]:

@@ -22,6 +22,7 @@ from runbook.jobs.seen_processes import StackFrame, frames_of, shown
 from runbook.jobs.stop_attempt import freeze
 from runbook.launch.ranks import dialled_address
 from runbook.model.command_quoting import word
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
@@ -61,6 +62,11 @@ class Arrival:
     works: bool
 
     @property
+    def own(self) -> Facts | None:
+        """Its own process: the first that is no shell."""
+        return next((one for one in self.processes if one["comm"] not in SHELLS), None)
+
+    @property
     def waits(self) -> bool:
         """Whether it is on its way to the others, or waits there."""
         return bool(self.dials) or any(map(_joins, self.stacks))
@@ -69,6 +75,10 @@ class Arrival:
     def does(self) -> str:
         place = next((f" in {stack[0]}" for stack in self.stacks), "")
         return f"it still works{place}" if self.works else f"it sleeps{place}"
+
+    def shown(self) -> tuple[str, ...]:
+        """Lines of evidence for where its first process is; none without frames."""
+        return tuple(line for frames in self.stacks[:1] for line in shown(self.place.label, frames))
 
 
 def _joins(frames: Sequence[StackFrame]) -> bool:
@@ -258,14 +268,12 @@ def _arrival(
 
 def _stopped(arrivals: Sequence[Arrival], since: str) -> dict[str, list[Finding]]:
     """Ranks whose own process is stopped; a stopped helper beside one that works does not count."""
-    found: dict[str, list[Finding]] = {}
-    for arrival in arrivals:
-        node = arrival.place.node
-        own = [one for one in arrival.processes if one["comm"] not in SHELLS][:1]
-        for one in [one for one in own if one["state"] == "T" and not arrival.works]:
-            told = rank_stopped(arrival.place.label, node, one["pid"], one["state"], one["wchan"], since)
-            found.setdefault(node, []).append(told)
-    return found
+    own = ((one.place, process) for one in arrivals if not one.works and (process := one.own))
+    return grouped(
+        (place.node, rank_stopped(place.label, place.node, one["pid"], one["state"], one["wchan"], since))
+        for place, one in own
+        if one["state"] == "T"
+    )
 
 
 def _kept_apart(at: Context, arrivals: Sequence[Arrival]) -> dict[str, list[Finding]]:
@@ -283,22 +291,21 @@ def _kept_apart(at: Context, arrivals: Sequence[Arrival]) -> dict[str, list[Find
 def _astray(astray: Sequence[Arrival], since: str, where: str) -> dict[str, list[Finding]]:
     """Ranks that wait in the call that joins, and have no connection to those that met, though nothing keeps them
     apart."""
-    found: dict[str, list[Finding]] = {}
-    for arrival in astray:
-        node, label = arrival.place.node, arrival.place.label
-        dials = ", ".join(arrival.dials[:2]) or "another address or port"
+
+    def finding(arrival: Arrival) -> Finding:
+        label, dials = arrival.place.label, ", ".join(arrival.dials[:2]) or "another address or port"
         says = (
             f"{label} waits for the others and is not connected to {where}, where they are: it dials {dials}; {since}"
         )
-        stack = (line for frames in arrival.stacks[:1] for line in shown(label, frames))
-        found.setdefault(node, []).append(finding_for("master-addr-wrong-host", says, tuple(stack), way="program"))
-    return found
+        return finding_for("master-addr-wrong-host", says, arrival.shown(), way="program")
+
+    return grouped((arrival.place.node, finding(arrival)) for arrival in astray)
 
 
 def _missing(arrivals: Sequence[Arrival], absent: Sequence[Arrival], since: str) -> dict[str, list[Finding]]:
-    found: dict[str, list[Finding]] = {}
     waiting = [one for one in arrivals if one.connected or one.waits]
-    for arrival in absent:
+
+    def finding(arrival: Arrival) -> Finding:
         node, label = arrival.place.node, arrival.place.label
         says = (
             f"{label} has not come to the rendezvous: {arrival.does}, in two looks {IDLE_S:.0f} s apart; "
@@ -307,10 +314,8 @@ def _missing(arrivals: Sequence[Arrival], absent: Sequence[Arrival], since: str)
         states = (
             f"{label}: process {one['pid']} ({one['comm']}), state {one['state']}" for one in arrival.processes[:4]
         )
-        stack = (line for frames in arrival.stacks[:1] for line in shown(label, frames))
         peers = tuple(sorted({one.place.node for one in waiting} - {node}))
         pid = word(arrival.processes[-1]["pid"])
-        found.setdefault(node, []).append(
-            finding_for("ranks-missing", says, (*states, *stack), peers, way="hangs", node=node, pid=pid)
-        )
-    return found
+        return finding_for("ranks-missing", says, (*states, *arrival.shown()), peers, way="hangs", node=node, pid=pid)
+
+    return grouped((arrival.place.node, finding(arrival)) for arrival in absent)

@@ -9,9 +9,10 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from runbook.jobs.follow_logs import kept_of, read
+from runbook.jobs.follow_logs import kept_of
 from runbook.jobs.known_jobs import Cluster, clean, living, stop
 from runbook.jobs.logs import job_secrets
+from runbook.jobs.stop_attempt import drain
 from runbook.launch.ranks import narrow
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory
@@ -81,4 +82,4 @@ class ReplacedNodes:
                 return True  # it has been cleaned up
             secrets = job_secrets(cluster, job)
             kept = kept_of(cluster, job, self._run_dir, lambda *_: None, secrets, goes_on=True)
-            return not read(kept) and clean(cluster, job).removed == [name]
+            return not drain(kept) and clean(cluster, job).removed == [name]

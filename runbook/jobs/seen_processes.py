@@ -208,14 +208,10 @@ def seen_processes(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator
         seen = frozen.get(member.place.node, {}).get("ranks", {}).get(str(member.place.ranks[0]))
         if seen is not None:
             facts = frozen[member.place.node]
-            ended = _ended_threads(end_of(kept.logs.folder / f"{member.place.name}.err", LOG_END))
+            log = end_of(kept.logs.folder / f"{member.place.name}.err", LOG_END)
+            ended = [f"its thread {name} has ended with {error}" for name, error in THREAD_RAISED.findall(log)[-1:]]
             for one in _of_member(member, seen, facts.get("gpu_use") or {}, facts["seconds"]):
                 yield replace(one, beside=(*one.beside, *ended)) if not member.place.each else one
-
-
-def _ended_threads(log: str) -> list[str]:
-    """The last thread of the process that an exception has ended, in words."""
-    return [f"its thread {name} has ended with {error}" for name, error in THREAD_RAISED.findall(log)[-1:]]
 
 
 def _of_member(
@@ -225,7 +221,7 @@ def _of_member(
     stacks = {int(pid): frames_of(text) for pid, text in seen["own_stacks"].items()}
     of_ranks: dict[int, list[Mapping[str, Any]]] = {}
     for process in sorted(seen["processes"], key=lambda one: int(one["pid"])):
-        if process["rank"] is not None and _is_rank(process, member):
+        if process["rank"] in member.place.ranks and process["comm"] not in SHELLS:
             of_ranks.setdefault(process["rank"], []).append(process)
     spied = frames_of(seen["stack"] or "") if len(of_ranks) == 1 else ()
     for of_rank in of_ranks.values():
@@ -307,10 +303,6 @@ def _gpu(place: ProcessSpec, rank: int) -> int | None:
     """The one that a rank uses; None where it has none, or several."""
     of_rank = dict(zip(place.ranks, place.gpus, strict=False)) if len(place.gpus) == len(place.ranks) else {}
     return of_rank.get(rank)
-
-
-def _is_rank(process: Mapping[str, Any], member: KeptProcess) -> bool:
-    return process["rank"] in member.place.ranks and process["comm"] not in SHELLS
 
 
 def _main(of_rank: Sequence[Mapping[str, Any]], stacks: Mapping[int, Sequence[StackFrame]]) -> Mapping[str, Any]:

@@ -22,10 +22,11 @@ from runbook.checks.network.live_traffic import Between
 from runbook.checks.ranks.evidence import rank_stopped
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import end_of
-from runbook.jobs.processes import KeptProcesses
+from runbook.jobs.processes import KeptProcesses, ended_because_of
 from runbook.jobs.progress import StepProgress
 from runbook.jobs.seen_processes import COMPUTES, IDLE, LOG_END, SeenProcess, seen_processes
 from runbook.model.command_quoting import word
+from runbook.model.grouping import grouped
 from runbook.model.units import bytes_text, seconds_text
 from runbook.model.verdict import Finding, Outcome, outcomes_of
 
@@ -214,28 +215,21 @@ def _kept_apart(kept: KeptProcesses, seen: Between, since: str) -> Found:
 
 def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]], stalled_s: float) -> list[Outcome]:
     """One a node: the nodes at fault fail, about the others nothing was proven. `stalled_s`: seconds without a step."""
-    guilty = tuple(sorted(found))
-    names = ", ".join(guilty)
-    waited = finding_for("peer-died", f"its ranks were ended because of {names}", (), guilty, node=names)
     logs, metrics = f"logs: {kept.logs.folder}", {"stalled_s": round(stalled_s, 1)}
     proven = {name: [replace(one, evidence=(*one.evidence, logs)) for one in told] for name, told in found.items()}
-    return [
-        replace(one, metrics=metrics) if one.node in found else one for one in outcomes_of(kept.nodes, proven, waited)
-    ]
+    outcomes = outcomes_of(kept.nodes, proven, ended_because_of(tuple(sorted(found))))
+    return [replace(one, metrics=metrics) if one.node in found else one for one in outcomes]
 
 
 def waited_for(kept: KeptProcesses, frozen: Mapping[str, Facts], since: str) -> Found:
     """Ranks that lived, raised nothing and were in no call of all when another had waited for so long that it gave up;
     `since` says that it did."""
-    places = {place.label: place for member in kept.members for place in (*member.place.each, member.place)}
-    ranks = [one for one in seen_processes(kept, frozen) if not raised(kept, places[one.label])]
-    if found := _asleep(ranks, since):
-        return found
-    found = {}
-    for one in [one for one in ranks if one.frames and one.elsewhere]:
-        says = f"{one.label} stood {one.place}, where {one.does}, when {since}"
-        _behind(found, one, says, one.shown())
-    return found
+    ranks = [one for one in seen_processes(kept, frozen) if not raised(kept, kept.place_of(one.label))]
+    return _asleep(ranks, since) or grouped(
+        _behind(one, f"{one.label} stood {one.place}, where {one.does}, when {since}", one.shown())
+        for one in ranks
+        if one.frames and one.elsewhere
+    )
 
 
 def raised(kept: KeptProcesses, place: ProcessSpec) -> bool:
@@ -243,20 +237,20 @@ def raised(kept: KeptProcesses, place: ProcessSpec) -> bool:
     return TRACEBACK in end_of(kept.logs.folder / f"{place.name}.err", LOG_END)
 
 
-def _behind(found: Found, one: SeenProcess, says: str, evidence: Sequence[str]) -> None:
+def _behind(one: SeenProcess, says: str, evidence: Sequence[str]) -> tuple[str, Finding]:
     file, line, pid = one.own.file, one.own.line, word(one.pid)
     way = "cpu" if one.starved else "stands"
-    told = finding_for("rank-behind", says, tuple(evidence), way=way, file=file, line=line, node=one.node, pid=pid)
-    found.setdefault(one.node, []).append(told)
+    return one.node, finding_for(
+        "rank-behind", says, tuple(evidence), way=way, file=file, line=line, node=one.node, pid=pid
+    )
 
 
 def _asleep(ranks: Sequence[SeenProcess], since: str) -> Found:
-    found: Found = {}
-    for one in ranks:
-        if one.state in "Tt" or (one.state == "D" and one.stays and not one.frames):
-            told = rank_stopped(one.label, one.node, one.pid, one.state, one.wchan, since)
-            found.setdefault(one.node, []).append(told)
-    return found
+    return grouped(
+        (one.node, rank_stopped(one.label, one.node, one.pid, one.state, one.wchan, since))
+        for one in ranks
+        if one.state in "Tt" or (one.state == "D" and one.stays and not one.frames)
+    )
 
 
 def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> Found:
@@ -265,27 +259,28 @@ def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> Found:
     waiting = [one for one in asked if one.waits]
     outside = [one for one in asked if one.elsewhere]
     outside = [one for one in outside if not one.works] or outside
-    found: Found = {}
-    if waiting and outside:
-        for one in outside:
-            says = (
-                f"{one.label} stands {one.place}, where {one.does}, while {_count(waiting)} for it "
-                f"{waiting[0].place}; {since}"
-            )
-            _behind(found, one, says, (*one.shown(), *waiting[0].shown()))
-        return found
-    return _mismatched([one for one in asked if one.together], len(ranks), since)
+    if not (waiting and outside):
+        return _mismatched([one for one in asked if one.together], len(ranks), since)
+    others = f"while {_count(waiting)} for it {waiting[0].place}; {since}"
+    return grouped(
+        _behind(
+            one,
+            f"{one.label} stands {one.place}, where {one.does}, {others}",
+            (*one.shown(), *waiting[0].shown()),
+        )
+        for one in outside
+    )
 
 
 def _mismatched(waiting: Sequence[SeenProcess], ranks: int, since: str) -> Found:
     """Ranks that are in another call of all than most; of two groups of one size both."""
-    found: Found = {}
     calls = Counter(map(_call, waiting))
     uneven = any(one.awaits or one.called in PAIRWISE | OF_ONE_ROOT for one in waiting)
     if len(calls) < 2 or len(waiting) < ranks or uneven:
-        return found
+        return {}
     if any(one.has_gpu and not one.called for one in waiting):
-        return found  # a GPU lets each rank run ahead: it shows in different lines what it waits for
+        return {}  # a GPU lets each rank run ahead: it shows in different lines what it waits for
+    found: Found = {}
     (usual, most), (_, next_most) = calls.most_common(2)
     odd = [one for one in waiting if _call(one) != usual] if most > next_most else waiting
     for one in odd:
@@ -311,14 +306,14 @@ def _starved(ranks: Sequence[SeenProcess], since: str) -> Found:
     guilty = mute or inside
     if not waiting or len({one.node for one in guilty}) != 1 or len(waiting) + len(guilty) < len(ranks):
         return {}
-    found: Found = {}
-    for one in guilty:
+
+    def starved(one: SeenProcess) -> Finding:
         where = f"is {one.place} too, and" if one.frames else "is not seen there:"
         says = f"{_count(waiting)} for {one.label} {waiting[0].place}, which {where} {one.does}; {since}"
-        evidence = tuple(line for shown in (one, waiting[0]) for line in shown.shown())
-        told = finding_for("rank-behind", says, (*_states([one]), *evidence), way="cpu", node=one.node)
-        found.setdefault(one.node, []).append(told)
-    return found
+        seen = (*_states([one]), *one.shown(), *waiting[0].shown())
+        return finding_for("rank-behind", says, seen, way="cpu", node=one.node)
+
+    return grouped((one.node, starved(one)) for one in guilty)
 
 
 def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Found:
@@ -326,24 +321,22 @@ def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Foun
     others. Who computes in the forward of a model that is wrapped for it, to evaluate it after the last step, waits for
     nobody."""
     waiting = [one for one in ranks if one.surely_waits]
-    living = sum(len(member.place.ranks) for member in kept.living)
-    found: Found = {}
+    living = _living(kept)
     if len(waiting) < max(1, living):
-        return found
+        return {}
     left = [member for member in kept.members if member.over and member.code == 0]
     many = sum(len(member.place.ranks) for member in left)
-    for one in waiting if many > living else ():
-        says = f"{one.label} waits {one.place}, and {many} others have ended with code 0: it makes more calls; {since}"
-        told = finding_for("mismatched-collectives", says, tuple(one.shown()), way="uneven")
-        found.setdefault(one.node, []).append(told)
-    for member in left if many <= living else ():
-        says = (
-            f"{member.label} has ended with code 0, and {_count(waiting)} for it {waiting[0].place}: it makes fewer "
-            f"calls; {since}"
-        )
-        told = finding_for("mismatched-collectives", says, tuple(waiting[0].shown()), way="uneven")
-        found.setdefault(member.place.node, []).append(told)
-    return found
+
+    def uneven(says: str, seen: SeenProcess) -> Finding:
+        return finding_for("mismatched-collectives", f"{says}; {since}", tuple(seen.shown()), way="uneven")
+
+    if many > living:
+        ended = f"and {many} others have ended with code 0: it makes more calls"
+        return grouped((one.node, uneven(f"{one.label} waits {one.place}, {ended}", one)) for one in waiting)
+    others = f"and {_count(waiting)} for it {waiting[0].place}: it makes fewer calls"
+    return grouped(
+        (member.place.node, uneven(f"{member.label} has ended with code 0, {others}", waiting[0])) for member in left
+    )
 
 
 def _last(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Found:
@@ -352,16 +345,19 @@ def _last(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Foun
     ending = sum(one.ending for one in ranks)
     outside = [one for one in ranks if one.frames and one.elsewhere]
     many = sum(len(member.place.ranks) for member in ended if member.code == 0) + ending
-    found: Found = {}
     if any(member.code != 0 for member in ended) or not 0 < len(outside) == _living(kept) - ending <= many:
-        return found
-    for one in outside:
-        says = (
-            f"{one.label} has not ended: it stands {one.place}, where {one.does}, and {many} other"
-            f"{'s have' if many > 1 else ' has'} ended with code 0{f' ({ending} nearly)' if ending else ''}; {since}"
+        return {}
+    others = (
+        f"{many} other{'s have' if many > 1 else ' has'} ended with code 0{f' ({ending} nearly)' if ending else ''}"
+    )
+    return grouped(
+        _behind(
+            one,
+            f"{one.label} has not ended: it stands {one.place}, where {one.does}, and {others}; {since}",
+            one.shown(),
         )
-        _behind(found, one, says, one.shown())
-    return found
+        for one in outside
+    )
 
 
 def _busy(facts: Facts | None, ranks: Sequence[SeenProcess]) -> list[str]:

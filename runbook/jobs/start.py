@@ -320,11 +320,7 @@ def running(kept: KeptProcesses, timeout_s: float) -> Skew | None:
     wait_for(
         kept, lambda: any(m.failed for m in ranks) or all(m.started is not None or m.over for m in ranks), timeout_s
     )
-    return _skew(kept)
-
-
-def _skew(kept: KeptProcesses) -> Skew | None:
-    if any(member.started is None for member in kept.members):
+    starts = [member.started for member in ranks if member.started is not None]
+    if len(starts) < len(ranks):
         return None
-    starts = [member.started for member in kept.members if member.started is not None]
     return Skew(max(starts) - min(starts), max(doubt for _, doubt in kept.offsets.values()))

@@ -163,13 +163,10 @@ def watch(
     while True:
         kept.drain(0.1)
         now = time.monotonic()
-        for name in kept.nodes:
-            session = kept.at.run.site.sessions.get(name)
-            if session is not None and session.lost:
-                kept.lose(name, session.lost)
-                if on_loss and name not in told and any(member.lost for member in kept.on(name)):
-                    told.add(name)
-                    on_loss(name, session.lost)
+        for name, error in kept.note_losses().items():
+            if on_loss and name not in told:
+                told.add(name)
+                on_loss(name, error)
         judged = [member for member in kept.members if not (on_loss and member.lost)]
         if all(member.state == OVER and member.code == 0 for member in judged):
             return WatchEnd("finished")
