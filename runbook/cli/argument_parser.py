@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn, TypeAlias
@@ -71,11 +72,40 @@ CLEAN = """\
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        from runbook.cli.other_words import instead
-
         help = instead(message)
         shown = visible(message)  # an argument cannot add lines
         super().error(f"{shown}\n  help: {help}" if help else shown)
+
+
+_CHOICE = re.compile(r"argument (?:COMMAND|ACTION|DEED): invalid choice: '([^']*)' \(choose from (.*)\).*", re.DOTALL)
+_UNKNOWN = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)
+
+
+def instead(message: str) -> str | None:
+    """What to type in place of a word of Ansible, torchrun or Slurm (`other_words.toml`), or of a misspelt one; None
+    where nothing is known."""
+    from runbook.files.suggestions import nearest
+    from runbook.files.toml import own_table
+
+    def meant(kind: str) -> dict[str, str]:
+        table = own_table("runbook.cli", "other_words.toml")[kind]
+        return {word: one["write"] for one in table for word in one["for"].split()}
+
+    if choice := _CHOICE.fullmatch(message):
+        known = [name.strip(" '") for name in choice[2].split(",")]
+        near = nearest(choice[1], known)
+        command = meant("commands").get(_plain(choice[1])) if "run" in known else None
+        return command or (f"did you mean `{near}`?" if near else None)
+    if unknown := _UNKNOWN.fullmatch(message):
+        options = meant("options")
+        words = (_plain(word.partition("=")[0]) for word in unknown[1].split())
+        return next((options[word] for word in words if word in options), None)
+    return None
+
+
+def _plain(word: str) -> str:
+    """Short options differ in case: -k and -K."""
+    return word if re.fullmatch("-[A-Za-z]", word) else word.lower().replace("_", "-")
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"

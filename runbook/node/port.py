@@ -13,8 +13,19 @@ import os
 import re
 import socket
 
-from runbook.node.local_addresses import proves_nothing
-from runbook.node.proc import LISTEN, TIME_WAIT, account, command, pids, read, run_of, sockets, stat, tcp_sockets
+from runbook.node.proc import (
+    LISTEN,
+    TIME_WAIT,
+    account,
+    bind_proves_nothing,
+    command,
+    pids,
+    read,
+    run_of,
+    sockets,
+    stat,
+    tcp_sockets,
+)
 from runbook.node.tools import find, run
 
 TYPE_CHECKING = False
@@ -40,7 +51,7 @@ def own_address(address: str) -> OwnAddress:
                 sock.bind((target[0], 0) + tuple(target[2:]))
             except OSError:
                 continue
-        if for_one(family, target) and not proves_nothing(str(target[0]), family == socket.AF_INET6):
+        if for_one(family, target) and not bind_proves_nothing(str(target[0]), family == socket.AF_INET6):
             local.append(target[0])
     return {"resolved": resolved, "local": bool(local)}
 
