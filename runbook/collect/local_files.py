@@ -6,7 +6,6 @@ import getpass
 import json
 import os
 import platform
-import re
 import shutil
 import socket
 import subprocess
@@ -21,7 +20,7 @@ from runbook.checks import CHECKS
 from runbook.collect.archive_entries import Absent, ArchiveFile, Form, open_regular, read_entry
 from runbook.collect.scrub import GONE
 from runbook.engine.plan import Choice, Plan, make_plan
-from runbook.engine.runfolder import homes
+from runbook.engine.runfolder import is_run
 from runbook.engine.scripts import node_files
 from runbook.files.playbook import has_launch, load_launch, load_playbook
 from runbook.files.value_origins import Origins
@@ -90,7 +89,6 @@ def controller_name() -> str:
 
 # --- the folder of a run ---------------------------------------------------------------------------------------------
 
-RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]+")
 MOST_LOGS = 2000
 MOST_READ = 64 * 1024 * 1024
 LONGEST_WORD = 1000
@@ -114,26 +112,9 @@ class RunFolder:
     named_playbook: str = ""
 
 
-def latest_run() -> Path | None:
-    """The newest folder of the places where `run` puts its own, or None. Names of runs begin with their time."""
-    found: list[Path] = []
-    for runs in homes():
-        try:
-            if hasattr(os, "getuid") and runs.stat().st_uid != os.geteuid():
-                continue  # in a folder like /tmp any user may create one with our name
-            found += [path for path in runs.iterdir() if RUN_ID.fullmatch(path.name) and _is_run(path)]
-        except OSError:
-            continue
-    return max(found, key=lambda path: path.name, default=None)
-
-
-def _is_run(path: Path) -> bool:
-    return (path / "events.jsonl").is_file() or (path / "result.json").is_file()
-
-
 def read_run(path: Path) -> RunFolder | None:
     """The run of a folder; None if it is not the folder of one."""
-    if not _is_run(path):
+    if not is_run(path):
         return None
     said = _document(path, "result.json")
     started = _document(path, "events.jsonl", lines=1)

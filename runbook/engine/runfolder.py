@@ -74,6 +74,21 @@ def homes() -> list[Path]:
     return [here, state / "runbook" / "runs"]
 
 
+def latest_run() -> Path | None:
+    """The newest of this user's runs in `homes()`, None where there is none. Names of runs begin with their time."""
+    found: list[Path] = []
+    for home in homes():
+        with contextlib.suppress(OSError):
+            if hasattr(os, "getuid") and home.stat().st_uid != os.geteuid():
+                continue  # in a folder like /tmp any user may create one with our name
+            found += filter(is_run, home.iterdir())
+    return max(found, key=lambda run: run.name, default=None)
+
+
+def is_run(path: Path) -> bool:
+    return (path / "events.jsonl").is_file() or (path / "result.json").is_file()
+
+
 def _new(run_id: str) -> Path:
     for home in homes():
         above = home.parent.parent
