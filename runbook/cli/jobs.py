@@ -35,7 +35,7 @@ from runbook.model.redact import Redactor, secrets_of
 from runbook.model.units import bytes_text, seconds_text, span_of
 from runbook.model.verdict import Outcome, Verdict
 from runbook.report.safe_text import lines as safe_lines
-from runbook.report.safe_text import one_line, table
+from runbook.report.safe_text import one_line, table, unreached
 from runbook.report.standard_streams import stderr, stdout
 
 
@@ -48,25 +48,14 @@ def jobs(arguments: argparse.Namespace) -> int:
         return continued(arguments, _inventory(arguments))
     commands = {"ps": _ps, "logs": _logs, "attach": _attach, "stop": _stop, "clean": _clean}
     with Cluster(_inventory(arguments), forks=arguments.forks) as cluster:
-        try:
-            return commands[arguments.command](cluster, arguments)
-        except Unreachable as error:
-            _unreached(error)
-            return UNKNOWN
+        return commands[arguments.command](cluster, arguments)
 
 
 def _tell_losses(cluster: Cluster, names: list[str]) -> None:
     for name in names:
         session = cluster.site.sessions.get(name)
         if session is not None and session.lost:
-            _unreached(session.lost)
-
-
-def _unreached(error: Unreachable) -> None:
-    stderr.line(f"{error.cause}: {one_line(error.says)}")
-    stderr.line(f"   fix       {one_line(error.remedy)}")
-    for line in error.evidence:
-        stderr.line(f"   evidence  {' '.join(safe_lines(line))}")
+            stderr.tell(unreached(session.lost))
 
 
 def _inventory(arguments: argparse.Namespace) -> Inventory:
@@ -152,7 +141,7 @@ def _logs(cluster: Cluster, arguments: argparse.Namespace) -> int:
 
         def on_loss(node: str, error: Unreachable) -> None:
             lost.append(node)
-            _unreached(error)
+            stderr.tell(unreached(error))
 
         end, left = follow(
             kept, stopping=lambda: stopping.is_set() or stdout.unread, on_loss=on_loss

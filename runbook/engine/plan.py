@@ -11,7 +11,6 @@ from typing import cast
 from runbook.checks import CHECKS
 from runbook.checks.base import Check, configure
 from runbook.checks.reach.reach import Reach
-from runbook.checks.shell import Shell
 from runbook.files.node_sets import select
 from runbook.files.suggestions import did_you_mean
 from runbook.files.templating import fill, names_used, truth
@@ -339,8 +338,10 @@ def _without_spares(stage: Stage, inventory: Inventory, spares: Collection[str])
     return kept
 
 
-def _shell(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]) -> Shell:
+def _shell(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]) -> Check:
     """The line is shell code of the user; values put into it are data, each quoted as one word."""
+    from runbook.checks.shell import Shell  # only for a playbook with such a stage
+
     assert stage.shell is not None
     if stage.expect.stdout is not None:
         try:
