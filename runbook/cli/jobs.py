@@ -210,7 +210,7 @@ def _stop(cluster: Cluster, arguments: argparse.Namespace) -> int:
     stdout.line(f"{job.id}: {done.ended} of {lived} processes that lived were ended")
     for name, names in done.left.items():
         stdout.line(
-            f"{name}: {', '.join(names)} still lives, though it was killed: a process in state D ends with its device"
+            f"{name}: {', '.join(names)} still lives, though it was killed: a process in state D ends only when its device answers"
         )
     for name, why in done.unsure.items():
         stdout.line(f"{name}: {one_line(why)}")

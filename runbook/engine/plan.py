@@ -190,7 +190,7 @@ def too_few_nodes(playbook: Playbook, chosen: Inventory, choice: Choice) -> Iter
         asked = [(choice.min_nodes, None)]
     for number, span in asked:
         if number is not None and number > count:
-            message = f"no fewer than {number} nodes may be left, and the run begins with {count}"
+            message = f"the run needs at least {number} nodes to go on, and it begins with {count}"
             yield Problem("playbook.too-few-nodes", message, span, f"write {count} or less, or choose more nodes")
 
 

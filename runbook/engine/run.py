@@ -291,7 +291,7 @@ def _wait(future: Future[list[Outcome]], deadline: float) -> None:
 
 def _let_end(future: Future[list[Outcome]], run: Run, say: Callable[..., None]) -> None:
     """A check that ends what it started by itself gets the time for it; another Ctrl-C hurries it."""
-    say("stopping: the ranks may take their grace to end; Ctrl-C once more kills them")
+    say("stopping: ranks have their grace to end; press Ctrl-C again to kill them")
     run.stopping.set()
     for limit in (ENDING_S, HURRIED_S):
         try:

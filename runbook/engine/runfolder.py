@@ -55,7 +55,7 @@ def folder_of_run(named: str) -> Iterator[Path]:
         raise _wrong(f"--run-dir {named}: {error.strerror}") from None
     try:
         if not _is_our_run(path, [name for name in FILES if os.path.lexists(path / name)]):
-            raise _wrong(f"--run-dir {named}: what is there is not as a run of this user left it")
+            raise _wrong(f"--run-dir {named}: no run of this user wrote what is there")
         yield path
     finally:
         if holder is not None:
@@ -129,7 +129,7 @@ def _held(path: Path) -> int | None:
         return None
     if path.stat().st_uid not in (os.geteuid(), 0):
         raise PermissionError(
-            errno.EPERM, "it is another user's, who could change this run's files: name one of your own"
+            errno.EPERM, "it belongs to another user, who could change this run's files: name a folder of your own"
         )
     holder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -148,7 +148,7 @@ def _put_aside(path: Path, used: Sequence[str]) -> Path:
     names = ", ".join(used)
     if not _is_our_run(path, used):
         raise _wrong(
-            f"{path}: there is {names}, and not as a run of this user left it: nothing is overwritten",
+            f"{path} holds {names}, which no run of this user wrote: nothing is overwritten",
             "name another folder, or remove what is there",
         )
     whole = Path(os.path.abspath(path))  # noqa: PTH100  a link stays the one that was named
@@ -160,7 +160,7 @@ def _put_aside(path: Path, used: Sequence[str]) -> Path:
             continue
         except OSError as error:
             raise _wrong(
-                f"{path}: there is {names} of an earlier run, and {aside} cannot be made: {error.strerror}"
+                f"{path} holds {names} of an earlier run, and {aside} cannot be made: {error.strerror}"
             ) from None
         break
     try:

@@ -148,7 +148,7 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
     if member.stop is not None:
         return _stopped(kept, member, member.stop)
     if member.keeper_gone:
-        says = f"runbook's own process that kept {member.label} was killed; the rank was ended with it"
+        says = f"the keeper of {member.label}, a process of runbook, was killed, and the rank ended with it"
         return finding_for("terminated-from-outside", says, way="keeper", node=node)
     place, code = member.place, member.code
     if place.each and code is not None and code > 0:

@@ -120,7 +120,7 @@ def chance(node: str, seen: Sequence[Waits], why: Mapping[str, Why]) -> str:
     if len(elsewhere) == len(starved) or not elsewhere or explained:
         return ""
     names = ", ".join(dict.fromkeys(one.node for one in starved))
-    return f"ranks of {names} wait for a CPU, so which is late is chance"
+    return f"ranks of {names} wait for a CPU, so it is chance which one is late"
 
 
 def reasons(

@@ -110,7 +110,7 @@ def _in_the_way(node: str, answer: Facts) -> Finding | None:
     """A process of an earlier try that lives, or another job on our GPUs."""
     if old := answer["alive"]:
         names = ", ".join(f"{one['name']} of attempt {one['attempt']}" for one in old)
-        says = f"on {node} {names} of this job still lives, which would meet the new ranks"
+        says = f"{names} of this job still runs on {node}, and would meet the new ranks"
         seen = tuple(f"process {one.get('pid')}, started by its keeper {one['keeper']}" for one in old[:6])
         return finding_for("gpu-busy", says, seen, way="our-job", job=word(old[0]["job"]))
     if others := answer["gpus"]:

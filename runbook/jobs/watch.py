@@ -89,7 +89,7 @@ class Fetching:
 
 
 def _silent(name: str, seconds: float) -> Unreachable:
-    says = f"{name} is reached, and has said nothing about the job for {seconds:.0f} s"
+    says = f"{name} can be reached, but has reported nothing about the job for {seconds:.0f} s"
     return unreachable_for("tool-output-unknown", says, way="job-late", name=name)
 
 

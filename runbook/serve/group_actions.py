@@ -29,7 +29,7 @@ from runbook.serve.workspace import Workspace
 
 _EMPTY = ("`nodes` is empty", "`rendezvous` names the master", "is not among the nodes")
 """Errors with which a group may be saved: those of a group without nodes."""
-RESTARTED = "it has been asked to end, and is started again after that"
+RESTARTED = "it has been asked to end, and will start again after that"
 
 
 class Refused(ValueError):

@@ -386,7 +386,7 @@ def _tried(asked: Restart, start: StartGroup) -> str:
     """Why the group was not started; empty where it was."""
     late_s = time.time() - asked.at
     if late_s > STILL_S:
-        return f"{asked.person} wanted that {late_s:.0f} s ago"
+        return f"{asked.person} asked for it {late_s:.0f} s ago, which is too long ago"
     try:
         start(asked.group, asked.person)
     except Exception as error:  # noqa: BLE001  nobody waits for an answer any more: the group's page tells it

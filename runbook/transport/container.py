@@ -288,7 +288,7 @@ class ContainerStream:
 
     def write(self, data: bytes) -> None:
         if self._over.is_set():
-            raise BrokenPipeError(f"the way into {self._node.place} has ended")
+            raise BrokenPipeError(f"the connection into {self._node.place} has ended")
         try:
             self.outside.feed(self._program, data)
         except Unreachable as lost:

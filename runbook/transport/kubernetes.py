@@ -227,7 +227,7 @@ def _left(node: Node, where: Kubernetes, pod: Pod, says: str, seen: tuple[str, .
     by_hand = typed(where, "exec", "-i", pod.name, "-c", pod.container, "--", "/bin/sh", "-c", "echo it answers")
     return unreachable_for(
         "kubernetes-exec-failed",
-        f"{says}; {node.place} runs, and nothing is known against it" + (f": {seen[-1]!r}" if seen else ""),
+        f"{says}; {node.place} runs, and Kubernetes reports no fault of it" + (f": {seen[-1]!r}" if seen else ""),
         (*seen, pod.says),
         way="ended",
         by_hand=by_hand,

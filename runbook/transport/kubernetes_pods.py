@@ -111,7 +111,7 @@ def pods_in(text: str, container: str | None = None) -> list[Pod]:
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise unreachable_for(
             "tool-output-unknown",
-            f"what `kubectl get pods` prints is not what is known of it: {type(error).__name__}: {error}",
+            f"`kubectl get pods` printed something unexpected: {type(error).__name__}: {error}",
             tuple(text.strip().splitlines()[:4]),
             way="kubectl",
         ) from error

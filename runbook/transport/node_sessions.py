@@ -104,7 +104,7 @@ class Site:
         """The evidence that this machine had too little CPU for logins since then; empty when it had enough."""
         pause = self._awake.longest(begun)
         if pause.seconds > STARVED_S:
-            return (f"{pause} meanwhile: that may be all there is to it", *cpu_pressure())
+            return (f"{pause} meanwhile, which may be the only reason", *cpu_pressure())
         return cpu_pressure() if short_of_cpu() > STARVED_PERCENT else ()
 
     def _open(

@@ -121,7 +121,7 @@ def job_in(text: str, number: str) -> SlurmJob:
     except (IndexError, ValueError) as error:
         raise unreachable_for(
             "tool-output-unknown",
-            f"what `scontrol show job {number}` prints is not what is known of it: {error}",
+            f"`scontrol show job {number}` printed something unexpected: {error}",
             tuple(text.strip().splitlines()[:4]),
             way="scontrol",
             number=word(number),
@@ -171,15 +171,15 @@ def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 
     where they tell nothing. `seconds`: how long the program took to say them."""
     seen = said(complaint)
     if _AUTH.search(complaint):
-        says = "Slurm does not accept our identity: munge made no credential, or the other side takes none of ours"
+        says = "Slurm does not accept our identity: munge made no credential, or the other side rejects it"
         return _not_believed(says, seen)
     if node is not None and _HUNG_UP.search(complaint) and seconds > AT_ONCE_S:
-        says = f"slurmd on {node} took our connection, and no answer to our order came within {seconds:.0f} s: what is "
-        says += "larger than one packet may not get through, or it hangs"
+        says = f"slurmd on {node} accepted our connection and did not answer our request within {seconds:.0f} s: full-size "
+        says += "packets may not get through, or it hangs"
         return unreachable_for("slurm-unreachable", says, seen, way="broke", node=word(node), on=node)
     if node is not None and _HUNG_UP.search(complaint):
-        says = f"slurmd on {node} took our order and hung up without an answer, as it does with a credential that it "
-        return _not_believed(says + "does not accept", seen)
+        says = f"slurmd on {node} accepted our request and hung up without an answer, as it does when it rejects a credential"
+        return _not_believed(says, seen)
     if node is not None and _NO_SLURMD.search(complaint):
         return _no_slurmd(node, seen)
     if _CONTROLLER.search(complaint):
@@ -376,7 +376,7 @@ class Allocations:
             return silent(name, says, seen)
         return unreachable_for(
             "slurm-step-failed",
-            f"{says}; job {number} runs, and Slurm has nothing against {name}" + (f": {seen[-1]!r}" if seen else ""),
+            f"{says}; job {number} runs, and Slurm reports no fault of {name}" + (f": {seen[-1]!r}" if seen else ""),
             seen,
             way="not-started",
             number=word(number),

@@ -97,7 +97,7 @@ def test_that_is_2_and_nothing_is_run(folder: Path) -> None:
     (folder / "out" / "logs").symlink_to(folder)
     done = run(folder, "--run-dir", "out")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "error[arguments.run-dir]: out: there is logs, and not as a run of this user left it" in done.stderr
+    assert "error[arguments.run-dir]: out holds logs, which no run of this user wrote" in done.stderr
     assert not (folder / "work").exists()
 
 

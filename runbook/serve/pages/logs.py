@@ -58,7 +58,7 @@ async def _in_turn(request: Request, look: Callable[..., T], *args: Any) -> T:
         return await run_in_threadpool(look, request, *args)
     async with request.app.state.searches:
         if await request.is_disconnected():
-            raise RequestRefused(503, "nobody waits for this any more")
+            raise RequestRefused(503, "the client has gone")
         return await run_in_threadpool(look, request, *args)
 
 
