@@ -209,9 +209,8 @@ def _stop(cluster: Cluster, arguments: argparse.Namespace) -> int:
     lived = sum(map(len, living(job).values()))
     stdout.line(f"{job.id}: {done.ended} of {lived} processes that lived were ended")
     for name, names in done.left.items():
-        stdout.line(
-            f"{name}: {', '.join(names)} still lives, though it was killed: a process in state D ends only when its device answers"
-        )
+        stuck = "a process in state D ends only when its device answers"
+        stdout.line(f"{name}: {', '.join(names)} still lives, though it was killed: {stuck}")
     for name, why in done.unsure.items():
         stdout.line(f"{name}: {one_line(why)}")
     return FAILED if done.left else UNKNOWN if done.unsure else DONE

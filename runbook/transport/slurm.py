@@ -174,11 +174,11 @@ def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 
         says = "Slurm does not accept our identity: munge made no credential, or the other side rejects it"
         return _not_believed(says, seen)
     if node is not None and _HUNG_UP.search(complaint) and seconds > AT_ONCE_S:
-        says = f"slurmd on {node} accepted our connection and did not answer our request within {seconds:.0f} s: full-size "
-        says += "packets may not get through, or it hangs"
+        says = f"slurmd on {node} accepted our connection and did not answer our request within {seconds:.0f} s: "
+        says += "full-size packets may not get through, or it hangs"
         return unreachable_for("slurm-unreachable", says, seen, way="broke", node=word(node), on=node)
     if node is not None and _HUNG_UP.search(complaint):
-        says = f"slurmd on {node} accepted our request and hung up without an answer, as it does when it rejects a credential"
+        says = f"slurmd on {node} accepted our request and hung up without an answer, as when it rejects a credential"
         return _not_believed(says, seen)
     if node is not None and _NO_SLURMD.search(complaint):
         return _no_slurmd(node, seen)
