@@ -68,7 +68,7 @@ def _ps(cluster: Cluster, arguments: argparse.Namespace) -> int:
     told = [redactor.anything(facts(job)) for job in cluster.jobs()]
     unreached = {name: error.says for name, error in cluster.unreached.items()}
     if arguments.output == "json":
-        stdout.document(jobs_json(told, unreached))
+        stdout.document(json.dumps({"version": 1, "jobs": told, "unreached": unreached}, indent=2) + "\n")
     else:
         stdout.tell(jobs_text(told, unreached, ranks=arguments.verbose > 0))
     return UNKNOWN if unreached or any(job["damaged"] for job in told) else DONE
@@ -284,10 +284,6 @@ def jobs_text(jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, str], *
             lines += [visible(f"{job['job']}: on {node} damaged: {one_line(file)}") for file in damaged]
     lines += [visible(f"{name} gave no answer: {one_line(why)}") for name, why in unreached.items()]
     return "\n".join(lines) + "\n"
-
-
-def jobs_json(jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, str]) -> str:
-    return json.dumps({"version": 1, "jobs": list(jobs), "unreached": dict(unreached)}, indent=2) + "\n"
 
 
 RANK_HEAD = ("  RANK", "NODE", "STATE", "EXIT", "PID", "RAN", "CPU", "MEMORY", "GPU MEMORY", "STEP")

@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -81,10 +80,6 @@ def controller_person() -> tuple[str, str, str]:
         return getpass.getuser(), str(Path.home()), ""
     except (OSError, KeyError, RuntimeError, ImportError):
         return "", "", ""
-
-
-def controller_name() -> str:
-    return socket.gethostname()
 
 
 # --- the folder of a run ---------------------------------------------------------------------------------------------

@@ -96,12 +96,13 @@ def judge_stall(
     for _ in range(MORE_LOOKS):
         before, last = found, _Look.of(kept, look(), last)
         found = _accused(kept, last, since)
-        if _alike(before, found):
+        if _charges(before) == _charges(found):
             break
     else:
         found = {}
     may_wait = not last.talks and any(one.together for one in last.ranks)
-    if may_wait and _causes(found) <= {"mismatched-collectives"} and (apart := _kept_apart(kept, between(), since)):
+    only_calls = all(cause == "mismatched-collectives" for _, cause in _charges(found))
+    if may_wait and only_calls and (apart := _kept_apart(kept, between(), since)):
         return JudgedStall(apart)
     at_end = any(member.over for member in kept.members) or any(one.ending for one in last.ranks)
     works, steps = _works(last.ranks, accused=bool(found), at_end=at_end), _steps(progress.by_rank)
@@ -156,14 +157,9 @@ def _accused(kept: KeptProcesses, last: _Look, since: str) -> Found:
     return accused(last.ranks, since) or _left(kept, last.ranks, since) or _last(kept, last.ranks, since)
 
 
-def _alike(one: Found, other: Found) -> bool:
-    """Whether both accuse the same nodes of the same."""
-    first, second = ({(node, each.cause) for node, told in found.items() for each in told} for found in (one, other))
-    return first == second
-
-
-def _causes(found: Found) -> set[str]:
-    return {each.cause for told in found.values() for each in told}
+def _charges(found: Found) -> set[tuple[str, str]]:
+    """Which nodes are accused, and of which causes."""
+    return {(node, each.cause) for node, told in found.items() for each in told}
 
 
 def _living(kept: KeptProcesses) -> int:

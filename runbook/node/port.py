@@ -120,7 +120,8 @@ def holder(port: int) -> Holder:
             found["listens"] = written(*row.local)
         else:
             found["peer"] = written(*row.remote)
-    pid = process_with({row.inode for row in rows} - {"0"}) or (by_ss(port) if rows else None)
+    inodes = {row.inode for row in rows} - {"0"}
+    pid = next((pid for pid in pids() if inodes and inodes & sockets(pid)), None) or (by_ss(port) if rows else None)
     if pid:
         found["pid"], found["command"], found["run_id"] = pid, command(pid), run_of(pid)
         found["left_behind"] = left_behind(pid)
@@ -130,10 +131,6 @@ def holder(port: int) -> Holder:
 
 def written(address: str, port: int) -> str:
     return ("[%s]:%d" if ":" in address else "%s:%d") % (address, port)
-
-
-def process_with(inodes: set[str]) -> int | None:
-    return next((pid for pid in pids() if inodes & sockets(pid)), None) if inodes else None
 
 
 def by_ss(port: int) -> int | None:

@@ -234,7 +234,8 @@ def blocks(stages: Iterable[StageRecord], causes: Iterable[str], *, apart: bool 
 
 
 def _block(stage: StageRecord, verdict: Verdict, cause: str, found: Found, apart: bool) -> FindingBlock:
-    entries = _entries(found) if apart else _alike_entries(found, Gist(stage.started.nodes))
+    alike = _alike(found)
+    entries = tuple(_entry(*one) for one in alike) if apart else _few_entries(alike, Gist(stage.started.nodes))
     return FindingBlock(stage.name, verdict, cause, entries, _fixes(found))
 
 
@@ -268,14 +269,10 @@ def _follows(block: FindingBlock, told: list[FindingBlock]) -> str | None:
     return root
 
 
-def _entries(found: Found) -> tuple[FoldedFinding, ...]:
-    return tuple(_entry(says, of) for says, of in _alike(found))
-
-
-def _alike_entries(found: Found, gist: Gist) -> tuple[FoldedFinding, ...]:
+def _few_entries(alike: Iterable[tuple[str, Found]], gist: Gist) -> tuple[FoldedFinding, ...]:
     """One entry for MANY that say the same, and have the same done, but for names and numbers."""
     entries: list[FoldedFinding] = []
-    for kind in grouped(((gist(says), gist(of[0][1].remedy)), (says, of)) for says, of in _alike(found)).values():
+    for kind in grouped(((gist(says), gist(of[0][1].remedy)), (says, of)) for says, of in alike).values():
         together = [one for _, of in kind for one in of]
         if len(kind) < MANY:
             entries += [_entry(says, of) for says, of in kind]

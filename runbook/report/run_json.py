@@ -198,17 +198,16 @@ class Result:
             "check": stage.started.check,
             "verdict": str(stage.verdict),
             "seconds": round(stage.finished.seconds if stage.finished else max(0.0, until), 3),
-            "outcomes": [_outcome(outcome) for outcome in stage.outcomes],
+            "outcomes": [
+                _fields(one) | {"findings": [_finding(finding, one.node) for finding in one.findings]}
+                for one in stage.outcomes
+            ],
             "silent": stage.silent,
         }
         parts = [links for outcome in stage.outcomes if isinstance(links := outcome.metrics.get("links"), Sequence)]
         if parts:  # each outcome has the links that begin at its node; a reader wants all
             told["metrics"] = {"links": plain([link for part in parts for link in part])}
         return told
-
-
-def _outcome(outcome: Outcome) -> dict[str, object]:
-    return _fields(outcome) | {"findings": [_finding(finding, outcome.node) for finding in outcome.findings]}
 
 
 def _finding(finding: Finding, node: str) -> dict[str, object]:

@@ -225,11 +225,6 @@ def _port(job: Facts, host: Facts) -> Facts:
     return {**job, "ports": {**job["ports"], **theirs}}
 
 
-def _reach(job: Facts, host: Facts) -> Facts:
-    """Whether the address that others dial is the host's."""
-    return {**job, "outside": host.get("own")}
-
-
 ON_THE_HOST: Mapping[str, AskedOnHost] = {
     "collect": AskedOnHost(_collect),
     "gpus": AskedOnHost(_gpus),
@@ -242,7 +237,8 @@ ON_THE_HOST: Mapping[str, AskedOnHost] = {
         network=True,
     ),
     "port": AskedOnHost(_port, network=True),
-    "host_facts": AskedOnHost(_reach),
+    # Whether the address that others dial is the host's.
+    "host_facts": AskedOnHost(lambda job, host: {**job, "outside": host.get("own")}),
     "firewall_rules": AskedOnHost(_instead, network=True),
 }
 """By program. All others look only where the job runs."""

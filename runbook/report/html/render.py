@@ -8,7 +8,7 @@ import functools
 import hashlib
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -219,12 +219,8 @@ def fixes(said: Iterable[Said], block: FindingBlock) -> list[Fix]:
                 found.append(Fix(where, "", (*before, *step.commands)))
                 continue
             commands = tuple(dict.fromkeys(filter(_typed, QUOTED.findall(step.note))))
-            found.append(Fix(where or _whose(on, block), step.note, commands))
+            found.append(Fix(where or (fold(on) if len(block.fixes) > 1 else ""), step.note, commands))
     return found
-
-
-def _whose(nodes: Collection[str], block: FindingBlock) -> str:
-    return fold(nodes) if len(block.fixes) > 1 else ""
 
 
 def _typed(text: str) -> bool:

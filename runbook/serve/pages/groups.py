@@ -14,7 +14,6 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from runbook.model.inventory import SHELLS
 from runbook.serve import group_actions as actions
-from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import MOST_BYTES, ChangedMeanwhile, GroupFile, Groups, NoGroup, Version
 from runbook.serve.group_form import fields_of, nodes_of
 from runbook.serve.group_preview import Linted, Meaning, difference, linted, scripts, zipped
@@ -51,10 +50,6 @@ def _acting(action: Callable[..., object], **more: Any) -> Handler:
         return _to(_name(request))
 
     return act
-
-
-def _agents(request: Request) -> Mapping[str, AgentState]:
-    return {agent.name: agent for agent in fleet_of(request).nodes()}
 
 
 def _field(request: Request, name: str) -> str:
@@ -118,7 +113,8 @@ async def move(request: Request) -> Response:
 
 async def _moved(request: Request, chosen: Sequence[tuple[str, str]], target: str) -> list[str]:
     request.state.about = f"{', '.join(node for _, node in chosen)} to {target or 'no group'}"
-    return await _act(request, actions.move, chosen, target, agents=_agents(request))
+    agents = {agent.name: agent for agent in fleet_of(request).nodes()}
+    return await _act(request, actions.move, chosen, target, agents=agents)
 
 
 # One group.
