@@ -56,13 +56,13 @@ def first_of_launchers(kept: KeptProcesses, first: KeptProcess, failed: Sequence
 
 
 GAVE_UP = ("rank-behind", "collective-stall-uniform")
-"""What the logs of ranks show that waited for others until their own time limit."""
+"""What logs show of ranks that waited for others until their own time limit."""
 
 LEFT_S = 120.0
-"""A call of all is lost soon after a peer has closed its connections: who ended longer ago did not leave it."""
+"""A collective fails soon after a peer has closed its connections: a peer that ended longer ago is not the reason."""
 
 TAIL = 8
-NOT_TOLD = ("\x1e", "-" * 20, "For simplicity, JAX has removed its internal frames")
+UNINFORMATIVE = ("\x1e", "-" * 20, "For simplicity, JAX has removed its internal frames")
 """Beginnings of lines that say nothing about the failure: our own events, and what JAX puts below an exception."""
 
 
@@ -207,7 +207,7 @@ def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
 
 
 def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
-    """Those that had ended well, by themselves and shortly before `first` lost them in a call of all, or `first` where
+    """Those that had ended well, by themselves and shortly before `first` lost them in a collective, or `first` where
     most had; None where nobody had."""
     if not first.raised or first.ended is None:
         return None
@@ -286,7 +286,9 @@ def _tail(kept: KeptProcesses, place: ProcessSpec) -> tuple[str, ...]:
     for end in ("err", "out"):
         path = kept.logs.folder / f"{place.name}.{end}"
         if path.is_file():
-            lines = [line for line in end_of(path, 8192).splitlines() if line.strip() and not line.startswith(NOT_TOLD)]
+            lines = [
+                line for line in end_of(path, 8192).splitlines() if line.strip() and not line.startswith(UNINFORMATIVE)
+            ]
             if lines:
                 return tuple(lines[-TAIL:])
     return ()

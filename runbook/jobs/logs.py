@@ -65,7 +65,7 @@ class RankLogs:
         self._tell = tell
         self._stopped = stopped
         self.drawn: Callable[[ProcessSpec, str], None] = lambda place, bar: None
-        """Hears what a progress bar shows, whose line ends with the epoch, if ever."""
+        """Called with what a progress bar shows: its line ends with the epoch, if at all."""
         self._lock = threading.Lock()
         self._files: dict[str, _File] = {}
         self.unwritten: str | None = None  # why this machine could not keep some of it

@@ -101,7 +101,7 @@ class KeptProcesses:
         self.seen: dict[str, object] = {}
         self.unread: dict[str, int] = {}  # bytes of logs that are still on the node
         self.there: dict[str, int] = {}  # by node, bytes of logs that it had when it was first asked
-        self.late: set[str] = set()  # nodes whose latest answer tells what was so before they were first asked
+        self.late: set[str] = set()  # nodes whose latest answer still describes the time before they were first asked
         self.heard: dict[str, float] = {}  # by node, up to which time, on our monotonic clock, its state is known
         self.news: queue.SimpleQueue[tuple[KeptProcess, Message | None]] = queue.SimpleQueue()
 

@@ -88,7 +88,7 @@ def judge_stall(
     between the nodes now; it is looked at where ranks wait for each other and none of them is seen to be the reason.
 
     A training whose steps are only not heard goes on: its ranks talk to each other, and another look shows another rank
-    outside of the call of all."""
+    outside of the collective."""
     rate = progress.rate()
     since = f"no step for {seconds_text(rate.age_s)}, after {rate.place}" if rate else "no step so far"
     last = _Look.of(kept, look(), None)
@@ -218,7 +218,7 @@ def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]
 
 
 def waited_for(kept: KeptProcesses, frozen: Mapping[str, Facts], since: str) -> Found:
-    """Ranks that lived, raised nothing and were in no call of all when another had waited for so long that it gave up;
+    """Ranks that lived, raised nothing and were in no collective when another had waited for so long that it gave up;
     `since` says that it did."""
     ranks = [one for one in seen_processes(kept, frozen) if not raised(kept, kept.place_of(one.label))]
     return _asleep(ranks, since) or grouped(
@@ -250,7 +250,7 @@ def _asleep(ranks: Sequence[SeenProcess], since: str) -> Found:
 
 
 def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> Found:
-    """Ranks that are not in a call of all while others wait in one; else those that are in another one than most."""
+    """Ranks that are not in a collective while others wait in one; else those that are in another one than most."""
     asked = [one for one in ranks if one.frames]
     waiting = [one for one in asked if one.waits]
     outside = [one for one in asked if one.elsewhere]
@@ -269,7 +269,7 @@ def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> Found:
 
 
 def _mismatched(waiting: Sequence[SeenProcess], ranks: int, since: str) -> Found:
-    """Ranks that are in another call of all than most; of two groups of one size both."""
+    """Ranks that are in another collective than most; of two groups of one size both."""
     calls = Counter(map(_call, waiting))
     uneven = any(one.awaits or one.called in PAIRWISE | OF_ONE_ROOT for one in waiting)
     if len(calls) < 2 or len(waiting) < ranks or uneven:
@@ -294,7 +294,7 @@ def _call(one: SeenProcess) -> tuple[str, int | str, str]:
 
 
 def _starved(ranks: Sequence[SeenProcess], since: str) -> Found:
-    """Ranks of one node that get no CPU, while all others wait in a call of all. In that call itself only a quota is
+    """Ranks of one node that get no CPU, while all others wait in a collective. In the collective itself only a quota is
     believed: who waits there actively wants a CPU as well, and has no use for it."""
     waiting = [one for one in ranks if one.together and not one.held_back]
     mute = [one for one in ranks if not one.frames and one.starved and (not one.has_gpu or one.gpu_use == IDLE)]
@@ -313,7 +313,7 @@ def _starved(ranks: Sequence[SeenProcess], since: str) -> Found:
 
 
 def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Found:
-    """Ranks that have ended, and well, while all others wait for them in a call of all; where most have ended, the
+    """Ranks that have ended, and well, while all others wait for them in a collective; where most have ended, the
     others. Who computes in the forward of a model that is wrapped for it, to evaluate it after the last step, waits for
     nobody."""
     waiting = [one for one in ranks if one.surely_waits]

@@ -184,8 +184,8 @@ def watch(
 
 
 def earliest(members: Sequence[KeptProcess]) -> KeptProcess:
-    """The failure that came first. A lost node has no time: it counts as what happened when nothing else did. A keeper
-    that was killed has none either, but ends its rank: what exited by itself beside it lost a peer."""
+    """The failure that came first. A lost node has no time of its own, so it counts only where nothing else failed. A
+    keeper that was killed has none either, but its rank ends with it: what then exits by itself has lost a peer."""
     failed = [member for member in members if member.failed]
     if gave_up := next((member for member in failed if member.gave_up is not None), None):
         return gave_up  # what ends beside it lost a peer
