@@ -294,8 +294,8 @@ def _call(one: SeenProcess) -> tuple[str, int | str, str]:
 
 
 def _starved(ranks: Sequence[SeenProcess], since: str) -> Found:
-    """Ranks of one node that get no CPU, while all others wait in a collective. In the collective itself only a quota is
-    believed: who waits there actively wants a CPU as well, and has no use for it."""
+    """Ranks of one node that get no CPU, while all others wait in a collective. Of ranks in the collective itself only
+    a quota is believed: a rank that waits there actively wants a CPU as well, and has no use for it."""
     waiting = [one for one in ranks if one.together and not one.held_back]
     mute = [one for one in ranks if not one.frames and one.starved and (not one.has_gpu or one.gpu_use == IDLE)]
     inside = [one for one in ranks if one.together and one.held_back and one.state == "S" and not one.has_gpu]
