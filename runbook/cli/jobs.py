@@ -65,13 +65,13 @@ def _inventory(arguments: argparse.Namespace) -> Inventory:
 
 def _ps(cluster: Cluster, arguments: argparse.Namespace) -> int:
     redactor = Redactor(secrets_of(cluster.inventory))
-    told = [redactor.anything(facts(job)) for job in cluster.jobs()]
+    documents = [redactor.anything(facts(job)) for job in cluster.jobs()]
     unreached = {name: error.says for name, error in cluster.unreached.items()}
     if arguments.output == "json":
-        stdout.document(json.dumps({"version": 1, "jobs": told, "unreached": unreached}, indent=2) + "\n")
+        stdout.document(json.dumps({"version": 1, "jobs": documents, "unreached": unreached}, indent=2) + "\n")
     else:
-        stdout.tell(jobs_text(told, unreached, ranks=arguments.verbose > 0))
-    return UNKNOWN if unreached or any(job["damaged"] for job in told) else DONE
+        stdout.tell(jobs_text(documents, unreached, ranks=arguments.verbose > 0))
+    return UNKNOWN if unreached or any(job["damaged"] for job in documents) else DONE
 
 
 def facts(job: KnownJob) -> dict[str, Any]:
@@ -313,10 +313,10 @@ def _row(job: Mapping[str, Any]) -> Row:
 
 def _step(ranks: Sequence[Mapping[str, Any]]) -> str:
     """The highest step of these processes, steps a second since they were started, and how long ago it was reported."""
-    told = [one for one in ranks if one.get("step") is not None]
-    if not told:
+    known = [one for one in ranks if one.get("step") is not None]
+    if not known:
         return "-"
-    one = max(told, key=lambda one: (one["step"], -one["step_age_s"]))
+    one = max(known, key=lambda one: (one["step"], -one["step_age_s"]))
     speed = "" if one["steps_per_s"] is None else f", {one['steps_per_s']:.3g}/s"
     return f"{one['step']:,}{speed}, {seconds_text(one['step_age_s'])} ago"
 

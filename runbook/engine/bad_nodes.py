@@ -216,8 +216,8 @@ class Spares:
             if found is not None:
                 for (name, why), spare in zip(leaving.items(), coming, strict=True):
                     self.knows(spare, name, why)
-                    told = {"spare": {"for": name, "why": why}}
-                    self._say(f"{spare} takes the place of {name}: {why}", node=spare, data=told)
+                    fields = {"spare": {"for": name, "why": why}}
+                    self._say(f"{spare} takes the place of {name}: {why}", node=spare, data=fields)
                 return found
             free = [name for name in free if name not in self._useless]
         return None

@@ -375,8 +375,8 @@ def as_ended_by_slurm(run: Run, inventory: Inventory, outcomes: Sequence[Outcome
     suspects = [o.node for o in outcomes if o.node in sessions and any(f.cause in KILLED for f in o.findings)]
 
     def over(name: str) -> Finding | None:
-        told = sessions[name].why_lost() if name in sessions else None
-        return told.finding if told is not None and told.cause == SLURM_JOB_ENDED else None
+        lost = sessions[name].why_lost() if name in sessions else None
+        return lost.finding if lost is not None and lost.cause == SLURM_JOB_ENDED else None
 
     deadline = time.monotonic() + SLURM_TOGETHER_S
     # Slurm knows it before its signals arrive; a program with a grace may keep its session for long.

@@ -73,19 +73,19 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
     first = first_of_launchers(kept, first, [member for member in kept.members if member.failed])
     first = _killed_beside(kept, first) or first
     node, finding = first.place.node, _finding(kept, first, frozen)
-    told = None if failed_to_meet(first) else _by_logs(kept, first)
+    logged = None if failed_to_meet(first) else _by_logs(kept, first)
     if failed_to_meet(first):
         node, finding = why_not_met(kept, first)
-    elif told and told.cause in GAVE_UP and first.raised:
-        return _outcomes(kept, first, _waited_for(kept, told, first, finding, frozen))
-    elif told and _differ(told) and _says_more(told, finding, first):
-        _, finding = _finding_of_logs(kept, told, first, finding)
+    elif logged and logged.cause in GAVE_UP and first.raised:
+        return _outcomes(kept, first, _waited_for(kept, logged, first, finding, frozen))
+    elif logged and _differ(logged) and _says_more(logged, finding, first):
+        _, finding = _finding_of_logs(kept, logged, first, finding)
         return _outcomes(kept, first, {name: [finding] for name in kept.nodes})
-    elif told and told.cause not in of_kind("consequence") and _says_more(told, finding, first):
-        node, finding = _finding_of_logs(kept, told, first, finding)
+    elif logged and logged.cause not in of_kind("consequence") and _says_more(logged, finding, first):
+        node, finding = _finding_of_logs(kept, logged, first, finding)
     elif first.gave_up is None and (met := never_met(kept, first, frozen)):
         node, finding = met
-    elif told and told.cause in of_kind("consequence"):  # it saw another's end
+    elif logged and logged.cause in of_kind("consequence"):  # it saw another's end
         node, finding = _left_the_others(kept, first) or _closed(kept, first, frozen) or (node, finding)
     return _outcomes(kept, first, {node: [finding]})
 
@@ -93,32 +93,32 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
 def _outcomes(kept: KeptProcesses, first: KeptProcess, found: Mapping[str, Sequence[Finding]]) -> list[Outcome]:
     """One a node, with how the others ended in the findings; what a lost node was is unknown."""
     more = (*_collateral(kept, first), f"logs: {kept.logs.folder}")
-    told = {node: [replace(one, evidence=(*one.evidence, *more)) for one in each] for node, each in found.items()}
-    guilty = tuple(told)
+    proven = {node: [replace(one, evidence=(*one.evidence, *more)) for one in each] for node, each in found.items()}
+    guilty = tuple(proven)
     waited = ended_because_of(guilty)
-    if first.lost and all(one.cause in (first.lost.cause,) or one.cause.startswith("ssh") for one in told[guilty[0]]):
-        return [Outcome.unknown(name, *told.get(name, [waited])) for name in kept.nodes]
-    return outcomes_of(kept.nodes, told, waited)
+    if first.lost and all(one.cause in (first.lost.cause,) or one.cause.startswith("ssh") for one in proven[guilty[0]]):
+        return [Outcome.unknown(name, *proven.get(name, [waited])) for name in kept.nodes]
+    return outcomes_of(kept.nodes, proven, waited)
 
 
 def _waited_for(
-    kept: KeptProcesses, told: Cause, first: KeptProcess, finding: Finding, frozen: Mapping[str, Facts]
+    kept: KeptProcesses, logged: Cause, first: KeptProcess, finding: Finding, frozen: Mapping[str, Facts]
 ) -> dict[str, list[Finding]]:
     """Whom those waited for who gave up: the ranks that were seen elsewhere, else those that the logs name; all nodes
     alike where nobody is."""
-    gave_up = f"{first.label} gave up waiting after {_ran(first)}: {told.evidence[0].line.shown}"
+    gave_up = f"{first.label} gave up waiting after {_ran(first)}: {logged.evidence[0].line.shown}"
     if found := waited_for(kept, frozen, gave_up):
         return found
-    _, finding = _finding_of_logs(kept, told, first, finding)
-    late = {int(text) for hit in told.evidence for text in re.findall(r"\d{1,6}", hit.groups.get("late", ""))}
+    _, finding = _finding_of_logs(kept, logged, first, finding)
+    late = {int(text) for hit in logged.evidence for text in re.findall(r"\d{1,6}", hit.groups.get("late", ""))}
     named = [member.place.node for member in kept.members if late & set(member.place.ranks)]
     return {node: [finding] for node in dict.fromkeys(named or kept.nodes)}
 
 
-def _differ(told: Cause) -> bool:
+def _differ(logged: Cause) -> bool:
     """Whether the logs say that ranks differ: who says so, or crashes of it, need not be the odd one."""
-    by_size = any("op.preamble.length" in hit.line.shown for hit in told.evidence)  # gloo received too much
-    return told.cause == "mismatched-collectives" or by_size
+    by_size = any("op.preamble.length" in hit.line.shown for hit in logged.evidence)  # gloo received too much
+    return logged.cause == "mismatched-collectives" or by_size
 
 
 def _killed_beside(kept: KeptProcesses, first: KeptProcess) -> KeptProcess | None:
@@ -251,22 +251,22 @@ def _closed(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Facts]
     return None
 
 
-def _says_more(told: Cause, finding: Finding, first: KeptProcess) -> bool:
+def _says_more(logged: Cause, finding: Finding, first: KeptProcess) -> bool:
     """Whether the logs know better than the way in which the first one ended."""
     if first.lost is not None or first.keeper_gone or first.stop is not None:
         return False
     if finding.cause in ("rank-killed", "terminated-from-outside", "terminal-closed"):
         return False  # it was ended from outside: the others wrote what they saw of that
-    return finding.cause != told.cause
+    return finding.cause != logged.cause
 
 
-def _finding_of_logs(kept: KeptProcesses, told: Cause, first: KeptProcess, finding: Finding) -> tuple[str, Finding]:
-    node = told.node if told.node in kept.nodes else None
-    if node is None and told.rank is not None:
-        node = next((m.place.node for m in kept.members if told.rank in m.place.ranks), None)
-    lines = tuple(f"{Path(hit.line.source).name}:{hit.line.number}: {hit.line.shown}" for hit in told.evidence[:6])
-    remedy = told.remedy or f"runbook explain {told.cause}"
-    return node or first.place.node, Finding(told.cause, f"{told.says} ({finding.says})", remedy, lines)
+def _finding_of_logs(kept: KeptProcesses, logged: Cause, first: KeptProcess, finding: Finding) -> tuple[str, Finding]:
+    node = logged.node if logged.node in kept.nodes else None
+    if node is None and logged.rank is not None:
+        node = next((m.place.node for m in kept.members if logged.rank in m.place.ranks), None)
+    lines = tuple(f"{Path(hit.line.source).name}:{hit.line.number}: {hit.line.shown}" for hit in logged.evidence[:6])
+    remedy = logged.remedy or f"runbook explain {logged.cause}"
+    return node or first.place.node, Finding(logged.cause, f"{logged.says} ({finding.says})", remedy, lines)
 
 
 def _collateral(kept: KeptProcesses, first: KeptProcess) -> list[str]:

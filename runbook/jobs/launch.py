@@ -298,7 +298,7 @@ class RunningAttempt:
             self._at.say(f"no stall yet: {why_not}")
             progress.allow(min(2 * seconds, WORKS_MOST_S))
             return None
-        if judged.talks:  # it goes on: looked at again, and told once
+        if judged.talks:  # it goes on: looked at again, and reported once
             progress.allow(2 * seconds)
             if self._talked:
                 return None

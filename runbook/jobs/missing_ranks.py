@@ -94,9 +94,9 @@ def never_met(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Fact
         )
         return first.place.node, finding_for("ranks-missing", says, way="not-reached")
     who = next(member for member in kept.members if member.label in absent)
-    told = "; ".join(f"{label} {how}" for label, how in list(absent.items())[:4])
+    shown = "; ".join(f"{label} {how}" for label, how in list(absent.items())[:4])
     more = f" and {len(absent) - 4} more" if len(absent) > 4 else ""
-    says = f"{told}{more}: {waited} of {len(kept.members)} processes waited at JAX's coordinator, and gave up {wait}"
+    says = f"{shown}{more}: {waited} of {len(kept.members)} processes waited at JAX's coordinator, and gave up {wait}"
     log = word(kept.logs.folder / who.place.name)
     return who.place.node, finding_for("ranks-missing", says, _doing(who, frozen), way="instead", log=log)
 

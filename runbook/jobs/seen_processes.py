@@ -86,8 +86,8 @@ class StackFrame:
 class SeenProcess:
     """A process of a training as it was seen. `frames` are those of its main thread, the innermost first; none where it
     could not be asked. `gpu_use` is in percent; `waited` and `throttled` are the parts of the time for which it waited
-    for a CPU, and its control group was out of its quota; None: not told. `stays`: it was in this state for a while.
-    `connections`: how many open TCP connections it has, with its children; None: not told.
+    for a CPU, and its control group was out of its quota; None: unknown. `stays`: it was in this state for a while.
+    `connections`: how many open TCP connections it has, with its children; None: unknown.
     `copied`: bytes a second that it and its children read and wrote. `moves`: it computed, and stood in another place
     at the look before. `ending`: its program is over, and its interpreter ends. `beside`: in words, what its other
     processes and threads do, where that is why it waits."""
@@ -306,14 +306,14 @@ def _gpu(place: ProcessSpec, rank: int) -> int | None:
 
 
 def _main(of_rank: Sequence[Mapping[str, Any]], stacks: Mapping[int, Sequence[StackFrame]]) -> Mapping[str, Any]:
-    """The process of a rank that was started first, of those that told a stack or cannot; the others are its data
+    """The process of a rank that was started first, of those whose stack was read or cannot be; the others are its data
     loaders. Where only these did, the first of all; where none did, the one that works most."""
     of_loaders = {pid for pid, frames in stacks.items() if any(map(_starts_a_child, frames))}
-    told = [one for one in of_rank if stacks.get(one["pid"]) or one["state"] in "TtD"]
-    mains = [one for one in told if one["pid"] not in of_loaders]
+    readable = [one for one in of_rank if stacks.get(one["pid"]) or one["state"] in "TtD"]
+    mains = [one for one in readable if one["pid"] not in of_loaders]
     if mains:
         return mains[0]
-    return of_rank[0] if told else max(of_rank, key=lambda process: process["cpu"])
+    return of_rank[0] if readable else max(of_rank, key=lambda process: process["cpu"])
 
 
 def _starts_a_child(frame: StackFrame) -> bool:

@@ -111,8 +111,10 @@ def judge_stall(
         nobody = _nobody(kept, last, since, steps)
         return JudgedStall(nobody, works, goes_on or _hungry(last.ranks), bool(last.talks))
     more = {node: (*_busy(last.frozen.get(node), last.ranks), *steps) for node in found}
-    told = {node: [replace(one, evidence=(*one.evidence, *more[node])) for one in each] for node, each in found.items()}
-    return JudgedStall(told, works, goes_on)
+    findings = {
+        node: [replace(one, evidence=(*one.evidence, *more[node])) for one in each] for node, each in found.items()
+    }
+    return JudgedStall(findings, works, goes_on)
 
 
 def _nobody(kept: KeptProcesses, last: _Look, since: str, steps: Sequence[str]) -> Found:
@@ -159,7 +161,7 @@ def _accused(kept: KeptProcesses, last: _Look, since: str) -> Found:
 
 def _charges(found: Found) -> set[tuple[str, str]]:
     """Which nodes are accused, and of which causes."""
-    return {(node, each.cause) for node, told in found.items() for each in told}
+    return {(node, each.cause) for node, of_node in found.items() for each in of_node}
 
 
 def _living(kept: KeptProcesses) -> int:
@@ -188,16 +190,16 @@ def _works(ranks: Sequence[SeenProcess], *, accused: bool, at_end: bool) -> str:
 
 def _hungry(ranks: Sequence[SeenProcess]) -> str:
     starved, ending = sum(one.starved for one in ranks), sum(one.ending for one in ranks)
-    told = {"hardly get a CPU": starved, "are ending": ending}
-    return "; ".join(f"{count} of {len(ranks)} ranks {do}" for do, count in told.items() if count)
+    counts = {"hardly get a CPU": starved, "are ending": ending}
+    return "; ".join(f"{count} of {len(ranks)} ranks {do}" for do, count in counts.items() if count)
 
 
 def _kept_apart(kept: KeptProcesses, seen: Between, since: str) -> Found:
     """What stops the traffic between the nodes."""
     if seen.findings:
         return {
-            node: [replace(one, evidence=(*one.evidence, *seen.stalled[:2], since)) for one in told]
-            for node, told in seen.findings.items()
+            node: [replace(one, evidence=(*one.evidence, *seen.stalled[:2], since)) for one in of_node]
+            for node, of_node in seen.findings.items()
         }
     if not seen.stalled:
         return {}
@@ -212,7 +214,9 @@ def _kept_apart(kept: KeptProcesses, seen: Between, since: str) -> Found:
 def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]], stalled_s: float) -> list[Outcome]:
     """One a node: the nodes at fault fail, about the others nothing was proven. `stalled_s`: seconds without a step."""
     logs, metrics = f"logs: {kept.logs.folder}", {"stalled_s": round(stalled_s, 1)}
-    proven = {name: [replace(one, evidence=(*one.evidence, logs)) for one in told] for name, told in found.items()}
+    proven = {
+        name: [replace(one, evidence=(*one.evidence, logs)) for one in of_node] for name, of_node in found.items()
+    }
     outcomes = outcomes_of(kept.nodes, proven, ended_because_of(tuple(sorted(found))))
     return [replace(one, metrics=metrics) if one.node in found else one for one in outcomes]
 
@@ -282,8 +286,8 @@ def _mismatched(waiting: Sequence[SeenProcess], ranks: int, since: str) -> Found
     for one in odd:
         other = next(each for each in waiting if _call(each) != _call(one))
         says = f"{one.label} waits {one.place}, {other.label} {other.place}: they do not make the same call; {since}"
-        told = finding_for("mismatched-collectives", says, (*one.shown(), *other.shown()), way="lines")
-        found.setdefault(one.node, []).append(told)
+        finding = finding_for("mismatched-collectives", says, (*one.shown(), *other.shown()), way="lines")
+        found.setdefault(one.node, []).append(finding)
     return found
 
 

@@ -47,7 +47,7 @@ def prepare(kept: KeptProcesses, attempt: Attempt, *, ready_s: float, facts: Fac
     nodes = [at.inventory.node(name) for name in kept.nodes]
     answers = at.run.site.each(nodes, lambda node: _node(kept, attempt, node, facts), timeout_s=ready_s)
     problems: dict[str, Outcome] = {}
-    told: dict[str, Facts] = {}
+    ready: dict[str, Facts] = {}
     for name, answer in answers.items():
         if isinstance(answer, CannotQuote):
             problems[name] = Outcome.failed(
@@ -58,8 +58,8 @@ def prepare(kept: KeptProcesses, attempt: Attempt, *, ready_s: float, facts: Fac
         elif finding := _in_the_way(name, answer):
             problems[name] = Outcome.failed(name, finding)
         else:
-            told[name] = answer
-    problems |= _programs(told)
+            ready[name] = answer
+    problems |= _programs(ready)
     if not problems:
         problems |= _port(at, attempt)
     if not problems and _gloo_of_jax(attempt):
@@ -126,12 +126,12 @@ def _in_the_way(node: str, answer: Facts) -> Finding | None:
     return None
 
 
-def _programs(told: dict[str, Facts]) -> dict[str, Outcome]:
+def _programs(ready: dict[str, Facts]) -> dict[str, Outcome]:
     """Nodes whose program file is missing, or differs from the one that most nodes have."""
     problems: dict[str, Outcome] = {}
-    files = {path for answer in told.values() for path in answer["sha256"]}
+    files = {path for answer in ready.values() for path in answer["sha256"]}
     for path in sorted(files):
-        hashes = {name: answer["sha256"][path] for name, answer in told.items() if path in answer["sha256"]}
+        hashes = {name: answer["sha256"][path] for name, answer in ready.items() if path in answer["sha256"]}
         for name in [name for name, found in hashes.items() if found is None]:
             finding = finding_for("program-error", f"{name} has no readable file {path}", way="not-there")
             problems.setdefault(name, Outcome.failed(name, finding))

@@ -74,7 +74,7 @@ class Fetching:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _fetch(self, name: str) -> None:
-        looked, told = 0.0, time.monotonic()
+        looked, answered = 0.0, time.monotonic()
         while not self._ending.is_set():
             session = self._kept.at.run.site.sessions.get(name)
             if session is None or session.lost:
@@ -82,8 +82,8 @@ class Fetching:
             look = time.monotonic() - looked > LOOK_S
             looked = time.monotonic() if look else looked
             if fetch(self._kept, session, name, wait_s=WAIT_S, look=look):
-                told = time.monotonic()
-            elif (silent_s := time.monotonic() - told) > self._patience_s:
+                answered = time.monotonic()
+            elif (silent_s := time.monotonic() - answered) > self._patience_s:
                 session.disbelieve(_silent(name, silent_s))
             self._ending.wait(NEXT_S if self._kept.unread.get(name) else POLL_S)
 
@@ -157,15 +157,15 @@ def watch(
 ) -> WatchEnd:
     """Watch until all have ended well, the first failure has settled, the run is to stop, the job is held up, or the
     time is up. A lost node is a failure; with `on_loss` it is reported there, once, and the others are watched on."""
-    told: set[str] = set()
+    reported: set[str] = set()
     bad_since: float | None = None
     settle_s = LAUNCHERS_SETTLE_S if any(member.place.each for member in kept.members) else SETTLE_S
     while True:
         kept.drain(0.1)
         now = time.monotonic()
         for name, error in kept.note_losses().items():
-            if on_loss and name not in told:
-                told.add(name)
+            if on_loss and name not in reported:
+                reported.add(name)
                 on_loss(name, error)
         judged = [member for member in kept.members if not (on_loss and member.lost)]
         if all(member.state == OVER and member.code == 0 for member in judged):

@@ -86,17 +86,16 @@ def _bar(value: float, low: float, high: float) -> str:
 
 def bandwidth_line(rows: Sequence[Mapping[str, object]]) -> str:
     """`busbw by size ▁▃▆█ 1 KiB … 1 GiB`; empty for fewer than three sizes."""
-    told = [
+    points = [
         (float(size), float(busbw))
         for row in rows
         if isinstance(size := row.get("size"), int | float) and isinstance(busbw := row.get("busbw"), int | float)
         if _drawable(size) and _drawable(busbw)
     ]
-    if len(told) < 3:
+    if len(points) < 3:
         return ""
-    return (
-        f"busbw by size {sparkline([busbw for _, busbw in told])} {bytes_text(told[0][0])} … {bytes_text(told[-1][0])}"
-    )
+    first, last = (bytes_text(points[place][0]) for place in (0, -1))
+    return f"busbw by size {sparkline([busbw for _, busbw in points])} {first} … {last}"
 
 
 def links_map(outcomes: Sequence[Outcome]) -> Iterator[str]:

@@ -88,10 +88,10 @@ def to_json(event: Event) -> str:
 def from_json(line: str) -> Event:
     """Read one line; unknown keys are ignored, and a line that is not an event raises ValueError."""
     try:
-        told = json.loads(line)
-        event = msgspec.convert(told, EVENTS[told["event"]])
+        document = json.loads(line)
+        event = msgspec.convert(document, EVENTS[document["event"]])
         if isinstance(event, OutcomeReached):
-            parts = msgspec.convert(told["outcome"]["findings"], list[RemedyParts])
+            parts = msgspec.convert(document["outcome"]["findings"], list[RemedyParts])
             findings = zip(event.outcome.findings, parts, strict=True)
             mended = tuple(replace(finding, remedy=part.whole) for finding, part in findings)
             return replace(event, outcome=replace(event.outcome, findings=mended))
@@ -193,7 +193,7 @@ class Result:
 
     def _stage(self, stage: StageRecord) -> dict[str, object]:
         until = self._record.last_time - stage.started.time
-        told: dict[str, object] = {
+        document: dict[str, object] = {
             "name": stage.name,
             "check": stage.started.check,
             "verdict": str(stage.verdict),
@@ -206,8 +206,8 @@ class Result:
         }
         parts = [links for outcome in stage.outcomes if isinstance(links := outcome.metrics.get("links"), Sequence)]
         if parts:  # each outcome has the links that begin at its node; a reader wants all
-            told["metrics"] = {"links": plain([link for part in parts for link in part])}
-        return told
+            document["metrics"] = {"links": plain([link for part in parts for link in part])}
+        return document
 
 
 def _finding(finding: Finding, node: str) -> dict[str, object]:

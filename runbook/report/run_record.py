@@ -140,10 +140,10 @@ def _without(names: Iterable[str], begun: Counter[str]) -> Iterator[str]:
 
 
 def record(events: Iterable[Event]) -> Record:
-    told = Record()
+    record = Record()
     for event in events:
-        told(event)
-    return told
+        record(event)
+    return record
 
 
 def assert_never(value: NoReturn) -> NoReturn:

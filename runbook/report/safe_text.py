@@ -39,9 +39,9 @@ def one_line(text: str) -> str:
 
 def unreached(failure: Unreachable) -> str:
     """Lines for people who asked for something of a node, a cluster or a server that gave no answer."""
-    told = [f"error[{failure.cause}]: {failure.says}", *(f"  evidence  {line}" for line in failure.evidence)]
-    told += [f"  fix       {failure.remedy}", f"  more      runbook explain {failure.cause}"]
-    return "".join(" ".join(lines(line)) + "\n" for line in told)
+    shown = [f"error[{failure.cause}]: {failure.says}", *(f"  evidence  {line}" for line in failure.evidence)]
+    shown += [f"  fix       {failure.remedy}", f"  more      runbook explain {failure.cause}"]
+    return "".join(" ".join(lines(line)) + "\n" for line in shown)
 
 
 def ascii_only(text: str) -> str:

@@ -92,8 +92,10 @@ def propose(workspace: Workspace, file: GroupFile, fields: Mapping[str, str]) ->
 def _does_not_fit(said: str, means: Meaning) -> str:
     each = Counter(rank.node for rank in means.ranks)
     parts = ", ".join(f"{node} {count}" for node, count in list(each.items())[:8]) + (", …" if len(each) > 8 else "")
-    told = f"these nodes make {means.world_size} ranks ({parts})" if each else f"no ranks can be assigned: {means.why}"
-    return f"a world size of {said[:20]} does not fit: {told}"
+    meaning = (
+        f"these nodes make {means.world_size} ranks ({parts})" if each else f"no ranks can be assigned: {means.why}"
+    )
+    return f"a world size of {said[:20]} does not fit: {meaning}"
 
 
 def save(workspace: Workspace, name: str, fields: Mapping[str, str], seen: str, person: str) -> list[str]:

@@ -203,10 +203,10 @@ def _collect(job: Facts, host: Facts) -> Facts:
 
 def _gpus(job: Facts, host: Facts) -> Facts:
     """The job's devices. Only the host knows the kernel's log and whose processes use them."""
-    told = {"dmesg", "journal"}
+    of_host = {"dmesg", "journal"}
     if (host.get("apps") or {}).get("code") == 0:
-        told |= {"apps", "processes"}
-    return {**job, **{name: host[name] for name in told & host.keys()}}
+        of_host |= {"apps", "processes"}
+    return {**job, **{name: host[name] for name in of_host & host.keys()}}
 
 
 def _ping(job: Facts, host: Facts) -> Facts:
@@ -321,10 +321,10 @@ class ContainerStream:
             if self._failure["errno"] == "ENOENT":
                 return runtime_missing(node, node.entry[0], (text,))
             complaint = f"{node.entry[0]}: {text}"
-        told = refusal(node, complaint) or self._state(said(complaint))
+        fault = refusal(node, complaint) or self._state(said(complaint))
         if self.outside.lost:
             return self.outside.lost
-        return told or unreachable(node, says, said(complaint))
+        return fault or unreachable(node, says, said(complaint))
 
     def _state(self, seen: tuple[str, ...]) -> Unreachable | None:
         """The state of the container by its runtime; None when it runs, or is not known."""

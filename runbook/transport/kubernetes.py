@@ -109,8 +109,8 @@ class Pods:
                     way="deleted",
                     typed=typed(where, "get", "events"),
                 )
-            if told := ill(pod, where, node.place, first, seen):
-                return told
+            if fault := ill(pod, where, node.place, first, seen):
+                return fault
             if time.monotonic() >= deadline:
                 return refused or (_silent(where, pod, says, seen) if lives else _left(node, where, pod, says, seen))
             time.sleep(ANEW_S)
@@ -130,8 +130,8 @@ class Pods:
         where, selector = _where(node), node.kubernetes.selector
         if selector is None:
             self.expect([node])
-            told = self._now(where, FRESH_S, ASKED_S, node.kubernetes.container)
-            if (found := told.get(node.pod or "")) is None:
+            known = self._now(where, FRESH_S, ASKED_S, node.kubernetes.container)
+            if (found := known.get(node.pod or "")) is None:
                 raise unknown(where, f"no pod {node.pod}")
             return found
         pods = selected(where, selector, node.kubernetes.container)

@@ -224,8 +224,8 @@ def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreac
     """Why a job has no step on a node, or, without one, anywhere; None where it should have. `seen`: what srun said."""
     about = (f"scontrol: job {job.id}: {job.state}" + (f", {job.reason}" if job.reason not in NONE else ""),)
     evidence = (*seen, *about)
-    told = next((match for line in seen if (match := _CANCELLED.search(line))), None)
-    why = told["why"].strip().lower() if told else ""
+    cancelled = next((match for line in seen if (match := _CANCELLED.search(line))), None)
+    why = cancelled["why"].strip().lower() if cancelled else ""
     cause = "slurm-job-ended"
     if job.restarts and (job.state not in RUNNING or "requeue" in why):
         way, says = "requeued", f"job {job.id} was requeued: it ended here, and is {job.state.lower()} once more"
@@ -236,7 +236,7 @@ def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreac
         return _over(job, why, evidence)
     elif node is not None and node not in job.nodes:
         cause, way, says = "slurm-node-not-in-job", "live", f"{node} is not among the nodes of job {job.id}"
-    elif told:
+    elif cancelled:
         way, says = "step", f"our step on {node} was cancelled; job {job.id} itself runs on"
     else:
         return None
@@ -355,9 +355,9 @@ class Allocations:
         `says` is what was noticed of it; `complaint` what its srun said, `seconds` after it was started; `lives`: it
         has not ended."""
         seen = said(complaint)
-        told = refusal(complaint, number, name, seconds)
-        if told and told.cause == "slurm-auth-failed":
-            return told  # no other of Slurm's programs would accept us either
+        fault = refusal(complaint, number, name, seconds)
+        if fault and fault.cause == "slurm-auth-failed":
+            return fault  # no other of Slurm's programs would accept us either
         try:
             job = self._answers.ask(("job", number), FRESH_S, lambda: job_of(number))
             over = ended(job, name, seen)
@@ -370,8 +370,8 @@ class Allocations:
             return Unreachable(
                 error.cause, f"{says}; Slurm gives no reason: {error.says}", error.remedy, (*seen, *error.evidence)
             )
-        if told := told or (node and unhealthy(node, seen)) or over:
-            return told
+        if fault := fault or (node and unhealthy(node, seen)) or over:
+            return fault
         if lives:
             return silent(name, says, seen)
         return unreachable_for(

@@ -156,11 +156,11 @@ def sweep(recorded: Recorded, stage: StageRecord) -> Sweep | None:
 
 def rows_of(recorded: Recorded, stage: StageRecord) -> tuple[SizeRow, ...]:
     """The rows from its progress events, else from its outcomes."""
-    told: Sequence[object] = recorded.progress_of(stage).rows
-    if not told:
+    listing: Sequence[object] = recorded.progress_of(stage).rows
+    if not listing:
         listed = (outcome.metrics.get("rows") for outcome in stage.outcomes)
-        told = next((rows for rows in listed if isinstance(rows, list) and rows), [])
-    return tuple(row for values in told if isinstance(values, Mapping) and (row := _row(values)))
+        listing = next((rows for rows in listed if isinstance(rows, list) and rows), [])
+    return tuple(row for values in listing if isinstance(values, Mapping) and (row := _row(values)))
 
 
 def _row(values: Mapping[str, object]) -> SizeRow | None:

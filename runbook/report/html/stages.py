@@ -169,16 +169,16 @@ class LaunchLanes:
 def launches(recorded: Recorded) -> list[LaunchLanes]:
     found = []
     for stage in recorded.record.stages:
-        told = recorded.progress_of(stage)
-        if stage.started.check == "launch" and (told.attempts or told.ends):
-            found.append(LaunchLanes(stage.name, tuple(_attempts(recorded, stage, told))))
+        progress = recorded.progress_of(stage)
+        if stage.started.check == "launch" and (progress.attempts or progress.ends):
+            found.append(LaunchLanes(stage.name, tuple(_attempts(recorded, stage, progress))))
     return found
 
 
-def _attempts(recorded: Recorded, stage: StageRecord, told: StageProgress) -> list[AttemptLane]:
+def _attempts(recorded: Recorded, stage: StageRecord, progress: StageProgress) -> list[AttemptLane]:
     until = stage.started.time + stage.finished.seconds if stage.finished else recorded.record.last_time
-    ends = {str(one.get("number")): one for one in told.ends}
-    attempts = told.attempts or [(stage.started.time, {"number": name}) for name in ends]
+    ends = {str(one.get("number")): one for one in progress.ends}
+    attempts = progress.attempts or [(stage.started.time, {"number": name}) for name in ends]
     found = []
     for at, (begun, about) in enumerate(attempts):
         name = str(about.get("number"))

@@ -304,7 +304,7 @@ def _attachment(data: bytes, name: str, kind: str) -> Response:
 def as_json(look: GroupView, latest: RunRow | None, *, whole: bool = False) -> dict[str, Any]:
     """A group as the API tells it; `whole` with its text, ranks, environments and findings."""
     means = look.meaning
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "name": look.file.name,
         "hash": look.file.hash,
         "nodes": list(means.nodes),
@@ -316,8 +316,8 @@ def as_json(look: GroupView, latest: RunRow | None, *, whole: bool = False) -> d
         "latest_run": latest.id if latest else None,
     }
     if whole:
-        told |= {"text": look.linted.shown, **meaning_json(means), "findings": findings_json(look.linted)}
-    return told
+        document |= {"text": look.linted.shown, **meaning_json(means), "findings": findings_json(look.linted)}
+    return document
 
 
 def meaning_json(means: Meaning) -> dict[str, Any]:
@@ -388,9 +388,9 @@ async def api_preview(request: Request) -> Response:
     workspace, name = workspace_of(request), _name(request)
     file = (await run_in_threadpool(workspace.view, name)).file
     proposed = await run_in_threadpool(actions.propose, workspace, file, _asked_fields(await json_body(request)))
-    told = {"changed": proposed.changed, "diff": proposed.difference, "findings": findings_json(proposed.linted)}
+    document = {"changed": proposed.changed, "diff": proposed.difference, "findings": findings_json(proposed.linted)}
     means = proposed.meaning
-    return await json(lambda: {**told, **meaning_json(means), "world_size": means.world_size})
+    return await json(lambda: {**document, **meaning_json(means), "world_size": means.world_size})
 
 
 async def api_delete(request: Request) -> Response:
