@@ -113,7 +113,9 @@ def save(workspace: Workspace, name: str, fields: Mapping[str, str], seen: str, 
 
 
 def _refuse_errors(before: Linted, after: Linted) -> None:
-    errors = [one for one in new_errors(before.told, after.told) if not any(word in one.message for word in _EMPTY)]
+    errors = [
+        one for one in new_errors(before.findings, after.findings) if not any(word in one.message for word in _EMPTY)
+    ]
     if errors:
         first = errors[0]
         raise Refused(f"line {first.line}: {first.message}" + (f" ({first.help})" if first.help else ""), errors)

@@ -93,14 +93,14 @@ class Linted:
     `closed` says why none of it can be shown.
     """
 
-    told: list[ShownFinding]
+    findings: list[ShownFinding]
     shown: str
     hidden: Mapping[str, str]
     closed: str = ""
 
     @property
     def errors(self) -> list[ShownFinding]:
-        return [one for one in self.told if one.severity == "error"]
+        return [one for one in self.findings if one.severity == "error"]
 
 
 def linted(file: Path, text: str) -> Linted:

@@ -151,7 +151,7 @@ async def _page(
         editing_text="text" in given,
         proposed=proposed,
         now=proposed.meaning if proposed else look.meaning,
-        told=(proposed.linted if proposed else look.linted).told,
+        findings=(proposed.linted if proposed else look.linted).findings,
         before={rank.worker: rank.rank for rank in look.meaning.ranks},
         wrong=wrong,
         latest=latest,
@@ -200,7 +200,7 @@ async def preview(request: Request) -> Response:
         group=name,
         proposed=proposed,
         now=proposed.meaning,
-        told=proposed.linted.told,
+        findings=proposed.linted.findings,
         before={rank.worker: rank.rank for rank in look.meaning.ranks},
         shells=SHELLS,
     )
@@ -330,7 +330,7 @@ def meaning_json(means: Meaning) -> dict[str, Any]:
 
 
 def findings_json(seen: Linted) -> list[dict[str, Any]]:
-    return list(map(asdict, seen.told))
+    return list(map(asdict, seen.findings))
 
 
 def _if_match(request: Request) -> str:

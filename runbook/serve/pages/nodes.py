@@ -261,9 +261,9 @@ def _cells(ranks: tuple[RankCell, ...]) -> Markup:
 
 
 async def node(request: Request) -> Response:
-    told = await run_in_threadpool(_known_of, request)
-    agent = fleet_of(request).node(told.name)
-    return await html(request, "node.html", node=told.name, told=told, agent=agent, node_glyphs=NODE_GLYPHS)
+    known = await run_in_threadpool(_known_of, request)
+    agent = fleet_of(request).node(known.name)
+    return await html(request, "node.html", node=known.name, known=known, agent=agent, node_glyphs=NODE_GLYPHS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,8 +140,8 @@ async def compare(request: Request) -> Response:
     workspace = workspace_of(request)
     ids = [request.query_params.get(side, "") for side in ("a", "b")]
     recent, _ = await run_in_threadpool(workspace.runs.search, RunFilter(), most=A_PAGE)
-    told = await run_in_threadpool(_compared, workspace, ids) if all(ids) else None
-    return await html(request, "compare.html", ids=ids, recent=recent, told=told)
+    differences = await run_in_threadpool(_compared, workspace, ids) if all(ids) else None
+    return await html(request, "compare.html", ids=ids, recent=recent, differences=differences)
 
 
 def _compared(workspace: Workspace, ids: list[str]) -> Markup:
