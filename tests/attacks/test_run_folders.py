@@ -85,7 +85,7 @@ def test_what_no_run_of_ours_left_is_refused_and_stays_as_it_is(folder: Path, na
         (folder / "out" / name).symlink_to(folder / target[kind])
     else:
         (folder / "out" / name).write_text("mine\n")
-    with pytest.raises(FilesWrong, match=f"out: there is {name}"), run_folder(str(folder / "out"), "x"):
+    with pytest.raises(FilesWrong, match=f"out holds {name}"), run_folder(str(folder / "out"), "x"):
         pass
     assert [path.name for path in (folder / "precious").iterdir()] == ["bashrc"]
     assert (folder / "precious" / "bashrc").read_text() == "mine\n"
