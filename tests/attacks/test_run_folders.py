@@ -140,7 +140,7 @@ def test_a_folder_of_another_user_is_refused(folder: Path, common: Path, mode: i
     theirs = folder_of(ATTACKER, common / "out", mode)
     done = run(folder, "--run-dir", str(theirs))
     assert (done.returncode, done.stdout) == (2, "")
-    assert "it is another user's" in done.stderr
+    assert "it belongs to another user" in done.stderr
     assert list(theirs.iterdir()) == []
 
 
