@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import runbook
 from runbook.model.escaped_text import visible
@@ -71,41 +71,26 @@ CLEAN = """\
 
 
 class Parser(argparse.ArgumentParser):
+    """Complains of an option that there is not where it was typed, with the usage of its own command, and says what to
+    type instead."""
+
+    _given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, but nothing is left over: a command has no other arguments than its own."""
+        self._given = list(sys.argv[1:] if args is None else args)
+        known, left = super().parse_known_args(self._given, namespace)
+        if left:
+            self.error(f"unrecognized arguments: {' '.join(left)}")
+        return known, left
+
     def error(self, message: str) -> NoReturn:
-        help = instead(message)
+        from runbook.cli.other_words import instead, misread
+
+        message = misread(message, self, self._given)
+        help = instead(message, self, self._given)
         shown = visible(message)  # an argument cannot add lines
         super().error(f"{shown}\n  help: {help}" if help else shown)
-
-
-_CHOICE = re.compile(r"argument (?:COMMAND|ACTION|DEED): invalid choice: '([^']*)' \(choose from (.*)\).*", re.DOTALL)
-_UNKNOWN = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)
-
-
-def instead(message: str) -> str | None:
-    """What to type in place of a word of Ansible, torchrun or Slurm (`other_words.toml`), or of a misspelt one; None
-    where nothing is known."""
-    from runbook.files.suggestions import nearest
-    from runbook.files.toml import own_table
-
-    def meant(kind: str) -> dict[str, str]:
-        table = own_table("runbook.cli", "other_words.toml")[kind]
-        return {word: one["write"] for one in table for word in one["for"].split()}
-
-    if choice := _CHOICE.fullmatch(message):
-        known = [name.strip(" '") for name in choice[2].split(",")]
-        near = nearest(choice[1], known)
-        command = meant("commands").get(_plain(choice[1])) if "run" in known else None
-        return command or (f"did you mean `{near}`?" if near else None)
-    if unknown := _UNKNOWN.fullmatch(message):
-        options = meant("options")
-        words = (_plain(word.partition("=")[0]) for word in unknown[1].split())
-        return next((options[word] for word in words if word in options), None)
-    return None
-
-
-def _plain(word: str) -> str:
-    """Short options differ in case: -k and -K."""
-    return word if re.fullmatch("-[A-Za-z]", word) else word.lower().replace("_", "-")
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -210,9 +195,9 @@ def parser() -> argparse.ArgumentParser:
     _jobs(commands)
     _agent(commands)
     _serve(commands)
-    about = "what a cause, a check, a lint rule or a variable is about"
+    about = "what a cause, a check, a lint rule, a variable or a key of a file is about"
     explain = _command(commands, "explain", about, calls="explain:explain_id")
-    ids = "a cause (firewall-drop), a check (ping), a lint rule (env.prefix-trap) or a variable (NCCL_IB_HCA)"
+    ids = "a cause (firewall-drop), check (ping), lint rule (env.prefix-trap), variable (NCCL_IB_HCA) or key (gpus)"
     explain.add_argument("id", nargs="?", metavar="ID", help=f"{ids}; none lists all")
     about = "print a completion script for your shell"
     completion = _command(commands, "completion", about, calls="completion:print_completion")
@@ -292,7 +277,7 @@ def _inventory(commands: Commands) -> None:
     inventory = _command(commands, "inventory", about, says="Look at an inventory, or get one.", calls="inventory")
     below = inventory.add_subparsers(dest="action", metavar="ACTION", required=True)
     which = _shared()
-    _inventory_option(which, "the only one here or in inventories/")
+    _inventory_option(which, "inventory.yml here, or the only one in inventories/")
     _variables_option(which)
     new = _shared()
     new.add_argument("--out", metavar="FILE", help="write the inventory there (default: print it)")
@@ -381,7 +366,7 @@ def _collect(commands: Commands) -> None:
         epilog="exit codes: 0 everything gathered; 2 wrong files or arguments; 3 a node could not be asked: the "
         "archive is written all the same",
     )
-    _inventory_option(collect, "the run's, else the only one here")
+    _inventory_option(collect, "the run's, else inventory.yml here or the only one in inventories/")
     _limit_option(collect)
     collect.add_argument("--run-dir", metavar="DIR", help="the run's folder (default: the latest of .runbook/runs)")
     collect.add_argument("--out", metavar="FILE", help="default: runbook-collect-NAME-TIME.tar.gz here")
@@ -394,7 +379,7 @@ def _collect(commands: Commands) -> None:
 
 def _jobs(commands: Commands) -> None:
     which = _shared()
-    _inventory_option(which, "the only one here or in inventories/")
+    _inventory_option(which, "inventory.yml here, or the only one in inventories/")
     _variables_option(which)
     _limit_option(which)
     _forks_option(which, "asked")
