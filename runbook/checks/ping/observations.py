@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from runbook.checks.context import Context, Facts, is_link_local, select_interfaces
 from runbook.checks.network.dial import UNMEASURED, Dial, number
+from runbook.checks.network.pairs import Blame, groupings
 from runbook.files.address import is_ip
 from runbook.launch.ranks import socket_interface
 from runbook.model.grouping import grouped
@@ -134,6 +135,10 @@ class Observations:
         for pair in self.pairs:
             found.setdefault(pair.peer, pair)
         return found
+
+    def blame(self, bad: Iterable[frozenset[str]]) -> Blame:
+        """Whose doing these pairs of nodes are."""
+        return Blame.of(bad, {pair.ends for pair in self.pairs}, groupings(self.at))
 
     def pair(self, source: str, peer: str) -> Pair | None:
         return self._by_ends.get((source, peer))

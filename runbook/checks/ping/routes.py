@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 
 from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
-from runbook.checks.network.pairs import culprits
 from runbook.checks.network.routing import Sent, family, refusal, typed
 from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.files.address import is_ip, is_loopback
@@ -298,8 +297,10 @@ def route_findings(seen: Observations, pairs: list[Pair]) -> dict[str, list[Find
             grouped[(pair.source, *reason)].append(pair)
     for (source, why, fix), those in grouped.items():
         found[source].append(_finding(source, those, f": {why}" if why else "", fix))
-    for name, peers in culprits(pair.ends for pair in apart).items():
-        found[name].append(_apart(seen, name, peers, [pair for pair in apart if name in pair.ends]))
+    blame = seen.blame(pair.ends for pair in apart)
+    for name, peers in blame.nodes.items():
+        unrouted = _apart(seen, name, peers, [pair for pair in apart if name in pair.ends])
+        found[name].append(blame.told(unrouted))
     return dict(found)
 
 
