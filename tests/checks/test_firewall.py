@@ -260,10 +260,11 @@ FOUR = ("node-a", "node-b", "node-c", "node-d")
 
 def without_a_rule(*dials: Dial) -> dict[str, list[Finding]]:
     """Of four nodes; all dials between them that are not given open, and no node has a rule."""
-    at = context(cluster(*(node(name, address=f"10.0.0.{number}") for number, name in enumerate(FOUR, 1))))
     failed = {(one.source, one.destination) for one in dials}
-    fine = [dial(*ways, "open", address="10.0.0.9") for ways in permutations(FOUR, 2) if ways not in failed]
-    return dict(Trouble.of(at, [*dials, *fine], dict.fromkeys(FOUR, ruled())).findings())
+    fine = [dial(*ways, "open") for ways in permutations(FOUR, 2) if ways not in failed]
+    return dict(
+        Trouble.of(context(cluster(*map(node, FOUR))), [*dials, *fine], dict.fromkeys(FOUR, ruled())).findings()
+    )
 
 
 @pytest.mark.parametrize("outcome", ["dropped", "refused", "rejected", "silent", "lost", "reset", "stranger"])
@@ -271,14 +272,14 @@ def without_a_rule(*dials: Dial) -> dict[str, list[Finding]]:
 def test_without_a_rule_it_is_the_node_that_all_failures_have_in_common(outcome: str, way: int) -> None:
     """Also where that one dials: those whom it cannot reach are reached by the others."""
     ends = [("node-c", other)[::way] for other in ("node-a", "node-b", "node-d")]
-    ((name, (finding,)),) = without_a_rule(*(dial(*pair, outcome, address="10.0.0.9") for pair in ends)).items()
+    ((name, (finding,)),) = without_a_rule(*(dial(*pair, outcome) for pair in ends)).items()
     assert (name, finding.peers) == ("node-c", ("node-a", "node-b", "node-d"))
     assert finding.says.startswith("what fails with node-a, node-b and node-d has node-c in common: ")
 
 
 def test_a_rule_that_is_found_needs_nothing_in_common() -> None:
-    failed = [dial("node-c", other, "dropped", address=f"10.0.0.{n}") for other, n in (("node-a", 1), ("node-b", 2))]
-    at = context(cluster(*(node(name, address=f"10.0.0.{number}") for number, name in enumerate(FOUR, 1))))
+    failed = [dial("node-c", "node-a", "dropped"), dial("node-c", "node-b", "dropped")]
+    at = context(cluster(*map(node, FOUR)))
     closed = ruled("-A INPUT -p tcp -m tcp --dport 29500 -j DROP")
     found = Trouble.of(at, failed, {"node-a": closed, "node-b": closed, "node-c": ruled()}).findings()
     assert set(found) == {"node-a", "node-b"}
