@@ -255,6 +255,16 @@ def test_loss_is_a_rules_doing_only_where_the_rule_draws_lots(rule: str, cause: 
         assert finding.remedy == "sudo iptables -D INPUT 1", "an exception would leave it to whom it did not strike yet"
 
 
+def test_who_got_some_through_a_rule_that_stops_others_met_no_loss() -> None:
+    failed = [dial("node-a", "node-b", "dropped"), dial("node-c", "node-b", "dropped", port=29501)]
+    late = dial("node-c", "node-b", "open", tries=4)
+    rules_ = {"node-a": ruled(), "node-b": ruled(LIMIT), "node-c": ruled()}
+    at = context(cluster(node("node-a"), node("node-b"), node("node-c")))
+    ((name, (finding,)),) = Trouble.of(at, [*failed, late], rules_).findings().items()
+    assert (name, finding.cause, finding.peers) == ("node-b", "firewall-drop", ("node-a", "node-c"))
+    assert all(address in finding.remedy for address in (A, C))
+
+
 FOUR = ("node-a", "node-b", "node-c", "node-d")
 
 

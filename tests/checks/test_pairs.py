@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.checks.network.pairs import ALL_UP_TO, AROUND, Blame, Pairs, around, chosen
+from runbook.checks.network.pairs import ALL_UP_TO, AROUND, Blame, Pairs, around, chosen, groupings
+
+from .made_up_cluster import cluster, context, node
 
 NUMBERS = st.integers(2, 300)
 
@@ -62,6 +64,15 @@ def test_groups_are_crossed(count: int, size: int) -> None:
     met = {(rack[name], rack[peer]) for name, peers in pairs.peers.items() for peer in peers}
     if len(racks) >= 2 and 2 * len(racks) <= count:
         assert met >= {(one, other) for one in racks for other in racks if one != other}
+
+
+def test_subnets_racks_and_leaves_of_the_inventory_are_groups() -> None:
+    places = {"rack": "r1", "leaf": "l1"}
+    one, other = node("node-a", **places), node("node-b", rack="r1", leaf="l2", address="10.0.1.1")
+    assert groupings(context(cluster(one, other))) == [
+        {"node-a": "10.0.0.0/24", "node-b": "10.0.1.0/24"},
+        {"node-a": "leaf l1", "node-b": "leaf l2"},
+    ]
 
 
 def test_a_group_for_each_node_tells_nothing() -> None:

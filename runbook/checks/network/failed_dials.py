@@ -173,7 +173,7 @@ class Trouble:
         found: dict[str, list[Accusation]] = defaultdict(list)
         for node, finding in self._unsent().items():
             found[node].append(Accusation(node, finding))
-        judged = [(dials, self._judge(dials)) for dials in self._by_rule() if dials[0].outcome != "unsent"]
+        judged = self._judged()
         blame = self._blame({_ends(dials) for dials, accusation in judged if accusation.guess})
         for dials, first in judged:
             accusation = first.placed(blame, dials) if first.guess else first
@@ -184,6 +184,18 @@ class Trouble:
             else:
                 told[same] = told[same].merged(accusation)
         return {node: [accusation.finding for accusation in told] for node, told in found.items()}
+
+    def _judged(self) -> list[tuple[list[Dial], Accusation]]:
+        """The accusation of each group. Where a rule that only may stop them is told of others, those of which some
+        came through met it as well: that is no loss."""
+        judged = [(dials, self._judge(dials)) for dials in self._by_rule() if dials[0].outcome != "unsent"]
+        named = {accusation.rule for _, accusation in judged} - {""}
+        found = []
+        for dials, accusation in judged:
+            blocked = self.blocked(dials) if named and accusation.guess and dials[0].outcome in SEEN else None
+            known = blocked is not None and blocked.rule in named
+            found.append((dials, self._filtered(dials, blocked) if known else accusation))
+        return found
 
     def _blame(self, bad: Iterable[frozenset[str]]) -> Blame:
         """Whose doing these failed pairs are; a node's trouble with itself is its own."""

@@ -97,8 +97,9 @@ def groupings(at: Context) -> list[Mapping[str, str]]:
         name: str(ipaddress.ip_network((address, SUBNET_BITS[address.version]), strict=False))
         for name, address in numbers.items()
     }
-    named = [{n.name: f"{key} {n.vars[key]}" for n in at.nodes if n.vars.get(key)} for key in ("rack", "leaf")]
-    return [grouping for grouping in (subnets, *named) if len(set(grouping.values())) > 1]
+    racks = {node.name: f"rack {node.rack}" for node in at.nodes if node.rack}
+    leaves = {node.name: f"leaf {node.leaf}" for node in at.nodes if node.leaf}
+    return [grouping for grouping in (subnets, racks, leaves) if len(set(grouping.values())) > 1]
 
 
 def members(names: Iterable[str], grouping: Mapping[str, str]) -> list[list[str]]:
