@@ -271,7 +271,7 @@ FOUR = ("node-a", "node-b", "node-c", "node-d")
 def without_a_rule(*dials: Dial) -> dict[str, list[Finding]]:
     """Of four nodes; all dials between them that are not given open, and no node has a rule."""
     failed = {(one.source, one.destination) for one in dials}
-    fine = [dial(*ways, "open") for ways in permutations(FOUR, 2) if ways not in failed]
+    fine = [dial(one, other, "open") for one, other in permutations(FOUR, 2) if (one, other) not in failed]
     return dict(
         Trouble.of(context(cluster(*map(node, FOUR))), [*dials, *fine], dict.fromkeys(FOUR, ruled())).findings()
     )
@@ -281,8 +281,8 @@ def without_a_rule(*dials: Dial) -> dict[str, list[Finding]]:
 @pytest.mark.parametrize("way", [1, -1])
 def test_without_a_rule_it_is_the_node_that_all_failures_have_in_common(outcome: str, way: int) -> None:
     """Also where that one dials: those whom it cannot reach are reached by the others."""
-    ends = [("node-c", other)[::way] for other in ("node-a", "node-b", "node-d")]
-    ((name, (finding,)),) = without_a_rule(*(dial(*pair, outcome) for pair in ends)).items()
+    pairs = [("node-c", other)[::way] for other in ("node-a", "node-b", "node-d")]
+    ((name, (finding,)),) = without_a_rule(*(dial(pair[0], pair[1], outcome) for pair in pairs)).items()
     assert (name, finding.peers) == ("node-c", ("node-a", "node-b", "node-d"))
     assert finding.says.startswith("what fails with node-a, node-b and node-d has node-c in common: ")
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from lab import Lab, runbook_cli
@@ -34,7 +35,7 @@ def busy(loops: int) -> Iterator[None]:
             one.wait()
 
 
-def looked(lab: Lab, **changes: object) -> Ran:
+def looked(lab: Lab, **changes: Any) -> Ran:
     """With these changes of the inventory."""
     playbook, folder = lab.tmp / "reach.yml", lab.tmp / f"run-{next(NUMBERS)}"
     playbook.write_text(REACH_TO_FIREWALL)
