@@ -84,7 +84,7 @@ def wrong_kind(document: Document, wanted: Kind | None) -> Problem | None:
     if wanted is None or not owner:
         message = f"this is {what}, and neither an inventory nor a playbook of runbook"
     id = "yaml.not-a-mapping" if wanted is not None and isinstance(document.data, list) else "file.kind"
-    return Problem(id, message, _first_line(document), foreign.help if foreign else _cure(what, document.path))
+    return Problem(id, message, _first_line(document), foreign.help if foreign else _cure(what, document))
 
 
 def unusable(document: Document, wanted: Kind) -> tuple[Problem, ...] | None:
@@ -135,16 +135,16 @@ def _first_line_that_says(document: Document) -> int | None:
     return next((number for number, line in words if line and line[0] not in "#;"), None)
 
 
-def _cure(what: str, file: str) -> str:
+def _cure(what: str, document: Document) -> str:
+    file = document.path
     if what == INVENTORY:
         return f"name a playbook, and this file after -i: runbook run PLAYBOOK -i {file}"
     if what == PLAYBOOK:
         return f"an inventory has `nodes:` with a mapping; this file is for: runbook run {file} -i INVENTORY"
     if what == ANSIBLE_PLAYBOOK:
-        return (
-            "here a playbook is one mapping, no list: `hosts:` is `nodes:`, `tasks:` is `stages:`, and a stage is a "
-            "`check:`, a `shell:` or a `launch:`"
-        )
+        no_list = "a playbook is one mapping, no list: " * isinstance(document.data, list)
+        words = "`hosts:` is `nodes:`, `tasks:` is `stages:`, and a stage is a `check:`, a `shell:` or a `launch:`"
+        return f"here {no_list}{words}"
     if what == ANSIBLE_TASKS:
         return "here tasks are `stages:` at the left margin, and each is a `check:`, a `shell:` or a `launch:`"
     out = f"{PurePath(file).stem}.runbook.yml"
@@ -196,6 +196,8 @@ def _of_data(data: object, *, sure: bool) -> Kind | None:
         return None
     if "stages" in data:
         return "playbook"
+    if data.keys() <= {"nodes", "name"}:
+        return "inventory"  # whatever its nodes are
     kinds: list[Kind] = [kind for key in data if (kind := _kind_of_key(key)) is not None]
     if not kinds and "nodes" in data and not isinstance(nodes, str):  # a pattern is a playbook's
         return "inventory"

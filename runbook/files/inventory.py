@@ -189,7 +189,8 @@ class _Assembly:
         master = given.get("master", first.name)
         if master not in entries:
             message = f"the master `{master}` is not among the nodes"
-            self._placed.about_value(("rendezvous", "master"), "unknown-master", message, did_you_mean(master, entries))
+            help = _named_otherwise(master, ordered) or did_you_mean(master, entries)
+            self._placed.about_value(("rendezvous", "master"), "unknown-master", message, help)
         place: Keys = ("rendezvous", "address") if "address" in given else ("nodes", entries[first.name].key, "address")
         address = strip_brackets(given.get("address", first.address))
         sound = "address" not in given or self._folding.check_address(address, place)
@@ -225,6 +226,15 @@ class _Assembly:
             return None
         rate = given.get("min_rate_gbps")
         return Infiniband(given.get("hca"), None if rate is None else float(rate))
+
+
+def _named_otherwise(master: str, nodes: Iterable[Node]) -> str | None:
+    """The help for a master that is a node's address, or has the port behind it."""
+    found = re.fullmatch(r"(?P<host>[^:]+|\[.*\])(?::(?P<port>[0-9]{1,5}))?", master)
+    host = strip_brackets(found["host"]) if found else master
+    node = next((node.name for node in nodes if host in (node.name, node.address)), None)
+    port = f", port: {found['port']}" if found and found["port"] else ""
+    return f"write `rendezvous: {{master: {node}{port}}}`" if node else None
 
 
 # An inventory as if it said `shell: X` for every node: what `--shell` asks for.

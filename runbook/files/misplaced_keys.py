@@ -5,7 +5,7 @@ The words of others stand in `misplaced_keys.toml`, which is read once a key is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -66,8 +66,18 @@ def _words(kind: str, keys: Keys) -> Mapping[str, Path | str]:
     return {}
 
 
-def advise(name: str, value: object, keys: Keys, kind: str, rule: Mapping[str, Any], root: Mapping[str, Any]) -> Advice:
-    """What to write for the unknown key `name` with this value, in the mapping at `keys` that `rule` describes."""
+def advise(
+    name: str,
+    value: object,
+    keys: Keys,
+    kind: str,
+    rule: Mapping[str, Any],
+    root: Mapping[str, Any],
+    *,
+    beside: Collection[str] = (),
+) -> Advice:
+    """What to write for the unknown key `name` with this value, in the mapping at `keys` that `rule` describes and
+    that has the keys `beside`."""
     known = list(rule.get("properties", {}))
     if name[:1].isspace() and name[0] != " ":
         return Advice(f"the blanks before `{name.strip()}` are no plain ones: retype the indentation", None)
@@ -88,6 +98,10 @@ def advise(name: str, value: object, keys: Keys, kind: str, rule: Mapping[str, A
         below += [path for path in _below(rule, root) if "_".join(path) == name]
         target = min(below, key=len, default=None)
     near = nearest(name, known)
+    of_stage = kind == "playbook" and len(keys) == 2
+    kinds = {"check", "shell", "launch"}.intersection(beside) if of_stage else set()
+    if target is not None and len(target) > 1 and target[0] == "launch" and kinds and "launch" not in kinds:
+        return Advice(f"only a launch has that, and this is a `{min(kinds)}` stage: remove it", None)
     if target is not None and target != (near,):
         verb = "it belongs inside:" if kind == "playbook" and len(target) > 1 else "write"
         return Advice(f"{verb} `{written(target, value)}`", target[0])
@@ -98,9 +112,19 @@ def advise(name: str, value: object, keys: Keys, kind: str, rule: Mapping[str, A
         return Advice(above, None)
     if name.startswith("ansible_"):
         return Advice("an Ansible setting with no place here; variables of your own belong under `vars:`", None)
-    if kind == "playbook" and len(keys) == 2:
+    if "check" in kinds:
         return Advice(f"an argument of a check belongs under `{written(('with', name), value)}`", None)
     return Advice(did_you_mean(name, known), None)
+
+
+def is_told(name: str, keys: Keys, kind: str) -> bool:
+    """Whether a sentence is known for an unknown key at `keys`, which says all there is to say of its mapping."""
+    return isinstance(_words(kind, keys).get(_plain(name)), str)
+
+
+def checks_of_others() -> set[str]:
+    """The checks that are known here by name: what words of other programs stand for."""
+    return {path[0] for path in _elsewhere()["check"].values() if isinstance(path, tuple)}
 
 
 def advise_check(name: str, known: Sequence[str]) -> str | None:

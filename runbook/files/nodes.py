@@ -24,9 +24,13 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _NAME_HELP = "letters, digits, `_`, `.` and `-`, with no `.` or `-` in front; ranges are written [01-04]"
 
 
+_RANGE_OF_OTHERS = re.compile(r"[\[{(]([0-9]+)(?::|\.\.|-)([0-9]+)[\]})]")  # Ansible's and a shell's
+
+
 def _name_help(name: str) -> str:
     joined = spaced(name, name=True)
-    return joined[1] if joined else _NAME_HELP
+    ranged = _RANGE_OF_OTHERS.sub(r"[\1-\2]", name)
+    return joined[1] if joined else f'write `"{ranged}"`' if ranged != name else _NAME_HELP
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,17 +285,22 @@ def _collateral(kept: KeptProcesses, first: KeptProcess) -> list[str]:
 
 def _tail(kept: KeptProcesses, place: ProcessSpec) -> tuple[str, ...]:
     """The last lines that it wrote: of stderr, or else of stdout."""
+    return _last_said(kept, place)[1]
+
+
+def _log(kept: KeptProcesses, place: ProcessSpec) -> Path:
+    """The file that these lines are in."""
+    return _last_said(kept, place)[0]
+
+
+def _last_said(kept: KeptProcesses, place: ProcessSpec) -> tuple[Path, tuple[str, ...]]:
     for end in ("err", "out"):
         path = kept.logs.folder / f"{place.name}.{end}"
         if path.is_file():
             lines = [line for line in end_of(path, 8192).splitlines() if line.strip() and not line.startswith(NOT_TOLD)]
             if lines:
-                return tuple(lines[-TAIL:])
-    return ()
-
-
-def _log(kept: KeptProcesses, place: ProcessSpec) -> Path:
-    return kept.logs.folder / f"{place.name}.err"
+                return path, tuple(lines[-TAIL:])
+    return kept.logs.folder / f"{place.name}.err", ()
 
 
 def _ran(member: KeptProcess) -> str:

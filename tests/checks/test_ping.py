@@ -576,7 +576,12 @@ RULES = [
             "rule del priority 9",
         ),
         ({}, ["10.0.0.1/24"], "route add 10.0.0.0/24 dev eth0 src 10.0.0.1"),
-        ({}, ["10.0.0.1/32"], "address add 10.0.0.1/24 dev eth0 && sudo ip address del 10.0.0.1/32 dev eth0"),
+        (
+            {},
+            ["10.0.0.1/32"],
+            "address add 10.0.0.1/24 dev eth0 && sudo ip address del 10.0.0.1/32 dev eth0"
+            " && sudo ip neighbor flush dev eth0 nud noarp",
+        ),
     ],
 )
 def test_what_mends_a_missing_route(route: Facts, prefixes: list[str], fix: str) -> None:
