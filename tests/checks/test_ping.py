@@ -579,8 +579,10 @@ RULES = [
         (
             {},
             ["10.0.0.1/32"],
-            "address add 10.0.0.1/24 dev eth0 && sudo ip address del 10.0.0.1/32 dev eth0"
-            " && sudo ip neighbor flush dev eth0 nud noarp",
+            (
+                "address add 10.0.0.1/24 dev eth0 && sudo ip address del 10.0.0.1/32 dev eth0"
+                " && sudo ip neighbor flush dev eth0 nud noarp"
+            ),
         ),
     ],
 )
