@@ -94,7 +94,8 @@ REACHED_KEYS = tuple(
     "|packets transmitted|acc|perplexity|ppl|throughput|error|err |_err|loss|b/s|flop|examples/s"
     "|images/s|img/s|ms/step|float|half|double|int|%|forward pass|batch|step|iter|epoch|joined|barrier"
     "|registered|connect|i am |rank|process|worker|task|node|hostname|accepted|using|via|ring|channel|tree"
-    "|checkpoint|grad strides|nvls|peer access|x2c|mnnvl|collective|ready|listen|running|started|kernel|systemd|nvrm".split("|")
+    "|checkpoint|grad strides|nvls|peer access|x2c|mnnvl|collective|ready|listen|running|started|kernel|systemd"
+    "|nvrm".split("|")
 )
 """Literals of these: a line without any of them shows no progress."""
 
