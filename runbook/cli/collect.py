@@ -23,7 +23,7 @@ from runbook.collect.gather import CollectRequest, Gathered, gather
 from runbook.collect.local_files import RunFolder, read_run
 from runbook.engine.runfolder import latest_run
 from runbook.files.environment_values import AnyVariable
-from runbook.files.inventory import load_inventory_with_origins
+from runbook.files.inventory import load_inventory
 from runbook.files.node_sets import select
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document
@@ -131,7 +131,7 @@ def which_inventory(arguments: argparse.Namespace, run: RunFolder | None) -> Sub
 
 
 def loaded(path: Path | Document) -> Subject:
-    inventory, origins = load_inventory_with_origins(path, environ=AnyVariable.here())
+    inventory, origins = load_inventory(path, environ=AnyVariable.here())
     secrets = {
         value.source: value.reveal()
         for env in (inventory.env, *(node.env for node in inventory.nodes))

@@ -23,7 +23,7 @@ from runbook.engine.run import RunSettings, execute
 from runbook.engine.runfolder import run_folder
 from runbook.files.extra_vars import parse_extra, unknown_names
 from runbook.files.file_kinds import INVENTORY, PLAYBOOK, shape_of
-from runbook.files.inventory import load_inventory_with_origins
+from runbook.files.inventory import load_inventory
 from runbook.files.playbook import has_launch, load_launch, load_playbook
 from runbook.files.shipped_files import find_playbook
 from runbook.files.value_origins import Origins
@@ -97,14 +97,14 @@ def files_of(arguments: argparse.Namespace, extra: Mapping[str, object]) -> tupl
             playbook = load_playbook(file, checks=CHECKS)
         except FilesWrong as wrong:
             raise FilesWrong([in_order(problem, file, arguments) for problem in wrong.problems]) from None
-        return playbook, *load_inventory_with_origins(inventory_path(arguments.inventory, playbook), extra_vars=extra)
+        return playbook, *load_inventory(inventory_path(arguments.inventory, playbook), extra_vars=extra)
     if arguments.inventory is None:
         message = "neither a playbook nor an inventory is named"
         help = f"runbook {arguments.command} PLAYBOOK, or -i with an inventory that has a `launch:`"
         raise FilesWrong.of("arguments.no-playbook", message, help=help)
     source = inventory_source(arguments.inventory)
     document = source if isinstance(source, Document) else read_document(source)
-    inventory, origins = load_inventory_with_origins(document, extra_vars=extra)
+    inventory, origins = load_inventory(document, extra_vars=extra)
     return load_launch(document, checks=CHECKS), inventory, origins
 
 
