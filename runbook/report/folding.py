@@ -32,6 +32,7 @@ FEW = 4
 WORD = re.compile(r"(?<![\w.-])[\w.-]*\w")
 DIGITS = re.compile(r"\d+")
 LIST = re.compile(r"#(?:(?:[.:/-]|,| and|, and) ?#)*")
+_BETWEEN = re.compile(r"(\W*)(.*?)(\W*)")
 _NUMBER = re.compile(r"([^\w.+-]*)([+-]?\d+(?:\.\d+)?)([^\d]*)")
 
 
@@ -97,7 +98,10 @@ def _word(values: list[str]) -> str | None:
         found = [number for number in numbers if number]
         if len({(number[1], number[3]) for number in found}) == 1:
             return found[0][1] + _numbers([number[2] for number in found]) + found[0][3]
-    folded = fold(values)
+    parts = [part for value in values if (part := _BETWEEN.fullmatch(value))]
+    around = {(part[1], part[3]) for part in parts}
+    before, after = around.pop() if len(around) == 1 else ("", "")
+    folded = before + fold([value[len(before) : len(value) - len(after)] for value in values]) + after
     return folded if len(folded) <= LONG else None
 
 
