@@ -7,7 +7,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -75,14 +74,11 @@ def read_entry(path: Path, place: str, form: Form = "text", *, below: Path | Non
 def open_inside(path: Path, below: Path | None = None) -> BinaryIO:
     """A regular file, open for reading. With `below`, one that lies in that folder without any symlink on the way.
     Raises OSError."""
-    if below is not None and any((below / part).is_symlink() for part in _ways(path.relative_to(below))):
-        raise OSError(errno.ELOOP, "a symlink, which is not followed")
+    if below is not None:
+        inside = path.relative_to(below)
+        if any((below / part).is_symlink() for part in (inside, *inside.parents)):
+            raise OSError(errno.ELOOP, "a symlink, which is not followed")
     return open_regular(path, links=below is None)
-
-
-def _ways(path: Path) -> Iterator[Path]:
-    """`a`, `a/b`, `a/b/c`."""
-    yield from (*reversed(path.parents), path)
 
 
 def decoded(data: bytes) -> str:
