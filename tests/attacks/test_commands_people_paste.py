@@ -121,7 +121,14 @@ OURS = {
     "checks/ping/host_names.py": {"append"},
     "checks/network/routing.py": {"family(target)", "family(ipaddress.ip_address(address))", "typed(words)"},
     "checks/ping/routes.py": {
-        *("family(network)", "family(target)", "typed(route)", "ipaddress.ip_interface(prefix).network", "mine.ip"),
+        *(
+            "prefix",
+            "family(network)",
+            "family(target)",
+            "typed(route)",
+            "ipaddress.ip_interface(prefix).network",
+            "mine.ip",
+        ),
         "f'{mine.ip}/{network.prefixlen}'",
     },
     "checks/ping/no_answer.py": {
