@@ -27,6 +27,8 @@ _VARIABLE = re.compile(r"\"?\$\{([A-Za-z_]\w*)\[@\]\}\"?|\$\{([A-Za-z_]\w*)(?::-
 """`${ARRAY[@]}`, `${NAME}` with or without a default, `$NAME`."""
 _ARRAY = re.compile(r"\s*([A-Za-z_]\w*)=\((?!\()")
 _RUN = re.compile(r"\$\(|`")
+LONGEST_LINE = 8 * 1024
+"""Characters of a line that are read as words, for which shlex takes the square of its length."""
 MOST_FILLED = 256 * 1024
 """Characters of variables that are put in, of a whole script."""
 _ELSE = "what else the script does is not carried over"
@@ -104,14 +106,17 @@ def _commands(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _words(line: str) -> list[str]:
-    """None of a line whose quotes end on another."""
+    """None of a line whose quotes end on another, or that nobody would have typed."""
     try:
-        return shlex.split(line, comments=True)
+        return shlex.split(line, comments=True) if len(line) <= LONGEST_LINE else []
     except ValueError:
         return []
 
 
 def _asked(script: _Script, number: int, raw: str) -> None:
+    if len(raw) > LONGEST_LINE:
+        message = f"this line has more than {LONGEST_LINE:,} characters"
+        raise script.lines.wrong(number, raw[:40], "script-syntax", message)
     try:
         words = shlex.split(raw.removeprefix("#SBATCH"), comments=True)
     except ValueError:

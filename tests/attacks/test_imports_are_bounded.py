@@ -1,0 +1,52 @@
+"""No file keeps `inventory import` longer than its size explains: CPU time beside that of an ordinary file as large."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from runbook.importers.convert import read_foreign
+from runbook.model.errors import FilesWrong
+
+SIZE = 150_000
+MOST = 12
+HEAD = "#!/bin/bash\n#SBATCH --nodelist=gn[1-2]\n"
+
+
+def many(text: str) -> str:
+    return text * (SIZE // len(text))
+
+
+FILES: dict[str, Callable[[], str]] = {
+    "a long list of nodes": lambda: "#!/bin/bash\n#SBATCH --nodelist=" + many("gn1,") + "x\ntorchrun x.py\n",
+    "a list of open brackets": lambda: "#!/bin/bash\n#SBATCH --nodelist=" + many("[") + "\ntorchrun x.py\n",
+    "a long host list": lambda: many("gn1,"),
+    "a variable that doubles": lambda: HEAD + "A=xxxxxxxxxx\n" + many("A=$A$A\n") + "torchrun $A x.py\n",
+    "an array that is not closed": lambda: HEAD + "A=(\n" + many("x\n") + "torchrun x.py\n",
+    "a line that goes on and on": lambda: HEAD + many("x \\\n") + "\ntorchrun x.py\n",
+    "one long line": lambda: HEAD + many("torch.distributed.") + "\n",
+    "a long launch": lambda: HEAD + "torchrun " + many("--a=b ") + "x.py\n",
+    "dollars": lambda: HEAD + many("$") + "\n" + many("${A") + "\ntorchrun x.py\n",
+    "quotes": lambda: HEAD + many("'\"") + "\ntorchrun x.py\n",
+}
+
+
+def cost(text: str) -> float:
+    begun = time.process_time()
+    with suppress(FilesWrong):
+        read_foreign(text, "file", None)
+    return time.process_time() - begun
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_its_cost_is_in_proportion(name: str) -> None:
+    ordinary = min(cost(HEAD + many("export A=b\n") + "torchrun x.py\n") for _ in range(2))
+    assert cost(FILES[name]()) <= MOST * ordinary + 0.1
+
+
+def test_a_variable_that_doubles_stays_short() -> None:
+    text = HEAD + "A=xxxxxxxxxx\n" + "export A=$A$A\n" * 60 + "torchrun x.py\n"
+    assert len(str(read_foreign(text, "file", None))) < 2_000_000
