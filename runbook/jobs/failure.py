@@ -18,7 +18,7 @@ from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import end_of
 from runbook.jobs.missing_ranks import failed_to_meet, never_met, why_not_met
 from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses
-from runbook.jobs.seen_processes import COMPUTES, seen_processes
+from runbook.jobs.seen_processes import COMPUTES, FATAL, LOG_END, frames_of_crash, own_frame, seen_processes, shown
 from runbook.jobs.stall import raised, waited_for
 from runbook.jobs.watch import WatchEnd
 from runbook.model.command_quoting import word
@@ -165,14 +165,19 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
             f"{place.label} exited with code {code} after {_ran(member)}: {tail[-1] if tail else 'it printed nothing'}"
         )
         return finding_for("program-error", says, tail, log=word(_log(kept, place)))
+    when = f"after {_ran(member)}"
+    log = end_of(_log(kept, place), LOG_END)
+    if not end.from_outside and (frames := frames_of_crash(log)):
+        when, tail = f"{when}, in {own_frame(frames)}", _last_lines(log.rpartition(FATAL)[0])
+        tail = (*tail, *shown(place.label, frames))
     memory = (frozen.get(node) or {}).get("kernel_says", ()) if end.signal == signal.SIGKILL else ()
     evidence = (*map(str, memory[-2:]), *tail)
     if end.signal == signal.SIGKILL and (kills := int(member.journal.get("kernel_kills") or 0)):
-        says = f"{place.label} was killed by the kernel for lack of memory after {_ran(member)}"
+        says = f"{place.label} was killed by the kernel for lack of memory {when}"
         many = f"{kills} process{'es' * (kills > 1)} killed for lack of memory since it started"
         seen = (f"oom_kill in /proc/vmstat of {node}: {many}", *evidence)
         return finding_for("rank-killed", says, seen, way="kernel", node=node)
-    return of_signal(end, place.label, f"after {_ran(member)}", evidence, node, _log(kept, place))
+    return of_signal(end, place.label, when, evidence, node, _log(kept, place))
 
 
 def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object]) -> Finding:
@@ -286,12 +291,14 @@ def _collateral(kept: KeptProcesses, first: KeptProcess) -> list[str]:
 def _tail(kept: KeptProcesses, place: ProcessSpec) -> tuple[str, ...]:
     """The last lines that it wrote: of stderr, or else of stdout."""
     for end in ("err", "out"):
-        path = kept.logs.folder / f"{place.name}.{end}"
-        if path.is_file():
-            lines = [line for line in end_of(path, 8192).splitlines() if line.strip() and not line.startswith(NOT_TOLD)]
-            if lines:
-                return tuple(lines[-TAIL:])
+        if lines := _last_lines(end_of(kept.logs.folder / f"{place.name}.{end}", 8192)):
+            return lines
     return ()
+
+
+def _last_lines(text: str) -> tuple[str, ...]:
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(NOT_TOLD)]
+    return tuple(lines[-TAIL:])
 
 
 def _log(kept: KeptProcesses, place: ProcessSpec) -> Path:

@@ -45,6 +45,9 @@ OF_ONE_ROOT = frozenset(
 )
 """Calls in which a rank may be done before others come, and that programs often write in two lines."""
 
+UNTOLD = frozenset(("", "0"))
+"""What the kernel says of where a process sleeps, when it does not say it."""
+
 Found = dict[str, list[Finding]]
 
 
@@ -145,7 +148,7 @@ def _places(ranks: Sequence[SeenProcess]) -> Iterator[str]:
 
 def accused(ranks: Sequence[SeenProcess], since: str) -> Found:
     """Findings by node; none when no rank stands out. `since` says how long there was no step."""
-    return _asleep(ranks, since) or _elsewhere(ranks, since) or _starved(ranks, since)
+    return _asleep(ranks, since) or _elsewhere(ranks, since) or _starved(ranks, since) or _mute(ranks, since)
 
 
 def _accused(kept: KeptProcesses, last: _Look, since: str) -> Found:
@@ -317,6 +320,30 @@ def _starved(ranks: Sequence[SeenProcess], since: str) -> Found:
         says = f"{_count(waiting)} for {one.label} {waiting[0].place}, which {where} {one.does}; {since}"
         evidence = tuple(line for shown in (one, waiting[0]) for line in shown.shown())
         told = finding_for("rank-behind", says, (*_states([one]), *evidence), way="cpu", node=one.node)
+        found.setdefault(one.node, []).append(told)
+    return found
+
+
+def _mute(ranks: Sequence[SeenProcess], since: str) -> Found:
+    """Ranks that cannot be asked where they are, as one that blocks all signals, where the kernel shows that they are
+    elsewhere: all others wait in a call of all, asleep in one place of the kernel, and these in another, or compute."""
+    waiting = [one for one in ranks if one.surely_waits and one.state == "S" and not one.has_gpu]
+    mute = [one for one in ranks if not (one.frames or one.ending or one.starved or one.has_gpu)]
+    places = {one.wchan for one in waiting}
+    if len(places) != 1 or places & UNTOLD or not mute or len(waiting) + len(mute) < len(ranks):
+        return {}
+    found: Found = {}
+    for one in mute:
+        sleeps = one.state == "S" and one.stays and one.cpu < COMPUTES
+        if one.wchan in places | UNTOLD if sleeps else one.cpu < COMPUTES:
+            continue
+        where = f" in {one.wchan} of the kernel" if sleeps else ""
+        says = (
+            f"{one.label} does not tell where it stands: {one.does}{where}, while {_count(waiting)} for it "
+            f"{waiting[0].place}, in {waiting[0].wchan}; {since}"
+        )
+        evidence = (*_states([one]), *waiting[0].shown())
+        told = finding_for("rank-behind", says, evidence, way="mute", node=one.node, pid=word(one.pid))
         found.setdefault(one.node, []).append(told)
     return found
 
