@@ -20,6 +20,7 @@ from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.seen_processes import StackFrame, frames_of, shown
 from runbook.jobs.stop_attempt import freeze
+from runbook.jobs.unlike_settings import unlike_settings
 from runbook.launch.ranks import dialled_address
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory
@@ -83,6 +84,7 @@ class RendezvousWatch:
         self._timeout_s = timeout_s
         self._begun: float | None = None
         self._due = math.inf
+        self._told = False  # how the settings of ranks differ
         self._idle: frozenset[str] = frozenset()  # labels of ranks that were absent and idle at the look before
 
     def begin(self) -> None:
@@ -109,6 +111,9 @@ class RendezvousWatch:
         at = replace(kept.at, inventory=self._inventory, deadline=time.monotonic() + LOOK_S)
         rendezvous = at.inventory.rendezvous
         told = within_job(rank_connections(at), set(names_by_address(at)), rendezvous.port)
+        for line in () if self._told else unlike_settings(kept, told):
+            kept.at.say(line)
+        self._told = True
         if kept.ranks < 2 or all_connected(kept, told, rendezvous.port):
             self.met()
             return {}

@@ -25,6 +25,7 @@ from runbook.jobs.logs import end_of
 from runbook.jobs.processes import KeptProcesses
 from runbook.jobs.progress import StepProgress
 from runbook.jobs.seen_processes import COMPUTES, IDLE, LOG_END, SeenProcess, seen_processes
+from runbook.jobs.unlike_settings import unlike_settings
 from runbook.model.command_quoting import word
 from runbook.model.units import bytes_text, seconds_text
 from runbook.model.verdict import Finding, Outcome, outcomes_of
@@ -106,7 +107,8 @@ def judge_stall(
     if may_wait and _causes(found) <= {"mismatched-collectives"} and (apart := _kept_apart(kept, between(), since)):
         return JudgedStall(apart)
     at_end = any(member.over for member in kept.members) or any(one.ending for one in last.ranks)
-    works, steps = _works(last.ranks, accused=bool(found), at_end=at_end), _steps(progress.by_rank)
+    works = _works(last.ranks, accused=bool(found), at_end=at_end)
+    steps = (*_steps(progress.by_rank), *unlike_settings(kept, last.frozen))
     goes_on = works if at_end else ""
     if not found:
         nobody = _nobody(kept, last, since, steps)
@@ -328,7 +330,7 @@ def _mute(ranks: Sequence[SeenProcess], since: str) -> Found:
     """Ranks that cannot be asked where they are, as one that blocks all signals, where the kernel shows that they are
     elsewhere: all others wait in a call of all, asleep in one place of the kernel, and these in another, or compute."""
     waiting = [one for one in ranks if one.surely_waits and one.state == "S" and not one.has_gpu]
-    mute = [one for one in ranks if not (one.frames or one.ending or one.starved or one.has_gpu)]
+    mute = [one for one in ranks if not (one.frames or one.ending or one.has_gpu) and (one.waited or 0.0) < COMPUTES]
     places = {one.wchan for one in waiting}
     if len(places) != 1 or places & UNTOLD or not mute or len(waiting) + len(mute) < len(ranks):
         return {}

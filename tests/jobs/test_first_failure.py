@@ -72,6 +72,29 @@ def test_a_crash_may_follow_from_an_error_and_stays_behind_it(tmp_path: Path, nu
     assert guilty(made, first)[1].cause == "program-error"
 
 
+ABORTED = b"""\
+terminate called after throwing an instance of 'std::runtime_error'
+Fatal Python error: Aborted
+
+Current thread 0x00007f1 (most recent call first):
+  File "/venv/lib/python3.11/site-packages/torch/_ops.py", line 1243 in __call__
+  File "/srv/train.py", line 12 in forward
+  File "/srv/train.py", line 90 in <module>
+
+Extension modules: numpy._core._multiarray_umath, torch._C (total: 27)
+"""
+
+
+def test_who_crashed_is_told_with_its_python_line(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    first = ended(made, 2, -signal.SIGABRT, 101.0)
+    wrote(made, first, err=ABORTED)
+    node, finding = guilty(made, first)
+    assert (node, finding.cause) == ("node-b", "rank-crashed")
+    assert finding.says == "rank 2 on node-b crashed (SIGABRT) after 1.0 s, in forward (/srv/train.py:12)"
+    assert finding.evidence[0].startswith("terminate called after throwing")
+
+
 @pytest.mark.parametrize("mistake", [b"KeyError: 'lr'", b"ModuleNotFoundError: No module named 'x'"])
 def test_a_mistake_of_ones_own_is_no_lost_peer(tmp_path: Path, mistake: bytes) -> None:
     made = kept(tmp_path)

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checks import made_up_cluster
 
 from runbook.checks.context import Facts
 from runbook.checks.network.live_traffic import Between
 from runbook.jobs import rendezvous
 from runbook.jobs.processes import KeptProcesses
 from runbook.jobs.rendezvous import IDLE_S, RendezvousWatch
+from runbook.jobs.unlike_settings import unlike_settings
 from runbook.model.verdict import Finding
 
 from .made_up_attempts import attempt, journal, kept
@@ -41,6 +43,7 @@ class World:
     working: set[int] = field(default_factory=set)
     unheard: set[str] = field(default_factory=set)
     between: Between = field(default_factory=Between)
+    settings: dict[int, dict[str, str]] = field(default_factory=dict)
     froze: int = 0
     said: list[str] = field(default_factory=list)
 
@@ -62,6 +65,7 @@ class World:
                 }
                 for port, is_open in ends
             ]
+            its.setdefault("settings", {})[str(rank)] = self.settings.get(rank, {})
             its["listening"] += [{"port": PORT, "rank": 0}] if rank == 0 and self.opened else []
         return told
 
@@ -130,6 +134,25 @@ def test_ranks_that_have_met_are_not_looked_at_and_not_asked_again(world: World,
     clock[0] += 1e9
     assert not tried.due()
     assert (world.froze, world.said) == (0, [])
+
+
+def test_settings_that_only_some_ranks_have_are_told_once(world: World, clock: list[float]) -> None:
+    world.settings = {0: {"NCCL_DEBUG": "INFO", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}}
+    world.settings |= {rank: {"NCCL_DEBUG": "INFO"} for rank in (1, 2, 3)}
+    assert looks(world, clock, 3) == {}
+    (line,) = [text for text in world.said if "same" in text]
+    assert line == (
+        "TORCH_DISTRIBUTED_DEBUG is not the same everywhere: `DETAIL` for rank 0 on node-a, "
+        "not set for rank 1 on node-a, rank 2 on node-b, rank 3 on node-b"
+    )
+
+
+def test_settings_of_the_inventory_and_of_nobody_else_are_not_told(world: World) -> None:
+    nodes = (made_up_cluster.node(name, env={"NCCL_IB_HCA": name}) for name in ("node-a", "node-b"))
+    world.made.at = replace(world.made.at, inventory=made_up_cluster.cluster(*nodes))
+    told = {name: {"settings": {"0": {"NCCL_IB_HCA": name}}} for name in ("node-a", "node-b")}
+    assert unlike_settings(world.made, told) == []
+    assert unlike_settings(world.made, {"node-a": {"settings": {"0": {"NCCL_ALGO": "Ring"}}}, "node-b": {}}) == []
 
 
 def test_a_job_that_does_not_meet_at_the_port_is_let_alone_and_looked_at_ever_more_rarely(
