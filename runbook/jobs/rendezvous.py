@@ -110,15 +110,19 @@ class RendezvousWatch:
         as long again."""
         at = replace(kept.at, inventory=self._inventory, deadline=time.monotonic() + LOOK_S)
         rendezvous = at.inventory.rendezvous
-        told = within_job(rank_connections(at), set(names_by_address(at)), rendezvous.port)
+        ours = set(names_by_address(at))
+        told = within_job(rank_connections(at), ours, rendezvous.port)
         for line in () if self._told else unlike_settings(kept, told):
             kept.at.say(line)
         self._told = True
-        if kept.ranks < 2 or all_connected(kept, told, rendezvous.port):
+        came = all_connected(kept, told, rendezvous.port)
+        if kept.ranks < 2 or (came and talk_together(told, ours, rendezvous.port)):
             self.met()
             return {}
         self._due = time.monotonic() + max(IDLE_S, self.seconds)
         arrivals = list(arrivals_of(kept, told, freeze(kept, seconds=LOOK_S), rendezvous.port))
+        if came:
+            return self._held(arrivals)
         if not any(one.waits for one in arrivals):
             return {}  # they do not meet at this port, or all are still on their way
         where = f"{dialled_address(rendezvous, len(at.nodes))}:{rendezvous.port}"
@@ -131,6 +135,29 @@ class RendezvousWatch:
             or _kept_apart(at, arrivals)
             or self._absent(kept, arrivals, since, where=where, opened=opened, blind=blind)
         )
+
+    def _held(self, arrivals: Sequence[Arrival]) -> dict[str, list[Finding]]:
+        """All ranks have come. Where all of them still wait there, idle, it is for ranks that the job does not have."""
+        if not all(one.waits for one in arrivals):
+            self.met()
+            return {}
+        idle = not any(one.works for one in arrivals)
+        before, self._idle = self._idle, frozenset(one.place.label for one in arrivals if idle)
+        if not idle:
+            return {}
+        if before != self._idle:
+            self._due = time.monotonic() + IDLE_S
+            return {}
+        says = (
+            f"all {len(arrivals)} ranks of the job are connected to the rendezvous and wait there, in two looks "
+            f"{IDLE_S:.0f} s apart: for more ranks than there are, after {seconds_text(self.seconds)}"
+        )
+        found: dict[str, list[Finding]] = {}
+        for arrival in arrivals:
+            lines = tuple(line for frames in arrival.stacks[:1] for line in shown(arrival.place.label, frames))
+            told = finding_for("world-size-mismatch", says, lines, way="program")
+            found.setdefault(arrival.place.node, [told])
+        return found
 
     def _absent(
         self,
@@ -195,6 +222,18 @@ def all_connected(kept: KeptProcesses, told: Mapping[str, RankConnections], port
         if any(not one["open"] for one in its["connections"] if one["rank"] in member.place.ranks):
             return False
     return True
+
+
+def talk_together(told: Mapping[str, RankConnections], ours: Set[str], port: int) -> bool:
+    """Whether any two ranks have a connection to each other beside those to the rendezvous port: then all were told
+    who takes part."""
+    return any(
+        one["open"]
+        and port not in (one["remote_port"], one["local_port"])
+        and (one["remote"] in ours or one["remote"].startswith("127."))
+        for its in told.values()
+        for one in its["connections"]
+    )
 
 
 def _ranks_at(told: RankConnections, port: int) -> set[int | None]:

@@ -38,6 +38,7 @@ class World:
     dials: dict[int, str] = field(default_factory=dict)
     dialled: str = "10.0.0.1"
     opened: bool = True
+    talk: bool = True
     stacks: dict[int, str] = field(default_factory=dict)
     state: dict[int, str] = field(default_factory=dict)
     working: set[int] = field(default_factory=set)
@@ -55,6 +56,7 @@ class World:
             its = told.setdefault(node, {"connections": [], "listening": []})
             ends = [(PORT, True)] if rank in self.connected else []
             ends += [(int(self.dials[rank]), False)] if rank in self.dials else []
+            ends += [(50000, True)] if rank in self.connected and self.talk else []
             its["connections"] += [
                 {
                     "remote": "10.0.0.1" if is_open else self.dialled,
@@ -271,6 +273,38 @@ def test_who_waits_for_a_server_of_its_own_does_not_wait_for_the_others(world: W
     world.connected, world.stacks = {0, 1, 3}, {0: JOINING, 2: ASLEEP}
     ((node, (finding,)),) = looks(world, clock, times=2).items()
     assert (node, finding.cause) == ("node-b", "ranks-missing"), "it is the one that has not come"
+
+
+def test_ranks_that_all_wait_for_more_than_there_are_are_told_the_wrong_size(world: World, clock: list[float]) -> None:
+    world.connected, world.talk = {0, 1, 2, 3}, False
+    world.stacks = dict.fromkeys(range(4), JOINING)
+    found = looks(world, clock, times=2)
+    assert sorted(found) == ["node-a", "node-b"]
+    assert {one.cause for told in found.values() for one in told} == {"world-size-mismatch"}
+    assert "init_process_group" in "".join(found["node-b"][0].evidence)
+    assert world.froze == 2
+
+
+@pytest.mark.parametrize(
+    ("stacks", "working", "looked"),
+    [
+        (dict.fromkeys(range(4), ASLEEP), set(), 1),  # they have come out of it, and need no connections
+        ({**dict.fromkeys(range(4), JOINING), 2: ASLEEP}, set(), 1),
+        ({}, set(), 1),
+        (dict.fromkeys(range(4), JOINING), {1}, 4),  # it may be about to go on
+    ],
+)
+def test_ranks_that_have_come_and_need_no_more_are_left_alone(
+    world: World, clock: list[float], stacks: dict[int, str], working: set[int], looked: int
+) -> None:
+    world.connected, world.talk, world.stacks, world.working = {0, 1, 2, 3}, False, stacks, working
+    tried = RendezvousWatch(attempt().inventory, 120.0)
+    tried.begin()
+    for _ in range(1000):
+        clock[0] += 2.0
+        if tried.due() and world.froze < 4:
+            assert tried.look(world.made) == {}
+    assert world.froze == looked
 
 
 def test_a_stopped_helper_beside_a_rank_that_works_is_no_stopped_rank(world: World, clock: list[float]) -> None:
