@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import signal
 from collections.abc import Mapping, Sequence
@@ -19,8 +20,8 @@ from runbook.jobs.logs import end_of
 from runbook.jobs.missing_ranks import failed_to_meet, never_met, why_not_met
 from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses
 from runbook.jobs.seen_processes import COMPUTES, FATAL, LOG_END, frames_of_crash, own_frame, seen_processes, shown
-from runbook.jobs.stall import raised, waited_for
-from runbook.jobs.watch import WatchEnd
+from runbook.jobs.stall import TRACEBACK, raised, waited_for
+from runbook.jobs.watch import EXCEPTION, WatchEnd
 from runbook.model.command_quoting import word
 from runbook.model.process_end import ProcessEnd
 from runbook.model.units import seconds_text
@@ -60,6 +61,14 @@ GAVE_UP = ("rank-behind", "collective-stall-uniform")
 
 LEFT_S = 120.0
 """A call of all is lost soon after a peer has closed its connections: who ended longer ago did not leave it."""
+
+HIDDEN_END = "ended with code 0, and the last that it wrote is an exception"
+
+OF_RANK = re.compile(r"^\[rank\d{1,7}\]: ?", re.MULTILINE)
+"""What torch puts before each line of an exception."""
+OF_NO_PROGRAM = ("Exception in thread", "Exception ignored")
+MOST_AFTER = 5
+"""Lines of a message that has several, and of libraries at the end of a program."""
 
 TAIL = 8
 NOT_TOLD = ("\x1e", "-" * 20, "For simplicity, JAX has removed its internal frames")
@@ -228,6 +237,10 @@ def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Find
             f"which were ended after its grace; {first.label} lost it then"
         )
         return gone.place.node, finding_for("program-error", says, _tail(kept, first.place), way="background")
+    for one in before:
+        if exception := last_exception(kept, one.place):
+            says = f"{one.label} {HIDDEN_END}: {exception}; {first.label} lost it after {_ran(first)}"
+            return one.place.node, finding_for("program-error", says, _tail(kept, one.place), way="hidden")
     earliest = min(before, key=lambda member: member.ended or 0.0)
     names = ", ".join(member.label for member in before[:4])
     says = (
@@ -294,6 +307,30 @@ def _tail(kept: KeptProcesses, place: ProcessSpec) -> tuple[str, ...]:
         if lines := _last_lines(end_of(kept.logs.folder / f"{place.name}.{end}", 8192)):
             return lines
     return ()
+
+
+def last_exception(kept: KeptProcesses, place: ProcessSpec) -> str:
+    """That of a traceback which is the last that a process wrote; empty where there is none."""
+    for end in ("err", "out"):
+        text = OF_RANK.sub("", end_of(kept.logs.folder / f"{place.name}.{end}", LOG_END))
+        before, _, after = text.rpartition(TRACEBACK)
+        whose = before.rstrip().rpartition("\n")[2]
+        lines = [line for line in after.splitlines()[1:] if line.strip()]
+        said = list(itertools.dropwhile(lambda line: line.startswith(" "), lines))
+        if said and len(said) <= MOST_AFTER and EXCEPTION.match(said[0]) and not whose.startswith(OF_NO_PROGRAM):
+            return said[0]
+    return ""
+
+
+def hidden_ends(kept: KeptProcesses, node: str) -> list[str]:
+    """What is odd about processes of a node that ended well, in sentences."""
+    voices = [one for member in kept.on(node) if member.code == 0 for one in member.place.voices]
+    told = ((one.label, last_exception(kept, one)) for one in voices)
+    return [
+        f"{label} {HIDDEN_END}: {exception}; `python … | tee` hides an exit code without `set -o pipefail`"
+        for label, exception in told
+        if exception
+    ]
 
 
 def _last_lines(text: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runbook.jobs.failure import judge_attempt
+from runbook.jobs.failure import hidden_ends, judge_attempt
 from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.watch import WatchEnd, earliest
 from runbook.model.verdict import Finding, Verdict
@@ -133,6 +133,43 @@ def test_who_ended_well_before_the_others_lost_it_is_named(tmp_path: Path) -> No
         found = guilty(made, first)
         assert (found[0], found[1].cause) == (node, cause)
         assert ("rank 3 on node-b ended with code 0" in found[1].says) is (late < 0)
+
+
+RAISED = b"""[rank2]: Traceback (most recent call last):
+[rank2]:   File "/srv/train.py", line 12, in <module>
+[rank2]:     main()
+[rank2]: ValueError: label 11 is out of range
+"""
+
+
+def test_an_exception_whose_exit_code_a_pipe_hides_is_told_where_it_was_raised(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    hidden = ended(made, 2, 0, 101.0)
+    first = ended(made, 0, 1, 101.5)
+    wrote(made, first, err=LOST_A_PEER[0])
+    wrote(made, hidden, out=b"step 9\n" + RAISED)
+    node, finding = guilty(made, first)
+    assert (node, finding.cause) == ("node-b", "program-error")
+    assert "rank 2 on node-b ended with code 0, and the last that it wrote is an exception: ValueError" in finding.says
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        RAISED + b"caught, and on we go\n" * 6,
+        b"Exception in thread Thread-1 (run):\n" + RAISED,
+        b"Exception ignored in: <function f>\n" + RAISED,
+        b"Traceback (most recent call last):\n  File",
+    ],
+)
+def test_what_a_program_prints_of_exceptions_that_did_not_end_it_is_nothing_odd(tmp_path: Path, text: bytes) -> None:
+    made = kept(tmp_path)
+    for rank, said in ((2, text), (3, RAISED)):
+        wrote(made, ended(made, rank, 0, 101.0), err=said)
+    (told,) = hidden_ends(made, "node-b")
+    assert told.startswith("rank 3 on node-b ended with code 0")
+    assert hidden_ends(made, "node-a") == []
 
 
 def test_who_crashes_because_ranks_differ_need_not_be_the_odd_one(tmp_path: Path) -> None:
