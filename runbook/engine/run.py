@@ -19,6 +19,7 @@ from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Run
 from runbook.engine.bad_nodes import NotDroppedError, Spares, Suspects, another_master, rest_of, runs_again, suspects
 from runbook.engine.plan import Plan, PlannedStage
+from runbook.engine.runfolder import ends_now
 from runbook.launch.ranks import described
 from runbook.model.command_quoting import word
 from runbook.model.errors import limit_behind
@@ -48,6 +49,9 @@ ENDING_S = 3600.0
 """The bound for steps with their own deadlines: the grace of a job, and fetching its logs."""
 
 HURRIED_S = 15.0
+
+LOOK_S = 0.5
+"""How often it is looked whether somebody wishes the end of a run at once."""
 
 
 @dataclass(frozen=True)
@@ -252,11 +256,12 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
             future.set_exception(error)
 
     threading.Thread(target=work, name=f"stage {stage.name}", daemon=True).start()
+    begun = time.time()
     try:
         _wait(future, time.monotonic() + stage.timeout_s + (ENDING_S if stage.check.ends_by_itself else GRACE_S))
     except KeyboardInterrupt:
         if stage.check.ends_by_itself:
-            _let_end(future, run, say)
+            _let_end(future, run, say, begun)
         raise
     if not future.done():
         run.pool = None  # the late check still uses it; its ranks end with the run
@@ -280,16 +285,25 @@ def _wait(future: Future[list[Outcome]], deadline: float) -> None:
             continue
 
 
-def _let_end(future: Future[list[Outcome]], run: Run, say: Callable[..., None]) -> None:
-    """A check that ends what it started by itself gets the time for it; another Ctrl-C hurries it."""
-    say("stopping: the ranks may take their grace to end; Ctrl-C once more kills them")
+def _let_end(future: Future[list[Outcome]], run: Run, say: Callable[..., None], begun: float) -> None:
+    """A check that ends what it started by itself gets the time for it; another Ctrl-C hurries it, and so does a mark
+    in the run's folder: two signals that come close together are one."""
     run.stopping.set()
-    for limit in (ENDING_S, HURRIED_S):
+    until, told = time.monotonic() + ENDING_S, False
+    while not future.done() and time.monotonic() < until:
+        hurried = False
         try:
-            _wait(future, time.monotonic() + limit)
-            return
+            if not told:
+                told = True
+                say("stopping: the ranks may take their grace to end; Ctrl-C once more kills them")
+            _wait(future, min(until, time.monotonic() + LOOK_S))
         except KeyboardInterrupt:
+            if run.hurry.is_set():
+                return
+            hurried = True
+        if not run.hurry.is_set() and (hurried or ends_now(run.run_dir, begun)):
             run.hurry.set()
+            until = time.monotonic() + HURRIED_S
 
 
 def complete(stage: PlannedStage, outcomes: list[Outcome]) -> list[Outcome]:

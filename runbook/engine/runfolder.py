@@ -13,11 +13,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from runbook.model.errors import FilesWrong, limit_behind
+from runbook.model.safe_files import open_below
 
 FILES = ("events.jsonl", "result.json", "report.html", "crash.txt", "links.csv", "logs", "hang")
 """The files of a run in its folder."""
 ENDING = "ending.json"
-"""A mark that the job of a run is to end: its follower then no longer waits for silent nodes."""
+"""A mark that the job of a run is to end: its follower then no longer waits for silent nodes. It holds who wished it,
+`at` which time (in seconds since 1970), and whether `now`, without the ranks' grace."""
+
+MOST_OF_A_MARK = 4096
 
 
 @contextlib.contextmanager
@@ -43,6 +47,16 @@ def run_folder(named: str | None, run_id: str, note: Callable[[str], object] = l
     finally:
         if holder is not None:
             os.close(holder)
+
+
+def ends_now(run_dir: Path, since: float) -> bool:
+    """Whether somebody has asked, after this time, that the job of a run ends without the grace of its ranks."""
+    try:
+        with open_below(run_dir, ENDING) as file:
+            wish = json.loads(file.read(MOST_OF_A_MARK))
+        return bool(wish["now"]) and float(wish["at"]) >= since
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
 @contextlib.contextmanager

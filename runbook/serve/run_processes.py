@@ -174,9 +174,8 @@ class Processes:
     def end(self, id: str, person: str, *, now: bool = False) -> str:
         """Stop a run, or kill it; what was done, in a sentence. Raises NotRunning.
 
-        While its own process lives it gets a signal: it ends the ranks with their grace, and at a second signal
-        without. So whoever stops what is being stopped sends none. A launch that was left
-        running is ended by `runbook stop`.
+        While its own process lives it gets a signal, once: it ends the ranks with their grace, and without as soon as
+        ENDING says so. A launch that was left running is ended by `runbook stop`.
         """
         folder = self._runs.path(id)
         first, group, is_there = first_event(folder), started(folder).get("group"), self._is_there(id)
@@ -185,11 +184,9 @@ class Processes:
         asked = (folder / ENDING).exists()
         write_below(folder, ENDING, data=json.dumps({"person": person, "at": time.time(), "now": now}))
         if is_there:
-            for again in range(int(now) + int(not asked)):
-                time.sleep(_POLL_S * again)
-                if self._is_there(id):
-                    with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
-                        os.kill(started(folder)["pid"], signal.SIGTERM)
+            if not asked:
+                with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                    os.kill(started(folder)["pid"], signal.SIGTERM)
             how = "its ranks at once" if now else "with the grace of its ranks"
             return f"it has been asked to end, {how}"
         assert first is not None

@@ -52,6 +52,7 @@ _SHELL = (
     'if [ $s = 98 ]; then r="$r $s"; break; fi; '
     "else s=127; fi; "
     'r="$r $s"; done; '
+    '(: >/dev/null) 2>&- || r="$r 95"; '
     'printf "\\036runbook-supervisor none%s\\n" "$r"; exit 96'
 )
 
@@ -59,6 +60,7 @@ _NAME = 'case $p in "exit #"*) p=${p#exit ?};; *) printf "\\036runbook-superviso
 
 _HARMLESS = re.compile(r"\A[A-Za-z0-9_./+~-]+\Z")
 
+NO_NULL = 95
 TOO_OLD = 97
 EATEN = 98
 MISSING = 127
@@ -165,8 +167,9 @@ def no_supervisor(node: str, place: str, opening: Opening, complaint: str) -> Un
 def _no_python(node: str, place: str, codes: tuple[int, ...], complaint: str) -> NoPython:
     """Why none of the interpreters there works; `codes` are the exit codes of those that were tried."""
     said = last_lines(complaint)
-    if broken := next((line for line in said if _NO_NULL.search(line)), None):
-        says = f"programs on {place} cannot write to /dev/null: {broken!r}"
+    broken = next((line for line in said if _NO_NULL.search(line)), "")
+    if broken or NO_NULL in codes:  # what the shell says may come later than its exit codes
+        says = f"programs on {place} cannot write to /dev/null" + (f": {broken!r}" if broken else "")
         return NoPython("login-shell-failed", says, mend("login-shell-failed", "no-null", node=node), said)
     tried = "neither the inventory's `python:` nor python3 or python on PATH"
     if TOO_OLD in codes and all(code in (TOO_OLD, MISSING, 2) for code in codes):

@@ -54,7 +54,8 @@ class ProcessStream:
     unanswered: ClassVar[str] = "ssh-unreachable"
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the process
+        # Without a buffer: two threads may close it at once. It lives as long as the process.
+        self._stderr = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
         self._drained = threading.Event()
         try:
             self._process = subprocess.Popen(

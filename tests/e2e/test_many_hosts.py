@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -32,6 +33,27 @@ def busy(loops: int) -> Iterator[None]:
         for one in running:
             one.kill()
             one.wait()
+
+
+LISTENS = """
+import os, socket, time
+
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+for _ in range(250):  # the run before may still be about to leave this host
+    try:
+        listener.bind(("", 29500))
+        break
+    except OSError:
+        time.sleep(0.1)
+listener.listen()
+with open("/tmp/taken", "w") as file:
+    file.write(str(os.getpid()))
+time.sleep(900)
+"""
+"""Somebody else's program at the port of the rendezvous."""
+
+UNTIL_IT_LISTENS = "for i in $(seq 300); do [ -s /tmp/taken ] && exit 0; sleep 0.1; done; exit 1"
 
 
 def looked(lab: Lab) -> Ran:
@@ -112,8 +134,8 @@ FAULTS = {
         "port",
         ("port-in-use",),
         (
-            "nohup sh -c 'exec python3 -m http.server 29500' >/dev/null 2>&1 & echo $! >/tmp/taken",
-            "kill $(cat /tmp/taken)",
+            f"rm -f /tmp/taken; {shlex.join(('nohup', 'python3', '-c', LISTENS))} >/dev/null 2>&1 & {UNTIL_IT_LISTENS}",
+            "kill $(cat /tmp/taken); rm /tmp/taken",
         ),
     ),
 }

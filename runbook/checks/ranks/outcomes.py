@@ -75,7 +75,7 @@ def bystander(pool: RankPool, node: str, names: Sequence[str], kind: str) -> Fin
     others = tuple(name for name in names if name != node)
     members = pool.on(node)
     whose = ", ".join(others) or "another node"
-    said = [str(member.failure.get("text")) for member in members if member.failure]
+    said = [member.said for member in members if member.said]
     says = (
         f"not judged: {'stopped when' if kind == 'died' else 'waited for'} {whose}{' failed' if kind == 'died' else ''}"
     )

@@ -94,6 +94,12 @@ def ended_by_signal(pool: RankPool, member: RankMember, end: ProcessEnd, doing: 
         return finding_for("rank-killed", says, seen, way="memory", node=member.rank.node)
     if not end.from_outside:
         evidence += stack_lines([member])
+    if end.cause == "rank-crashed" and member.said and (means := meaning([member.said])):
+        node = pool.inventory.node(member.rank.node)
+        remedy = remedy_for(means, node)
+        return Finding(
+            means.cause, f"{member.label} crashed ({end.signal_text}) {when}: {member.said}", remedy, evidence
+        )
     if end.cause == "rank-crashed" and member.stack:
         when += f", at {member.stack[0].removeprefix('File ')}"
     return of_signal(end, member.label, when, evidence, member.rank.node, log_name(pool, member))

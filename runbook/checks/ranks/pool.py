@@ -56,6 +56,9 @@ AFTERMATH = bounded(
 )
 """What a survivor says when another rank or the network failed: a consequence, not a cause."""
 
+UNCAUGHT = bounded(r"^terminate called after throwing an instance of .*\n *what\(\): *(.*)", re.MULTILINE)
+"""What the C++ runtime prints of an exception in a thread of gloo's or NCCL's, before it aborts the process."""
+
 
 @dataclass
 class RankMember:
@@ -89,13 +92,17 @@ class RankMember:
         return any(process["state"] in "Tt" for process in self.processes)
 
     @property
+    def said(self) -> str:
+        """What it reports of its failure, or the C++ exception that ended it before Python could report anything."""
+        if self.failure is not None:
+            return str(self.failure.get("text", ""))
+        ended = UNCAUGHT.search("".join(self.log)) if self.over else None
+        return ended[1] if ended else ""
+
+    @property
     def aftermath(self) -> bool:
         """Whether what it reports is likely to be another's death or a broken connection."""
-        return (
-            self.failure is not None
-            and not self.failure.get("cause")
-            and bool(AFTERMATH.search(str(self.failure.get("text", ""))))
-        )
+        return not (self.failure or {}).get("cause") and bool(AFTERMATH.search(self.said))
 
     @property
     def place(self) -> tuple[int, int]:

@@ -49,7 +49,7 @@ def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
         return flowing(pool, halt, doing, flows)
     seen = look_between(pool)
     if seen.findings:
-        words = tuple(f"{m.label}: {(m.failure or {}).get('text')}" for m in broken[:2])
+        words = tuple(f"{m.label}: {m.said}" for m in broken[:2])
         state = (
             f"the ranks stand still {doing}, {progress(pool.members[0])}"
             if not broken
@@ -181,7 +181,7 @@ def connection_lost(pool: RankPool, broken: Sequence[RankMember], doing: str, se
     finding = finding_for(
         "tcp-connection-lost-midrun",
         f"the ranks lost an established connection{between_them} {doing}, {progress(first)}; no rank had died",
-        (*(f"{member.label}: {(member.failure or {}).get('text')}" for member in broken[:6]), *ruled_out(pool, seen)),
+        (*(f"{member.label}: {member.said}" for member in broken[:6]), *ruled_out(pool, seen)),
         way="reset",
     )
     return {node: [finding] for node in dict.fromkeys(nodes)}
@@ -189,7 +189,7 @@ def connection_lost(pool: RankPool, broken: Sequence[RankMember], doing: str, se
 
 def ends(pool: RankPool, member: RankMember) -> list[str]:
     """The nodes whose address is in what a rank says of a connection that it lost."""
-    text = str((member.failure or {}).get("text"))
+    text = member.said
     facts = pool.run.facts
     found = []
     for node in pool.inventory.nodes:
