@@ -82,9 +82,12 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
     first = first_of_launchers(kept, first, [member for member in kept.members if member.failed])
     first = _killed_beside(kept, first) or first
     node, finding = first.place.node, _finding(kept, first, frozen)
-    told = None if failed_to_meet(first) else _by_logs(kept, first)
+    hidden = _hidden_error(kept, first)
+    told = None if hidden or failed_to_meet(first) else _by_logs(kept, first)
     if failed_to_meet(first):
         node, finding = why_not_met(kept, first)
+    elif hidden:
+        node, finding = hidden
     elif told and told.cause in GAVE_UP and first.raised:
         return _outcomes(kept, first, _waited_for(kept, told, first, finding, frozen))
     elif told and _differ(told) and _says_more(told, finding, first):
@@ -221,14 +224,28 @@ def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
     return surely(scan)
 
 
-def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
-    """Those that had ended well, by themselves and shortly before `first` lost them in a call of all, or `first` where
-    most had; None where nobody had."""
+def _ended_before(kept: KeptProcesses, first: KeptProcess) -> list[KeptProcess]:
+    """Those that had ended well, by themselves and shortly before `first` raised, perhaps as it lost them."""
     if not first.raised or first.ended is None:
-        return None
+        return []
     before = [member for member in kept.members if member.state == OVER and member.code == 0]
     before = [member for member in before if not member.journal.get("why") and member.ended is not None]
-    before = [member for member in before if 0.0 <= first.ended - (member.ended or 0.0) <= LEFT_S]
+    return [member for member in before if 0.0 <= first.ended - (member.ended or 0.0) <= LEFT_S]
+
+
+def _hidden_error(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
+    """The exception that ended a process before, though its exit code does not tell."""
+    for one in _ended_before(kept, first):
+        if exception := last_exception(kept, one.place):
+            says = f"{one.label} {HIDDEN_END}: {exception}; {first.label} lost it after {_ran(first)}"
+            return one.place.node, finding_for("program-error", says, _tail(kept, one.place), way="hidden")
+    return None
+
+
+def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
+    """Those that had ended well before `first` lost them in a call of all, or `first` where most had; None where nobody
+    had."""
+    before = _ended_before(kept, first)
     if not before:
         return None
     if gone := next((member for member in before if member.journal.get("swept")), None):
@@ -237,10 +254,6 @@ def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Find
             f"which were ended after its grace; {first.label} lost it then"
         )
         return gone.place.node, finding_for("program-error", says, _tail(kept, first.place), way="background")
-    for one in before:
-        if exception := last_exception(kept, one.place):
-            says = f"{one.label} {HIDDEN_END}: {exception}; {first.label} lost it after {_ran(first)}"
-            return one.place.node, finding_for("program-error", says, _tail(kept, one.place), way="hidden")
     earliest = min(before, key=lambda member: member.ended or 0.0)
     names = ", ".join(member.label for member in before[:4])
     says = (

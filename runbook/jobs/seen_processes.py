@@ -67,7 +67,7 @@ THREAD_RAISED = re.compile(
 
 LOG_END = 16384
 
-THREAD = re.compile(r"^(?=(?:Current thread|Thread) )", re.MULTILINE)
+THREAD = re.compile(r"^(?=(?:Current thread|Thread|Stack) )", re.MULTILINE)
 """Where the frames of a thread begin."""
 
 MOST_THREADS = 100
@@ -355,8 +355,8 @@ def frames_of(text: str) -> tuple[StackFrame, ...]:
 
 def frames_of_crash(log: str) -> tuple[StackFrame, ...]:
     """Those of the thread that a signal has ended, where Python wrote them at the end of its log."""
-    threads = THREAD.split(log.rpartition(FATAL)[2]) if FATAL in log else []
-    return _frames_of_thread(next((one for one in threads if one.startswith("Current ")), ""))
+    threads = THREAD.split(log.rpartition(FATAL)[2])[1:] if FATAL in log else []
+    return _frames_of_thread(next((one for one in threads if not one.startswith("Thread ")), ""))
 
 
 def _frames_of_thread(text: str) -> tuple[StackFrame, ...]:

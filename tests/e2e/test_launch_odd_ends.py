@@ -52,7 +52,7 @@ class Odd:
 
 
 KINDS = {
-    "aborts": Odd("rank-crashed", ("rank 1 on node-b crashed (SIGABRT)", "in odd ("), "os.abort()"),
+    "aborts": Odd("rank-crashed", ("rank 1 on node-b crashed (signal 6, SIGABRT)", "in odd ("), "os.abort()"),
     "blocks all signals": Odd(
         "rank-behind",
         ("rank 1 on node-b", "after step 19"),

@@ -91,7 +91,7 @@ def test_who_crashed_is_told_with_its_python_line(tmp_path: Path) -> None:
     wrote(made, first, err=ABORTED)
     node, finding = guilty(made, first)
     assert (node, finding.cause) == ("node-b", "rank-crashed")
-    assert finding.says == "rank 2 on node-b crashed (SIGABRT) after 1.0 s, in forward (/srv/train.py:12)"
+    assert finding.says == "rank 2 on node-b crashed (signal 6, SIGABRT) after 1.0 s, in forward (/srv/train.py:12)"
     assert finding.evidence[0].startswith("terminate called after throwing")
 
 

@@ -22,7 +22,7 @@ def prepared(folder: Path, text: str, **more: str) -> subprocess.CompletedProces
     shutil.copy(stack_on_signal.__file__, folder / "sitecustomize.py")
     (folder / "train.py").write_text(text)
     env = {"PYTHONPATH": str(folder), "RUNBOOK_STACKS": str(folder), **more}
-    command = [sys.executable, folder / "train.py"]
+    command = [sys.executable, str(folder / "train.py")]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
