@@ -92,6 +92,8 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
         return _outcomes(kept, first, _waited_for(kept, told, first, finding, frozen))
     elif told and _differ(told) and _says_more(told, finding, first):
         _, finding = _finding_of_logs(kept, told, first, finding)
+        says = f"ranks give different sizes or types to one call, or make different calls: {finding.says}"
+        finding = finding_for("mismatched-collectives", says, finding.evidence, way="sizes")
         return _outcomes(kept, first, {name: [finding] for name in kept.nodes})
     elif told and told.cause not in of_kind("consequence") and _says_more(told, finding, first):
         node, finding = _finding_of_logs(kept, told, first, finding)

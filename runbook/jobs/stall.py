@@ -328,26 +328,37 @@ def _starved(ranks: Sequence[SeenProcess], since: str) -> Found:
 
 def _mute(ranks: Sequence[SeenProcess], since: str) -> Found:
     """Ranks that cannot be asked where they are, as one that blocks all signals, where the kernel shows that they are
-    elsewhere: all others wait in a call of all, asleep in one place of the kernel, and these in another, or compute."""
-    waiting = [one for one in ranks if one.surely_waits and one.state == "S" and not one.has_gpu]
+    elsewhere: all others sleep in one place of the kernel, those of them that can be asked in a call of all, and these
+    in another place, or compute. Where none can be asked, two of three have to wait for a thread of theirs, as in a
+    call of all."""
+    asked = [one for one in ranks if one.frames]
     mute = [one for one in ranks if not (one.frames or one.ending or one.has_gpu) and (one.waited or 0.0) < COMPUTES]
-    places = {one.wchan for one in waiting}
-    if len(places) != 1 or places & UNTOLD or not mute or len(waiting) + len(mute) < len(ranks):
+    if not mute or len(asked) + len(mute) < len(ranks):
+        return {}
+    if asked:
+        alike, usual = [one for one in asked if one.surely_waits and _sleeps(one)], {one.wchan for one in asked}
+    else:
+        ((most, _),) = Counter(one.wchan for one in mute).most_common(1)
+        alike, usual = [one for one in mute if one.wchan == most and _sleeps(one)], {most} if "futex" in most else {""}
+    if len(usual) != 1 or usual & UNTOLD or len(alike) < (len(asked) or max(2, 2 * len(mute) / 3)):
         return {}
     found: Found = {}
-    for one in mute:
-        sleeps = one.state == "S" and one.stays and one.cpu < COMPUTES
-        if one.wchan in places | UNTOLD if sleeps else one.cpu < COMPUTES:
+    for one in [one for one in mute if one not in alike]:
+        if one.wchan in usual | UNTOLD if _sleeps(one) else one.cpu < COMPUTES:
             continue
-        where = f" in {one.wchan} of the kernel" if sleeps else ""
-        says = (
-            f"{one.label} does not tell where it stands: {one.does}{where}, while {_count(waiting)} for it "
-            f"{waiting[0].place}, in {waiting[0].wchan}; {since}"
+        where = f" in {one.wchan} of the kernel" if _sleeps(one) else ""
+        waits = (
+            f"{_count(alike)} for it {alike[0].place}, in" if asked else f"{len(alike)} others, mute as well, sleep in"
         )
-        evidence = (*_states([one]), *waiting[0].shown())
+        says = f"{one.label} does not tell where it stands: {one.does}{where}, while {waits} {alike[0].wchan}; {since}"
+        evidence = (*_states([one]), *alike[0].shown())
         told = finding_for("rank-behind", says, evidence, way="mute", node=one.node, pid=word(one.pid))
         found.setdefault(one.node, []).append(told)
     return found
+
+
+def _sleeps(one: SeenProcess) -> bool:
+    return one.state == "S" and one.stays and one.cpu < COMPUTES and not one.has_gpu
 
 
 def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Found:

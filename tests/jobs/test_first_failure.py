@@ -179,7 +179,8 @@ def test_who_crashes_because_ranks_differ_need_not_be_the_odd_one(tmp_path: Path
     said = b"terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 1092 vs 4\n"
     wrote(made, first, err=said)
     outcomes = judge_attempt(made, WatchEnd("failed", first), {})
-    assert [one.node for one in outcomes if one.verdict is Verdict.FAIL] == ["node-a", "node-b"]
+    failed = {one.node: one.findings[0].cause for one in outcomes if one.verdict is Verdict.FAIL}
+    assert failed == {"node-a": "mismatched-collectives", "node-b": "mismatched-collectives"}
     assert "rank 0 on node-a crashed" in outcomes[0].findings[0].says
 
 

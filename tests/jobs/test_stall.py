@@ -165,6 +165,18 @@ def test_who_does_not_tell_where_it_stands_is_behind_where_the_kernel_shows_it_e
     assert told(replace(waiting[0], wchan=""), asleep) == {}
 
 
+def test_of_ranks_that_are_all_mute_the_one_that_sleeps_in_another_place_is_behind() -> None:
+    *others, asleep = (replace(standing(rank, ()), wchan="futex_wait_queue") for rank in range(4))
+    asleep = replace(asleep, wchan="pipe_read")
+    assert told(*others, asleep) == {"node-3": ["rank-behind"]}
+    (finding,) = accused([*others, asleep], "no step")["node-3"]
+    assert "in pipe_read of the kernel, while 3 others, mute as well, sleep, in futex_wait_queue" in finding.says
+    assert told(*others, replace(others[2], cpu=0.99, state="R", node="node-3")) == {"node-3": ["rank-behind"]}
+    assert told(*others) == told(others[0], asleep) == told(*others[:2], asleep, asleep) == {}
+    assert told(*(replace(one, wchan="do_poll") for one in others), asleep) == {}
+    assert told(*others, replace(asleep, state="D", stays=False)) == {}
+
+
 def test_a_moment_in_a_disk_is_no_proof() -> None:
     assert told(standing(0, REDUCE), standing(1, (), "D", stays=False)) == {}
 
