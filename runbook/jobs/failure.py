@@ -66,6 +66,11 @@ HIDDEN_END = "ended with code 0, and the last that it wrote is an exception"
 
 OF_RANK = re.compile(r"^\[rank\d{1,7}\]: ?", re.MULTILINE)
 """What torch puts before each line of an exception."""
+RESET = re.compile(
+    r"^[\w.]*(?:Connection(?:Reset|Aborted|)Error|ProtocolError)\b.*(?:reset by peer|Connection aborted)", re.I
+)
+"""An exception of Python's own: somebody whom the program talks to by itself, as a file server, has gone."""
+
 OF_NO_PROGRAM = ("Exception in thread", "Exception ignored")
 MOST_AFTER = 5
 """Lines of a message that has several, and of libraries at the end of a program."""
@@ -178,6 +183,8 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
         says = (
             f"{place.label} exited with code {code} after {_ran(member)}: {tail[-1] if tail else 'it printed nothing'}"
         )
+        if tail and RESET.search(OF_RANK.sub("", tail[-1])):
+            return finding_for("tcp-connection-lost-midrun", says, tail, way="program")
         return finding_for("program-error", says, tail, log=word(_log(kept, place)))
     when = f"after {_ran(member)}"
     log = end_of(_log(kept, place), LOG_END)

@@ -11,6 +11,7 @@ import pytest
 
 from runbook.jobs.failure import hidden_ends, judge_attempt
 from runbook.jobs.processes import KeptProcess, KeptProcesses
+from runbook.jobs.retry import decide
 from runbook.jobs.watch import WatchEnd, earliest
 from runbook.model.verdict import Finding, Verdict
 
@@ -170,6 +171,28 @@ def test_what_a_program_prints_of_exceptions_that_did_not_end_it_is_nothing_odd(
     (told,) = hidden_ends(made, "node-b")
     assert told.startswith("rank 3 on node-b ended with code 0")
     assert hidden_ends(made, "node-a") == []
+
+
+@pytest.mark.parametrize(
+    ("last", "cause"),
+    [
+        (b"ConnectionResetError: [Errno 104] Connection reset by peer", "tcp-connection-lost-midrun"),
+        (b"[rank0]: ConnectionResetError: [Errno 104] Connection reset by peer", "tcp-connection-lost-midrun"),
+        (
+            b"requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))",
+            "tcp-connection-lost-midrun",
+        ),
+        (b"ConnectionError: Couldn't reach 'data' on the Hub", "program-error"),
+        (b"ValueError: Connection reset by peer", "program-error"),
+    ],
+)
+def test_a_connection_of_the_programs_own_that_was_reset_may_be_gone(tmp_path: Path, last: bytes, cause: str) -> None:
+    made = kept(tmp_path)
+    first = ended(made, 0, 1, 101.0)
+    trace = b'Traceback (most recent call last):\n  File "/srv/train.py", line 3, in <module>\n    fetch()\n'
+    wrote(made, first, err=trace + last + b"\n")
+    assert guilty(made, first)[1].cause == cause
+    assert decide([cause], 1).again is (cause != "program-error")
 
 
 def test_who_crashes_because_ranks_differ_need_not_be_the_odd_one(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_of_ranks_that_are_all_mute_the_one_that_sleeps_in_another_place_is_behi
     asleep = replace(asleep, wchan="pipe_read")
     assert told(*others, asleep) == {"node-3": ["rank-behind"]}
     (finding,) = accused([*others, asleep], "no step")["node-3"]
-    assert "in pipe_read of the kernel, while 3 others, mute as well, sleep, in futex_wait_queue" in finding.says
+    assert "in pipe_read of the kernel, while 3 others, mute as well, sleep in futex_wait_queue" in finding.says
     assert told(*others, replace(others[2], cpu=0.99, state="R", node="node-3")) == {"node-3": ["rank-behind"]}
     assert told(*others) == told(others[0], asleep) == told(*others[:2], asleep, asleep) == {}
     assert told(*(replace(one, wchan="do_poll") for one in others), asleep) == {}
