@@ -85,6 +85,25 @@ def test_how_a_rank_ended(pool: RankPool, code: int, cause: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("what", "causes"),
+    [
+        ("[/pytorch/gloo/transport/tcp/pair.cc:339] writev [10.0.0.1]:17280: Software caused connection abort", ()),
+        ("[/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:17280", ()),
+        ("CUDA error: out of memory", ("gpu-out-of-memory",)),
+        ("vector::_M_range_check: __n (which is 3) >= this->size() (which is 3)", ("rank-crashed",)),
+    ],
+)
+def test_an_exception_of_cplusplus_that_ends_a_rank_says_why(
+    pool: RankPool, what: str, causes: tuple[str, ...]
+) -> None:
+    pool.members[2].log = ["terminate called after throwing an instance of 'some::Exception'\n", f"  what():  {what}\n"]
+    ended(pool.members[2], -6)
+    assert pool.members[2].aftermath == (not causes)
+    if causes:
+        assert judged(pool, DIED) == {"node-a": BYSTANDER, "node-b": BYSTANDER, "node-c": (FAIL, causes)}
+
+
+@pytest.mark.parametrize(
     ("said", "cause"),
     [
         ({"event": "failed", "cause": "torch-missing", "text": "python3 has no torch"}, "torch-missing"),

@@ -16,7 +16,7 @@ from runbook.engine.plan import Plan, PlannedStage
 from runbook.engine.run import RunSettings, execute
 from runbook.files.inventory import load_inventory
 from runbook.files.playbook import load_playbook
-from runbook.model.events import Event, OutcomeReached, RunFinished
+from runbook.model.events import Emit, Event, OutcomeReached, RunFinished
 from runbook.model.inventory import Inventory, Node, Rendezvous
 from runbook.model.playbook import Playbook
 from runbook.model.verdict import Finding, Outcome
@@ -103,9 +103,16 @@ class Told:
         return {e.outcome.node: e.outcome for e in reached}
 
 
-def execute_stages(folder: Path, *stages: PlannedStage) -> Told:
+def execute_stages(folder: Path, *stages: PlannedStage, tell: Emit | None = None) -> Told:
+    """`tell` hears every event after it was noted here."""
     events: list[Event] = []
+
+    def emit(event: Event) -> None:
+        events.append(event)
+        if tell:
+            tell(event)
+
     whole = stages[0].inventory
     plan = Plan(Playbook("made up", (), source="playbook.yml"), whole, stages)
-    code = execute(plan, RunSettings(RUN_ID, folder), events.append)
+    code = execute(plan, RunSettings(RUN_ID, folder), emit)
     return Told(code, events)

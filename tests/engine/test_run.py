@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,8 @@ from runbook.checks.shell import Shell
 from runbook.engine import run as engine
 from runbook.engine.plan import PlannedStage
 from runbook.engine.run import causes
-from runbook.model.events import Progress, RunStarted, StageFinished, StageStarted
+from runbook.engine.runfolder import ENDING
+from runbook.model.events import Event, Progress, RunStarted, StageFinished, StageStarted
 from runbook.model.playbook import Expect
 from runbook.model.verdict import Outcome, Verdict
 from runbook.transport import Message, Site
@@ -201,6 +204,36 @@ def test_a_check_that_ends_what_it_started_is_waited_for(
     monkeypatch.setattr(engine, "GRACE_S", 0.0)
     monkeypatch.setattr(Fake, "ends_by_itself", ends_by_itself)
     assert one(tmp_path, late, timeout=0.1).end.causes == (cause,)
+
+
+@pytest.mark.parametrize("again", ["signal", "mark"])
+def test_who_wishes_an_end_at_once_gets_it_though_the_end_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    """The second wish comes while the first is being told."""
+    monkeypatch.setattr(Fake, "ends_by_itself", True)
+
+    def patient(at: Context) -> list[Outcome]:
+        hurried.append(at.run.hurry.wait(60.0))
+        return failing(at, "rank-killed")
+
+    def wait(*arguments: Any) -> None:
+        if first.acquire(blocking=False):
+            raise KeyboardInterrupt
+        waited(*arguments)
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Progress) and event.text.startswith("stopping"):
+            if again == "signal":
+                raise KeyboardInterrupt
+            mark = {"person": "ann", "at": time.time(), "now": True}
+            (tmp_path / ENDING).write_text(json.dumps(mark))
+
+    first, waited = threading.Semaphore(), engine._wait
+    monkeypatch.setattr(engine, "_wait", wait)
+    hurried: list[bool] = []
+    assert execute_stages(tmp_path, stage("s", patient, TWO), tell=tell).code == 130
+    assert hurried == [True]
 
 
 class Unasked(Site):
