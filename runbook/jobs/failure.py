@@ -75,6 +75,9 @@ OF_NO_PROGRAM = ("Exception in thread", "Exception ignored")
 MOST_AFTER = 5
 """Lines of a message that has several, and of libraries at the end of a program."""
 
+ENDS_S = 10.0
+"""How long an interpreter may take to end after its program has closed its connections, on a busy machine."""
+
 TAIL = 8
 NOT_TOLD = ("\x1e", "-" * 20, "For simplicity, JAX has removed its internal frames")
 """Beginnings of lines that say nothing about the failure: our own events, and what JAX puts below an exception."""
@@ -233,18 +236,18 @@ def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
     return surely(scan)
 
 
-def _ended_before(kept: KeptProcesses, first: KeptProcess) -> list[KeptProcess]:
-    """Those that had ended well, by themselves and shortly before `first` raised, perhaps as it lost them."""
+def _ended_well(kept: KeptProcesses, first: KeptProcess, *, later_s: float) -> list[KeptProcess]:
+    """Those that ended well, by themselves, and shortly before `first` raised, or not so much later."""
     if not first.raised or first.ended is None:
         return []
     before = [member for member in kept.members if member.state == OVER and member.code == 0]
     before = [member for member in before if not member.journal.get("why") and member.ended is not None]
-    return [member for member in before if 0.0 <= first.ended - (member.ended or 0.0) <= LEFT_S]
+    return [member for member in before if -later_s <= first.ended - (member.ended or 0.0) <= LEFT_S]
 
 
 def _hidden_error(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
     """The exception that ended a process before, though its exit code does not tell."""
-    for one in _ended_before(kept, first):
+    for one in _ended_well(kept, first, later_s=0.0):
         if exception := last_exception(kept, one.place):
             says = f"{one.label} {HIDDEN_END}: {exception}; {first.label} lost it after {_ran(first)}"
             return one.place.node, finding_for("program-error", says, _tail(kept, one.place), way="hidden")
@@ -252,9 +255,9 @@ def _hidden_error(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding
 
 
 def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
-    """Those that had ended well before `first` lost them in a call of all, or `first` where most had; None where nobody
-    had."""
-    before = _ended_before(kept, first)
+    """Those that ended well before `first` lost them in a call of all, or meanwhile: a process closes its connections
+    some seconds before it ends. Or `first`, where most did; None where nobody did."""
+    before = _ended_well(kept, first, later_s=ENDS_S)
     if not before:
         return None
     if gone := next((member for member in before if member.journal.get("swept")), None):
