@@ -75,6 +75,9 @@ OF_NO_PROGRAM = ("Exception in thread", "Exception ignored")
 MOST_AFTER = 5
 """Lines of a message that has several, and of libraries at the end of a program."""
 
+LAST_S = 5.0
+"""What is here for longer before a process ends, was written before its end."""
+
 ENDS_S = 10.0
 """How long an interpreter may take to end after its program has closed its connections, on a busy machine."""
 
@@ -248,7 +251,7 @@ def _ended_well(kept: KeptProcesses, first: KeptProcess, *, later_s: float) -> l
 def _hidden_error(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
     """The exception that ended a process before, though its exit code does not tell."""
     for one in _ended_well(kept, first, later_s=0.0):
-        if exception := last_exception(kept, one.place):
+        if exception := last_exception(kept, one, one.place):
             says = f"{one.label} {HIDDEN_END}: {exception}; {first.label} lost it after {_ran(first)}"
             return one.place.node, finding_for("program-error", says, _tail(kept, one.place), way="hidden")
     return None
@@ -334,10 +337,14 @@ def _tail(kept: KeptProcesses, place: ProcessSpec) -> tuple[str, ...]:
     return ()
 
 
-def last_exception(kept: KeptProcesses, place: ProcessSpec) -> str:
-    """That of a traceback which is the last that a process wrote; empty where there is none."""
+def last_exception(kept: KeptProcesses, member: KeptProcess, place: ProcessSpec) -> str:
+    """That of a traceback which is the last that one of its voices wrote, and wrote as the process ended; empty where
+    there is none."""
     for end in ("err", "out"):
-        text = OF_RANK.sub("", end_of(kept.logs.folder / f"{place.name}.{end}", LOG_END))
+        path = kept.logs.folder / f"{place.name}.{end}"
+        if not path.is_file() or path.stat().st_mtime < (member.ended or 0.0) - LAST_S:
+            continue
+        text = OF_RANK.sub("", end_of(path, LOG_END))
         before, _, after = text.rpartition(TRACEBACK)
         whose = before.rstrip().rpartition("\n")[2]
         lines = [line for line in after.splitlines()[1:] if line.strip()]
@@ -349,8 +356,8 @@ def last_exception(kept: KeptProcesses, place: ProcessSpec) -> str:
 
 def hidden_ends(kept: KeptProcesses, node: str) -> list[str]:
     """What is odd about processes of a node that ended well, in sentences."""
-    voices = [one for member in kept.on(node) if member.code == 0 for one in member.place.voices]
-    told = ((one.label, last_exception(kept, one)) for one in voices)
+    voices = [(member, one) for member in kept.on(node) if member.code == 0 for one in member.place.voices]
+    told = ((one.label, last_exception(kept, member, one)) for member, one in voices)
     return [
         f"{label} {HIDDEN_END}: {exception}; `python … | tee` hides an exit code without `set -o pipefail`"
         for label, exception in told

@@ -36,7 +36,7 @@ WORKS = 0.05
 """This share of one CPU counts as work."""
 
 DOWNLOAD = 64 << 10
-"""More bytes within a look than launchers exchange."""
+"""More bytes within a look than launchers exchange, or who waits at the store."""
 
 BETWEEN_S = 6.0
 
@@ -262,7 +262,9 @@ def _of_member(member: KeptProcess, told: RankConnections, seen: Facts, port: in
     place = member.place
     processes = tuple(seen.get("processes", ()))
     texts = [*seen.get("own_stacks", {}).values(), seen.get("stack") or ""]
-    works = bool(seen.get("works") or seen.get("moved")) or any(one["state"] in "RD" for one in processes)
+    # Who waits for more to join asks the store again and again.
+    least = DOWNLOAD if any(_joins(frames_of(text)) for text in texts) else 1
+    works = bool(seen.get("works")) or (seen.get("moved") or 0) >= least or any(p["state"] in "RD" for p in processes)
     ranks: set[int | None] = {None} if place.each else {*place.ranks}
     return _arrival(place, ranks, told, port, processes, texts, works=works)
 

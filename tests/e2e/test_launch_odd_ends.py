@@ -28,7 +28,7 @@ def main():
     dist.init_process_group("gloo")
     total = torch.ones(10)
     for step in range(400):
-        if rank == 1 and step == 20:
+        if rank == {odd} and step == 20:
             odd()
         dist.all_reduce(total)
         total /= 2
@@ -42,22 +42,24 @@ main()
 
 @dataclass(frozen=True)
 class Odd:
-    """`words` stand in what is said of node-b."""
+    """`words` stand in what is said of node-b, where the last rank is; `others` are on node-a."""
 
     cause: str
     words: tuple[str, ...]
     how: str = "pass"
     early: str = ""
     command: str = "[train.py]"
+    others: int = 1
 
 
 KINDS = {
     "aborts": Odd("rank-crashed", ("rank 1 on node-b crashed (signal 6, SIGABRT)", "in odd ("), "os.abort()"),
     "blocks all signals": Odd(
         "rank-behind",
-        ("rank 1 on node-b", "after step 19"),
+        ("rank 2 on node-b does not tell where it stands", "after step 19"),
         "ctypes.CDLL(None).sleep(10000)",
         "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())",
+        others=2,
     ),
     "a pipe hides its exit code": Odd(
         "program-error",
@@ -89,9 +91,11 @@ def playbook(lab: Lab, command: str) -> Path:
 @pytest.mark.parametrize("kind", one_in(4, KINDS))
 def test_what_hides_its_end_is_named(lab: Lab, kind: str) -> None:
     odd = KINDS[kind]
-    lab.work_file("train.py", PROGRAM.format(how=odd.how, early=odd.early))
+    lab.work_file("train.py", PROGRAM.format(how=odd.how, early=odd.early, odd=odd.others))
     file = playbook(lab, odd.command.replace("{python}", lab.python))
-    inventory = lab.inventory(defaults={"processes": 1, "env": {"OMP_NUM_THREADS": "1"}})
+    inventory = lab.inventory(
+        defaults={"processes": 1, "env": {"OMP_NUM_THREADS": "1"}}, nodes={"node-a": {"processes": odd.others}}
+    )
     done = runbook_cli(lab, "run", file, "-i", inventory, "--run-dir", lab.tmp / "run", "-o", "json", timeout=240)
     assert done.returncode == 1, done
     guilty = {one["node"]: one["findings"] for one in done.json()["stages"][-1]["outcomes"] if one["verdict"] == "fail"}

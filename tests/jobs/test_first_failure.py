@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,9 @@ def test_what_a_program_prints_of_exceptions_that_did_not_end_it_is_nothing_odd(
     (told,) = hidden_ends(made, "node-b")
     assert told.startswith("rank 3 on node-b ended with code 0")
     assert hidden_ends(made, "node-a") == []
+    for member in made.on("node-b"):
+        member.ended = time.time() + 60.0  # it went on for a minute, and wrote nothing
+    assert hidden_ends(made, "node-b") == []
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ class World:
     dialled: str = "10.0.0.1"
     opened: bool = True
     talk: bool = True
+    moved: int = 0
     stacks: dict[int, str] = field(default_factory=dict)
     state: dict[int, str] = field(default_factory=dict)
     working: set[int] = field(default_factory=set)
@@ -82,7 +83,7 @@ class World:
                     {"pid": 100 + rank, "state": state, "wchan": "", "rank": rank, "comm": "python", "cpu": 0.0}
                 ],
                 "works": rank in self.working,
-                "moved": 0,
+                "moved": self.moved,
                 "own_stacks": {"1": self.stacks[rank]} if rank in self.stacks else {},
                 "stack": None,
             }
@@ -277,7 +278,7 @@ def test_who_waits_for_a_server_of_its_own_does_not_wait_for_the_others(world: W
 
 def test_ranks_that_all_wait_for_more_than_there_are_are_told_the_wrong_size(world: World, clock: list[float]) -> None:
     world.connected, world.talk = {0, 1, 2, 3}, False
-    world.stacks = dict.fromkeys(range(4), JOINING)
+    world.stacks, world.moved = dict.fromkeys(range(4), JOINING), 17_112  # rank 0 asks its own store
     found = looks(world, clock, times=2)
     assert sorted(found) == ["node-a", "node-b"]
     assert {one.cause for told in found.values() for one in told} == {"world-size-mismatch"}
