@@ -38,7 +38,7 @@ test: $(VENV)/.dev test-packages check
 	$(PYTEST) --numprocesses $(or $(WORKERS),4)
 
 test-all: $(VENV)/.dev test-packages check
-	$(PYTEST) --numprocesses $(or $(WORKERS),6) --thorough
+	$(PYTEST) --numprocesses $(or $(WORKERS),8) --thorough
 
 # One after the other: each of these wants the whole machine.
 test-scale: $(VENV)/.dev test-packages

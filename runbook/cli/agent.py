@@ -16,7 +16,7 @@ from runbook.report.safe_text import one_line
 from runbook.report.standard_streams import complain, stderr, stdout
 
 if TYPE_CHECKING:
-    from runbook.agent.folder import AgentFolder
+    from runbook.agent.folder import AgentFolder, Identity
 
 
 def agent(arguments: argparse.Namespace) -> int:
@@ -55,10 +55,7 @@ def _run(folder: AgentFolder, arguments: argparse.Namespace) -> int:
     if os.geteuid() == 0 and not arguments.as_root:
         fix = "start it as the user who trains; `sudo runbook agent install --systemd --user NAME` does so at boot"
         raise FilesWrong.of("agent.root", "an agent runs as an ordinary user, and this is root", help=fix)
-    identity = folder.identity()
-    if identity is None:
-        fix = "`runbook serve enrol` on the server prints a string; here: runbook agent enrol STRING"
-        raise FilesWrong.of("agent.not-enrolled", "this host is not enrolled", help=fix)
+    identity = _enrolled(folder)
     try:
         from runbook.agent.agent import Agent
     except ModuleNotFoundError as error:
@@ -71,6 +68,14 @@ def _run(folder: AgentFolder, arguments: argparse.Namespace) -> int:
     rules = read_rules(folder.rules)
     with folder.alone():
         return asyncio.run(Agent(folder, identity, rules, _tell).run())
+
+
+def _enrolled(folder: AgentFolder) -> Identity:
+    identity = folder.identity()
+    if identity is None:
+        fix = "`runbook serve enrol` on the server prints a string; here: runbook agent enrol STRING"
+        raise FilesWrong.of("agent.not-enrolled", "this host is not enrolled", help=fix)
+    return identity
 
 
 def _tell(text: str) -> None:
@@ -93,6 +98,7 @@ def _status(folder: AgentFolder, _arguments: argparse.Namespace) -> int:
 
 
 def _drain(folder: AgentFolder, arguments: argparse.Namespace) -> int:
+    _enrolled(folder)
     folder.drain(not arguments.undo)
     stdout.line("takes new runs again" if arguments.undo else "takes no new runs; what runs goes on")
     return DONE

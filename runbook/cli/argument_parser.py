@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import runbook
 from runbook.model.escaped_text import visible
@@ -70,10 +71,24 @@ CLEAN = """\
 
 
 class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        from runbook.cli.other_words import instead
+    """Complains of an option that there is not where it was typed, with the usage of its own command, and says what to
+    type instead."""
 
-        help = instead(message)
+    _given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, but nothing is left over: a command has no other arguments than its own."""
+        self._given = list(sys.argv[1:] if args is None else args)
+        known, left = super().parse_known_args(self._given, namespace)
+        if left:
+            self.error(f"unrecognized arguments: {' '.join(left)}")
+        return known, left
+
+    def error(self, message: str) -> NoReturn:
+        from runbook.cli.other_words import instead, misread
+
+        message = misread(message, self, self._given)
+        help = instead(message, self, self._given)
         shown = visible(message)  # an argument cannot add lines
         super().error(f"{shown}\n  help: {help}" if help else shown)
 
@@ -180,9 +195,9 @@ def parser() -> argparse.ArgumentParser:
     _jobs(commands)
     _agent(commands)
     _serve(commands)
-    about = "what a cause, a check, a lint rule or a variable is about"
+    about = "what a cause, a check, a lint rule, a variable or a key of a file is about"
     explain = _command(commands, "explain", about, calls="explain:explain_id")
-    ids = "a cause (firewall-drop), a check (ping), a lint rule (env.prefix-trap) or a variable (NCCL_IB_HCA)"
+    ids = "a cause (firewall-drop), check (ping), lint rule (env.prefix-trap), variable (NCCL_IB_HCA) or key (gpus)"
     explain.add_argument("id", nargs="?", metavar="ID", help=f"{ids}; none lists all")
     about = "print a completion script for your shell"
     completion = _command(commands, "completion", about, calls="completion:print_completion")
@@ -262,7 +277,7 @@ def _inventory(commands: Commands) -> None:
     inventory = _command(commands, "inventory", about, says="Look at an inventory, or get one.", calls="inventory")
     below = inventory.add_subparsers(dest="action", metavar="ACTION", required=True)
     which = _shared()
-    _inventory_option(which, "the only one here or in inventories/")
+    _inventory_option(which, "inventory.yml here, or the only one in inventories/")
     _variables_option(which)
     new = _shared()
     new.add_argument("--out", metavar="FILE", help="write the inventory there (default: print it)")
@@ -351,7 +366,7 @@ def _collect(commands: Commands) -> None:
         epilog="exit codes: 0 everything gathered; 2 wrong files or arguments; 3 a node could not be asked: the "
         "archive is written all the same",
     )
-    _inventory_option(collect, "the run's, else the only one here")
+    _inventory_option(collect, "the run's, else inventory.yml here or the only one in inventories/")
     _limit_option(collect)
     collect.add_argument("--run-dir", metavar="DIR", help="the run's folder (default: the latest of .runbook/runs)")
     collect.add_argument("--out", metavar="FILE", help="default: runbook-collect-NAME-TIME.tar.gz here")
@@ -364,7 +379,7 @@ def _collect(commands: Commands) -> None:
 
 def _jobs(commands: Commands) -> None:
     which = _shared()
-    _inventory_option(which, "the only one here or in inventories/")
+    _inventory_option(which, "inventory.yml here, or the only one in inventories/")
     _variables_option(which)
     _limit_option(which)
     _forks_option(which, "asked")

@@ -22,12 +22,12 @@ from runbook.collect.ask_nodes import WINDOWS, NodeAnswer
 from runbook.collect.gather import CollectRequest, Gathered, gather
 from runbook.collect.local_files import RunFolder, latest_run, read_run
 from runbook.files.environment_values import AnyVariable
-from runbook.files.inventory import load_inventory_with_origins
+from runbook.files.inventory import load_inventory
 from runbook.files.node_sets import select
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document
 from runbook.model.command_quoting import word
-from runbook.model.errors import FilesWrong
+from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.escaped_text import visible
 from runbook.model.exit_codes import DONE, UNKNOWN
 from runbook.model.grouping import grouped
@@ -36,6 +36,7 @@ from runbook.model.node_ranges import fold
 from runbook.model.redact import long_enough
 from runbook.model.secrets import Secret
 from runbook.model.units import bytes_text, counted, seconds_text
+from runbook.report.folding import unreached_alike
 from runbook.report.safe_text import one_line
 from runbook.report.standard_streams import stderr, stdout
 
@@ -129,7 +130,7 @@ def which_inventory(arguments: argparse.Namespace, run: RunFolder | None) -> Sub
 
 
 def loaded(path: Path | Document) -> Subject:
-    inventory, origins = load_inventory_with_origins(path, environ=AnyVariable.here())
+    inventory, origins = load_inventory(path, environ=AnyVariable.here())
     secrets = {
         value.source: value.reveal()
         for env in (inventory.env, *(node.env for node in inventory.nodes))
@@ -183,7 +184,7 @@ def as_text(
     if subject.trouble:
         yield f" nodes      not asked: {one_line(subject.trouble)}"
     yield from asked_lines(gathered)
-    yield from not_asked_lines(gathered)
+    yield from not_asked_lines(gathered.nodes)
     yield f" taken out  {counts(gathered)}"
     if gathered.scrubber.machines is None:
         yield "            names of hosts and addresses are in it; --hide-addresses replaces them"
@@ -231,16 +232,20 @@ def what_is_missing(one: Absent) -> str:
     return words[1] if words[0] == "cat" and len(words) > 1 else words[0]
 
 
-def not_asked_lines(gathered: Gathered) -> Iterator[str]:
-    for node in gathered.nodes:
-        if node.asked:
-            continue
-        yield f" not asked  {node.node}  {one_line(node.says.removeprefix(f'{node.node}: '))}"
-        for line in node.evidence:
+def not_asked_lines(nodes: Sequence[NodeAnswer]) -> Iterator[str]:
+    """Nodes that were not reached alike, but for names and numbers, share an entry."""
+    silent = {
+        node.node: Unreachable(node.cause, node.says, node.remedy, node.evidence)
+        for node in nodes
+        if node.cause is not None
+    }
+    for names, error in unreached_alike(silent):
+        yield f" not asked  {names}  {one_line(error.says)}"
+        for line in error.evidence:
             yield f"   evidence {one_line(line)}"
-        yield f"   fix      {one_line(node.remedy)}"
-        if node.cause != WINDOWS:
-            yield f"   more     runbook explain {node.cause}"
+        yield f"   fix      {one_line(error.remedy)}"
+        if error.cause != WINDOWS:
+            yield f"   more     runbook explain {error.cause}"
 
 
 def collect_json(

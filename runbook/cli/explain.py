@@ -1,18 +1,25 @@
-"""`runbook explain ID`: the page of a check, what a cause means, a rule of lint, or an environment variable."""
+"""`runbook explain ID`: the page of a check, what a cause means, a rule of lint, an environment variable, or a key of a
+file."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from importlib import resources
+from typing import Any
 
 from runbook.causes.catalogue import causes, causes_told_by
 from runbook.checks import CHECKS, page
+from runbook.files.misplaced_keys import resolved
+from runbook.files.scalars import flow
+from runbook.files.schema import schema
 from runbook.files.suggestions import nearest
 from runbook.jobs.launch import Launch
 from runbook.lint.findings import LintRule, rules
 from runbook.lint.variables import Variable, known
 from runbook.model.errors import FilesWrong
+from runbook.model.grouping import grouped
 from runbook.report.standard_streams import stdout
 
 PAGES = (*CHECKS, Launch.id)
@@ -38,11 +45,13 @@ def explain(id: str | None) -> int:
         stdout.tell(rule_page(rules()[id]))
     elif (variable := known().get(id) or known().get(id.upper())) is not None:
         stdout.tell(variable_page(variable))
+    elif id in (keys := known_keys()):
+        stdout.tell("\n\n".join(keys[id]) + "\n")
     else:
         variables = known() if id.upper() == id or id.upper().startswith(PREFIXES) else ()
-        near = nearest(id, [*PAGES, *causes(), *rules(), *variables])
+        near = nearest(id, [*PAGES, *causes(), *rules(), *variables, *keys])
         help = f"did you mean `{near}`?" if near else "`runbook explain` lists checks, causes and rules"
-        message = f"there is no check, cause or lint rule {id!r}, and no variable of that name is known"
+        message = f"there is no check, cause or lint rule {id!r}, and no variable or key of that name is known"
         raise FilesWrong.of("arguments.unknown-id", message, help=help)
     return 0
 
@@ -53,7 +62,11 @@ def everything() -> str:
     lines += [f"  {name:<34} {cause.summary}" for name, cause in causes().items()]
     lines += ["", "lint rules:"]
     lines += [f"  {rule.id:<40} {rule.severity:<8} {rule.summary}" for rule in rules().values()]
-    lines += ["", f"variables: {len(known())} of NCCL, PyTorch, gloo, CUDA, JAX and the launcher, such as NCCL_IB_HCA"]
+    lines += [
+        "",
+        "keys of inventories and playbooks and arguments of checks, such as gpus, when_bad or min_busbw_gbytes",
+    ]
+    lines += [f"variables: {len(known())} of NCCL, PyTorch, gloo, CUDA, JAX and the launcher, such as NCCL_IB_HCA"]
     return "\n".join(lines) + "\n"
 
 
@@ -135,6 +148,36 @@ def _facts(variable: Variable) -> Iterator[tuple[str, str]]:
         meant = ", ".join(f"{wrong} (write {right})" for wrong, right in variable.mistaken.items())
         yield "mistaken", meant
     yield "read more", f"{variable.source} (what it does, and its default)"
+
+
+def known_keys() -> dict[str, list[str]]:
+    """What each key of an inventory and a playbook is, wherever it stands, and each argument of a check."""
+    told = list(_arguments())
+    for kind in ("inventory", "playbook"):
+        for place, part in _mappings(kind, schema(kind)):
+            for key, rule in part["properties"].items():
+                whole = resolved(rule, schema(kind))
+                examples = [f"for example {flow(one)}" for one in whole.get("examples", [])[:1]]
+                title = f"{place}{key}: {whole.get('title', '')}"
+                told.append((key, "\n  ".join([title, whole.get("description", ""), *examples])))
+    return {key: list(dict.fromkeys(texts)) for key, texts in grouped(told).items()}
+
+
+def _arguments() -> Iterator[tuple[str, str]]:
+    for id, check in CHECKS.items():
+        for field in fields(check):
+            if help := field.metadata.get("help"):
+                yield field.name, f"check: {id}, with: {field.name}\n  {help}"
+
+
+def _mappings(place: str, part: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every mapping with keys of its own, and where it stands: `inventory: rendezvous.`"""
+    if "properties" in part:
+        yield f"{place}: " if ":" not in place else f"{place}.", part
+    for key, inner in part.get("properties", {}).items():
+        yield from _mappings(f"{place}{'.' if ':' in place else ': '}{key}", inner)
+    for name, inner in part.get("$defs", {}).items():
+        yield from _mappings(f"{place}: {name}", inner)
 
 
 def _bounds(variable: Variable) -> str:

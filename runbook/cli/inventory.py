@@ -33,6 +33,7 @@ from runbook.model.exit_codes import DONE, UNKNOWN, WRONG
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor, secrets_of
 from runbook.model.units import counted
+from runbook.report.folding import unreached_alike
 from runbook.report.standard_streams import complain, stderr, stdout
 
 if TYPE_CHECKING:
@@ -164,8 +165,8 @@ def init_inventory(arguments: argparse.Namespace) -> int:
         stderr.line(f"asking {counted(len(hosts), 'host')} …")
     with terminated_like_interrupted():
         heard = survey(hosts)
-    for name, failure in heard.failures.items():
-        stderr.tell(_why(name, failure))
+    for names, failure in unreached_alike(heard.failures):
+        stderr.tell(_why(names, failure))
     for name, first in heard.same.items():
         stderr.line(f"warning: {name} is the same machine as {first}: left out")
     if not heard.answers:
@@ -181,8 +182,9 @@ def init_inventory(arguments: argparse.Namespace) -> int:
     return UNKNOWN if heard.failures else DONE
 
 
-def _why(name: str, failure: Unreachable) -> str:
-    lines = [f"{name} was not reached: {failure.cause}", f"  {failure.says.removeprefix(f'{name}: ')}"]
+def _why(names: str, failure: Unreachable) -> str:
+    were = "were" if re.search(r"[\[,]", names) else "was"
+    lines = [f"{names} {were} not reached: {failure.cause}", f"  {failure.says}"]
     lines += [f"  {'evidence' if number == 0 else '':<8}  {line}" for number, line in enumerate(failure.evidence)]
     lines.append(f"  fix       {failure.remedy}")
     lines += [f"  or here   {HERE[failure.cause]}"] if failure.cause in HERE else []

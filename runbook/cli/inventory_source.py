@@ -6,15 +6,17 @@ from __future__ import annotations
 import argparse
 import re
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runbook.files.environment_values import AnyVariable
 from runbook.files.extra_vars import parse_extra
-from runbook.files.inventory import load_inventory_with_origins
+from runbook.files.inventory import load_inventory
 from runbook.files.shipped_files import SUFFIXES, find_inventory
 from runbook.files.value_origins import Origins
-from runbook.files.yaml_document import Document, parse_document
+from runbook.files.yaml_document import Document, parse_document, read_document
+from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory
 from runbook.report.standard_streams import stderr
@@ -23,10 +25,13 @@ if TYPE_CHECKING:
     from runbook.files.inventory_draft import Draft
 
 
+_MOST_HERE = 20  # files that are looked into for a suggestion
+
+
 def load(arguments: argparse.Namespace) -> tuple[Inventory, Origins]:
     """The inventory that is meant. Variables of `{env: NAME}` need not be set: what they hold is not shown."""
     path = inventory_source(arguments.inventory) if arguments.inventory is not None else only_one_here()
-    return load_inventory_with_origins(path, extra_vars=parse_extra(arguments.extra_vars), environ=AnyVariable.here())
+    return load_inventory(path, extra_vars=parse_extra(arguments.extra_vars), environ=AnyVariable.here())
 
 
 def only_one_here() -> Path:
@@ -47,8 +52,18 @@ def only_one_here() -> Path:
         message = f"{file} is a link that leads out of this folder, to {real}: it is not taken without being named"
         raise FilesWrong.of("arguments.no-inventory", message, help=f"name it: -i {file}")
     message = "there is no inventory.yml here, and no inventories/ with one in it"
-    help = "name one: -i FILE; or make one: runbook inventory init HOST…, runbook inventory import FILE"
-    raise FilesWrong.of("arguments.no-inventory", message, help=help)
+    raise FilesWrong.of("arguments.no-inventory", message, help=name_one())
+
+
+def name_one() -> str:
+    """The help where no inventory is named: one that lies here under another name, else how to make one."""
+    from runbook.files.file_kinds import kind_of
+
+    files = (file for file in sorted(Path().glob("*")) if file.suffix in SUFFIXES and file.is_file())
+    there = (file for file in islice(files, _MOST_HERE) if kind_of(read_document(file), named=False) == "inventory")
+    if (one := next(there, None)) is not None:
+        return f"name it: -i {word(str(one))}"
+    return "name one: -i FILE; or make one: runbook inventory init HOST…, runbook inventory import FILE"
 
 
 ALLOCATION = re.compile(r"slurm(?::(?P<job>.*))?", re.DOTALL)

@@ -31,8 +31,9 @@ from runbook.model.exit_codes import DONE, FAILED, INTERRUPTED, UNKNOWN
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor, secrets_of
-from runbook.model.units import bytes_text, seconds_text, span_of
+from runbook.model.units import bytes_text, counted, seconds_text, span_of
 from runbook.model.verdict import Outcome, Verdict
+from runbook.report.folding import unreached_alike
 from runbook.report.safe_text import lines as safe_lines
 from runbook.report.safe_text import one_line, table
 from runbook.report.standard_streams import stderr, stdout
@@ -76,12 +77,13 @@ def _inventory(arguments: argparse.Namespace) -> Inventory:
 def _ps(cluster: Cluster, arguments: argparse.Namespace) -> int:
     redactor = Redactor(secrets_of(cluster.inventory))
     told = [redactor.anything(facts(job)) for job in cluster.jobs()]
-    unreached = {name: error.says for name, error in cluster.unreached.items()}
     if arguments.output == "json":
-        stdout.document(jobs_json(told, unreached))
+        stdout.document(jobs_json(told, cluster.unreached))
     else:
-        stdout.tell(jobs_text(told, unreached, ranks=arguments.verbose > 0))
-    return UNKNOWN if unreached or any(job["damaged"] for job in told) else DONE
+        all_silent = len(cluster.unreached) == len(cluster.inventory.nodes)
+        none = "" if all_silent else f"no job on {'the other' if cluster.unreached else 'these'} nodes"
+        stdout.tell(jobs_text(told, cluster.unreached, ranks=arguments.verbose > 0, none=none))
+    return UNKNOWN if cluster.unreached or any(job["damaged"] for job in told) else DONE
 
 
 def facts(job: KnownJob) -> dict[str, Any]:
@@ -232,17 +234,19 @@ def _clean(cluster: Cluster, arguments: argparse.Namespace) -> int:
     code = DONE
     for job in chosen:
         done = clean(cluster, job)
-        for name, names in done.alive.items():
-            lives = ", ".join(names)
-            stdout.line(f"{job.id}: not removed: {lives} lives on {name}; `runbook stop {word(job.id)}` first")
+        if done.alive:
+            lives = f"{counted(sum(map(len, done.alive.values())), 'rank')} on {fold(done.alive)}"
+            stdout.line(f"{job.id}: not removed, it lives with {lives}; `runbook stop {word(job.id)}` first")
         for name, why in done.unsure.items():
             stdout.line(f"{job.id}: {name}: {one_line(why)}")
         if done.removed:
-            stdout.line(f"{job.id}: removed from {', '.join(done.removed)}")
+            stdout.line(f"{job.id}: removed from {fold(done.removed)}")
         code = max(code, FAILED if done.alive else UNKNOWN if done.unsure else DONE)
     silent = cluster.unreached if arguments.all else {}
-    for name, error in silent.items():
-        stdout.line(f"{name} gave no answer: {one_line(error.says)}")
+    if not chosen and not silent:
+        stdout.line("no job on these nodes")
+    for silent_ones, error in unreached_alike(silent):
+        stdout.line(f"{silent_ones} gave no answer: {one_line(error.says)}")
     return max(code, UNKNOWN) if silent else code
 
 
@@ -282,10 +286,12 @@ def _until_ctrl_c(run: Run) -> threading.Event:
 Row = Sequence[str]
 
 
-def jobs_text(jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, str], *, ranks: bool) -> str:
-    """`jobs` as `facts` gives them."""
+def jobs_text(
+    jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, Unreachable], *, ranks: bool, none: str
+) -> str:
+    """`jobs` as `facts` gives them; `none` is what to say where there are none."""
     rows: list[Row] = [("JOB", "STAGE", "STATE", "ALIVE", "NODES", "STARTED", "CPU", "MEMORY", "GPU MEMORY", "STEP")]
-    lines = table([*rows, *map(_row, jobs)]) if jobs else ["no job on these nodes"]
+    lines = table([*rows, *map(_row, jobs)]) if jobs else [none] * bool(none)
     for job in jobs if ranks else ():
         lines += ["", visible(f"{job['job']}, {job['attempt']}:"), *table([RANK_HEAD, *map(_rank, job["ranks"])])]
     for job in jobs:
@@ -293,12 +299,13 @@ def jobs_text(jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, str], *
             lines.append(visible(f"{job['job']}: {fold(job['absent'])} of it gives no answer"))
         for node, damaged in job["damaged"].items():
             lines += [visible(f"{job['job']}: on {node} damaged: {one_line(file)}") for file in damaged]
-    lines += [visible(f"{name} gave no answer: {one_line(why)}") for name, why in unreached.items()]
+    lines += [visible(f"{names} gave no answer: {one_line(why.says)}") for names, why in unreached_alike(unreached)]
     return "\n".join(lines) + "\n"
 
 
-def jobs_json(jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, str]) -> str:
-    return json.dumps({"version": 1, "jobs": list(jobs), "unreached": dict(unreached)}, indent=2) + "\n"
+def jobs_json(jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, Unreachable]) -> str:
+    silent = {name: error.says for name, error in unreached.items()}
+    return json.dumps({"version": 1, "jobs": list(jobs), "unreached": silent}, indent=2) + "\n"
 
 
 RANK_HEAD = ("  RANK", "NODE", "STATE", "EXIT", "PID", "RAN", "CPU", "MEMORY", "GPU MEMORY", "STEP")

@@ -3,32 +3,97 @@
 
 from __future__ import annotations
 
+import argparse
 import re
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 
+from runbook.files.shipped_files import SUFFIXES
 from runbook.files.suggestions import nearest
 from runbook.files.toml import own_table
 
-_CHOICE = re.compile(r"argument (?:COMMAND|ACTION|DEED): invalid choice: '([^']*)' \(choose from (.*)\).*", re.DOTALL)
+_CHOICE = re.compile(
+    r"argument (?P<of>.+?): invalid choice: '(?P<word>.*?)' \(choose from (?P<known>.*)\).*", re.DOTALL
+)
 _UNKNOWN = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)
+_MISSING = re.compile(r"the following arguments are required: (?:COMMAND|ACTION|DEED)")
+_COMMANDS = ("COMMAND", "ACTION", "DEED")
 
 
-def instead(message: str) -> str | None:
-    """What to type; None where nothing is known."""
+def misread(message: str, parser: argparse.ArgumentParser, given: Sequence[str]) -> str:
+    """Names the option that there is not in place of what argparse makes of it: of `serve --port 9000` it complains of
+    a command 9000."""
+    choice = _CHOICE.fullmatch(message)
+    if not _MISSING.fullmatch(message) and not (choice and choice["of"] in _COMMANDS):
+        return message
+    unknown = [word for word in _up_to(choice["word"] if choice else None, given) if _is_unknown(word, parser)]
+    return f"unrecognized arguments: {' '.join(unknown)}" if unknown else message
+
+
+def instead(message: str, parser: argparse.ArgumentParser, given: Sequence[str] = ()) -> str | None:
+    """What to type; None where nothing is known. `given` is what followed the words of `parser`."""
+    if _MISSING.fullmatch(message):
+        return f"`{parser.prog} --help` tells what each of them does: {', '.join(_subcommands(parser))}"
     if choice := _CHOICE.fullmatch(message):
-        known = [name.strip(" '") for name in choice[2].split(",")]
-        meant = _meant("commands").get(_plain(choice[1])) if "run" in known else None
-        near = nearest(choice[1], known)
-        return meant or (f"did you mean `{near}`?" if near else None)
+        known = [name.strip(" '") for name in choice["known"].split(",")]
+        if choice["of"] in _COMMANDS:
+            return _command(choice["word"], parser, given, known)
+        near = _meant("values").get(_plain(choice["word"])) or nearest(choice["word"], known)
+        return f"did you mean `{near}`?" if near in known else None
     if unknown := _UNKNOWN.fullmatch(message):
-        options = _meant("options")
-        words = (_plain(word.partition("=")[0]) for word in unknown[1].split())
-        return next((options[word] for word in words if word in options), None)
+        return next(_options(unknown[1].split(), parser), None)
     return None
 
 
-def _meant(kind: str) -> dict[str, str]:
-    table = own_table("runbook.cli", "other_words.toml")[kind]
-    return {word: one["write"] for one in table for word in one["for"].split()}
+def _command(word: str, parser: argparse.ArgumentParser, given: Sequence[str], known: Sequence[str]) -> str | None:
+    behind = given[list(given).index(word) + 1 :] if word in given else []
+    if word == "help" and behind[:1] and behind[0] in known:
+        return f"{parser.prog} {behind[0]} --help"
+    meant = _meant(_place(parser) or "commands").get(_plain(word))
+    near = nearest(word, known)
+    return meant or (f"did you mean `{near}`?" if near else None)
+
+
+def _options(words: Sequence[str], parser: argparse.ArgumentParser) -> Iterator[str]:
+    """What is known of each of the arguments that are too many: options, and files."""
+    ours = [option for option in parser._option_string_actions if option.startswith("--")]
+    tables = [_meant("options", _place(parser)), _meant("options")]
+    for word in words:
+        name = _plain(word.partition("=")[0])
+        if found := next((table[name] for table in tables if name in table), None):
+            yield found
+        elif name.startswith("--") and (near := nearest(name[2:], [option[2:] for option in ours])):
+            yield f"did you mean `--{near}`?"
+        elif "--inventory" in ours and PurePath(word).suffix in SUFFIXES:
+            yield f"an inventory is named by -i: `-i {word}`"
+
+
+def _is_unknown(word: str, parser: argparse.ArgumentParser) -> bool:
+    ours = parser._option_string_actions
+    name = word.partition("=")[0]
+    if not name.startswith("-") or name == "-" or name in ours:
+        return False
+    return not any(option.startswith(name) for option in ours) if name.startswith("--") else name[:2] not in ours
+
+
+def _up_to(word: str | None, given: Sequence[str]) -> Sequence[str]:
+    return given[: list(given).index(word)] if word is not None and word in given else given
+
+
+def _subcommands(parser: argparse.ArgumentParser) -> list[str]:
+    return [name for action in parser._actions if isinstance(action.choices, dict) for name in action.choices]
+
+
+def _place(parser: argparse.ArgumentParser) -> str:
+    """The command, without the program: `run`, `agent`; empty for the program itself."""
+    return " ".join(parser.prog.split()[1:2])
+
+
+def _meant(kind: str, of: str | None = None) -> dict[str, str]:
+    """The words of a table of `other_words.toml`: those of the command `of`, or those that hold everywhere."""
+    table = own_table("runbook.cli", "other_words.toml").get(kind, [])
+    fitting = (one for one in table if (of in one["of"].split() if "of" in one else not of))
+    return {word: one["write"] for one in fitting for word in one["for"].split()}
 
 
 def _plain(word: str) -> str:

@@ -17,19 +17,21 @@ from pathlib import Path
 from typing import TextIO
 
 from runbook.checks import CHECKS
-from runbook.cli.inventory_source import inventory_source
+from runbook.cli.inventory_source import inventory_source, name_one
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import RunSettings, execute
 from runbook.engine.runfolder import run_folder
 from runbook.engine.slurm_drain import Verdicts, drain, text
 from runbook.files.extra_vars import parse_extra, unknown_names
-from runbook.files.inventory import load_inventory_with_origins
-from runbook.files.playbook import load_launch, load_playbook
+from runbook.files.file_kinds import INVENTORY, PLAYBOOK, shape_of
+from runbook.files.inventory import load_inventory
+from runbook.files.playbook import has_launch, load_launch, load_playbook
 from runbook.files.shipped_files import find_playbook
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document, read_document
 from runbook.launch.ranks import dialled_address, rank_table
-from runbook.model.errors import FilesWrong, Unreachable, limit_behind
+from runbook.model.command_quoting import word
+from runbook.model.errors import FilesWrong, Problem, Unreachable, limit_behind
 from runbook.model.escaped_text import visible
 from runbook.model.events import Emit, Event
 from runbook.model.inventory import Inventory
@@ -88,16 +90,35 @@ def run(arguments: argparse.Namespace) -> int:
 def files_of(arguments: argparse.Namespace, extra: Mapping[str, object]) -> tuple[Playbook, Inventory, Origins]:
     """The playbook that is named and its inventory, or the inventory of `-i` and its own launch. Raises FilesWrong."""
     if arguments.playbook is not None:
-        playbook = load_playbook(find_playbook(arguments.playbook), checks=CHECKS)
-        return playbook, *load_inventory_with_origins(inventory_path(arguments.inventory, playbook), extra_vars=extra)
+        file = find_playbook(arguments.playbook)
+        try:
+            playbook = load_playbook(file, checks=CHECKS)
+        except FilesWrong as wrong:
+            raise FilesWrong([in_order(problem, file, arguments) for problem in wrong.problems]) from None
+        return playbook, *load_inventory(inventory_path(arguments.inventory, playbook), extra_vars=extra)
     if arguments.inventory is None:
         message = "neither a playbook nor an inventory is named"
         help = f"runbook {arguments.command} PLAYBOOK, or -i with an inventory that has a `launch:`"
         raise FilesWrong.of("arguments.no-playbook", message, help=help)
     source = inventory_source(arguments.inventory)
     document = source if isinstance(source, Document) else read_document(source)
-    inventory, origins = load_inventory_with_origins(document, extra_vars=extra)
+    inventory, origins = load_inventory(document, extra_vars=extra)
     return load_launch(document, checks=CHECKS), inventory, origins
+
+
+def in_order(problem: Problem, file: Path, arguments: argparse.Namespace) -> Problem:
+    """The problem of an inventory in the playbook's place, with the line that was meant."""
+    named = arguments.inventory
+    document = read_document(file)
+    if problem.id != "file.kind" or shape_of(document.data) != INVENTORY:
+        return problem
+    if named is None and has_launch(document):
+        help = f"its own `launch:` needs no playbook: runbook {arguments.command} -i {word(str(file))}"
+    elif named is not None and Path(named).is_file() and shape_of(read_document(named).data) == PLAYBOOK:
+        help = f"the other way round: runbook {arguments.command} {word(named)} -i {word(str(file))}"
+    else:
+        return problem
+    return replace(problem, help=help)
 
 
 def detached(playbook: Playbook) -> Playbook:
@@ -165,7 +186,7 @@ def inventory_path(named: str | None, playbook: Playbook) -> Path | Document:
     if named is not None:
         return inventory_source(named)
     if playbook.inventory is None:
-        raise FilesWrong.of("arguments.no-inventory", f"{playbook.source} names no inventory", help="give one with -i")
+        raise FilesWrong.of("arguments.no-inventory", f"{playbook.source} names no inventory", help=name_one())
     return Path(os.path.normpath(Path(playbook.source).parent / playbook.inventory))
 
 
@@ -272,9 +293,10 @@ def plan_as_text(plan: Plan) -> str:
         skipped = f"  (skipped: {stage.skip})" if stage.skip else ""
         limit = f", at most {stage.timeout_s:g} s" if math.isfinite(stage.timeout_s) else ""
         spares = f", spares: {fold(stage.check.spares)}" if stage.check.spares else ""
+        of_check = "" if stage.name == stage.check.id else f"  [{stage.check.id}]"
         drops = f", goes on without bad nodes if {stage.min_nodes} are left" if stage.drop_bad else ""
         lines.append(
-            f"{number:>3}. {stage.name}  [{stage.check.id}] on {counted(len(stage.inventory.nodes), 'node')}"
+            f"{number:>3}. {stage.name}{of_check} on {counted(len(stage.inventory.nodes), 'node')}"
             f"{spares}{limit}{drops}{skipped}"
         )
         if summary := stage.check.summary:

@@ -145,7 +145,7 @@ PROGRESS_KEYS = (
 """Literals of lines that show that a training goes on, or has ended."""
 
 GOES_ON = re.compile(
-    rb"^(?!.*\b(?:aborted|cancelled|canceled|failed|failure|exception|error:|killed|timed out|time-?out"
+    rb"^(?!.*\b(?:aborted|cancelled|canceled|fail(?:ed|ure)\w*|exception|error:|killed|timed out|time-?out"
     rb"|packet loss|terminat\w+)\b)"
     rb"(?:.*(?:loss(?:/\w+){0,3}\W{0,8}-?\d|(?<![-_])\bepochs?\W{0,4}\d|it/s[\],]|s/it[\],]|\biter(?:ation)?s?\W{0,5}\d"
     rb"|(?:tokens|samples)/s|\b(?:images|img|examples)/s|\[batch=\d+/\d"

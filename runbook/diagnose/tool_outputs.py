@@ -423,5 +423,5 @@ def _unread(sources: Sequence[Source], logs: bool) -> list[Cause]:
             says = f"{reading.tool}: no fault is seen, which does not prove that all is well: {reading.unknown}"
             first = next((at for at, line in enumerate(source.found.lines, 1) if line.strip()), 1)
             remedy = "give all that it prints, in English (LC_ALL=C), with the command before it"
-            return [Cause(UNREAD, "high", says, remedy, source.hits((first,)), Tier.WRAPPER, node=source.node)]
+            return [Cause(UNREAD, "low", says, remedy, source.hits((first,)), Tier.WRAPPER, node=source.node)]
     return []

@@ -24,6 +24,7 @@ _MAIN_KEY = {
 _TRUTHS = {**dict.fromkeys(("yes", "y", "on", "true"), True), **dict.fromkeys(("no", "n", "off", "false"), False)}
 _RENDEZVOUS = re.compile(r"(?P<master>[\w.-]+)(?::(?P<port>[0-9]{1,5}))?")
 _LOGIN = re.compile(r"(?:(?P<user>[^@\s]{1,64})@)?(?P<host>[\w.-]+)(?::(?P<port>[0-9]{1,5}))?")
+_CONTINUED = re.compile(r"\\[ \t]*\n")
 _INDICES = re.compile(r"([0-9]{1,2})\s*-\s*([0-9]{1,2})")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
@@ -35,6 +36,8 @@ def meant(keys: Keys, value: object, sound: Callable[[Any], bool]) -> str | None
         return f"a space is missing after the dash: `- {next(iter(value)).lstrip('-')}: …`"
     if not keys or (isinstance(value, list | Mapping) and len(value) > _MOST):
         return None
+    if (told := _told(keys[-1], value)) is not None:
+        return told
     made = next((one for one in _candidates(keys, value) if sound(one)), None)
     if made is None:
         return None
@@ -43,6 +46,18 @@ def meant(keys: Keys, value: object, sound: Callable[[Any], bool]) -> str | None
     except (ValueError, RecursionError):
         return None
     return f"write `{f'{keys[-1]}: ' if isinstance(keys[-1], str) else ''}{shown}`" if len(shown) <= _LONGEST else None
+
+
+def _told(name: str | int, value: object) -> str | None:
+    """A sentence, where no one value is what was meant."""
+    if name == "check" and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        stages = ", ".join(f"`- check: {item}`" for item in value)
+        return f"write one stage for each: {stages}" if len(stages) <= _LONGEST else "write one stage for each"
+    if name == "container" and isinstance(value, str) and re.search("[/:]", value):
+        return "no container is started from an image: name one that is there, `{runtime: docker, name: train}`"
+    if name == "gpus" and isinstance(value, str) and value.lower() in ("all", "auto"):
+        return "write how many each node has, as `gpus: 8`; `runbook inventory init HOST…` asks the nodes"
+    return None
 
 
 def _candidates(keys: Keys, value: object) -> Iterator[object]:
@@ -58,6 +73,11 @@ def _candidates(keys: Keys, value: object) -> Iterator[object]:
         yield from _of_list(name, value)
     elif isinstance(value, Mapping) and name == "stages":
         yield [{"check": check, **({"with": body} if body else {})} for check, body in value.items()]
+    elif isinstance(value, Mapping) and name == "shell" and isinstance(line := value.get("cmd"), str):
+        folder = value.get("chdir")
+        yield f"cd {shlex.quote(folder)} && {line}" if isinstance(folder, str) else line
+    elif isinstance(value, int) and name == "expect":
+        yield {"exit": value}
     if isinstance(value, str | int) and not isinstance(value, bool) and (name in _MAIN_KEY or within in _MAIN_KEY):
         yield {_MAIN_KEY.get(str(name)) or _MAIN_KEY[str(within)]: value}
 
@@ -73,11 +93,16 @@ def _of_text(name: str | int, within: str | int | None, text: str) -> Iterator[o
         yield {"runtime": "docker", "name": text}
     elif name == "env":
         yield from _assigned(text.split())
-    elif name == "command":
+    elif name in ("command", "launch"):
         try:
-            yield shlex.split(text)
+            words = shlex.split(_CONTINUED.sub(" ", text))
         except ValueError:  # its quotes do not match
             return
+        yield words if name == "command" else {"command": words}
+    elif name == "expect":
+        yield {"stdout": text}
+    elif name == "nodes" and within is None:
+        yield {part: {} for part in re.split(r"[,\s]+", text) if part}
     elif within == "nodes" and address_fault(strip_brackets(text)) is None:
         yield {"address": strip_brackets(text)}
     elif within == "stages":

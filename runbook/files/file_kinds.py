@@ -84,11 +84,11 @@ def wrong_kind(document: Document, wanted: Kind | None) -> Problem | None:
     if wanted is None or not owner:
         message = f"this is {what}, and neither an inventory nor a playbook of runbook"
     id = "yaml.not-a-mapping" if wanted is not None and isinstance(document.data, list) else "file.kind"
-    return Problem(id, message, _first_line(document), foreign.help if foreign else _cure(what, document.path))
+    return Problem(id, message, _first_line(document), foreign.help if foreign else _cure(what, document))
 
 
 def unusable(document: Document, wanted: Kind) -> tuple[Problem, ...] | None:
-    """All that is told of a file of another kind, or of one that holds no mapping; None for one to look at."""
+    """All problems of a file of another kind, or of one that holds no mapping; None for one to look at."""
     if (other := wrong_kind(document, wanted)) is not None:
         return (other,)
     if document.data is None:
@@ -135,16 +135,16 @@ def _first_line_that_says(document: Document) -> int | None:
     return next((number for number, line in words if line and line[0] not in "#;"), None)
 
 
-def _cure(what: str, file: str) -> str:
+def _cure(what: str, document: Document) -> str:
+    file = document.path
     if what == INVENTORY:
         return f"name a playbook, and this file after -i: runbook run PLAYBOOK -i {file}"
     if what == PLAYBOOK:
         return f"an inventory has `nodes:` with a mapping; this file is for: runbook run {file} -i INVENTORY"
     if what == ANSIBLE_PLAYBOOK:
-        return (
-            "here a playbook is one mapping, no list: `hosts:` is `nodes:`, `tasks:` is `stages:`, and a stage is a "
-            "`check:`, a `shell:` or a `launch:`"
-        )
+        no_list = "a playbook is one mapping, no list: " * isinstance(document.data, list)
+        words = "`hosts:` is `nodes:`, `tasks:` is `stages:`, and a stage is a `check:`, a `shell:` or a `launch:`"
+        return f"here {no_list}{words}"
     if what == ANSIBLE_TASKS:
         return "here tasks are `stages:` at the left margin, and each is a `check:`, a `shell:` or a `launch:`"
     out = f"{PurePath(file).stem}.runbook.yml"
@@ -196,6 +196,8 @@ def _of_data(data: object, *, sure: bool) -> Kind | None:
         return None
     if "stages" in data:
         return "playbook"
+    if data.keys() <= {"nodes", "name"}:
+        return "inventory"  # whatever its nodes are
     kinds: list[Kind] = [kind for key in data if (kind := _kind_of_key(key)) is not None]
     if not kinds and "nodes" in data and not isinstance(nodes, str):  # a pattern is a playbook's
         return "inventory"
@@ -289,7 +291,7 @@ def foreign_kind(text: str, file: str) -> str:
     if any(" ansible_" in line for _, line in lines):
         return "ansible"
     odd = next((found for found in lines if not any(shape.fullmatch(found[1]) for shape in _SHAPES)), None)
-    if odd is None or any(_SLOTS.fullmatch(line) for _, line in lines):  # of a hostfile, the odd line is told
+    if odd is None or any(_SLOTS.fullmatch(line) for _, line in lines):  # of a hostfile, the odd line is reported
         return _kind_of_hosts(text, file, lines)
     if all(_HOST.fullmatch(word) for word in odd[1].split()):
         return "slurm"
@@ -301,7 +303,7 @@ def _yaml_kind(text: str, file: str) -> str:
     document = parse_document(text, file)
     shape = shape_of(document.data)
     if isinstance(document.data, Mapping) and isinstance(document.data.get("plugin"), str):
-        message = "this tells a plugin of Ansible's where to ask for hosts, and an import asks nobody"
+        message = "this tells a plugin of Ansible where to ask for hosts, and an import runs no plugins"
         help = f"ansible-inventory -i {word(file)} --list --yaml | runbook inventory import -"
         raise FilesWrong.of("import.program", message, span=document.key_span("plugin"), help=help)
     if (other := foreign_file(document)) is not None:

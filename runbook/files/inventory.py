@@ -45,23 +45,16 @@ class Examined:
 
 
 def load_inventory(
-    path: str | Path, *, extra_vars: Mapping[str, object] = _NOTHING, environ: Mapping[str, str] | None = None
-) -> Inventory:
-    """Read an inventory. Raises FilesWrong with every problem.
-
-    `extra_vars` are those of `-e`: they win over every node's `vars`. `environ` is where `{env: NAME}` is looked up;
-    None means this process's own environment.
-    """
-    return load_inventory_with_origins(path, extra_vars=extra_vars, environ=environ)[0]
-
-
-def load_inventory_with_origins(
     source: str | Path | Document,
     *,
     extra_vars: Mapping[str, object] = _NOTHING,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[Inventory, Origins]:
-    """As `load_inventory`, with where every value came from; also of a document that lies in no file."""
+    """Read an inventory, from a file or a document that lies in none, and where every value of it came from.
+
+    Raises FilesWrong with every problem. `extra_vars` are those of `-e`: they win over every node's `vars`. `environ`
+    is where `{env: NAME}` is looked up; None means this process's own environment.
+    """
     document = source if isinstance(source, Document) else read_document(source)
     examined = examine_inventory(document, extra_vars=extra_vars, environ=environ)
     if examined.inventory is None or examined.origins is None:
@@ -73,8 +66,8 @@ def examine_inventory(
     document: Document, *, extra_vars: Mapping[str, object] = _NOTHING, environ: Mapping[str, str] | None = None
 ) -> Examined:
     """Everything about a document in one go, for lint and for loading alike; never raises for what is in a file."""
-    if (told := unusable(document, "inventory")) is not None:
-        return Examined(None, None, told)
+    if (fatal := unusable(document, "inventory")) is not None:
+        return Examined(None, None, fatal)
     judged = judge(document, "inventory")
     placed = PlacedProblems(document, "inventory")
     env = EnvReader(placed, os.environ if environ is None else environ)
@@ -189,7 +182,8 @@ class _Assembly:
         master = given.get("master", first.name)
         if master not in entries:
             message = f"the master `{master}` is not among the nodes"
-            self._placed.about_value(("rendezvous", "master"), "unknown-master", message, did_you_mean(master, entries))
+            help = _named_otherwise(master, ordered) or did_you_mean(master, entries)
+            self._placed.about_value(("rendezvous", "master"), "unknown-master", message, help)
         place: Keys = ("rendezvous", "address") if "address" in given else ("nodes", entries[first.name].key, "address")
         address = strip_brackets(given.get("address", first.address))
         sound = "address" not in given or self._folding.check_address(address, place)
@@ -225,6 +219,15 @@ class _Assembly:
             return None
         rate = given.get("min_rate_gbps")
         return Infiniband(given.get("hca"), None if rate is None else float(rate))
+
+
+def _named_otherwise(master: str, nodes: Iterable[Node]) -> str | None:
+    """The help for a master that is a node's address, or has the port behind it."""
+    found = re.fullmatch(r"(?P<host>[^:]+|\[.*\])(?::(?P<port>[0-9]{1,5}))?", master)
+    host = strip_brackets(found["host"]) if found else master
+    node = next((node.name for node in nodes if host in (node.name, node.address)), None)
+    port = f", port: {found['port']}" if found and found["port"] else ""
+    return f"write `rendezvous: {{master: {node}{port}}}`" if node else None
 
 
 # An inventory as if it said `shell: X` for every node: what `--shell` asks for.

@@ -5,7 +5,7 @@ The words of others stand in `misplaced_keys.toml`, which is read once a key is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ def _elsewhere() -> Mapping[str, Mapping[str, Path | str]]:
     """What is known from elsewhere, by the mapping that it stands in: of each word, without its case, `_` and `-`, the
     way to what it is here, or a sentence."""
     table = own_table("runbook.files", "misplaced_keys.toml")
-    told: dict[str, dict[str, Path | str]] = {
+    places: dict[str, dict[str, Path | str]] = {
         mapping: {
             word: tuple(one["write"].split(".")) if "write" in one else one["says"]
             for one in entries
@@ -36,18 +36,18 @@ def _elsewhere() -> Mapping[str, Mapping[str, Path | str]]:
         }
         for mapping, entries in table.items()
     }
-    told["node"] |= {
+    places["node"] |= {
         word: path if isinstance(path, str) else ("ssh", *path)
-        for word, path in told["ssh"].items()
-        if word not in told["node"]
+        for word, path in places["ssh"].items()
+        if word not in places["node"]
     }
-    told["ssh"] |= dict.fromkeys(("hostname", "address", "ansiblehost", "ip"), ("host",))
-    deeper = {word: ("defaults", *path) for word, path in told["node"].items() if isinstance(path, tuple)}
-    sentences = {word: says for word, says in told["node"].items() if isinstance(says, str)}
-    told["group"] = {**told["group"], **{word: deeper[word] for word in deeper if word != "host"}, **sentences}
+    places["ssh"] |= dict.fromkeys(("hostname", "address", "ansiblehost", "ip"), ("host",))
+    deeper = {word: ("defaults", *path) for word, path in places["node"].items() if isinstance(path, tuple)}
+    sentences = {word: says for word, says in places["node"].items() if isinstance(says, str)}
+    places["group"] = {**places["group"], **{word: deeper[word] for word in deeper if word != "host"}, **sentences}
     of_one = {word for word, path in deeper.items() if path[1:] == ("address",)}
-    told["inventory"] = {**{word: deeper[word] for word in deeper if word not in of_one}, **told["inventory"]}
-    return told
+    places["inventory"] = {**{word: deeper[word] for word in deeper if word not in of_one}, **places["inventory"]}
+    return places
 
 
 def _words(kind: str, keys: Keys) -> Mapping[str, Path | str]:
@@ -66,13 +66,23 @@ def _words(kind: str, keys: Keys) -> Mapping[str, Path | str]:
     return {}
 
 
-def advise(name: str, value: object, keys: Keys, kind: str, rule: Mapping[str, Any], root: Mapping[str, Any]) -> Advice:
-    """What to write for the unknown key `name` with this value, in the mapping at `keys` that `rule` describes."""
+def advise(
+    name: str,
+    value: object,
+    keys: Keys,
+    kind: str,
+    rule: Mapping[str, Any],
+    root: Mapping[str, Any],
+    *,
+    beside: Collection[str] = (),
+) -> Advice:
+    """What to write for the unknown key `name` with this value, in the mapping at `keys` that `rule` describes and
+    that has the keys `beside`."""
     known = list(rule.get("properties", {}))
     if name[:1].isspace() and name[0] != " ":
-        return Advice(f"the blanks before `{name.strip()}` are no plain ones: retype the indentation", None)
+        return Advice(f"the blanks before `{name.strip()}` are not plain spaces: retype the indentation", None)
     if keys[:1] in (("nodes",), ("groups",)) and len(keys) == 2 and keys[1] in root["properties"]:
-        return Advice(f"`{keys[1]}:` stands among the {keys[0]}; the inventory's own belongs at the left margin", None)
+        return Advice(f"`{keys[1]}:` is among the {keys[0]}; the inventory's own belongs at the left margin", None)
     joined = spaced(name)
     if joined is not None:
         key = joined[0]
@@ -88,6 +98,10 @@ def advise(name: str, value: object, keys: Keys, kind: str, rule: Mapping[str, A
         below += [path for path in _below(rule, root) if "_".join(path) == name]
         target = min(below, key=len, default=None)
     near = nearest(name, known)
+    of_stage = kind == "playbook" and len(keys) == 2
+    kinds = {"check", "shell", "launch"}.intersection(beside) if of_stage else set()
+    if target is not None and len(target) > 1 and target[0] == "launch" and kinds and "launch" not in kinds:
+        return Advice(f"only a launch has that, and this is a `{min(kinds)}` stage: remove it", None)
     if target is not None and target != (near,):
         verb = "it belongs inside:" if kind == "playbook" and len(target) > 1 else "write"
         return Advice(f"{verb} `{written(target, value)}`", target[0])
@@ -98,9 +112,19 @@ def advise(name: str, value: object, keys: Keys, kind: str, rule: Mapping[str, A
         return Advice(above, None)
     if name.startswith("ansible_"):
         return Advice("an Ansible setting with no place here; variables of your own belong under `vars:`", None)
-    if kind == "playbook" and len(keys) == 2:
+    if "check" in kinds:
         return Advice(f"an argument of a check belongs under `{written(('with', name), value)}`", None)
     return Advice(did_you_mean(name, known), None)
+
+
+def is_told(name: str, keys: Keys, kind: str) -> bool:
+    """Whether a sentence is known for an unknown key at `keys`, which says all there is to say of its mapping."""
+    return isinstance(_words(kind, keys).get(_plain(name)), str)
+
+
+def checks_of_others() -> set[str]:
+    """The checks that are known here by name: what words of other programs stand for."""
+    return {path[0] for path in _elsewhere()["check"].values() if isinstance(path, tuple)}
 
 
 def advise_check(name: str, known: Sequence[str]) -> str | None:

@@ -15,7 +15,7 @@ import yaml
 
 from runbook.files.bare_values import meant
 from runbook.files.compiled_schema import Accepts, accepts
-from runbook.files.misplaced_keys import advise, resolved
+from runbook.files.misplaced_keys import advise, checks_of_others, is_told, resolved
 from runbook.files.quantities import port_range_message
 from runbook.files.scalars import plain_scalar
 from runbook.files.shipped_files import shipped
@@ -58,7 +58,7 @@ def judge(document: Document, kind: str) -> Validated:
     few, left_out = _few(document.data, kind)
     wrong.update((block, name) for block, names in left_out.items() for name in names)
     templates = _unquoted_templates(document)
-    told = _Repetitions()
+    repetitions = _Repetitions()
     explained = 0
     for error in _validator(kind).iter_errors(few):
         if explained >= MOST_EXPLAINED:
@@ -68,7 +68,7 @@ def judge(document: Document, kind: str) -> Validated:
         for problem, keys in islice(_explain(error, document, kind), MOST_EXPLAINED - explained):
             wrong.add(keys)
             explained += 1
-            if problem is not None and not _lost(document, keys, templates) and told.is_new(problem):
+            if problem is not None and not _lost(document, keys, templates) and repetitions.is_new(problem):
                 problems.append(problem)
         if explained >= MOST_EXPLAINED:
             wrong.update(_places(error))
@@ -220,7 +220,7 @@ def _unknown_keys(error: ValidationError, document: Document, kind: str) -> Iter
         if name not in rule.get("properties", {}):
             span = document.key_span(*keys, name)
             help = _not_indented(name, instance, rule, kind) if name[:1].isascii() else None
-            help = help or advise(name, instance[name], keys, kind, rule, schema(kind)).help
+            help = help or advise(name, instance[name], keys, kind, rule, schema(kind), beside=instance).help
             yield Problem(f"{kind}.unknown-key", f"unknown key `{name}`{place}", span, help), (*keys, name)
 
 
@@ -257,10 +257,13 @@ def _stage_kind(error: ValidationError, document: Document, kind: str) -> Proble
     given = [name for name in choices if name in instance]
     if not given and not _meant(instance, keys, rule, kind).isdisjoint(choices):
         return None
+    if not given and any(is_told(name, keys, kind) for name in instance if name not in rule.get("properties", {})):
+        return None
     span = document.key_span(*keys, given[1]) if given else document.span(*keys)
     said = f"has {_and(given)}" if given else "has none of them"
     message = f"a stage has exactly one of {_and(choices)}; this one {said}"
-    help = "write one stage for each" if given else "begin it with one of them, for example `- check: ping`"
+    example = instance.get("name") if instance.get("name") in checks_of_others() else "ping"
+    help = "write one stage for each" if given else f"begin it with one of them, for example `- check: {example}`"
     return Problem(f"{kind}.stage-kind", message, span, help)
 
 

@@ -50,6 +50,8 @@ _OF_ANSIBLE = {
     "ansible_host": "address",
 }
 
+_TRUTHS = {**dict.fromkeys(("yes", "y", "on"), "true"), **dict.fromkeys(("no", "n", "off"), "false")}
+
 _REMEMBERED = 1000  # compiled templates: a launch's words are the same for every one of many nodes
 
 
@@ -188,10 +190,12 @@ def _problem(error: Exception, text: str, variables: Iterable[str], span: Span |
         help = did_you_mean(name, sorted(variables)) if name else None
         if name in _OF_ANSIBLE:
             help = f"in the commands of shell and launch stages that is `{_OF_ANSIBLE[name]}`"
+        if name.lower() in _TRUTHS:
+            help = f"write `{_TRUTHS[name.lower()]}`: `{name}` is no truth value here"
         return Problem("template.undefined", message, span, help)
     if isinstance(error, jinja2.TemplateSyntaxError):
         return Problem(
-            "template.syntax", f"`{shown}` is not a template: {error.message}", span, _mend(str(error.message))
+            "template.syntax", f"`{shown}` is not a template: {error.message}", span, _mend(str(error.message), text)
         )
     if isinstance(error, TooMuch):
         help = "compute it outside, and hand the result over: -e name=value"
@@ -203,8 +207,13 @@ def _problem(error: Exception, text: str, variables: Iterable[str], span: Span |
     return Problem("template.failed", f"`{shown}` cannot be computed: {error}", span)
 
 
-def _mend(said: str) -> str | None:
+def _mend(said: str, text: str) -> str | None:
     """What to write, by what Jinja says of a template that it cannot read."""
+    bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", text)
+    if ("chunk after" in said or "'='" in said) and re.search(r"[^=!<>]=(?!=)", bare):
+        return "two things are compared by `==`"
+    if re.search("&&|[|][|]", bare):
+        return "write `and`, `or` and `not`"
     if unknown := re.match(r"No (filter|test) named '(\w+)'", said):
         return did_you_mean(unknown[2], _ENVIRONMENT.filters if unknown[1] == "filter" else _ENVIRONMENT.tests)
     if "end of print statement" in said:

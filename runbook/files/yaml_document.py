@@ -202,7 +202,7 @@ def parse_document(text: str, file: str) -> Document:
     except _Stop as stop:
         return _without_data(file, text, *reader.problems, stop.problem)
     except yaml.YAMLError as error:
-        return _without_data(file, text, *reader.problems, _syntax_problem(error, file, lines))
+        return _without_data(file, text, *reader.problems, *_syntax_problems(error, file, lines))
     if root is None or (data is None and not reader.problems):
         problem = Problem("yaml.empty", "the file is empty", Span(file, 1, 1), "it should hold a mapping of keys")
         return _without_data(file, text, problem)
@@ -375,7 +375,7 @@ class _TreeReader:
             help = did_you_mean(name, self._anchors)
             raise self._stop("yaml.unknown-alias", f"no anchor `&{name}` stands before this alias", event, help)
         if self._anchors[name] is None:
-            raise self._stop("yaml.endless-alias", f"`*{name}` stands inside the very value it repeats", event)
+            raise self._stop("yaml.endless-alias", f"`*{name}` is inside the value that it repeats", event)
         self._aliased.add(self._numbers[name])
         return self._anchors[name]
 
@@ -521,6 +521,58 @@ _SYNTAX_HELP = (
 )
 
 
+_MOST_SYNTAX = 10  # mistakes of one file that are looked for behind the first
+_LARGE = 1_000_000  # characters: of a longer file only the first mistake is told
+
+
+def _syntax_problems(error: yaml.YAMLError, file: str, lines: list[str]) -> Iterator[Problem]:
+    """The mistake that ends the reading, and those behind it: the lines of each are left out to find the next.
+
+    A line is left out with all that is indented deeper and with the bracket that closes it, so that what is left is as
+    sound as it was. A mistake on an indented line directly behind may come of what was left out, and is not told.
+    """
+    left, behind = list(lines), -1
+    for _ in range(_MOST_SYNTAX):
+        problem = _syntax_problem(error, file, left)
+        if problem.span is None or problem.span.line - 1 < behind:
+            return
+        if problem.span.line - 1 > behind or _depth(left[problem.span.line - 1]) == 0:
+            yield problem
+        first, last = _lines_of(error, problem.span.line - 1, left)
+        if first < behind or sum(map(len, lines)) > _LARGE:
+            return
+        left[first : last + 1] = [""] * (last + 1 - first)
+        behind = last + 1
+        try:
+            for _event in yaml.parse("\n".join(left), _LOADER):
+                pass
+            return
+        except yaml.YAMLError as next_one:
+            error = next_one
+
+
+def _lines_of(error: yaml.YAMLError, told: int, lines: list[str]) -> tuple[int, int]:
+    """The first and the last line of the value in which the reading ended; lines count from 0."""
+    marks = [getattr(error, name, None) for name in ("context_mark", "problem_mark")]
+    numbers = [told, *(mark.line for mark in marks if mark is not None)]
+    context = str(getattr(error, "context", None))
+    if "end of stream" in str(error) or "block" in context:  # of which the one mark is the file's end, or its beginning
+        numbers = [told]
+    first, last = min(numbers), min(max(numbers), len(lines) - 1)
+    depth = _depth(lines[first])
+    while last + 1 < len(lines) and (
+        not lines[last + 1].strip()
+        or _depth(lines[last + 1]) > depth
+        or (_depth(lines[last + 1]) == depth and lines[last + 1].lstrip()[0] in "]}")
+    ):
+        last += 1
+    return first, last
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip(" \t"))
+
+
 def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Problem:
     mark = getattr(error, "problem_mark", None)
     if mark is None:  # the reader, before any token: no place is known
@@ -556,7 +608,7 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
         joined = _JOINED_BACKWARDS.match(lines[line][mark.column :: -1])
         help = f"a space is missing after the colon: `{joined[1][::-1]}: …`" if joined else help
     if "expected ',' or" in said and lines[line][: mark.column].endswith("$"):
-        help = "`${…}` is filled in by nobody here: a value from your environment is `{env: NAME}`"
+        help = "nothing fills in `${…}` here: a value from your environment is `{env: NAME}`"
     elif "expected ',' or" in said and lines[line][mark.column : mark.column + 1] in ("[", "{"):
         help = 'a value that goes on with a bracket needs quotes: "10.0.1.[1-4]"'
     elif "expected ',' or" in said and context is not None and context.line < line:

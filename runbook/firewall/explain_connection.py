@@ -14,8 +14,8 @@ from typing import Literal
 
 from runbook.causes.catalogue import mend
 from runbook.firewall.collected_rules import Evidence
-from runbook.firewall.evaluate import EPHEMERAL, Flow, Leg
-from runbook.firewall.explain_node import Explanation, explain, merge
+from runbook.firewall.evaluate import EPHEMERAL, Flow, Leg, merged
+from runbook.firewall.explain_node import Explanation, explain
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy, RemedyStep
 from runbook.model.units import span_of
@@ -140,6 +140,11 @@ def also_small(blocked: Blocked, flow: Flow, ends: Ends) -> bool:
     reason."""
     small = explain_blocked("lost", replace(flow, packet_length=SMALL), ends)
     return small is not None and bool(_suspects(small) & _suspects(blocked))
+
+
+def sure(blocked: Blocked | None) -> bool:
+    """Whether a rule was found that is certain to block."""
+    return blocked is not None and blocked.decided and not blocked.between
 
 
 def _suspects(blocked: Blocked) -> set[tuple[str, str, str]]:
@@ -297,7 +302,7 @@ class _Case:
 
     def between(self) -> Blocked:
         flow, node = self.flow, self.ends.destination_name
-        wanted = ", ".join(span_of(*span) for span in merge(((flow.port, flow.port), *self.ends.ports)))
+        wanted = ", ".join(span_of(*span) for span in merged(((flow.port, flow.port), *self.ends.ports)))
         found = self._blocked(
             node,
             f"{_flow(flow)} was {self.seen}, though the rules of {self.ends.source_name} and of {node} allow it: "

@@ -28,7 +28,8 @@ from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
-from runbook.parsers.nvidia import Gpu, events, parse_gpus, throttled
+from runbook.parsers.nvidia import Gpu, parse_gpus, throttled
+from runbook.parsers.nvidia_logs import events
 from runbook.transport import node_answers
 
 Counts = Mapping[str, int | None]

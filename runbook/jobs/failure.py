@@ -94,7 +94,7 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
     first = _killed_beside(kept, first) or first
     node, finding = first.place.node, _finding(kept, first, frozen)
     hidden = _hidden_error(kept, first)
-    told = None if hidden or failed_to_meet(first) else _by_logs(kept, first)
+    told = None if hidden or failed_to_meet(first) else _by_logs(kept, first, kept.members)
     if failed_to_meet(first):
         node, finding = why_not_met(kept, first)
     elif hidden:
@@ -110,7 +110,7 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
         node, finding = _finding_of_logs(kept, told, first, finding)
     elif first.gave_up is None and (met := never_met(kept, first, frozen)):
         node, finding = met
-    elif told and told.cause in of_kind("consequence"):  # it saw another's end
+    elif _saw_an_end(told) or (first.raised and _saw_an_end(_by_logs(kept, first, [first]))):
         node, finding = _left_the_others(kept, first) or _closed(kept, first, frozen) or (node, finding)
     return _outcomes(kept, first, {node: [finding]})
 
@@ -193,7 +193,7 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
             return finding_for("tcp-connection-lost-midrun", says, tail, way="program")
         return finding_for("program-error", says, tail, log=word(_log(kept, place)))
     when = f"after {_ran(member)}"
-    log = end_of(_log(kept, place), LOG_END)
+    log = end_of(kept.logs.folder / f"{place.name}.err", LOG_END)
     if not end.from_outside and (frames := frames_of_crash(log)):
         when, tail = f"{when}, in {own_frame(frames)}", _last_lines(log.rpartition(FATAL)[0])
         tail = (*tail, *shown(place.label, frames))
@@ -224,12 +224,17 @@ def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object
     return script_stopped(event, f"{member.label} did not start", node, tail)
 
 
-def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
-    """The cause that the logs of all processes together show, when it says more than that something failed."""
+def _saw_an_end(told: Cause | None) -> bool:
+    """Whether the cause is that another rank had ended."""
+    return told is not None and told.cause in of_kind("consequence")
+
+
+def _by_logs(kept: KeptProcesses, first: KeptProcess, members: Sequence[KeptProcess]) -> Cause | None:
+    """The cause that the logs of these processes together show, when it says more than that something failed."""
     from runbook.diagnose.all_rules import scanner  # takes time: only for a job that failed
 
     scan = scanner()
-    for member in sorted(kept.members, key=lambda member: member is not first):
+    for member in sorted(members, key=lambda member: member is not first):
         for place in (*member.place.each, member.place):
             for end in ("err", "out"):
                 path = kept.logs.folder / f"{place.name}.{end}"
@@ -331,10 +336,20 @@ def _collateral(kept: KeptProcesses, first: KeptProcess) -> list[str]:
 
 def _tail(kept: KeptProcesses, place: ProcessSpec) -> tuple[str, ...]:
     """The last lines that it wrote: of stderr, or else of stdout."""
+    return _last_said(kept, place)[1]
+
+
+def _log(kept: KeptProcesses, place: ProcessSpec) -> Path:
+    """The file that these lines are in."""
+    return _last_said(kept, place)[0]
+
+
+def _last_said(kept: KeptProcesses, place: ProcessSpec) -> tuple[Path, tuple[str, ...]]:
     for end in ("err", "out"):
-        if lines := _last_lines(end_of(kept.logs.folder / f"{place.name}.{end}", 8192)):
-            return lines
-    return ()
+        path = kept.logs.folder / f"{place.name}.{end}"
+        if lines := _last_lines(end_of(path, 8192)):
+            return path, lines
+    return kept.logs.folder / f"{place.name}.err", ()
 
 
 def last_exception(kept: KeptProcesses, member: KeptProcess, place: ProcessSpec) -> str:
@@ -368,10 +383,6 @@ def hidden_ends(kept: KeptProcesses, node: str) -> list[str]:
 def _last_lines(text: str) -> tuple[str, ...]:
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(NOT_TOLD)]
     return tuple(lines[-TAIL:])
-
-
-def _log(kept: KeptProcesses, place: ProcessSpec) -> Path:
-    return kept.logs.folder / f"{place.name}.err"
 
 
 def _ran(member: KeptProcess) -> str:

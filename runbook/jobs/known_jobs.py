@@ -175,15 +175,17 @@ class Cluster:
         exact = [job for job in chosen if job.id == wanted]
         if exact:
             return exact[0]
-        names = ", ".join(job.id for job in jobs) or "none at all"
+        names = ", ".join(job.id for job in jobs)
         if not chosen:
             for silent in self.unreached.values():
                 raise silent
-            message = f"these nodes know no job {wanted or ''}".rstrip()
-            raise FilesWrong.of("arguments.no-job", message, help=f"they know: {names}")
+            message = f"these nodes know no job {wanted}" if wanted else "there is no job on these nodes"
+            help = f"they know: {names}" if names else _NO_JOB
+            raise FilesWrong.of("arguments.no-job", message, help=help)
         raise FilesWrong.of("arguments.which-job", f"{len(chosen)} jobs fit", help=f"name one of {names}")
 
 
+_NO_JOB = "a launch leaves one with `detach: true` or --detach; what others wrote is in .runbook/runs/RUN_ID/logs"
 _ASIDE = (Unreachable, ProgramNotStarted, TimeoutError, Odd)
 """Errors that concern one node: its state is unknown, and the other nodes are still asked."""
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from runbook.files.shipped_files import SUFFIXES
+from runbook.files.suggestions import nearest
 from runbook.model.errors import FilesWrong, Problem
+from runbook.model.escaped_text import visible
+
+_MOST_BESIDE = 200  # neighbours that are compared with a path that there is not
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ def find_files(paths: Sequence[str]) -> list[FoundFile]:
     """
     missing = [path for path in paths if "\0" in path or not os.path.lexists(path)]
     if missing:
-        raise FilesWrong([Problem("arguments.missing-path", f"there is no file or folder {path}") for path in missing])
+        raise FilesWrong([_no_path(path) for path in missing])
     files: dict[str, FoundFile] = {}
     folders: set[str] = set()
     roots = [os.path.realpath(path) for path in paths]
@@ -90,3 +95,15 @@ def _walk(folder: Path, seen: set[str], roots: Sequence[str]) -> Iterator[Path]:
             yield path
         elif path.is_dir():
             yield from _walk(path, seen, roots)
+
+
+def _no_path(path: str) -> Problem:
+    """Says what lies there that is nearly called so."""
+    there = Path(path.replace("\0", "")).parent
+    try:
+        beside = [one.name for one in islice(there.iterdir(), _MOST_BESIDE)]
+    except OSError:
+        beside = []
+    near = nearest(Path(path).name, beside)
+    help = f"did you mean `{visible(str(there / near))}`?" if near else None
+    return Problem("arguments.missing-path", f"there is no file or folder {path}", None, help)

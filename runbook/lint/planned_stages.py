@@ -158,7 +158,7 @@ def _meant(problem: Problem, file: PlaybookFile) -> bool:
 
 
 def _helpful(problem: Problem) -> Problem:
-    if problem.id != "template.undefined":
+    if problem.id != "template.undefined" or (problem.help or "").startswith("write "):
         return problem
     more = "a variable that -e will bring needs a default here all the same: add it to `vars:`"
     return replace(problem, help=f"{problem.help}\n{more}" if problem.help else more)

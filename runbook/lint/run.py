@@ -196,11 +196,17 @@ def _without_silenced(
 def without_echoes(findings: list[LintFinding], of_loading: Collection[Problem]) -> list[LintFinding]:
     """Rules' findings without those about a value that is known to be wrong.
 
-    That is one whose YAML was not what its author meant, one that loading refuses, and any error, for rules on how
-    other YAML readers see it. A secret is kept all the same, and only found ones can be masked.
+    That is one whose YAML was not what its author meant, one that loading refuses, and, for rules on how other YAML
+    readers see it, any error and the value of a key that there is not. A secret is kept all the same, and only found
+    ones can be masked.
     """
     misread = [problem.span for problem in of_loading if problem.span and problem.id.startswith("yaml.")]
     refused = {_start(problem.span) for problem in of_loading if problem.span}
+    unknown = {
+        (problem.span.line, problem.span.column + problem.span.length)
+        for problem in of_loading
+        if problem.span and problem.id.endswith(".unknown-key")
+    }
     errors = refused | {_start(finding.span) for finding in findings if finding.rule.severity == "error"}
     lines = grouped((span.line, span) for span in misread)
     return [
@@ -210,12 +216,18 @@ def without_echoes(findings: list[LintFinding], of_loading: Collection[Problem])
         or (
             _start(finding.span) not in (errors if finding.rule.id.startswith("yaml.") else refused)
             and not any(_overlap(finding.span, span) for span in lines.get(finding.span.line, ()))
+            and not (finding.rule.id.startswith("yaml.") and _behind(finding.span, unknown))
         )
     ]
 
 
 def _start(span: Span) -> tuple[int, int]:
     return (span.line, span.column)
+
+
+def _behind(span: Span, keys: Collection[tuple[int, int]]) -> bool:
+    """Whether it is the value of one of these keys, on whose line it stands; a key by the place after it."""
+    return any((span.line, span.column - blanks) in keys for blanks in (2, 3))
 
 
 def _overlap(one: Span, other: Span) -> bool:

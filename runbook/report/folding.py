@@ -4,12 +4,13 @@ names and numbers into one. Pure, and nothing is lost: -v shows each in full."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
 
 from runbook.causes.catalogue import of_kind, root_of
+from runbook.model.errors import Unreachable
 from runbook.model.events import NodesDropped
 from runbook.model.grouping import grouped
 from runbook.model.node_ranges import fold
@@ -73,6 +74,19 @@ def in_one(texts: Sequence[str]) -> str | None:
         return None
     words = [_word(list(dict.fromkeys(column))) for column in zip(*rows, strict=True)]
     return None if None in words else " ".join(word for word in words if word is not None)
+
+
+def unreached_alike(failures: Mapping[str, Unreachable]) -> Iterator[tuple[str, Unreachable]]:
+    """Nodes that were not reached alike, but for names and numbers, as one: their names folded, and an error with the
+    words of all, else of the first. What an error says is without its node's name in front."""
+    gist = Gist(failures)
+    said = (((name,), error) for name, error in failures.items())
+    for one in likewise(said, lambda error: (error.cause, gist(error.says), gist(error.remedy))):
+        errors = {name: failures[name] for name in (*one.nodes, *one.others)}
+        says = [error.says.removeprefix(f"{name}: ") for name, error in errors.items()]
+        remedies = [error.remedy for error in errors.values()]
+        alike = Unreachable(one.what.cause, in_one(says) or says[0], in_one(remedies) or remedies[0], one.what.evidence)
+        yield fold(errors), alike
 
 
 def _word(values: list[str]) -> str | None:

@@ -17,7 +17,7 @@ from runbook.engine.plan import Choice, Plan, make_plan
 from runbook.engine.scripts import node_files
 from runbook.files.environment_values import AnyVariable
 from runbook.files.inventory import examine_inventory, with_shell
-from runbook.files.playbook import examine_launch, has_launch
+from runbook.files.playbook import examine_playbook, has_launch, launch_document
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import line_starts, parse_document
 from runbook.launch.launchers import launch_spec
@@ -181,7 +181,7 @@ def _plan(path: Path, text: str) -> tuple[Plan, Origins]:
 def _plan_for(inventory: Inventory, origins: Origins) -> Plan:
     if not has_launch(origins.document):
         return Plan(_NO_LAUNCH, inventory, ())
-    launch = examine_launch(origins.document, checks=CHECKS, environ=PLACEHOLDERS)
+    launch = examine_playbook(launch_document(origins.document), checks=CHECKS, environ=PLACEHOLDERS)
     if launch.playbook is None:
         raise FilesWrong(list(launch.problems))
     return make_plan(launch.playbook, inventory, Choice())

@@ -24,7 +24,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -313,12 +313,15 @@ async def bounded_body(request: Request, most: int, *, keep: bool = True) -> byt
     if not length.isdigit() or int(length[:20]) > most:
         raise long
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise long
-        if keep:
-            parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > most:
+                raise long
+            if keep:
+                parts.append(part)
+    except ClientDisconnect:
+        raise RequestRefused(400, "the request ends before its body does") from None
     body = b"".join(parts)
     request._body = body  # so that the handler's `request.body()` finds it
     return body

@@ -196,6 +196,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._untaken is not None:
             self._untaken.cancel()
 
+    def drop_unfinished(self) -> None:
+        """End the connection if the body of its request is still to come."""
+        if getattr(self.cycle, "more_body", False) and not self.cycle.response_complete:  # None at first
+            self.transport.abort()
+
     def _drop(self) -> None:
         """Discard also what the kernel still holds for it, and would try to deliver for as long as the client
         allows."""
@@ -211,7 +216,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class GracefulServer(Server):
-    """Ends its event streams when it has to stop, and then waits for answers in progress."""
+    """Ends its event streams when it has to stop, and then waits for answers in progress; requests that are not all
+    there shortly before STOP_S are dropped."""
 
     def __init__(self, config: Config, app: Starlette) -> None:
         super().__init__(config)
@@ -223,7 +229,16 @@ class GracefulServer(Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.state.changed.close()
-        await super().shutdown(sockets)
+        late = asyncio.get_running_loop().call_later(STOP_S - 1, self._drop_unfinished)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            late.cancel()
+
+    def _drop_unfinished(self) -> None:
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, BoundedProtocol):
+                connection.drop_unfinished()
 
 
 def listening(host: str, port: int) -> socket.socket:

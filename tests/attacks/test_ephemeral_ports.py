@@ -64,7 +64,7 @@ CASES: dict[str, tuple[Break, set[str], str]] = {
     "listened on by the user": (lambda lab: hold(lab, 50000, 50019, None), NODE_B, "holds 20 sockets"),
     "listened on by root": (lambda lab: hold(lab, 50000, 50019, "root"), NODE_B, "of root holds 20 sockets"),
     "reserved but one": (reserve, NODE_B, "28231 of that range are reserved"),
-    "eight, none taken": (lambda lab: ports(lab, 50000, 50007, "node-a", "node-b"), set(), "hands out only 8 ports"),
+    "eight, none taken": (lambda lab: ports(lab, 50000, 50007, "node-a", "node-b"), set(), "has only 8 ports"),
 }
 
 

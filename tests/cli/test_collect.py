@@ -18,8 +18,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from runbook.cli.collect import not_asked_lines
 from runbook.cli.main import main
 from runbook.collect.archive_entries import ArchiveFile, decoded, read_entry
+from runbook.collect.ask_nodes import NodeAnswer
 from runbook.model.decoded_text import views
 
 INVENTORY = """\
@@ -339,3 +341,21 @@ def test_archives_of_others_are_read_where_they_lie(folder: Path, capsys: pytest
     cut = folder / "cut.tgz"
     cut.write_bytes(path.read_bytes()[:-20])
     assert diagnosed(cut, capsys)[1][0]["cause"] == "rank-crashed"
+
+
+def test_nodes_that_are_silent_alike_share_an_entry() -> None:
+    def refused(number: int, cause: str = "ssh-refused") -> NodeAnswer:
+        says = f"node-{number:02}: 10.0.0.{number} refuses port 22"
+        return NodeAnswer(f"node-{number:02}", cause=cause, says=says, remedy=f"start sshd on node-{number:02}")
+
+    lines = list(
+        not_asked_lines([refused(1), NodeAnswer("node-00"), *map(refused, range(2, 30)), refused(40, "other")])
+    )
+    assert lines == [
+        " not asked  node-[01-29]  10.0.0.[1-29] refuses port 22",
+        "   fix      start sshd on node-[01-29]",
+        "   more     runbook explain ssh-refused",
+        " not asked  node-40  10.0.0.40 refuses port 22",
+        "   fix      start sshd on node-40",
+        "   more     runbook explain other",
+    ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.cli.explain import explain
+from runbook.cli.explain import explain, known_keys
+from runbook.files.schema import schema
 from runbook.lint.variables import known
 from runbook.model.errors import FilesWrong
 
@@ -47,3 +48,31 @@ def test_a_near_miss(typed: str, near: str) -> None:
     with pytest.raises(FilesWrong) as wrong:
         explain(typed)
     assert wrong.value.problems[0].help == f"did you mean `{near}`?"
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("gpus", "inventory: node.gpus: "),
+        ("rendezvous", "Where the ranks meet."),
+        ("min_rate_gbps", "inventory: infiniband.min_rate_gbps: a rate in Gbit/s above 0"),
+        ("when_bad", "playbook: when_bad: "),
+        ("min_busbw_gbytes", "check: allreduce, with: min_busbw_gbytes\n  fail below"),
+    ],
+)
+def test_a_key_is_told_with_its_place(key: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said in shown(key, capsys)
+
+
+def test_every_key_of_the_schemas_is_told() -> None:
+    def keys(part: object) -> set[str]:
+        if isinstance(part, list):
+            return set().union(*map(keys, part))
+        if not isinstance(part, dict):
+            return set()
+        own = set(part["properties"]) if isinstance(part.get("properties"), dict) else set()
+        return own.union(*map(keys, part.values()))
+
+    told = known_keys()
+    assert keys(schema("inventory")) | keys(schema("playbook")) <= {*told, "type", "properties"}
+    assert all(text.strip() and "None" not in text for texts in told.values() for text in texts)

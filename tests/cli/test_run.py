@@ -225,3 +225,29 @@ def test_reach_that_is_listed_runs_once_and_run_says_so(folder: Path) -> None:
     done = run(folder, "-C", "-o", "json")
     assert [stage["name"] for stage in json.loads(done.stdout)["stages"]] == ["reach", "shell"]
     assert "note: playbook.yml:2:5: `reach` always runs first and need not be listed" in done.stderr
+
+
+def test_files_the_other_way_round_are_put_right(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    playbook, inventory = str(folder / "playbook.yml"), str(folder / "inventory.yml")
+    assert main(["run", inventory, "-i", playbook]) == 2
+    assert f"the other way round: runbook run {playbook} -i {inventory}" in capsys.readouterr().err
+
+
+def test_an_inventory_of_another_name_is_proposed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "inventory.yml").rename(folder / "mine.yml")
+    monkeypatch.chdir(folder)
+    for command in (["run", "playbook.yml"], ["ps"]):
+        assert main(command) == 2
+        assert "name it: -i mine.yml" in capsys.readouterr().err
+
+
+def test_a_plan_names_a_check_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SECRET_OF_MINE", "s3cr3t-0815")
+    assert main(["run", str(folder / "playbook.yml"), "-i", str(folder / "inventory.yml"), "-C"]) == 0
+    told = capsys.readouterr().out
+    assert "  1. reach on 2 nodes" in told
+    assert "  2. first  [shell] on 2 nodes" in told

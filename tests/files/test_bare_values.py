@@ -56,6 +56,8 @@ def test_what_was_meant_in_an_inventory(wrong: str, right: str) -> None:
         ("nodes: [a, b]", "nodes: {a: {}, b: {}}"),
         ("nodes: [{name: a, address: 10.0.0.1}]", "nodes: {a: {address: 10.0.0.1}}"),
         ("nodes: [{a: {gpus: 1}}, {b: {gpus: 2}}]", "nodes: {a: {gpus: 1}, b: {gpus: 2}}"),
+        ("nodes: a,b", "nodes: {a: {}, b: {}}"),
+        ("nodes: a b", "nodes: {a: {}, b: {}}"),
     ],
 )
 def test_what_was_meant_by_nodes(nodes: str, right: str) -> None:
@@ -71,6 +73,11 @@ def test_what_was_meant_by_nodes(nodes: str, right: str) -> None:
         ("{ping: {}, port: {}}", "stages: [{check: ping}, {check: port}]"),
         ("[{launch: {command: 'python train.py --name \"a b\"'}}]", 'command: [python, train.py, --name, "a b"]'),
         ("[{launch: {command: [a.py], watch: true}}]", "watch: {}"),
+        ("[{launch: torchrun train.py --lr 0.1}]", 'launch: {command: [torchrun, train.py, --lr, "0.1"]}'),
+        ('[{launch: {command: "python a.py \\\\\\n --lr 1"}}]', 'command: [python, a.py, --lr, "1"]'),
+        ("[{shell: hostname, expect: gpu}]", "expect: {stdout: gpu}"),
+        ("[{shell: hostname, expect: 3}]", "expect: {exit: 3}"),
+        ("[{shell: {cmd: ls, chdir: /tmp}}]", 'shell: "cd /tmp && ls"'),
         ("[{launch: {command: [a.py], detach: yes}}]", "detach: true"),
         ("[{launch: {command: [a.py], detach: OFF}}]", "detach: false"),
     ],
@@ -85,7 +92,7 @@ def test_what_was_meant_in_a_playbook(stages: str, right: str) -> None:
         "nodes: {a: 'no address!'}",
         f"{NODES}\nnetwork: [ib0]",
         f"{NODES}\nrendezvous: 'node a'",
-        f"{NODES}\ndefaults: {{gpus: all}}",
+        f"{NODES}\ndefaults: {{gpus: most}}",
         f"{NODES}\nenv: [NCCL_DEBUG=INFO, {'x' * 200}=1]",
         'stages: [{launch: {command: "it\'s"}}]',
     ],
@@ -93,6 +100,19 @@ def test_what_was_meant_in_a_playbook(stages: str, right: str) -> None:
 def test_where_nothing_sound_can_be_made_of_it_an_example_is_shown(text: str) -> None:
     for problem in problems(text):
         assert (problem.help or "").startswith("for example ")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("stages: [{check: [ping, port]}]", "write one stage for each: `- check: ping`, `- check: port`"),
+        (f"{NODES}\ndefaults: {{container: 'nvcr.io/nvidia/pytorch:24.05'}}", "no container is started from an image"),
+        (f"{NODES}\ndefaults: {{gpus: all}}", "write how many each node has"),
+    ],
+)
+def test_where_no_one_value_was_meant_a_sentence_tells(text: str, sentence: str) -> None:
+    (problem,) = problems(text)
+    assert (problem.help or "").startswith(sentence)
 
 
 @pytest.mark.parametrize("port", ["0o29500", "029500", "29_500", "'29,500'", "２９５００", "'29500 '"])

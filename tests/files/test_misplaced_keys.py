@@ -48,6 +48,48 @@ def test_keys_of_a_node(key: str, value: str, wanted: str) -> None:
     assert wanted in help_of_key(f"nodes: {{a: {{{key}: {value}}}}}", key)
 
 
+@pytest.mark.parametrize(
+    ("stage", "key", "wanted"),
+    [
+        ("check: ping, retries: 3", "retries", "only a launch has that, and this is a `check` stage"),
+        ("shell: ls, env: {A: b}", "env", "only a launch has that, and this is a `shell` stage"),
+        ("command: [a.py], retries: 3", "retries", "launch: {retries: 3}"),
+        ("check: ping, count: 5", "count", "with: {count: 5}"),
+        ("shell: ls, serial: 1", "serial", "`-f`"),
+        ("check: ping, delegate_to: localhost", "delegate_to", "nodes of the inventory"),
+    ],
+)
+def test_keys_of_a_stage_by_its_kind(stage: str, key: str, wanted: str) -> None:
+    assert wanted in help_of_key(f"stages: [{{{stage}}}]", key)
+
+
+@pytest.mark.parametrize("key", ["block", "include", "import_playbook"])
+def test_what_has_no_place_here_is_told_once(key: str) -> None:
+    assert list(helps(f"stages: [{{{key}: x}}]")) == [f"unknown key `{key}` in stage 1"]
+
+
+def test_a_stage_that_is_named_like_a_check_is_shown_as_one() -> None:
+    assert [*helps("stages: [{name: port}]").values()] == ["begin it with one of them, for example `- check: port`"]
+
+
+@pytest.mark.parametrize("name", ["gpu[01:04]", "gpu[01..04]", "gpu{01..04}", "gpu(01-04)"])
+def test_a_range_in_another_hand(name: str) -> None:
+    assert [*helps(f"nodes: {{'{name}': {{}}}}").values()] == ['write `"gpu[01-04]"`']
+
+
+@pytest.mark.parametrize(
+    ("master", "wanted"),
+    [
+        ("a:29501", "{master: a, port: 29501}"),
+        ("10.0.0.1", "{master: a}"),
+        ("10.0.0.1:29500", "{master: a, port: 29500}"),
+    ],
+)
+def test_a_master_by_its_endpoint(master: str, wanted: str) -> None:
+    text = f"rendezvous: {{master: '{master}'}}\nnodes: {{a: {{address: 10.0.0.1}}, b: {{address: 10.0.0.2}}}}"
+    assert [*helps(text).values()] == [f"write `rendezvous: {wanted}`"]
+
+
 def test_whatever_import_understands_lint_explains() -> None:
     for key in _MEANINGS:
         assert help_of_key(f"nodes: {{a: {{{key}: x}}}}", key), key
@@ -111,10 +153,10 @@ def test_a_stage_of_no_kind_is_told_how_to_begin() -> None:
             "a space is missing after the colon: `address: 10.0.0.1`",
         ),
         ("stages:\n  - check ping\n", "a colon is missing: `check: ping`"),
-        ("nodes: {a: {gpus\uff1a8}}", "`\uff1a` is no colon to YAML: `gpus: 8`"),
-        ("name: x\nnodes\uff1a\n  a: {}\n", "`\uff1a` is no colon to YAML: `nodes:`"),
+        ("nodes: {a: {gpus\uff1a8}}", "`\uff1a` is not a colon in YAML: `gpus: 8`"),
+        ("name: x\nnodes\uff1a\n  a: {}\n", "`\uff1a` is not a colon in YAML: `nodes:`"),
         ("nodes: {a: {address: \u201c10.0.0.1\u201d}}", "YAML's own quotes are \" and '"),
-        ("nodes: {a: }\n\u00a0gpus: 1\n", "the blanks before `gpus` are no plain ones: retype the indentation"),
+        ("nodes: {a: }\n\u00a0gpus: 1\n", "the blanks before `gpus` are not plain spaces: retype the indentation"),
         ("stages:\n  - check:ping\n", "a space is missing after the colon: `check: ping`"),
     ],
 )
@@ -171,7 +213,7 @@ def test_numbers_given_as_text_and_templates(text: str, wanted: str) -> None:
         ("nodes: {a: {}}\ndefaults:\n  ssh:\n  jump: b\n", "jump", "indent it: it belongs under `ssh:`"),
         ("nodes:\nrendevous: {master: a}\n", "rendevous", "did you mean `rendezvous`?"),
         ("nodes: {a: {}}\nenv:\nnmae: x\n", "nmae", "did you mean `name`?"),
-        ("nodes:\n  a: {}\n  env: {NCCL_DEBUG: INFO}\n", "NCCL_DEBUG", "`env:` stands among the nodes"),
+        ("nodes:\n  a: {}\n  env: {NCCL_DEBUG: INFO}\n", "NCCL_DEBUG", "`env:` is among the nodes"),
         ("nodes:\n  a: {}\n  network: {interface: ib0}\n", "interface", "belongs at the left margin"),
     ],
 )

@@ -152,3 +152,18 @@ def test_nothing_but_files_wrong_is_raised(text: str) -> None:
         truth(text, {"a": 1, "x": "y"})
     except FilesWrong:
         pass
+
+
+@pytest.mark.parametrize(
+    ("condition", "help"),
+    [
+        ("yes", "write `true`"),
+        ("OFF", "write `false`"),
+        ("x = 1", "compared by `==`"),
+        ("x && y", "`and`"),
+    ],
+)
+def test_a_condition_in_another_hand(condition: str, help: str) -> None:
+    with pytest.raises(FilesWrong) as wrong:
+        truth(condition, {"x": 1, "y": True})
+    assert help in (wrong.value.problems[0].help or "")

@@ -252,6 +252,37 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert read_document(tmp_path / "latin.yml" / "x").problems[0].id == "file.unreadable"
 
 
+@pytest.mark.parametrize("loader", [yaml.SafeLoader, subject._LOADER])
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ('a:\n  b: {x: 1\n  c: {x: 1}\nenv:\n  D: "open\n', [3, 5]),
+        ("a: {\n    x: 1\n    y: 2\n  }\nb: c: d\ne:\n  - @f\n  - g\n  - h: @i\n", [3, 5, 7, 9]),
+        ("s:\n  - a: 1\n   b: 2\n  - c: [1\n  - d: 2\n", [3, 5]),
+        ("a:\n    b: 1\n   c: 2\n  d: 3\n", [3]),  # the last line may be right once the one above is
+        ("a:\n\tb: 1\n\tc: 2\nd: 4: 5\n", [2, 4]),
+    ],
+)
+def test_every_mistake_of_syntax_is_told_at_once(
+    text: str, places: list[int], loader: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subject, "_LOADER", loader)
+    found = parse_document(text, "x.yml").problems
+    assert [problem.span.line for problem in found if problem.span] == places
+
+
+@given(
+    st.lists(st.sampled_from(["a: {x: 1, y: [2]}", "b: 'c: d'", "e: |\n  f: {\n  g", "h:\n  - i\n  - j: k"])), st.data()
+)
+def test_one_mistake_of_syntax_is_told_as_one(sound: list[str], data: st.DataObject) -> None:
+    """However sound the lines around it are, none of them is accused."""
+    mistake = data.draw(st.sampled_from(["x: y: z", "x: {a: 1", "x: [a\n  b: c", "x: @y", 'x: "a" b']))
+    where = data.draw(st.integers(0, len(sound)))
+    blocks = [block.replace(block[0], f"{block[0]}{number}", 1) for number, block in enumerate(sound)]
+    document = parse_document("\n".join([*blocks[:where], mistake, *blocks[where:]]) + "\n", "x.yml")
+    assert len(document.problems) == 1, document.text
+
+
 def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
     file = tmp_path / "bom.yml"
     file.write_bytes(b"\xef\xbb\xbfname: a\r\nport: 1\r\n")

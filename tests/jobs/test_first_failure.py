@@ -139,6 +139,17 @@ def test_who_ended_well_before_the_others_lost_it_is_named(tmp_path: Path) -> No
         assert ("rank 3 on node-b ended with code 0" in found[1].says) is (node == "node-b")
 
 
+def test_an_exception_that_a_rank_caught_before_it_left_hides_nothing(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    left = ended(made, 3, 0, 100.9)
+    wrote(made, left, err=b'Traceback (most recent call last):\n  File "/srv/a.py", line 3, in f\nKeyError: 1\n')
+    left.ended = time.time() + 60.0
+    first = ended(made, 0, 1, left.ended + 0.5)
+    wrote(made, first, err=b"Traceback (most recent call last):\n" + LOST_A_PEER[0] + b"\n")
+    found = guilty(made, first)
+    assert (found[0], found[1].cause) == ("node-b", "mismatched-collectives")
+
+
 RAISED = b"""[rank2]: Traceback (most recent call last):
 [rank2]:   File "/srv/train.py", line 12, in <module>
 [rank2]:     main()

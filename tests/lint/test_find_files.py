@@ -172,3 +172,12 @@ def test_a_pipe_in_a_folder_is_not_waited_for(here: Path) -> None:
     os.mkfifo(here / "pipe.yml")
     (here / "link.yml").symlink_to(here / "pipe.yml")
     assert paths(".") == ["a.yml", "playbooks/b.yml"]
+
+
+def test_a_path_that_there_is_not_is_told_with_one_that_is_nearly_called_so(tmp_path: Path) -> None:
+    (tmp_path / "mine.yml").touch()
+    with pytest.raises(FilesWrong) as wrong:
+        find_files([str(tmp_path / "mien.yml"), str(tmp_path / "other" / "x.yml")])
+    near, far = wrong.value.problems
+    assert near.help == f"did you mean `{tmp_path / 'mine.yml'}`?"
+    assert far.help is None

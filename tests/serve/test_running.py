@@ -134,6 +134,20 @@ def test_slow_and_endless_heads_and_bodies_are_cut_off(tmp_path: Path, monkeypat
         assert "Traceback" not in server.stop()[1]
 
 
+def test_a_body_that_never_comes_delays_no_end_and_is_no_error(tmp_path: Path) -> None:
+    with running(tmp_path) as server, socket.create_connection(("127.0.0.1", server.port)) as body:
+        head = f"POST /login HTTP/1.1\r\nHost: {server.host}\r\nOrigin: {server.url}\r\nContent-Length: 100\r\n"
+        begun = f"{head}Content-Type: application/x-www-form-urlencoded\r\n\r\nname=".encode()
+        body.sendall(begun)
+        with socket.create_connection(("127.0.0.1", server.port)) as gone:
+            gone.sendall(begun)
+        assert server.ask("GET", "/healthz")[0] == 200  # the server has read it by now
+        code, said = server.stop()
+        assert code == 0
+        assert "Traceback" not in said
+        assert said.endswith("stopped\n")
+
+
 def test_away_from_loopback_there_are_people_and_tls(tmp_path: Path) -> None:
     everywhere = ("--listen", "0.0.0.0:0", "--data", str(tmp_path / "data"))
     assert "serve user add" in refused(tmp_path, *everywhere)

@@ -23,11 +23,12 @@ from runbook.checks.network.dial import (
 from runbook.checks.network.ephemeral_ports import exhausted, port_range
 from runbook.checks.network.packet_filters import by_policy, peers_of, rules_of, unseen
 from runbook.checks.network.routing import Sent, gone, turned_away
-from runbook.firewall import Blocked, Ends, Evidence, Flow, also_small, explain_blocked, sent_elsewhere
+from runbook.firewall import Blocked, Ends, Evidence, Flow, also_small, explain_blocked, sent_elsewhere, sure
 from runbook.firewall.evaluate import EPHEMERAL, NumberRange
 from runbook.firewall.explain_connection import Seen, command_line
 from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
+from runbook.model.units import counted
 from runbook.model.verdict import Finding
 
 MOST_LINES = 10
@@ -134,12 +135,12 @@ class Trouble:
                 found += [
                     dial
                     for dial in dials
-                    if not sure(self.blocked([dial])) and not ((told := self._turned_away(dial)) and told[2])
+                    if not sure(self.blocked([dial])) and not ((reason := self._turned_away(dial)) and reason[2])
                 ]
         return found
 
     def unsure(self) -> list[Dial]:
-        """Failed dials between two nodes for which no rule is certain to be the reason: other pairs may tell more."""
+        """Failed dials between two nodes for which no rule is certain to be the reason: other pairs may show it."""
         found: list[Dial] = []
         for dials in self.groups:
             if dials[0].source != dials[0].destination and not (
@@ -161,13 +162,13 @@ class Trouble:
             if dials[0].outcome == "unsent":
                 continue
             accusation = self._judge(dials)
-            told = found[accusation.node]
-            same = next((at for at, other in enumerate(told) if other.same(accusation)), None)
+            accusations = found[accusation.node]
+            same = next((at for at, other in enumerate(accusations) if other.same(accusation)), None)
             if same is None:
-                told.append(accusation)
+                accusations.append(accusation)
             else:
-                told[same] = told[same].merged(accusation)
-        return {node: [accusation.finding for accusation in told] for node, told in found.items()}
+                accusations[same] = accusations[same].merged(accusation)
+        return {node: [accusation.finding for accusation in accusations] for node, accusations in found.items()}
 
     def _unsent(self) -> dict[str, Finding]:
         """Nodes that had no port left to dial from."""
@@ -354,12 +355,12 @@ class Trouble:
                 f"answers from TCP {dial.port} to {dial.source} ({near})",
             ),
         )
-        told = [
+        reasons = [
             (name, *found)
             for name, sent, what in ways
             if (found := turned_away(name, sent, what, self.evidence.get(name))) is not None
         ]
-        return max(told, key=lambda one: one[2], default=None)
+        return max(reasons, key=lambda one: one[2], default=None)
 
     def _only_data_ports(self, dials: list[Dial]) -> bool:
         """Whether both nodes can join the rendezvous, and only ports on which ranks then meet are closed."""
@@ -388,7 +389,7 @@ class Trouble:
         repeated = sum(dial.retransmitted or 0 for dial in same)
         if not slow and repeated < REPEATED:
             return None
-        several = f"{len(slow)} connection{'s' if len(slow) > 1 else ''} opened only after several tries"
+        several = f"{counted(len(slow), 'connection')} opened only after several tries"
         seen = [f"{several} (up to {max(d.tries for d in slow)})"] if slow else []
         seen += [f"{repeated} segments had to be sent again"] if repeated else []
         never = "never" if dials[0].outcome == "dropped" else "opened and carried nothing through"
@@ -432,11 +433,6 @@ def shown(finding: Finding, node: str, dials: Sequence[Dial]) -> Finding:
     ends = dict.fromkeys(name for dial in dials for name in (dial.source, dial.destination))
     evidence = (*seen_of(dials)[:4], *finding.evidence)[:MOST_LINES]
     return replace(finding, evidence=evidence, peers=tuple(name for name in ends if name != node))
-
-
-def sure(blocked: Blocked | None) -> bool:
-    """Whether a rule was found that is certain to block."""
-    return blocked is not None and blocked.decided and not blocked.between
 
 
 def rejects(*evidence: Evidence | None) -> bool:

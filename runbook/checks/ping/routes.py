@@ -108,7 +108,7 @@ def _carried_twice(seen: Observations, guilty: str, first: str, second: str, add
     interface, prefix = places[guilty]
     return finding_for(
         "duplicate-address",
-        f"{first} and {second} both have the address {address}: packets reach now the one, now the other",
+        f"{first} and {second} both have the address {address}: packets reach sometimes the one, sometimes the other",
         tuple(f"{name} has {prefix} on {interface}" for name, (interface, prefix) in places.items()),
         (first if guilty == second else second,),
         way="only-one" if seen.numeric(guilty) == address else "one-more",
@@ -228,7 +228,7 @@ def strangers(seen: Observations) -> Found:
         interface = seen.data_interface(pair.peer) or "IFACE"
         own = seen.interface(pair.peer, interface)
         mine = f"{interface} of {pair.peer} is {own['mac'] if own else '?'}"
-        if "PERMANENT" in ((pair.target.get("neighbour") or {}).get("state") or []):
+        if "PERMANENT" in (pair.neighbour.get("state") or ()):
             found.setdefault(pair.source, []).append(_fixed_entry(pair, mac, mine))
         else:
             found[pair.peer] = [_stranger(seen, pair, mac, mine)]
@@ -246,7 +246,7 @@ def _answers_for(seen: Observations, pair: Pair) -> str | None:
 
 
 def _neighbour(pair: Pair) -> str | None:
-    mac = (pair.target.get("neighbour") or {}).get("lladdr")
+    mac = pair.neighbour.get("lladdr")
     return str(mac) if mac else None
 
 

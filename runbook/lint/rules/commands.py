@@ -163,7 +163,7 @@ def rank_in_command(staged: Staged) -> Iterator[Problem]:
     for option, value, index in _options(staged):
         others = _others(option, staged.cluster)
         if others is not None and value.isascii() and value.isdigit():
-            message = f"`--{option} {value}` is said to every rank, and there are {others}"
+            message = f"`--{option} {value}` is the same for every rank, and there are {others}"
             yield Problem("playbook.rank-in-command", message, _span(staged, index), _FROM_ENVIRONMENT)
 
 
@@ -244,6 +244,25 @@ _OF_ONE_SHELL = (
 )
 """Commands that change nothing but the shell they run in, and where to put what they are for."""
 
+_NOT_SH = (
+    (re.compile(r"(?:^|[;&|(])\s*source\s"), "source", "write `. FILE`"),
+    (
+        re.compile(r"(?:^|[;&|(])\s*(?:conda|mamba)\s+activate\b"),
+        "conda activate",
+        "write `. /opt/conda/etc/profile.d/conda.sh && conda activate NAME && …`, or `conda run -n NAME …`",
+    ),
+    (
+        re.compile(r"(?:^|[;&|(!]|\b(?:if|elif|while|until|then|do)\s)\s*\[\[\s"),
+        "[[",
+        "write `[ … ]`, with `=` for `==`",
+    ),
+    (re.compile(r"(?:^|[;&|(])\s*(?:pushd|popd)\b"), "pushd", "write `cd`"),
+    (re.compile(r"<<<"), "<<<", "write `printf '%s' … | …`"),
+    (re.compile(r"[<>]\("), "<(", "write `bash -c '…'` around the line"),
+)
+"""What bash has and a plain `sh` has not, and what to write."""
+_BRINGS_CONDA = re.compile(r"conda\.sh|\bhook\b")
+
 
 def interactive_shell(staged: Staged) -> Iterator[Problem]:
     for words in _commands(staged):
@@ -280,6 +299,17 @@ def shell_no_effect(staged: Staged) -> Iterator[Problem]:
         yield Problem("playbook.shell-no-effect", message, staged.span("shell"), helps[-1])
 
 
+def not_for_sh(staged: Staged) -> Iterator[Problem]:
+    if any(shell_no_effect(staged)):
+        return
+    line = _unquoted(staged)
+    for sign, what, help in _NOT_SH:
+        if sign.search(line) and not (what == "conda activate" and _BRINGS_CONDA.search(_line(staged))):
+            message = f"`{what}` is not known to /bin/sh, which runs a stage's line; on Debian and Ubuntu that is dash"
+            yield Problem("playbook.not-for-sh", message, staged.span("shell"), help)
+            return
+
+
 def quoted_template(staged: Staged) -> Iterator[Problem]:
     """Only where the variable's value needs quotes and therefore gets them."""
     line = _line(staged)
@@ -296,10 +326,14 @@ def _line(staged: Staged) -> str:
     return staged.stage.shell or "" if staged.stage.kind == "shell" else ""
 
 
+def _unquoted(staged: Staged) -> str:
+    """The line with a letter in the place of everything that stands in quotes."""
+    return re.sub(r"'[^']*'|\"[^\"]*\"", lambda text: "Q" * len(text.group()), _line(staged))
+
+
 def _commands(staged: Staged) -> Iterator[list[str]]:
     """The commands of the line, as words; quotes and templates are taken for words like any other."""
-    line = re.sub(r"'[^']*'|\"[^\"]*\"", lambda text: "Q" * len(text.group()), _line(staged))
-    for part in _SEPARATOR.split(line):
+    for part in _SEPARATOR.split(_unquoted(staged)):
         words = part.split()
         while words and re.fullmatch(r"[A-Za-z_]\w*=\S*", words[0]):
             words = words[1:]
@@ -376,5 +410,6 @@ STAGE_RULES = (
     endless_shell,
     background_shell,
     shell_no_effect,
+    not_for_sh,
     quoted_template,
 )

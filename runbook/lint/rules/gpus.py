@@ -44,6 +44,12 @@ def shared_gpu(file: InventoryFile) -> Iterator[Problem]:
         owner, gpu, where = pairs[some[0].name]
         message = f"{named([owner, *some])} are one machine ({where}), and share its GPU {gpu}"
         help = "give each node devices of its own, for example `gpus: [0, 1]` and `gpus: [2, 3]`"
+        if owner.ssh.port != some[0].ssh.port and where == one_spelling(owner.address):
+            port = f", port: {some[0].ssh.port}" if some[0].ssh.port else ""
+            help += (
+                f"\ntwo machines behind one address: log in by `ssh: {{host: {where}{port}}}`, and let `address:` be "
+                "where the other nodes reach it"
+            )
         yield Problem("inventory.shared-gpu", message, span, help)
 
 
