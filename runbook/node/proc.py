@@ -265,6 +265,12 @@ def counted(path: str, head: str) -> dict[str, int]:
     return {name: int(number) for name, number in zip(*rows)} if len(rows) == 2 else {}
 
 
+def carrier_changes(interface: str) -> int | None:
+    """How often the link of an interface went up or down since boot; None where the kernel does not tell."""
+    count = (read("/sys/class/net/%s/carrier_changes" % interface) or "").strip()
+    return int(count) if count.isdigit() else None
+
+
 def kill(processes: Iterable[int], number: int) -> None:
     """Send a signal to those of these that are still there."""
     for pid in processes:
