@@ -92,7 +92,7 @@ RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 
 
 def id_of(named: str | None) -> str:
-    """A new id; that of the folder `named` where it is called like one, as the server's are, and has held no run yet."""
+    """A new id; that of the folder `named` where it is called like one, as the server's are, and holds no run yet."""
     folder = Path(named or "")
     if RUN_ID.fullmatch(folder.name) and not any(os.path.lexists(folder / file) for file in FILES):
         return folder.name
