@@ -27,8 +27,8 @@ def facts(name: str, workdirs: Iterable[str]) -> Heartbeat:
     load: list[float] = []
     with contextlib.suppress(OSError):
         load = [round(one, 2) for one in os.getloadavg()]
-    told = jobs(name, workdirs)[:MOST_JOBS]
-    return Heartbeat(1, draining=False, load=load, cpus=os.cpu_count() or 0, gpus=gpus(), jobs=told)
+    running = jobs(name, workdirs)[:MOST_JOBS]
+    return Heartbeat(1, draining=False, load=load, cpus=os.cpu_count() or 0, gpus=gpus(), jobs=running)
 
 
 def gpus() -> list[GpuLoad]:

@@ -233,8 +233,8 @@ def _step(where: str, what: str, fields: Mapping[str, str]) -> RemedyStep:
     node = (
         None if not where and code else filled(where.removeprefix("controller").removeprefix("on "), fields.__getitem__)
     )
-    told = filled(code[1] if code else what, fields.__getitem__)
-    return RemedyStep(node, (told,)) if code else RemedyStep(node, (), told)
+    text = filled(code[1] if code else what, fields.__getitem__)
+    return RemedyStep(node, (text,)) if code else RemedyStep(node, (), text)
 
 
 def _bare(sentence: str) -> str:

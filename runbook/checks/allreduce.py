@@ -16,7 +16,7 @@ from runbook.checks.context import Context
 from runbook.checks.ranks.outcomes import outcomes_of_halt, stragglers
 from runbook.checks.ranks.pool import RankMember, RankPool, dismiss_pool, start_pool
 from runbook.checks.ranks.stuck import TOO_SLOW
-from runbook.model.units import bytes_text, seconds_text, significant
+from runbook.model.units import bytes_text, counted, seconds_text, significant
 from runbook.model.verdict import Finding, Outcome, outcomes_of
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ class AllReduce(Check):
 
     def __post_init__(self) -> None:
         if not 4 <= self.min_bytes <= self.max_bytes:
-            raise ValueError("wants 4 bytes <= min_bytes <= max_bytes")
+            raise ValueError("4 bytes <= min_bytes <= max_bytes must hold")
         if self.factor < 2 or self.iterations < 1 or self.warmup < 1:
-            raise ValueError("wants factor >= 2, iterations >= 1 and warmup >= 1")
+            raise ValueError("factor >= 2, iterations >= 1 and warmup >= 1 must hold")
 
     @property
     def sizes(self) -> list[int]:
@@ -202,10 +202,9 @@ class AllReduce(Check):
             warnings.append(norm.warning(compared, reached))
         if len(pool.members) == 1:
             reached = f"one rank adds up {bytes_text(last['size'])}, and nothing crosses a wire"
-        ranks = f"{len(pool.members)} rank{'s' if len(pool.members) > 1 else ''}"
         proof = (
-            f"{reached}{gated}; {len(rows)} size{'s' if len(rows) > 1 else ''} verified, every element, "
-            f"{ranks}{stopped}"
+            f"{reached}{gated}; {counted(len(rows), 'size')} verified, every element, "
+            f"{counted(len(pool.members), 'rank')}{stopped}"
         )
         silent = norm.silent if norm else {}
         return [
@@ -288,7 +287,7 @@ def pauses(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not paused:
         return []
     worst = max(paused, key=lambda size: longest[size])
-    others = f", and such a pause at {len(paused) - 1} more size{'s' * (len(paused) > 2)}" if len(paused) > 1 else ""
+    others = f", and such a pause at {counted(len(paused) - 1, 'more size')}" if len(paused) > 1 else ""
     slowest = f"one iteration at {bytes_text(worst)} paused for {seconds_text(longest[worst])}"
     why = "a link that flaps or loses packets (`ip -s link`, `sudo dmesg -T`), or a rank that did not run"
     return [f"{slowest} (p50 {significant(usual[worst] * 1e3)} ms){others}: {why}"]
@@ -330,7 +329,7 @@ def wrong_data(pool: RankPool, at: Context) -> list[Outcome] | None:
     located = pool.extra.get("located", {}).get("ranks") or []
     seen = [member for member in wrong if member.steps["wrong"]["first"]]
     details = tuple(
-        f"{m.label}: {m.steps['wrong']['count']} wrong element{'s' * (m.steps['wrong']['count'] != 1)} at "
+        f"{m.label}: {counted(m.steps['wrong']['count'], 'wrong element')} at "
         f"{bytes_text(m.steps['wrong']['size'])}; element {m.steps['wrong']['first']['element']} is "
         f"{float(m.steps['wrong']['first']['got']):g}, should be {m.steps['wrong']['first']['expected']:g}"
         for m in seen[:8]

@@ -149,7 +149,7 @@ def configure(
 
 def _argument(value: object, field: dataclasses.Field[Any]) -> object:
     if value is None and field.default is not None:
-        raise ValueError("nothing stands there")
+        raise ValueError("it has no value")
     return convert(value, field.metadata["unit"])
 
 
@@ -179,7 +179,7 @@ def convert(value: object, unit: str) -> object:
     except ValueError:
         raise ValueError(f"{value!r} is not a number") from None
     if not math.isfinite(number):
-        raise ValueError(f"{value!r} is not a number that can be worked with")
+        raise ValueError(f"{value!r} is not a finite number")
     if unit == "count":
         if number != int(number) or number < 0:
             raise ValueError(f"{value!r} is not a whole number")

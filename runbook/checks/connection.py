@@ -21,6 +21,7 @@ from runbook.files.address import is_loopback
 from runbook.launch.ranks import dialled_address
 from runbook.model.bounded_regex import bounded
 from runbook.model.command_quoting import word
+from runbook.model.units import counted
 from runbook.model.verdict import Finding, Outcome, outcomes_of
 from runbook.node.proc import this_machine
 
@@ -57,7 +58,7 @@ class Connection(Check):
         return [
             Outcome.passed(
                 node.name,
-                f"{world} rank{'s' if world > 1 else ''} on {hosts} host{'s' if hosts > 1 else ''} joined at "
+                f"{counted(world, 'rank')} on {counted(hosts, 'host')} joined at "
                 f"{address(at)} over {at.inventory.rendezvous.backend} and passed a barrier",
                 metrics={"world_size": world, "import_seconds": slowest},
             )
@@ -138,8 +139,8 @@ def unjoined(pool: RankPool, at: Context, *, proven: bool = False) -> list[Outco
     if not findings:
         busy = elsewhere(pool, "while joining")
         seen = seen if busy else look_between(pool)
-        if told := busy or seen.findings:
-            return with_bystanders(pool, {name: list(listed) for name, listed in told.items()})
+        if between := busy or seen.findings:
+            return with_bystanders(pool, {name: list(listed) for name, listed in between.items()})
     findings = findings or no_names(pool) or unopened(pool, where) or turned_away(pool, where)
     if seen.blind and not proven:  # the nodes that could be looked at have their ports open
         findings = findings or closed_to_each_other(pool, where)
@@ -170,12 +171,12 @@ def misnumbered(pool: RankPool) -> list[Outcome] | None:
         if not started_as or (started_as["rank"] == member.rank.rank and started_as["world_size"] == world):
             continue
         node = member.rank.node
-        name, told, right, cause = (
+        name, given, right, cause = (
             ("RANK", started_as["rank"], member.rank.rank, "duplicate-rank")
             if started_as["rank"] != member.rank.rank
             else ("WORLD_SIZE", started_as["world_size"], world, "world-size-mismatch")
         )
-        says = f"{member.label} started with {name}={told} instead of {right}: something on {node} sets {name}"
+        says = f"{member.label} started with {name}={given} instead of {right}: something on {node} sets {name}"
         seen = (f"{member.label} started with RANK={started_as['rank']} WORLD_SIZE={started_as['world_size']}",)
         found.setdefault(node, []).append(finding_for(cause, says, seen, way="set-there", node=node))
     return with_bystanders(pool, found) if found else None
@@ -370,7 +371,7 @@ def socket_fallback(node: str, lines: Iterable[str]) -> Finding | None:
     if not over_tcp:
         return None
     way = next((way for way in REASONS if way in said), "untold")
-    told = f": {REASONS[way][1]}" if way in said else ", and does not say why"
-    says = f"NCCL on {node} moves its data over TCP instead of InfiniBand{told}"
+    reason = f": {REASONS[way][1]}" if way in said else ", and does not say why"
+    says = f"NCCL on {node} moves its data over TCP instead of InfiniBand{reason}"
     seen = tuple(dict.fromkeys([*([said[way]] if way in said else []), *over_tcp]))
     return finding_for("ib-not-used-socket-fallback", says, seen, way=way)

@@ -7,7 +7,7 @@ import re
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -194,11 +194,16 @@ class Context:
         addresses = [address for entry in chosen for address in entry["addresses"]]
         if not addresses or one_spelling(node.address) in addresses or self.inventory.one_machine:
             return node.address
-        return next((address for address in addresses if ":" not in address), str(addresses[0]))
+        return ipv4_first(addresses)
 
     def machine(self, node: str) -> str:
         session = self.run.site.sessions.get(node)
         return str(session.hello["machine"]) if session else node
+
+
+def ipv4_first(addresses: Sequence[str]) -> str:
+    """Of the addresses of one machine, at least one, that which programs dial: the first of IPv4 where it has any."""
+    return next((address for address in addresses if ":" not in address), addresses[0])
 
 
 def is_link_local(address: str) -> bool:
@@ -305,13 +310,13 @@ _LIMITS = (
         "open-files-limit",
         ("EMFILE", "ENFILE"),
         re.compile(r"Too many open files"),
-        "the {program} program on {node} may have no more files open",
+        "the {program} program on {node} may not open more files",
     ),
     _Limit(
         "process-limit",
         ("EAGAIN",),
         re.compile(r"can't start new thread|[Cc]annot fork|fork: retry|Resource temporarily unavailable"),
-        "{node} lets its login start no more processes or threads: the {program} program could not go on",
+        "the login on {node} may not start more processes or threads: the {program} program could not go on",
     ),
     _Limit(
         "ephemeral-ports-exhausted",

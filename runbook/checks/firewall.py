@@ -19,7 +19,7 @@ from runbook.checks.port import holders, not_bound, promised_ports
 from runbook.firewall import Evidence
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
-from runbook.model.units import listed
+from runbook.model.units import counted, listed
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport.node_answers import PORT, AwakeFacts
 
@@ -119,13 +119,13 @@ class FirewallJudge:
     @cached_property
     def without_port(self) -> Mapping[str, Finding]:
         """Nodes whose kernel has no port left, or too few for the ranks, unless the dials have shown that already."""
-        told = {name for name, own in self.findings.items() if any(f.cause == NO_PORT for f in own)}
+        known = {name for name, own in self.findings.items() if any(f.cause == NO_PORT for f in own)}
         starved = {
-            node.name: [f"{node.slots} rank{'s' if node.slots > 1 else ''} to start there"]
+            node.name: [f"{counted(node.slots, 'rank')} to start there"]
             for node in self.at.nodes
             if node.name not in self.mesh.silent and too_few(self.at, node)
         } | without_ports(self.mesh)
-        return exhausted(self.at, {name: lines for name, lines in starved.items() if name not in told})
+        return exhausted(self.at, {name: lines for name, lines in starved.items() if name not in known})
 
     @cached_property
     def unmeasured(self) -> Mapping[str, list[Dial]]:
@@ -141,8 +141,7 @@ class FirewallJudge:
         if name in self.mesh.silent:
             return self.mesh.silent[name]
         if missed := self.unmeasured.get(name):
-            plural = "s" if len(missed) > 1 else ""
-            what = f"{len(missed)} connection{plural} with {listed(others_of(name, missed))}"
+            what = f"{counted(len(missed), 'connection')} with {listed(others_of(name, missed))}"
             return Outcome.unknown(name, too_busy(name, self.mesh.busy.get(name), what))
         arriving = self.opened.get(name, [])
         if blocked := [dial for dial in self.trouble.bad if name in (dial.source, dial.destination)]:
@@ -155,7 +154,7 @@ class FirewallJudge:
             return Outcome.unknown(name, finding_for("insufficient-evidence", says, way="others-first"))
         ports = {dial.port for dial in arriving}
         peers = {dial.source for dial in arriving} - {name}
-        proof = f"{len(ports)} ports open from {len(peers)} peer{'s' if len(peers) != 1 else ''}"
+        proof = f"{len(ports)} ports open from {counted(len(peers), 'peer')}"
         if self.note and peers:
             proof = f"all its ports open from all peers that were tried; {self.note}"
         return Outcome.passed(name, proof, warnings=slow(arriving))

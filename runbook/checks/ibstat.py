@@ -15,7 +15,7 @@ from runbook.launch.ranks import hca_expression, network_environment
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.nccl_devices import Selection, selection
-from runbook.model.units import listed
+from runbook.model.units import counted, listed
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.node.ibstat import GIDS
 from runbook.parsers.ibstat import STATES, Port, from_sysfs, parse, read
@@ -73,11 +73,11 @@ def beside_each_other(at: Context, said: Mapping[str, Any], outcomes: Sequence[O
 
 def ports_of(answer: Mapping[str, Any]) -> tuple[list[Port], str]:
     """The node's ports and their source: ibstat, or the kernel if ibstat shows none, or not all of them."""
-    told, seen = parse(str(answer["ibstat"].get("out") or "")), from_sysfs(answer["sysfs"] or {})
-    if seen and (not told or cut_short(answer)):
+    printed, seen = parse(str(answer["ibstat"].get("out") or "")), from_sysfs(answer["sysfs"] or {})
+    if seen and (not printed or cut_short(answer)):
         return seen, "/sys/class/infiniband"
     details = {port.name: port.detail for port in seen}
-    return [replace(port, detail=details.get(port.name, "")) for port in told], "ibstat"
+    return [replace(port, detail=details.get(port.name, "")) for port in printed], "ibstat"
 
 
 def cut_short(answer: Mapping[str, Any]) -> str:
@@ -110,10 +110,10 @@ def judge(
     idle = [port for port in chosen if port.name in spare and not named(expression, port)]
     chosen = [port for port in chosen if port not in idle] or chosen
     why = cut_short(answer) if source == "ibstat" else ""
-    told = [
+    readable = [
         port for port in chosen if not why or (port.state in STATES and port.physical and port.rate_gbps is not None)
     ]
-    findings = [*faults(node, told, min_rate), *gid_findings(node, told, answer.get("gids"), gid_index)]
+    findings = [*faults(node, readable, min_rate), *gid_findings(node, readable, answer.get("gids"), gid_index)]
     if findings:
         return Outcome.failed(node.name, *findings, metrics=metrics)
     if why:
@@ -177,7 +177,7 @@ def missing_hcas(node: Node, expression: str | None, ports: Sequence[Port], show
 def incomplete(node: Node, tool: Mapping[str, Any], why: str) -> Finding:
     """What ibstat printed shows no fault, and is not all there is."""
     said = f"{tool.get('err') or ''}\n{tool.get('out') or ''}".strip().splitlines()
-    says = f"ibstat on {node.name} does not tell of every port (exit {tool.get('code')}): {why}"
+    says = f"ibstat on {node.name} does not show every port in full (exit {tool.get('code')}): {why}"
     seen = tuple(line.strip() for line in said[:3] + said[3:][-5:])
     return finding_for("tool-output-unknown", says, seen, way="ibstat", node=node.name)
 
@@ -187,9 +187,7 @@ def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
     tool, sysfs, cards = answer["ibstat"], answer["sysfs"], answer.get("cards")
     text = f"{tool.get('out') or ''}{tool.get('err') or ''}".strip()
     said = tuple(text.splitlines()[:8])
-    on_bus = (
-        () if cards is None else (f"the kernel shows {cards} Mellanox card{'' if cards == 1 else 's'} on the PCI bus",)
-    )
+    on_bus = () if cards is None else (f"the kernel shows {counted(cards, 'Mellanox card')} on the PCI bus",)
     # ibstat without any device prints nothing and ends with 0; the kernel's empty list is as good a proof.
     silent = tool.get("code") == 0 and not text and not tool.get("missing")
     no_driver = any("/dev/infiniband" in line and "no such file" in line.lower() for line in said)
@@ -208,7 +206,7 @@ def nothing_to_see(node: Node, answer: Mapping[str, Any]) -> Outcome:
         seen = ("ibstat: no answer within 8 s", *on_bus)
         way = "ibstat-hangs"
     else:
-        says = f"ibstat on {node.name} printed what is not understood (exit {tool.get('code')})"
+        says = f"ibstat on {node.name} printed something that runbook does not understand (exit {tool.get('code')})"
         seen = said or ("it printed nothing",)
     return Outcome.unknown(node.name, finding_for(cause, says, seen, way=way, node=node.name))
 
@@ -304,7 +302,7 @@ def other_fabrics(chosen: Mapping[str, Sequence[Port]]) -> dict[str, Finding]:
         found[name] = finding_for(
             "rdma-peer-unreachable",
             f"{', '.join(port.name for port in ports)} of {name} speak{'s' if len(ports) == 1 else ''} {mine}, the "
-            f"ports of {listed(others)} {theirs}: RDMA knows no way between the two",
+            f"ports of {listed(others)} {theirs}: RDMA cannot connect the two",
             tuple(f"{one}: {port.name}: Link layer {port.link_layer}" for one in chosen for port in chosen[one])[:8],
             tuple(others),
             way="link-layer",
@@ -361,7 +359,7 @@ def uneven(chosen: Mapping[str, Sequence[Port]], *, promised: bool) -> dict[str,
         for name, ports in chosen.items():
             if len(ports) != usual:
                 warnings[name].append(
-                    f"NCCL would use {len(ports)} port{'s' if len(ports) != 1 else ''} here "
+                    f"NCCL would use {counted(len(ports), 'port')} here "
                     f"({', '.join(p.name for p in ports)}) and {usual} on {others}: the rails do not match, and the "
                     "smaller number sets the pace"
                 )
@@ -373,4 +371,4 @@ def uneven(chosen: Mapping[str, Sequence[Port]], *, promised: bool) -> dict[str,
                 warnings[name].append(
                     f"{port} runs at {rate:g} Gbit/s, others at {best:g}: the slowest link sets the pace"
                 )
-    return {name: told for name, told in warnings.items() if told}
+    return {name: lines for name, lines in warnings.items() if lines}

@@ -18,7 +18,7 @@ from runbook.checks.context import Context
 from runbook.checks.ranks.outcomes import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankPool, dismiss_pool, start_pool
 from runbook.model.safe_files import write_below
-from runbook.model.units import significant
+from runbook.model.units import counted, significant
 from runbook.model.verdict import Finding, Outcome
 
 SECONDS = 0.5
@@ -44,7 +44,7 @@ class Links(Check):
 
     def __post_init__(self) -> None:
         if not 0.05 <= self.seconds <= 60:
-            raise ValueError("wants `seconds` between 50ms and 60s")
+            raise ValueError("`seconds` must lie between 50ms and 60s")
 
     def run(self, at: Context) -> list[Outcome]:
         pool = start_pool(at.run, at.inventory, at.script)
@@ -76,8 +76,8 @@ class Links(Check):
         write_below(at.run.run_dir, "links.csv", data=as_csv(done))
         asked = ask(at)
         wires = {name: said for name, said in asked.items() if isinstance(said, NodeAdapters)}
-        told = tell(done, pool.members, wires, self._floor(pool, at, wires))
-        return outcomes(at, done, told)
+        judged = tell(done, pool.members, wires, self._floor(pool, at, wires))
+        return outcomes(at, done, judged)
 
     def _floor(self, pool: RankPool, at: Context, wires: Mapping[str, NodeAdapters]) -> float | None:
         """Gbit/s that every node should reach in each direction: from `min_gbps` or the table of normal numbers."""
@@ -89,7 +89,7 @@ class Links(Check):
         return link_floor(setting_of(pool, at, wires), promised)
 
 
-def outcomes(at: Context, done: Search, told: LinkFindings) -> list[Outcome]:
+def outcomes(at: Context, done: Search, judged: LinkFindings) -> list[Outcome]:
     """One outcome a node. A search that was cut short proves only the nodes that it had proven by then."""
     normal = done.verdict.normal
     found: list[Outcome] = []
@@ -101,8 +101,8 @@ def outcomes(at: Context, done: Search, told: LinkFindings) -> list[Outcome]:
             "noise": round(normal.sigma, 4),
             "rounds": done.rounds,
         }
-        warnings = told.warnings.get(node.name, [])
-        if findings := told.findings.get(node.name):
+        warnings = judged.warnings.get(node.name, [])
+        if findings := judged.findings.get(node.name):
             found.append(Outcome.failed(node.name, *findings, metrics=metrics, warnings=warnings))
         elif len(done.nodes) < 2:
             found.append(Outcome.passed(node.name, "one node has no link to another", metrics=metrics))
@@ -110,7 +110,7 @@ def outcomes(at: Context, done: Search, told: LinkFindings) -> list[Outcome]:
             found.append(
                 Outcome.unknown(node.name, unmeasured(done.stopped or "nothing was measured"), metrics=metrics)
             )
-        elif reason := told.unsettled.get(node.name):
+        elif reason := judged.unsettled.get(node.name):
             found.append(Outcome.unknown(node.name, reason, metrics=metrics))
         else:
             found.append(Outcome.passed(node.name, proof(done), metrics=metrics, warnings=warnings))
@@ -127,9 +127,9 @@ def proof(done: Search) -> str:
     latency = f", {significant(sorted(delays)[len(delays) // 2])} us" if delays else ""
     says = (
         f"each way as fast as others: median {gbps(verdict.normal.median)}, noise {verdict.normal.sigma:.1%}{latency}; "
-        f"{among} in {done.rounds} round{'s' * (done.rounds > 1)}"
+        f"{among} in {counted(done.rounds, 'round')}"
     )
-    return says if verdict.clean else f"{says}; nothing speaks against it"
+    return says if verdict.clean else f"{says}; no measurement points to it"
 
 
 def unmeasured(why: str) -> Finding:

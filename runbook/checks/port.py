@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 
 from runbook.causes.findings import finding_for
 from runbook.checks.base import Check
-from runbook.checks.context import Context, in_brief, limit_met
+from runbook.checks.context import Context, in_brief, ipv4_first, limit_met
 from runbook.checks.network.ephemeral_ports import few_ports_warning, port_range
 from runbook.files.address import is_loopback
 from runbook.launch.ranks import dialled_address
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory, Node
+from runbook.model.units import counted
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport.node_answers import PORT
 
@@ -94,7 +95,7 @@ def judge(at: Context, node: Node, answer: Mapping[str, Any], address: str) -> O
             "program may take it at any time"
         )
     count = len(answer["ports"])
-    proof = f"{count} port{'s' if count > 1 else ''} free to bind"
+    proof = f"{counted(count, 'port')} free to bind"
     if where is not None:
         proof = f"{address} is on this node, rendezvous port {port} is free" + (f", {proof}" if count > 1 else "")
     return Outcome.passed(node.name, proof, warnings=warnings)
@@ -130,7 +131,7 @@ def not_local(at: Context, node: Node, where: Mapping[str, Any], address: str) -
         if other.name != node.name and set(where["resolved"]) & set(at.own_addresses(other.name))
     ]
     belongs = f"it belongs to {', '.join(others)}" if others else "it is on no interface there"
-    usable = next((a for a in own if not is_loopback(a) and ":" not in a), own[0] if own else None)
+    usable = ipv4_first([a for a in own if not is_loopback(a)] or own or ["…"])
     resolved = ", ".join(where["resolved"])
     return finding_for(
         "master-address-not-local",
@@ -142,7 +143,7 @@ def not_local(at: Context, node: Node, where: Mapping[str, Any], address: str) -
         tuple(others),
         way="owner" if others else "own",
         owner=next(iter(others), ""),
-        usable=usable or "…",
+        usable=usable,
     )
 
 

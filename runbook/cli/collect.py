@@ -20,9 +20,10 @@ from runbook.collect.archive import archive_files, counts, packed, write_archive
 from runbook.collect.archive_entries import UNFIT, Absent
 from runbook.collect.ask_nodes import WINDOWS, NodeAnswer
 from runbook.collect.gather import CollectRequest, Gathered, gather
-from runbook.collect.local_files import RunFolder, latest_run, read_run
+from runbook.collect.local_files import RunFolder, read_run
+from runbook.engine.runfolder import latest_run
 from runbook.files.environment_values import AnyVariable
-from runbook.files.inventory import load_inventory_with_origins
+from runbook.files.inventory import load_inventory
 from runbook.files.node_sets import select
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document
@@ -130,7 +131,7 @@ def which_inventory(arguments: argparse.Namespace, run: RunFolder | None) -> Sub
 
 
 def loaded(path: Path | Document) -> Subject:
-    inventory, origins = load_inventory_with_origins(path, environ=AnyVariable.here())
+    inventory, origins = load_inventory(path, environ=AnyVariable.here())
     secrets = {
         value.source: value.reveal()
         for env in (inventory.env, *(node.env for node in inventory.nodes))

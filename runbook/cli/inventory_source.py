@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from runbook.files.environment_values import AnyVariable
 from runbook.files.extra_vars import parse_extra
-from runbook.files.inventory import load_inventory_with_origins
+from runbook.files.inventory import load_inventory
 from runbook.files.shipped_files import SUFFIXES, find_inventory
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document, parse_document, read_document
@@ -31,7 +31,7 @@ _MOST_HERE = 20  # files that are looked into for a suggestion
 def load(arguments: argparse.Namespace) -> tuple[Inventory, Origins]:
     """The inventory that is meant. Variables of `{env: NAME}` need not be set: what they hold is not shown."""
     path = inventory_source(arguments.inventory) if arguments.inventory is not None else only_one_here()
-    return load_inventory_with_origins(path, extra_vars=parse_extra(arguments.extra_vars), environ=AnyVariable.here())
+    return load_inventory(path, extra_vars=parse_extra(arguments.extra_vars), environ=AnyVariable.here())
 
 
 def only_one_here() -> Path:
@@ -49,7 +49,7 @@ def only_one_here() -> Path:
         message = f"which inventory? There are {len(candidates)}: {', '.join(map(str, candidates[:6]))}"
         raise FilesWrong.of("arguments.which-inventory", message, help=f"name one: -i {candidates[0]}")
     for file, real in outside.items():
-        message = f"{file} is a link that leads out of this folder, to {real}: it is not taken without being named"
+        message = f"{file} is a link that leads out of this folder, to {real}: it is used only where it is named"
         raise FilesWrong.of("arguments.no-inventory", message, help=f"name it: -i {file}")
     message = "there is no inventory.yml here, and no inventories/ with one in it"
     raise FilesWrong.of("arguments.no-inventory", message, help=name_one())

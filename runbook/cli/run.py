@@ -15,17 +15,16 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from runbook.checks import CHECKS
 from runbook.cli.inventory_source import inventory_source, name_one
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import RunSettings, execute
 from runbook.engine.runfolder import FILES, run_folder
-from runbook.engine.slurm_drain import Verdicts, drain, text
 from runbook.files.extra_vars import parse_extra, unknown_names
 from runbook.files.file_kinds import INVENTORY, PLAYBOOK, shape_of
-from runbook.files.inventory import load_inventory_with_origins
+from runbook.files.inventory import load_inventory
 from runbook.files.playbook import has_launch, load_launch, load_playbook
 from runbook.files.shipped_files import find_playbook
 from runbook.files.value_origins import Origins
@@ -44,6 +43,9 @@ from runbook.model.units import counted
 from runbook.report.console import Console
 from runbook.report.run_json import Jsonl, Result
 from runbook.report.standard_streams import stderr, stdout
+
+if TYPE_CHECKING:
+    from runbook.engine.slurm_drain import Verdicts
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -78,12 +80,12 @@ def run(arguments: argparse.Namespace) -> int:
     run_id = id_of(arguments.run_dir)
     with run_folder(arguments.run_dir, run_id, note) as run_dir:
         settings = RunSettings(run_id, run_dir, arguments.forks, arguments.keep)
-        verdicts = Verdicts()
-        with terminated_like_interrupted(), reports(arguments, run_dir, verdicts) as emit:
+        verdicts = verdicts_for_drain() if arguments.drain else None
+        with terminated_like_interrupted(), reports(arguments, run_dir, *([verdicts] if verdicts else [])) as emit:
             code = execute(plan, settings, emit)
         if arguments.report:
             leave_report(run_dir, arguments.output)
-        if arguments.drain:
+        if verdicts:
             take_out(verdicts, run_id, arguments.drain_at_most)
         return code
 
@@ -107,14 +109,14 @@ def files_of(arguments: argparse.Namespace, extra: Mapping[str, object]) -> tupl
             playbook = load_playbook(file, checks=CHECKS)
         except FilesWrong as wrong:
             raise FilesWrong([in_order(problem, file, arguments) for problem in wrong.problems]) from None
-        return playbook, *load_inventory_with_origins(inventory_path(arguments.inventory, playbook), extra_vars=extra)
+        return playbook, *load_inventory(inventory_path(arguments.inventory, playbook), extra_vars=extra)
     if arguments.inventory is None:
         message = "neither a playbook nor an inventory is named"
         help = f"runbook {arguments.command} PLAYBOOK, or -i with an inventory that has a `launch:`"
         raise FilesWrong.of("arguments.no-playbook", message, help=help)
     source = inventory_source(arguments.inventory)
     document = source if isinstance(source, Document) else read_document(source)
-    inventory, origins = load_inventory_with_origins(document, extra_vars=extra)
+    inventory, origins = load_inventory(document, extra_vars=extra)
     return load_launch(document, checks=CHECKS), inventory, origins
 
 
@@ -158,8 +160,16 @@ def leave_report(run_dir: Path, output: str) -> None:
         stderr.line(line)
 
 
+def verdicts_for_drain() -> Verdicts:
+    from runbook.engine.slurm_drain import Verdicts  # only `--drain` needs it
+
+    return Verdicts()
+
+
 def take_out(verdicts: Verdicts, run_id: str, at_most: float) -> None:
     """Drain what was proven bad, and say on stderr what became of it; the exit code is that of the run."""
+    from runbook.engine.slurm_drain import drain, text
+
     try:
         done = drain(verdicts.bad(), run_id, at_most)
     except Unreachable as error:

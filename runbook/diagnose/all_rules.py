@@ -17,7 +17,7 @@ from runbook.diagnose.rule_types import Rule, Sign, Tier
 from runbook.diagnose.scan import Catalogue, Scanner
 from runbook.diagnose.scan_limits import LIMITS, ScanLimits
 from runbook.files.toml import own_table
-from runbook.parsers.nvidia import BECAUSE_OF, CAUSE_OF
+from runbook.parsers.nvidia_logs import BECAUSE_OF, CAUSE_OF
 
 FAMILIES = (
     *("reaching", "slurm", "addresses", "sockets", "interfaces", "rendezvous", "ranks", "program", "builds"),

@@ -114,6 +114,16 @@ def is_loopback(address: str) -> bool:
     return ip.is_loopback
 
 
+def in_network(address: str, network: str) -> bool:
+    """Whether an IP address lies in a network, or is it: `10.0.0.0/8`, `default`, `fd00::1`; in nothing else."""
+    if network == "default":
+        return True
+    try:
+        return ipaddress.ip_address(address) in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False
+
+
 def is_ip(address: str) -> bool:
     if not re.fullmatch(r"[0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?", address):
         return False

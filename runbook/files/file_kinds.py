@@ -88,7 +88,7 @@ def wrong_kind(document: Document, wanted: Kind | None) -> Problem | None:
 
 
 def unusable(document: Document, wanted: Kind) -> tuple[Problem, ...] | None:
-    """All that is told of a file of another kind, or of one that holds no mapping; None for one to look at."""
+    """All problems of a file of another kind, or of one that holds no mapping; None for one to look at."""
     if (other := wrong_kind(document, wanted)) is not None:
         return (other,)
     if document.data is None:
@@ -291,7 +291,7 @@ def foreign_kind(text: str, file: str) -> str:
     if any(" ansible_" in line for _, line in lines):
         return "ansible"
     odd = next((found for found in lines if not any(shape.fullmatch(found[1]) for shape in _SHAPES)), None)
-    if odd is None or any(_SLOTS.fullmatch(line) for _, line in lines):  # of a hostfile, the odd line is told
+    if odd is None or any(_SLOTS.fullmatch(line) for _, line in lines):  # of a hostfile, the odd line is reported
         return _kind_of_hosts(text, file, lines)
     if all(_HOST.fullmatch(word) for word in odd[1].split()):
         return "slurm"
@@ -303,7 +303,7 @@ def _yaml_kind(text: str, file: str) -> str:
     document = parse_document(text, file)
     shape = shape_of(document.data)
     if isinstance(document.data, Mapping) and isinstance(document.data.get("plugin"), str):
-        message = "this tells a plugin of Ansible's where to ask for hosts, and an import asks nobody"
+        message = "this tells a plugin of Ansible where to ask for hosts, and an import runs no plugins"
         help = f"ansible-inventory -i {word(file)} --list --yaml | runbook inventory import -"
         raise FilesWrong.of("import.program", message, span=document.key_span("plugin"), help=help)
     if (other := foreign_file(document)) is not None:

@@ -45,23 +45,16 @@ class Examined:
 
 
 def load_inventory(
-    path: str | Path, *, extra_vars: Mapping[str, object] = _NOTHING, environ: Mapping[str, str] | None = None
-) -> Inventory:
-    """Read an inventory. Raises FilesWrong with every problem.
-
-    `extra_vars` are those of `-e`: they win over every node's `vars`. `environ` is where `{env: NAME}` is looked up;
-    None means this process's own environment.
-    """
-    return load_inventory_with_origins(path, extra_vars=extra_vars, environ=environ)[0]
-
-
-def load_inventory_with_origins(
     source: str | Path | Document,
     *,
     extra_vars: Mapping[str, object] = _NOTHING,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[Inventory, Origins]:
-    """As `load_inventory`, with where every value came from; also of a document that lies in no file."""
+    """Read an inventory, from a file or a document that lies in none, and where every value of it came from.
+
+    Raises FilesWrong with every problem. `extra_vars` are those of `-e`: they win over every node's `vars`. `environ`
+    is where `{env: NAME}` is looked up; None means this process's own environment.
+    """
     document = source if isinstance(source, Document) else read_document(source)
     examined = examine_inventory(document, extra_vars=extra_vars, environ=environ)
     if examined.inventory is None or examined.origins is None:
@@ -73,8 +66,8 @@ def examine_inventory(
     document: Document, *, extra_vars: Mapping[str, object] = _NOTHING, environ: Mapping[str, str] | None = None
 ) -> Examined:
     """Everything about a document in one go, for lint and for loading alike; never raises for what is in a file."""
-    if (told := unusable(document, "inventory")) is not None:
-        return Examined(None, None, told)
+    if (fatal := unusable(document, "inventory")) is not None:
+        return Examined(None, None, fatal)
     judged = judge(document, "inventory")
     placed = PlacedProblems(document, "inventory")
     env = EnvReader(placed, os.environ if environ is None else environ)

@@ -28,7 +28,7 @@ def _elsewhere() -> Mapping[str, Mapping[str, Path | str]]:
     """What is known from elsewhere, by the mapping that it stands in: of each word, without its case, `_` and `-`, the
     way to what it is here, or a sentence."""
     table = own_table("runbook.files", "misplaced_keys.toml")
-    told: dict[str, dict[str, Path | str]] = {
+    places: dict[str, dict[str, Path | str]] = {
         mapping: {
             word: tuple(one["write"].split(".")) if "write" in one else one["says"]
             for one in entries
@@ -36,18 +36,18 @@ def _elsewhere() -> Mapping[str, Mapping[str, Path | str]]:
         }
         for mapping, entries in table.items()
     }
-    told["node"] |= {
+    places["node"] |= {
         word: path if isinstance(path, str) else ("ssh", *path)
-        for word, path in told["ssh"].items()
-        if word not in told["node"]
+        for word, path in places["ssh"].items()
+        if word not in places["node"]
     }
-    told["ssh"] |= dict.fromkeys(("hostname", "address", "ansiblehost", "ip"), ("host",))
-    deeper = {word: ("defaults", *path) for word, path in told["node"].items() if isinstance(path, tuple)}
-    sentences = {word: says for word, says in told["node"].items() if isinstance(says, str)}
-    told["group"] = {**told["group"], **{word: deeper[word] for word in deeper if word != "host"}, **sentences}
+    places["ssh"] |= dict.fromkeys(("hostname", "address", "ansiblehost", "ip"), ("host",))
+    deeper = {word: ("defaults", *path) for word, path in places["node"].items() if isinstance(path, tuple)}
+    sentences = {word: says for word, says in places["node"].items() if isinstance(says, str)}
+    places["group"] = {**places["group"], **{word: deeper[word] for word in deeper if word != "host"}, **sentences}
     of_one = {word for word, path in deeper.items() if path[1:] == ("address",)}
-    told["inventory"] = {**{word: deeper[word] for word in deeper if word not in of_one}, **told["inventory"]}
-    return told
+    places["inventory"] = {**{word: deeper[word] for word in deeper if word not in of_one}, **places["inventory"]}
+    return places
 
 
 def _words(kind: str, keys: Keys) -> Mapping[str, Path | str]:
@@ -80,9 +80,9 @@ def advise(
     that has the keys `beside`."""
     known = list(rule.get("properties", {}))
     if name[:1].isspace() and name[0] != " ":
-        return Advice(f"the blanks before `{name.strip()}` are no plain ones: retype the indentation", None)
+        return Advice(f"the blanks before `{name.strip()}` are not plain spaces: retype the indentation", None)
     if keys[:1] in (("nodes",), ("groups",)) and len(keys) == 2 and keys[1] in root["properties"]:
-        return Advice(f"`{keys[1]}:` stands among the {keys[0]}; the inventory's own belongs at the left margin", None)
+        return Advice(f"`{keys[1]}:` is among the {keys[0]}; the inventory's own belongs at the left margin", None)
     joined = spaced(name)
     if joined is not None:
         key = joined[0]

@@ -132,7 +132,7 @@ def _members(name: str, nodes: Any, placed: PlacedProblems, bounds: _Bounds) -> 
             continue
         if not bounds.allows(pattern):
             message = f"the groups up to here already stand for more than {MOST_LOOKED_AT:,} names to look at"
-            placed.about_value(keys, "too-many-names", message, "write fewer patterns, of which each names more")
+            placed.about_value(keys, "too-many-names", message, "write fewer patterns that each name more")
             return members
         try:
             members |= matching(pattern, bounds.names, {}, placed.document.span(*keys), guess=bounds.guess)
@@ -313,7 +313,7 @@ class Folding:
             if self._first_look((*place, "and pod")):
                 message = "a node has either `pod` or `selector`: both say which pod it is"
                 other = self._placed.document.key_span(*folded.places["kubernetes", "pod"])
-                help = f"keep one, or take away what a weaker level gives with `pod: null`; the other stands at {other}"
+                help = f"keep one, or remove what a weaker level gives with `pod: null`; the other is at {other}"
                 self._placed.about_key(place, "pod-and-selector", message, help)
         return Kubernetes(**given)
 
@@ -326,8 +326,8 @@ class Folding:
             if given and folded.values.get(("inside",)) and self._first_look((*place, "and inside")):
                 message = "a node has either `container` or `inside`: both say how its container is entered"
                 other = self._placed.document.key_span(*folded.places["inside",])
-                weaker = f"take away what a weaker level gives with `{key[0]}: null`"
-                help = f"keep one, or {weaker}; the other stands at {other}"
+                weaker = f"remove what a weaker level gives with `{key[0]}: null`"
+                help = f"keep one, or {weaker}; the other is at {other}"
                 self._placed.about_key(place, "container-and-inside", message, help)
             shell = folded.values.get(("shell",), "sh")
             if shell != "sh" and self._first_look((*place, shell)):

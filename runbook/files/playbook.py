@@ -43,14 +43,15 @@ class ExaminedPlaybook:
 
 
 def load_playbook(
-    path: str | Path, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
+    source: str | Path | Document, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> Playbook:
-    """Read a playbook. Raises FilesWrong with every problem.
+    """Read a playbook, from a file or a document that lies in none. Raises FilesWrong with every problem.
 
     `checks` are the ids there are; None leaves them unjudged. `environ` is where `{env: NAME}` in a launch's `env`
     is looked up; None means this process's own environment.
     """
-    examined = examine_playbook(read_document(path), checks=checks, environ=environ)
+    document = source if isinstance(source, Document) else read_document(source)
+    examined = examine_playbook(document, checks=checks, environ=environ)
     if examined.playbook is None:
         raise FilesWrong(list(examined.problems))
     return examined.playbook
@@ -60,8 +61,8 @@ def examine_playbook(
     document: Document, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> ExaminedPlaybook:
     """Everything about a document in one go, for lint and for loading alike; never raises for what is in a file."""
-    if (told := unusable(document, "playbook")) is not None:
-        return ExaminedPlaybook(None, told)
+    if (fatal := unusable(document, "playbook")) is not None:
+        return ExaminedPlaybook(None, fatal)
     stages = document.data.get("stages") if isinstance(document.data, dict) else None
     if isinstance(stages, list) and len(stages) > MAX_STAGES:
         message = f"there are more than {MAX_STAGES:,} stages"
@@ -239,7 +240,7 @@ class _PlaybookReader:
         return _there({place: self._document.span(*keys, *inner) for place, inner in places.items()})
 
     def _seconds(self, value: object, keys: Keys, default: float | None = None) -> float | None:
-        """The default where nothing is said; where what is said is wrong, which is told, 0 or (no default) None."""
+        """The default where nothing is said; where it is wrong, which is reported, 0 or (no default) None."""
         if value is None:
             return default
         try:
@@ -285,16 +286,6 @@ def has_launch(document: Document) -> bool:
     return isinstance(document.data, dict) and "nodes" in document.data and "launch" in document.data
 
 
-def examine_launch(
-    document: Document, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
-) -> ExaminedPlaybook:
-    """As `examine_playbook`, of the launch in an inventory; every place is one of the inventory's file.
-
-    `document` is one that `has_launch`. Mistakes elsewhere in it are reported with the inventory.
-    """
-    return examine_playbook(launch_document(document), checks=checks, environ=environ)
-
-
 def load_launch(
     document: Document, *, checks: Collection[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> Playbook:
@@ -303,14 +294,14 @@ def load_launch(
         message = f"{document.path} has no `launch:`, and no playbook is named"
         help = f"runbook run PLAYBOOK -i {document.path}, or add a `launch:` with a `command:` to it"
         raise FilesWrong([*document.problems, Problem("arguments.no-playbook", message, help=help)])
-    examined = examine_launch(document, checks=checks, environ=environ)
-    if examined.playbook is None:
-        raise FilesWrong(list(examined.problems))
-    return examined.playbook
+    return load_playbook(launch_document(document), checks=checks, environ=environ)
 
 
 def launch_document(document: Document) -> Document:
-    """The playbook as a document whose values stand where they stand in the inventory."""
+    """The playbook of an inventory that `has_launch`, as a document whose values stand where the inventory has them.
+
+    Mistakes elsewhere in the inventory are not among its problems.
+    """
     data: Any = document.data
     stages: list[dict[str, Any]] = [{"check": check} for check in CHECKS_FIRST]
     stages.append({"launch": data["launch"]})

@@ -58,7 +58,7 @@ def judge(document: Document, kind: str) -> Validated:
     few, left_out = _few(document.data, kind)
     wrong.update((block, name) for block, names in left_out.items() for name in names)
     templates = _unquoted_templates(document)
-    told = _Repetitions()
+    repetitions = _Repetitions()
     explained = 0
     for error in _validator(kind).iter_errors(few):
         if explained >= MOST_EXPLAINED:
@@ -68,7 +68,7 @@ def judge(document: Document, kind: str) -> Validated:
         for problem, keys in islice(_explain(error, document, kind), MOST_EXPLAINED - explained):
             wrong.add(keys)
             explained += 1
-            if problem is not None and not _lost(document, keys, templates) and told.is_new(problem):
+            if problem is not None and not _lost(document, keys, templates) and repetitions.is_new(problem):
                 problems.append(problem)
         if explained >= MOST_EXPLAINED:
             wrong.update(_places(error))

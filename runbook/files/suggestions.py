@@ -79,7 +79,7 @@ def spaced(text: str, *, name: bool = False) -> tuple[str, str] | None:
     if between == ":":
         missing = "a space is missing after the colon"
     elif between == _WIDE_COLON:
-        missing = f"`{_WIDE_COLON}` is no colon to YAML"
+        missing = f"`{_WIDE_COLON}` is not a colon in YAML"
     elif between == "=":
         missing = "a key is followed by a colon and a space, not by `=`"
     else:
@@ -97,7 +97,7 @@ def unfinished(line: str) -> str | None:
     if _BARE.fullmatch(text):
         return f"a colon is missing: `{text}:`"
     if text.endswith(_WIDE_COLON) and _BARE.fullmatch(text[:-1]):
-        return f"`{_WIDE_COLON}` is no colon to YAML: `{text[:-1]}:`"
+        return f"`{_WIDE_COLON}` is not a colon in YAML: `{text[:-1]}:`"
     if ": " in text or text.endswith(":"):
         return None
     found = spaced(text)

@@ -375,7 +375,7 @@ class _TreeReader:
             help = did_you_mean(name, self._anchors)
             raise self._stop("yaml.unknown-alias", f"no anchor `&{name}` stands before this alias", event, help)
         if self._anchors[name] is None:
-            raise self._stop("yaml.endless-alias", f"`*{name}` stands inside the very value it repeats", event)
+            raise self._stop("yaml.endless-alias", f"`*{name}` is inside the value that it repeats", event)
         self._aliased.add(self._numbers[name])
         return self._anchors[name]
 
@@ -608,7 +608,7 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
         joined = _JOINED_BACKWARDS.match(lines[line][mark.column :: -1])
         help = f"a space is missing after the colon: `{joined[1][::-1]}: …`" if joined else help
     if "expected ',' or" in said and lines[line][: mark.column].endswith("$"):
-        help = "`${…}` is filled in by nobody here: a value from your environment is `{env: NAME}`"
+        help = "nothing fills in `${…}` here: a value from your environment is `{env: NAME}`"
     elif "expected ',' or" in said and lines[line][mark.column : mark.column + 1] in ("[", "{"):
         help = 'a value that goes on with a bracket needs quotes: "10.0.1.[1-4]"'
     elif "expected ',' or" in said and context is not None and context.line < line:

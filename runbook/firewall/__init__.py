@@ -6,7 +6,7 @@ ends."""
 
 from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import Flow
-from runbook.firewall.explain_connection import Blocked, Ends, also_small, explain_blocked, sent_elsewhere
+from runbook.firewall.explain_connection import Blocked, Ends, also_small, explain_blocked, sent_elsewhere, sure
 from runbook.firewall.explain_node import ArpStop, Explanation, arp_stop, explain
 
 __all__ = [
@@ -21,4 +21,5 @@ __all__ = [
     "explain",
     "explain_blocked",
     "sent_elsewhere",
+    "sure",
 ]

@@ -342,7 +342,7 @@ class Evidence:
                 f"`sudo ip xfrm policy`; if it is that one: `sudo ip xfrm policy delete {policy.typed}`",
             )
         found = (self._beside(device, arriving=arriving) for device in self.devices(self.interface_to(peer)))
-        return next((told for told in found if told), None)
+        return next((rule for rule in found if rule), None)
 
     def devices(self, interface: str | None) -> list[str]:
         """An interface, and those that carry its packets: below a VLAN, in a bond or a bridge."""

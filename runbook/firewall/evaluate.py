@@ -13,6 +13,7 @@ understood is None, and None is never turned into a claim.
 from __future__ import annotations
 
 import ipaddress
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -87,6 +88,27 @@ class NumberRange:
         return False if self.low >= number else None
 
 
+Spans = tuple[tuple[int, int], ...]
+"""Ranges of numbers, both ends included."""
+
+
+def merged(spans: Iterable[tuple[int, int]]) -> Spans:
+    """Sorted, and overlapping or touching ones made one."""
+    found: list[tuple[int, int]] = []
+    for low, high in sorted((min(span), max(span)) for span in spans):
+        if found and low <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(high, found[-1][1]))
+        else:
+            found.append((low, high))
+    return tuple(found)
+
+
+def among(number: int, spans: Spans) -> bool:
+    """Whether a number lies in one of these, which are merged. Blocklists run to 100,000 of them."""
+    at = bisect_right(spans, (number, 1 << 129)) - 1
+    return at >= 0 and spans[at][1] >= number
+
+
 # --- the traffic a question is about, and the packets of it that a node sees ----------------------------------------
 
 Leg = Literal["request-out", "request-in", "reply-out", "reply-in"]
@@ -126,8 +148,9 @@ class Flow:
     def version(self) -> Literal[4, 6]:
         return 6 if ":" in self.destination else 4
 
-    def between(self, source: str, destination: str, port: int) -> Flow:
-        return replace(self, source=source, destination=destination, port=port)
+    def peer(self, leg: Leg) -> str:
+        """The other end's address, as the node sees it that the leg is judged on."""
+        return self.source if leg in ("request-in", "reply-out") else self.destination
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from typing import Literal
 
 from runbook.causes.catalogue import mend
 from runbook.firewall.collected_rules import Evidence
-from runbook.firewall.evaluate import EPHEMERAL, Flow, Leg
-from runbook.firewall.explain_node import Explanation, explain, merge
+from runbook.firewall.evaluate import EPHEMERAL, Flow, Leg, merged
+from runbook.firewall.explain_node import Explanation, explain
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy, RemedyStep
 from runbook.model.units import span_of
@@ -42,6 +42,7 @@ class Blocked:
     """`cause` is `firewall-drop` or `firewall-reject`; `node` is the culprit, or where to look first.
 
     `decided`: a rule was found, or both ends certainly allow it. `between`: neither end's own filter blocks it.
+    `unread`: the rules of neither end could be read.
     `remedies` are the commands, each with the node to run it on; `remedy` is the same as one text. `rule`: its place,
     if it is certain.
     """
@@ -53,6 +54,7 @@ class Blocked:
     evidence: tuple[str, ...]
     decided: bool
     between: bool = False
+    unread: bool = False
     remedies: tuple[tuple[str, str], ...] = ()
     rule: str = ""
     explanations: tuple[tuple[str, Explanation], ...] = ()
@@ -140,6 +142,11 @@ def also_small(blocked: Blocked, flow: Flow, ends: Ends) -> bool:
     reason."""
     small = explain_blocked("lost", replace(flow, packet_length=SMALL), ends)
     return small is not None and bool(_suspects(small) & _suspects(blocked))
+
+
+def sure(blocked: Blocked | None) -> bool:
+    """Whether a rule was found that is certain to block."""
+    return blocked is not None and blocked.decided and not blocked.between
 
 
 def _suspects(blocked: Blocked) -> set[tuple[str, str, str]]:
@@ -248,7 +255,7 @@ class _Case:
         file = "/etc/sudoers.d/zz-runbook"
         grant = f'echo "$USER ALL=(root) NOPASSWD: {permitted}" | sudo tee {file} && sudo chmod 440 {file}'
         protocol, port = self.flow.protocol, self.flow.port
-        return self._blocked(
+        found = self._blocked(
             node,
             f"{_flow(self.flow)} was {self.seen}, and the rules {'may' if denied else 'could'} not be read to find the "
             f"one that does it {reasons}",
@@ -257,6 +264,7 @@ class _Case:
             else mend("firewall-drop", "unread-by-hand", nodes=nodes, protocol=protocol, port=port),
             evidence=self._allowing(),
         )
+        return replace(found, unread=len(blind) > 1)
 
     def foreign_source(self) -> Blocked | None:
         """A NAT rule makes the packets come from an address that the source does not have, so that answers do not reach
@@ -297,7 +305,7 @@ class _Case:
 
     def between(self) -> Blocked:
         flow, node = self.flow, self.ends.destination_name
-        wanted = ", ".join(span_of(*span) for span in merge(((flow.port, flow.port), *self.ends.ports)))
+        wanted = ", ".join(span_of(*span) for span in merged(((flow.port, flow.port), *self.ends.ports)))
         found = self._blocked(
             node,
             f"{_flow(flow)} was {self.seen}, though the rules of {self.ends.source_name} and of {node} allow it: "

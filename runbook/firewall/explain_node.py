@@ -27,13 +27,15 @@ from runbook.firewall.evaluate import (
     NumberRange,
     Packet,
     PacketEnd,
+    Spans,
     Truth,
     Walk,
+    merged,
     packet,
     walk,
 )
 from runbook.firewall.front_ends import blocking_line
-from runbook.firewall.remedies import FirewallOpening, Ports, firewalld_owns, remedy, ufw_decides
+from runbook.firewall.remedies import FirewallOpening, firewalld_owns, remedy, ufw_decides
 from runbook.model.command_quoting import NFT_BY_HAND, nft_words, word
 from runbook.model.remedy import Remedy
 
@@ -59,7 +61,7 @@ def travel(evidence: Evidence, flow: Flow, leg: Leg, *, tracked: Truth = True) -
     `tracked`: what is known about connection tracking of the request, when this is the way back.
     """
     arriving = leg in ("request-in", "reply-in")
-    peer = flow.source if leg in ("request-in", "reply-out") else flow.destination
+    peer = flow.peer(leg)
     given = flow.in_interface if leg in ("request-in", "reply-out") else flow.out_interface
     routed = evidence.interface_to(peer)  # an answer may leave by another interface than the request came in by
     interface = (routed or given) if leg == "reply-out" else (given or routed)
@@ -330,15 +332,14 @@ def _name(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: PacketEnd) 
     status = evidence.ufw
     if status is not None and ufw_decides(end):
         outgoing = leg in ("request-out", "reply-out")
-        peer = flow.destination if leg in ("request-out", "reply-in") else flow.source
         if end.rule is not None and "user" in end.rule.chain:
-            line = blocking_line(status, peer, flow.port, outgoing=outgoing)
+            line = blocking_line(status, flow.peer(leg), flow.port, outgoing=outgoing)
             return f"ufw rule in {where}", str(line) if line else rule
         default = status.outgoing if outgoing else status.incoming
         direction = "outgoing" if outgoing else "incoming"
         return f"ufw default policy ({where})", f"Default: {default or 'deny'} ({direction})"
     if evidence.firewalld is not None and firewalld_owns(base):
-        peer = flow.source if leg in ("request-in", "reply-out") else flow.destination
+        peer = flow.peer(leg)
         interface = flow.in_interface or evidence.interface_to(peer)
         zone = evidence.firewalld.zone_for(peer, interface)
         return f"firewalld zone {zone} ({where})", rule
@@ -360,22 +361,9 @@ def _place_of(base: Base, end: PacketEnd) -> tuple[str, str]:
 # --- what the remedy has to open ------------------------------------------------------------------------------------
 
 
-def _wanted(flow: Flow, leg: Leg, ports: Ports, peers: tuple[str, ...]) -> FirewallOpening:
-    peer = flow.source if leg in ("request-in", "reply-out") else flow.destination
-    version = flow.version
-    others = [other for other in peers if ipaddress.ip_address(other).version == version]
-    return FirewallOpening(leg, tuple(sorted({peer, *others})), merge(((flow.port, flow.port), *ports)), flow.protocol)
-
-
-def merge(ports: Iterable[tuple[int, int]]) -> Ports:
-    """Sorted, and overlapping or touching ranges made one."""
-    merged: list[tuple[int, int]] = []
-    for low, high in sorted((min(span), max(span)) for span in ports):
-        if merged and low <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
-        else:
-            merged.append((low, high))
-    return tuple(merged)
+def _wanted(flow: Flow, leg: Leg, ports: Spans, peers: tuple[str, ...]) -> FirewallOpening:
+    alike = {flow.peer(leg), *(peer for peer in peers if (6 if ":" in peer else 4) == flow.version)}
+    return FirewallOpening(leg, tuple(sorted(alike)), merged(((flow.port, flow.port), *ports)), flow.protocol)
 
 
 def _all_stops(evidence: Evidence, flow: Flow, wanted: FirewallOpening, journey: Journey) -> list[BlockingChain]:
@@ -403,7 +391,7 @@ def _all_stops(evidence: Evidence, flow: Flow, wanted: FirewallOpening, journey:
     return stops
 
 
-def _interesting(evidence: Evidence, flow: Flow, ports: Ports) -> list[int]:
+def _interesting(evidence: Evidence, flow: Flow, ports: Spans) -> list[int]:
     """The flow's port, each range's ends, and every number in the rules (and its neighbours) that lies in a range."""
     numbers: set[int] = set()
     for base in evidence.bases(flow.version):

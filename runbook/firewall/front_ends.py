@@ -14,12 +14,13 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
+from runbook.files.address import in_network
+from runbook.firewall.evaluate import Spans
 from runbook.model.command_quoting import word
 from runbook.model.units import number, span_of
 
 # --- ufw ------------------------------------------------------------------------------------------------------------
 
-Ports = tuple[tuple[int, int], ...]
 UFW_CHAINS = ("ufw-user-input", "ufw-user-output", "ufw6-user-input", "ufw6-user-output")
 MOST_PORTS = 15  # iptables' multiport; a range counts as two
 
@@ -74,16 +75,9 @@ def blocking_line(status: UfwStatus, peer: str, port: int, *, outgoing: bool) ->
 
 
 def _names_peer(text: str, peer: str) -> bool:
-    address = ipaddress.ip_address(peer)
     if "Anywhere" in text or re.fullmatch(r"[\d:,]+(/\w+)?( \(v6\))?", text):
-        return ("(v6)" in text) == (address.version == 6)
-    for one in text.split():
-        try:
-            if address in ipaddress.ip_network(one.removesuffix("/tcp"), strict=False):
-                return True
-        except ValueError:
-            continue
-    return False
+        return ("(v6)" in text) == (":" in peer)
+    return any(in_network(peer, one.removesuffix("/tcp")) for one in text.split())
 
 
 def _names_port(text: str, port: int) -> bool:
@@ -100,7 +94,7 @@ def _names_port(text: str, port: int) -> bool:
     return False
 
 
-def ufw_allow(peers: tuple[str, ...], ports: Ports, protocol: str, *, outgoing: bool, first: bool) -> list[str]:
+def ufw_allow(peers: tuple[str, ...], ports: Spans, protocol: str, *, outgoing: bool, first: bool) -> list[str]:
     """The commands; `first` puts them before the user's other rules, when one of these denies."""
     commands = []
     for peer in peers:
@@ -113,7 +107,7 @@ def ufw_allow(peers: tuple[str, ...], ports: Ports, protocol: str, *, outgoing: 
     return commands
 
 
-def port_lists(ports: Ports) -> list[str]:
+def port_lists(ports: Spans) -> list[str]:
     """`29500,40000:40010`, cut into as many lists as iptables' multiport needs."""
     lists: list[list[str]] = [[]]
     room = MOST_PORTS
@@ -147,18 +141,10 @@ class FirewalldStatus:
 
     def zone_for(self, peer: str, interface: str | None) -> str:
         """The zone that decides about packets from `peer` through `interface`."""
-        address = ipaddress.ip_address(peer)
         for zone in self.zones:
-            if any(_covers(source, address) for source in zone.sources):
+            if any(in_network(peer, source) for source in zone.sources):  # others are an ipset or a MAC
                 return zone.name
         return next((zone.name for zone in self.zones if interface in zone.interfaces), self.default)
-
-
-def _covers(source: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    try:
-        return address in ipaddress.ip_network(source, strict=False)
-    except ValueError:
-        return False  # an ipset or a MAC
 
 
 def firewalld_runs(state: str) -> bool:
@@ -195,7 +181,7 @@ def _line(block: str, key: str) -> str:
 
 
 def firewalld_allow(
-    status: FirewalldStatus, interface: str | None, peers: tuple[str, ...], ports: Ports, protocol: str, *, first: bool
+    status: FirewalldStatus, interface: str | None, peers: tuple[str, ...], ports: Spans, protocol: str, *, first: bool
 ) -> list[str]:
     """One permanent change for each zone, then a reload."""
     zones: dict[str, list[str]] = {}
@@ -209,13 +195,13 @@ def firewalld_allow(
     return [*commands, "sudo firewall-cmd --reload"]
 
 
-def firewalld_allow_out(policy: str, peers: tuple[str, ...], ports: Ports, protocol: str) -> list[str]:
+def firewalld_allow_out(policy: str, peers: tuple[str, ...], ports: Spans, protocol: str) -> list[str]:
     """For a policy object (firewalld >= 0.9) that filters what the host sends."""
     rules = " ".join(_rich("destination", list(peers), ports, protocol, first=True))
     return [f"sudo firewall-cmd --permanent --policy={word(policy)} {rules}", "sudo firewall-cmd --reload"]
 
 
-def _rich(end: str, peers: list[str], ports: Ports, protocol: str, *, first: bool) -> list[str]:
+def _rich(end: str, peers: list[str], ports: Spans, protocol: str, *, first: bool) -> list[str]:
     rules = []
     for peer in peers:
         family = "ipv4" if ipaddress.ip_address(peer).version == 4 else "ipv6"

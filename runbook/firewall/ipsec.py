@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from runbook.files.address import in_network
 from runbook.model.command_quoting import word
 
 _SELECTOR = re.compile(r"^src (\S+) dst (\S+) ?(.*)$")
@@ -63,13 +63,10 @@ def policy_for(
     """The first that takes what comes from `far` to one of the addresses `near`, or leaves for there."""
     for policy in policies:
         mine, its = (policy.destination, policy.source) if arriving else (policy.source, policy.destination)
-        if policy.way == ("in" if arriving else "out") and _covers(its, far) and any(_covers(mine, a) for a in near):
+        if (
+            policy.way == ("in" if arriving else "out")
+            and in_network(far, its)
+            and any(in_network(a, mine) for a in near)
+        ):
             return policy
     return None
-
-
-def _covers(network: str, address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address) in ipaddress.ip_network(network, strict=False)
-    except ValueError:
-        return False

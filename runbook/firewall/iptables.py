@@ -13,7 +13,6 @@ import ipaddress
 import itertools
 import re
 import shlex
-from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -29,13 +28,16 @@ from runbook.firewall.evaluate import (
     NumberRange,
     Packet,
     RuleVerdict,
+    Spans,
     StateChange,
     Step,
     Test,
     Truth,
+    among,
     any_of,
     both,
     flip,
+    merged,
     one_address,
 )
 from runbook.firewall.nft_match import TCP_FLAGS
@@ -51,19 +53,12 @@ class IpSet:
     spans: list[tuple[int, int]] = field(default_factory=list)
 
     @cached_property
-    def _merged(self) -> list[tuple[int, int]]:
-        merged: list[tuple[int, int]] = []
-        for low, high in sorted(self.spans):
-            if merged and low <= merged[-1][1]:
-                merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
-            else:
-                merged.append((low, high))
-        return merged
+    def _merged(self) -> Spans:
+        return merged(self.spans)
 
     def holds(self, address: int) -> bool:
         """Once all of it was read."""
-        at = bisect_right(self._merged, (address, 1 << 129)) - 1
-        return at >= 0 and self._merged[at][1] >= address
+        return among(address, self._merged)
 
 
 def parse_sets(text: str) -> dict[str, IpSet]:

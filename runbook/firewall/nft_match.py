@@ -8,13 +8,25 @@ means "IPv4", and `tcp dport` also means "TCP": for another packet the rule does
 from __future__ import annotations
 
 import ipaddress
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from runbook.firewall.evaluate import ACK, PSH, NumberRange, Packet, Test, Truth, any_of, both, flip
+from runbook.firewall.evaluate import (
+    ACK,
+    PSH,
+    NumberRange,
+    Packet,
+    Spans,
+    Test,
+    Truth,
+    among,
+    any_of,
+    both,
+    flip,
+    merged,
+)
 
 Json = Any  # libnftables' own JSON: checked where it is read, unknown where it is not understood
 Sets = Mapping[str, Json]
@@ -120,14 +132,14 @@ def compare(op: str, left: list[Operand], values: list[Value], right: Json, sets
 
 
 class NumberSet:
-    """A large set of plain numbers or addresses, read once: blocklists run to 100,000 elements."""
+    """A large set of plain numbers or addresses, read once."""
 
     def __init__(self, operand: Operand, elements: list[Json]) -> None:
         self._operand = operand
         self._elements = elements
 
     @cached_property
-    def _spans(self) -> list[tuple[int, int]] | None:
+    def _spans(self) -> Spans | None:
         if self._operand.kind not in ("number", "address"):
             return None
         found = []
@@ -136,17 +148,14 @@ class NumberSet:
             if wanted is None or wanted.low > wanted.high:
                 return None
             found.append((wanted.low, wanted.high))
-        return sorted(found)
+        return merged(found)
 
     @property
     def readable(self) -> bool:
         return self._spans is not None
 
     def holds(self, number: int) -> bool:
-        """The kernel keeps the intervals of a set apart, so that only the last one that starts in time can hold."""
-        spans = self._spans or []
-        at = bisect_right(spans, (number, 1 << 129)) - 1
-        return at >= 0 and spans[at][1] >= number
+        return among(number, self._spans or ())
 
 
 class NamedSets(dict[str, Json]):

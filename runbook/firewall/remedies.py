@@ -13,12 +13,11 @@ import re
 from dataclasses import dataclass
 
 from runbook.firewall.collected_rules import Evidence
-from runbook.firewall.evaluate import TRACKING, Base, BlockingChain, FilterRule, Leg, PacketEnd
+from runbook.firewall.evaluate import TRACKING, Base, BlockingChain, FilterRule, Leg, PacketEnd, Spans
 from runbook.firewall.front_ends import UFW_CHAINS, firewalld_allow, firewalld_allow_out, port_lists, ufw_allow
 from runbook.model.command_quoting import NFT_BY_HAND, nft_words, word
 from runbook.model.units import span_of
 
-Ports = tuple[tuple[int, int], ...]
 NFT_LASTS = "the fix lasts until the next reload or boot: to keep it, add the rule to the nft file that is loaded then"
 IPTABLES_LASTS = "the fix lasts until the next boot: to keep it, save the rules as this system does"
 POLICY_CHAIN = re.compile(r"\A(?:filter_)?OUT_(?:policy_)?(\w+?)(?:_(?:pre|log|deny|allow|post))?$")
@@ -30,7 +29,7 @@ class FirewallOpening:
 
     leg: Leg
     peers: tuple[str, ...]
-    ports: Ports
+    ports: Spans
     protocol: str = "tcp"
 
     @property

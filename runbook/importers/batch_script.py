@@ -64,7 +64,7 @@ def is_script(text: str, file: str) -> bool:
 
 
 def read_script(text: str, file: str) -> ForeignInventory:
-    """Raises FilesWrong where it does not say which nodes; the launch is told there, for a playbook."""
+    """Raises FilesWrong where it does not say which nodes; the problem then holds the launch, for a playbook."""
     script = _Script(NumberedLines(text, file))
     commands = dict(_commands(text))
     for number, raw in enumerate(script.lines.lines, 1):

@@ -61,7 +61,7 @@ def read_hostfile(text: str, file: str) -> ForeignInventory:
             elif key in USERS:
                 user = _user(lines, number, value)
             elif key not in NO_PLACE and (near := nearest(key, (*SLOTS, *USERS))):
-                message = f"`{key}` is no word of a hostfile"
+                message = f"`{key}` is not a word of a hostfile"
                 raise lines.wrong(number, word, "hostfile-syntax", message, f"did you mean `{near}`?")
             else:
                 why = NO_PLACE.get(key, "this has no place in our inventory")
@@ -79,7 +79,7 @@ def read_hostfile(text: str, file: str) -> ForeignInventory:
             one_a_line |= again
             host.user = user or host.user
             if host.slots > MOST_GPUS:
-                raise lines.wrong(number, name, "hostfile-slots", f"{one} has more than {MOST_GPUS} slots by now")
+                raise lines.wrong(number, name, "hostfile-slots", f"{one} now has more than {MOST_GPUS} slots")
     for host in seen.values():
         host.counted |= one_a_line
     if not seen:

@@ -154,33 +154,33 @@ def survey(hosts: Sequence[SurveyHost], *, forks: int = 64) -> SurveyResult:
     site = Site(f"survey-{secrets.token_hex(4)}", forks=forks)
     try:
         site.open(host.node for host in hosts)
-        told = {
+        answered = {
             host.node.name: HostAnswers(host, site.sessions[host.node.name].hello)
             for host in hosts
             if host.node.name in site.sessions
         }
-        same = _same_machines(told)
+        same = _same_machines(answered)
         for name in same:
-            del told[name]
-        _ask_facts(site, told)
-        _ask_routes(site, told)
-        return SurveyResult(told, dict(site.failures), same)
+            del answered[name]
+        _ask_facts(site, answered)
+        _ask_routes(site, answered)
+        return SurveyResult(answered, dict(site.failures), same)
     finally:
         site.close()
 
 
-def _same_machines(told: Mapping[str, HostAnswers]) -> dict[str, str]:
+def _same_machines(answered: Mapping[str, HostAnswers]) -> dict[str, str]:
     """Hosts that are one machine, by what only that machine and its network can know: name -> the first name of it."""
     first: dict[str, str] = {}
     same = {}
-    for name, one in told.items():
+    for name, one in answered.items():
         owner = first.setdefault(str(one.hello["machine"]), name)
         if owner != name:
             same[name] = owner
     return same
 
 
-def _ask_facts(site: Site, told: Mapping[str, HostAnswers]) -> None:
+def _ask_facts(site: Site, answered: Mapping[str, HostAnswers]) -> None:
     questions: Mapping[str, tuple[Answer, float]] = {
         HOST_FACTS: ({}, FACTS_S),
         SURVEY: ({}, FACTS_S),
@@ -192,53 +192,54 @@ def _ask_facts(site: Site, told: Mapping[str, HostAnswers]) -> None:
         arguments, timeout_s = questions[program]
         return lambda node: site.sessions[node.name].call(program, dict(arguments), timeout_s=timeout_s)
 
-    nodes = [each.host.node for each in told.values()]
+    nodes = [each.host.node for each in answered.values()]
     for program in questions:
-        _keep(told, program, site.each(nodes, one(program), timeout_s=questions[program][1] + 5.0))
+        _keep(answered, program, site.each(nodes, one(program), timeout_s=questions[program][1] + 5.0))
 
 
-def _ask_routes(site: Site, told: Mapping[str, HostAnswers]) -> None:
+def _ask_routes(site: Site, answered: Mapping[str, HostAnswers]) -> None:
     """Each host looks at its way to some others: to the next ones in the order given, and to the first."""
-    names = list(told)
+    names = list(answered)
 
     def look(node: Node) -> Answer:
         place = names.index(node.name)
         around = [names[(place + step) % len(names)] for step in range(1, min(MOST_PEERS, len(names)))]
         peers = dict.fromkeys([*around, *names[:1]])
         peers.pop(node.name, None)
-        own = set(addresses_of(told[node.name].interfaces))
+        own = set(addresses_of(answered[node.name].interfaces))
         targets = [
-            {"peer": peer, "address": address, "port": _port(told[peer])}
+            {"peer": peer, "address": address, "port": _port(answered[peer])}
             for peer in peers
-            for address in candidates(told[peer])
+            for address in candidates(answered[peer])
             if address not in own  # every host has a 172.17.0.1 of its own, which would seem to answer
         ]
         return site.sessions[node.name].call(ROUTE, {"targets": targets}, timeout_s=ROUTES_S)
 
-    if len(told) > 1:
-        _keep(told, "routes", site.each([each.host.node for each in told.values()], look, timeout_s=ROUTES_S + 5.0))
+    if len(answered) > 1:
+        nodes = [each.host.node for each in answered.values()]
+        _keep(answered, "routes", site.each(nodes, look, timeout_s=ROUTES_S + 5.0))
 
 
-def candidates(told: HostAnswers) -> list[str]:
+def candidates(answers: HostAnswers) -> list[str]:
     """Addresses at which others may reach this host: where our own login came in, then all of its interfaces'."""
-    login = told.survey.get("login")
-    own = addresses_of(told.interfaces)
+    login = answers.survey.get("login")
+    own = addresses_of(answers.interfaces)
     first = [str(login[0])] if login and is_usable(str(login[0])) else []
     return list(dict.fromkeys([*first, *own]))[:6]
 
 
-def _port(told: HostAnswers) -> int:
-    login = told.survey.get("login")
-    return int(login[1]) if login else told.host.node.ssh.port or 22
+def _port(answers: HostAnswers) -> int:
+    login = answers.survey.get("login")
+    return int(login[1]) if login else answers.host.node.ssh.port or 22
 
 
-def _keep(told: Mapping[str, HostAnswers], program: str, answers: Mapping[str, Answer | BaseException]) -> None:
+def _keep(hosts: Mapping[str, HostAnswers], program: str, answers: Mapping[str, Answer | BaseException]) -> None:
     for name, answer in answers.items():
         if isinstance(answer, (Unreachable, ProgramNotStarted, TimeoutError)):
-            told[name].unanswered[program] = "no answer in time" if isinstance(answer, TimeoutError) else str(answer)
+            hosts[name].unanswered[program] = "no answer in time" if isinstance(answer, TimeoutError) else str(answer)
         elif isinstance(answer, BaseException):
             raise answer
         elif program == "routes":
-            told[name].routes = answer["targets"]
+            hosts[name].routes = answer["targets"]
         else:
-            setattr(told[name], program, answer)
+            setattr(hosts[name], program, answer)

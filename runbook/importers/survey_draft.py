@@ -189,11 +189,11 @@ def _judged(survey: SurveyResult) -> list[SurveyedHost]:
     ]
 
 
-def _names(told: Iterable[HostAnswers]) -> dict[str, str]:
+def _names(hosts: Iterable[HostAnswers]) -> dict[str, str]:
     """As they were typed; an address gets the host's own name, if it has one that no other host has."""
-    told = list(told)
-    own = {one.name: str(one.hello.get("hostname") or "").partition(".")[0] for one in told}
-    counts = Counter([*own.values(), *(one.name for one in told if not _nameless(one))])
+    hosts = list(hosts)
+    own = {one.name: str(one.hello.get("hostname") or "").partition(".")[0] for one in hosts}
+    counts = Counter([*own.values(), *(one.name for one in hosts if not _nameless(one))])
     return {
         one.name: own[one.name]
         if _nameless(one)
@@ -201,7 +201,7 @@ def _names(told: Iterable[HostAnswers]) -> dict[str, str]:
         and own[one.name] not in ("localhost", "all")
         and counts[own[one.name]] == 1
         else one.name
-        for one in told
+        for one in hosts
     }
 
 

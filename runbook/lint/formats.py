@@ -70,8 +70,8 @@ def _command(finding: LintFinding) -> str:
         "endColumn": span.column + span.length,
         "title": finding.rule.id,
     }
-    told = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
-    return f"::{finding.rule.severity} {told}::{_data(_whole(finding))}"
+    shown = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
+    return f"::{finding.rule.severity} {shown}::{_data(_whole(finding))}"
 
 
 def _whole(finding: LintFinding) -> str:

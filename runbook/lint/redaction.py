@@ -65,12 +65,12 @@ class RedactedProblems:
         secrets: list[Secret] = []
         for file in dict.fromkeys(problem.span.file for problem in self.problems if problem.span):
             lines = list(lines_of(file))
-            told = {problem.span.line for problem in self.problems if problem.span and problem.span.file == file}
+            reported = {problem.span.line for problem in self.problems if problem.span and problem.span.file == file}
             try:
                 document = parse_document("\n".join(lines), file)
                 secrets += secrets_in(document)
                 places = secret_spans(document)
-                for number in told:
+                for number in reported:
                     if 1 <= number <= len(lines):
                         known = [_columns(span) for span in places if span.line == number]
                         lines[number - 1] = _starred(lines[number - 1], [*known, *secret_places(lines[number - 1])])

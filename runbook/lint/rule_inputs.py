@@ -13,7 +13,7 @@ from typing import TypeVar
 from runbook.files.environment_values import AnyVariable
 from runbook.files.file_kinds import Kind, kind_of, wrong_kind
 from runbook.files.inventory import examine_inventory
-from runbook.files.playbook import examine_launch, examine_playbook, has_launch, launch_document
+from runbook.files.playbook import examine_playbook, has_launch, launch_document
 from runbook.files.schema import schema
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document, Keys, read_document
@@ -153,8 +153,8 @@ def faulty(
     """
     judge = cache(fault)
     read = _TEXTS[key]
-    told = ((text, node) for node in trusted(file, key[0], "shell") if (text := read(node)) is not None)
-    wrong = grouped(((text, node.shell), node) for text, node in told if judge(text, node.shell))
+    texts = ((text, node) for node in trusted(file, key[0], "shell") if (text := read(node)) is not None)
+    wrong = grouped(((text, node.shell), node) for text, node in texts if judge(text, node.shell))
     for (text, shell), nodes in wrong.items():
         if found := judge(text, shell):
             yield from ((span, some, text, found) for span, some in places(file, nodes, *key))
@@ -286,8 +286,8 @@ class ReadFiles:
     def leads_out(self, playbook: Document, path: str) -> str | None:
         """Where a link leads that a playbook names as its inventory, if that is outside; None where no link is."""
         real = leads_out(path, self._roots)
-        told = str(playbook.data.get("inventory")) if isinstance(playbook.data, dict) else ""
-        plain = os.path.normpath(Path(playbook.path).parent.resolve() / told)
+        typed = str(playbook.data.get("inventory")) if isinstance(playbook.data, dict) else ""
+        plain = os.path.normpath(Path(playbook.path).parent.resolve() / typed)
         return real if real != plain else None
 
     def read(self, path: str, *, named: bool = True, kind: Kind | None = None) -> ReadFile:
@@ -328,12 +328,13 @@ class ReadFiles:
 def _with_launch(document: Document, problems: tuple[Problem, ...], file: InventoryFile) -> ReadFile:
     from runbook.checks import CHECKS
 
-    launch = examine_launch(document, checks=CHECKS, environ=ENVIRON)
-    told = {(problem.span, problem.message) for problem in problems}  # the schema of both holds the launch
-    more = [problem for problem in launch.problems if (problem.span, problem.message) not in told]
+    as_playbook = launch_document(document)
+    launch = examine_playbook(as_playbook, checks=CHECKS, environ=ENVIRON)
+    known = {(problem.span, problem.message) for problem in problems}  # the schema of both holds the launch
+    more = [problem for problem in launch.problems if (problem.span, problem.message) not in known]
     stages = None
     if launch.draft is not None:
-        stages = PlaybookFile(launch_document(document), launch.draft, file, launch.wrong)
+        stages = PlaybookFile(as_playbook, launch.draft, file, launch.wrong)
     return ReadFile(document, "inventory", (*problems, *more), file, stages)
 
 

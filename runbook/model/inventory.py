@@ -17,11 +17,6 @@ MOST_GPUS = 1024
 """Of one node; the schema says the same to editors."""
 
 
-def typed(program: str) -> str:
-    """A program's path as typed into a shell, which expands `~/`."""
-    return word(program)
-
-
 @dataclass(frozen=True, slots=True)
 class Ssh:
     """How to log in. Fields left `None` are for `~/.ssh/config` and ssh's own defaults to decide."""
@@ -137,7 +132,8 @@ class Node:
 
     @property
     def interpreter_typed(self) -> str:
-        return typed(self.interpreter)
+        """As a command has it: the shell expands its `~/`."""
+        return word(self.interpreter)
 
     @property
     def slots(self) -> int:

@@ -241,12 +241,12 @@ class RedactedStream:
 
     def take(self, text: str) -> str:
         text = self._held + text
-        told = text.rfind("\n") + 1
+        end = text.rfind("\n") + 1
         # Twice what may be held, so that nothing is looked at again and again.
-        if len(text) - told > 2 * max(self._redactor.longest, _LONGEST_TOKEN):
-            told += self._redactor.cut(text[told:])
-        self._held = text[told:]
-        return self._redactor.text(text[:told])
+        if len(text) - end > 2 * max(self._redactor.longest, _LONGEST_TOKEN):
+            end += self._redactor.cut(text[end:])
+        self._held = text[end:]
+        return self._redactor.text(text[:end])
 
     def end(self) -> str:
         """What is left."""

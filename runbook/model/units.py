@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable
 
 BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-LINK_RATES = ((1.0, "Gbit/s"), (1e-3, "Mbit/s"), (1e-6, "kbit/s"))
-RATES = ((1.0, "GB/s"), (1e-3, "MB/s"), (1e-6, "kB/s"))
 
 
 def significant(number: float, digits: int = 3) -> str:
@@ -48,18 +46,19 @@ def seconds_text(seconds: float) -> str:
 
 def link_text(gbps: float) -> str:
     """Gbit/s in, as links are rated: 0.038 → `38 Mbit/s`."""
-    for unit, name in LINK_RATES:
-        if abs(gbps) >= unit:
-            return f"{significant(gbps / unit)} {name}"
-    return f"{significant(gbps / 1e-9)} bit/s"
+    return _rate_text(gbps, "bit/s")
 
 
 def bandwidth_text(gigabytes: float) -> str:
     """GB/s in, the unit that reads best out: 0.0235 → `23.5 MB/s`."""
-    for unit, name in RATES:
-        if abs(gigabytes) >= unit:
-            return f"{significant(gigabytes / unit)} {name}"
-    return f"{significant(gigabytes / 1e-9)} B/s"
+    return _rate_text(gigabytes, "B/s")
+
+
+def _rate_text(billions: float, unit: str) -> str:
+    for size, prefix in ((1.0, "G"), (1e-3, "M"), (1e-6, "k")):
+        if abs(billions) >= size:
+            return f"{significant(billions / size)} {prefix}{unit}"
+    return f"{significant(billions / 1e-9)} {unit}"
 
 
 def counted(number: int, noun: str) -> str:

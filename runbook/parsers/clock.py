@@ -21,7 +21,7 @@ def _loose(why: str, lines: Sequence[int]) -> Reading:
 
 
 def _off(seconds: float | None, at: int) -> Reading:
-    """A clock that follows another one; None: how far it is off is not told."""
+    """A clock that follows another one; None: how far it is off is not shown."""
     found = Reading()
     if seconds is not None and abs(seconds) >= WARN_S:
         says = f"this clock is {abs(seconds):.1f} s {'ahead of' if seconds > 0 else 'behind'} its time servers"
@@ -74,12 +74,12 @@ def timedatectl(text: str) -> Reading | None:
     found = fields(text, ":")
     if "Universal time" not in found and not any(name in found for name in SYNCHRONIZED):
         return None
-    told, at = next((found[name] for name in SYNCHRONIZED if name in found), ("", 0))
+    synchronized, at = next((found[name] for name in SYNCHRONIZED if name in found), ("", 0))
     service_at = next((found[name][1] for name in SERVICE if name in found), 0)
     reading = Reading()
-    if yes(told) is False:
+    if yes(synchronized) is False:
         reading = _loose("the system clock is not synchronized", [line for line in (at, service_at) if line])
-    if yes(told) is None or yes(found.get("RTC in local TZ", ("", 0))[0]) is None:
+    if yes(synchronized) is None or yes(found.get("RTC in local TZ", ("", 0))[0]) is None:
         reading.unknown = CUT
     return reading
 

@@ -45,7 +45,7 @@ def disks(text: str) -> Reading | None:
             if full:
                 found.proves("shm-too-small", f"/dev/shm is full {used})", (at,), way="full")
             elif 0 < (_bytes(row["size"]) or 0) <= SMALLEST_SHM:
-                says = f"/dev/shm has {row['size']}: NCCL between many GPUs of one node wants 1 GiB or more"
+                says = f"/dev/shm has {row['size']}: NCCL between many GPUs of one node needs 1 GiB or more"
                 found.proves("shm-too-small", says, (at,), "medium", way="small")
         elif full:
             what = "inodes (small files)" if inodes else "space"
@@ -76,12 +76,12 @@ def memory(text: str) -> Reading | None:
     names = head[0].split()
     at, row = next(((at, line) for at, line in numbered(text) if line.startswith("Mem:")), (0, ""))
     values = row.split()[1:]
-    told = dict(zip(names, values, strict=False))
-    available = told.get("available", "")  # older ones have none: what is free there says little
-    total, left = _bytes(told.get("total", "")), _bytes(available)
+    columns = dict(zip(names, values, strict=False))
+    available = columns.get("available", "")  # older ones have none: what is free there says little
+    total, left = _bytes(columns.get("total", "")), _bytes(available)
     found = Reading.of(bool(row) and len(values) == len(names) and total is not None and left is not None)
     if total and left is not None and left < 0.05 * total:
-        says = f"{available} of {told['total']} memory are left: the kernel ends processes then"
+        says = f"{available} of {columns['total']} memory are left: the kernel ends processes then"
         found.explains("rank-killed", says, (at,), way="no-memory")
     return found
 
@@ -141,8 +141,8 @@ def locked(text: str) -> Reading | None:
     words = text.split()
     if len(words) != 1 or not re.fullmatch(LIMIT, words[0]):
         return None
-    told = limits(f"max locked memory (kbytes, -l) {words[0]}")
-    return told and Reading(faults=told.faults)
+    reading = limits(f"max locked memory (kbytes, -l) {words[0]}")
+    return reading and Reading(faults=reading.faults)
 
 
 # --- lspci -vvv (ACS and link states) and lsmod ---------------------------------------------------------------------

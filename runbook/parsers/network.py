@@ -120,10 +120,10 @@ def lookup(text: str) -> Reading | None:
     for at, answer in answers:
         words, address = (answer["names"] or "").split(), answer["address"]
         name = words[0] if words else name
-        told = names.setdefault(name, [])
-        if address in told:
+        addresses = names.setdefault(name, [])
+        if address in addresses:
             continue
-        told.append(address)
+        addresses.append(address)
         ours = name.startswith(("localhost", "ip6-")) or any(map(is_ip, words[:1]))
         if name and not ours and is_loopback(address):
             says = f"{name} means {address} here, which no other machine can reach"
@@ -205,12 +205,12 @@ def sockets(text: str) -> Reading | None:
     return reading
 
 
-def _holder(told: Mapping[str, str | None]) -> tuple[str, str]:
+def _holder(row: Mapping[str, str | None]) -> tuple[str, str]:
     """Who listens, in words, and the pid; that is empty where it was not shown."""
-    program, pid, user = told.get("program"), told.get("pid"), told.get("user")
-    if process := SS_PROCESS.search(told.get("rest") or ""):
+    program, pid, user = row.get("program"), row.get("pid"), row.get("user")
+    if process := SS_PROCESS.search(row.get("rest") or ""):
         program, pid = process["program"], process["pid"]
-    elif (who := told.get("who")) and who != "-":
+    elif (who := row.get("who")) and who != "-":
         pid, _, program = who.partition("/")
     if not pid:
         return "a process that was not shown (it takes root to see others')", ""

@@ -1,7 +1,6 @@
-"""nvidia-smi and the NVIDIA driver's kernel log, for live checks and pasted outputs: facts, and what both judge alike.
+"""nvidia-smi, for live checks and pasted outputs: facts, and what both judge alike.
 
-Output that is not understood is distinguished from a missing value. Numbers of Xids are those of NVIDIA's catalogue
-(r590).
+Output that is not understood is distinguished from a missing value.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runbook.model.units import number
@@ -294,89 +293,3 @@ def outside_the_fabric(entries: Mapping[str, str]) -> tuple[str, str] | None:
     state, status = entry(entries, "Fabric/State") or "", entry(entries, "Fabric/Status") or "N/A"
     waits = state in FABRIC_WAITS or (state == "Completed" and status not in ("Success", "N/A"))
     return (state, status) if waits else None
-
-
-# --- Xid and SXid lines of the kernel's log -------------------------------------------------------------------------
-
-RECENT_S = 3600.0
-"""A fault older than this has been mended since, or shows in what nvidia-smi says: it is only a hint."""
-
-CAUSE_OF: Mapping[int, str] = {
-    79: "gpu-fell-off-bus",
-    **dict.fromkeys((48, 94, 95, 140, 171, 172), "gpu-ecc-uncorrectable"),
-    **dict.fromkeys((74, *range(144, 151)), "nvlink-error"),
-    **dict.fromkeys((61, 62, 64, 119, 120, 136, 143, 154), "gpu-reset-required"),
-}
-MENDED_BY: Mapping[str, str] = {
-    "gpu-fell-off-bus": "reboot",
-    "gpu-ecc-uncorrectable": "ecc",
-    "nvlink-error": "reset",
-    "gpu-reset-required": "reset",
-}
-"""The way to mend what an Xid tells, of a GPU that is still listed."""
-
-APPLICATION = {13: "a bad memory access", 31: "a page fault", 43: "a stopped channel", 45: "a removed channel"}
-"""Xids that a program causes itself. They say nothing about the machine, unless they follow one GPU."""
-
-BECAUSE_OF = r"(?:45, .{0,200}caused by previous Xid )?"
-"""A channel that the driver removed tells itself which Xid it follows: that one is meant."""
-
-XID = re.compile(rf"\bXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): {BECAUSE_OF}(?P<number>\d+)(?P<text>.*)")
-SXID = re.compile(r"\bSXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): (?P<number>\d+), (?P<text>Fatal\b.*)")
-NONFATAL = re.compile(r"\): \d+, \w+ Nonfatal\b")
-"""Of an NVLink of the fifth generation (144 to 150): it was repaired. What ended with it is told by an Xid 45."""
-
-STAMP = re.compile(r"^\[\s*(\d+\.\d+)\]")
-DRIVER_STARTS = "loading NVIDIA UNIX"
-RECOVERED = re.compile(r"recovery action changed from .* to 0x0 \(None\)")
-
-
-@dataclass(frozen=True, slots=True)
-class XidEvent:
-    """One line. `age_s` is how long ago it was written, None where its time stamp is of an unknown kind."""
-
-    number: int
-    bus: str
-    text: str
-    age_s: float | None
-    cause: str | None
-
-    @property
-    def recent(self) -> bool:
-        return self.age_s is None or self.age_s < RECENT_S
-
-
-def events(lines: Iterable[str], uptime_s: float) -> list[XidEvent]:
-    """The Xid and fatal SXid lines since the driver was loaded, without those that a reset has answered."""
-    found: list[XidEvent] = []
-    answered: dict[str, int] = {}  # by GPU, how many of these were before its last reset
-    seen: set[tuple[str, str]] = set()
-    for line in lines:
-        if DRIVER_STARTS in line:
-            found, answered = [], {}
-            continue
-        match = XID.search(line) or SXID.search(line)
-        if not match or NONFATAL.search(match[0]):
-            continue
-        xid, bus = number(match["number"]), bus_key(match["at"]) or match["at"]
-        if xid == 154 and RECOVERED.search(line):
-            answered[bus] = len(found)
-            continue
-        stamp = STAMP.match(line)
-        # dmesg and journalctl both show it, with slightly different microseconds.
-        key = (stamp[1][:-4] if stamp else line, match[0])
-        if key in seen:
-            continue
-        seen.add(key)
-        age = max(0.0, uptime_s - float(stamp[1])) if stamp and uptime_s else None
-        cause = CAUSE_OF.get(xid) if "SXid" not in match[0] else "nvlink-error"
-        found.append(XidEvent(xid, bus, match[0], age, cause))
-    return [event for at, event in enumerate(found) if at >= answered.get(event.bus, 0)]
-
-
-def ago(event: XidEvent) -> str:
-    if event.age_s is None:
-        return "since the last boot"
-    if event.age_s < 120:
-        return f"{event.age_s:.0f} s ago"
-    return f"{event.age_s / 60:.0f} min ago" if event.age_s < 7200 else f"{event.age_s / 3600:.0f} h ago"

@@ -1,12 +1,106 @@
-"""journalctl of the fabric manager, and Xid lines of the kernel's log."""
+"""Logs of the NVIDIA driver and the fabric manager: Xid lines of the kernel's log, for live checks and pasted outputs.
+
+Numbers of Xids are those of NVIDIA's catalogue (r590).
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from runbook.model.bounded_regex import bounded
-from runbook.parsers.nvidia import APPLICATION, MENDED_BY, SXID, XID, events
+from runbook.model.units import number
+from runbook.parsers.nvidia import bus_key
 from runbook.parsers.tool_reading import Reading, numbered
+
+# --- facts -------------------------------------------------------------------------
+
+RECENT_S = 3600.0
+"""A fault older than this has been mended since, or shows in what nvidia-smi says: it is only a hint."""
+
+CAUSE_OF: Mapping[int, str] = {
+    79: "gpu-fell-off-bus",
+    **dict.fromkeys((48, 94, 95, 140, 171, 172), "gpu-ecc-uncorrectable"),
+    **dict.fromkeys((74, *range(144, 151)), "nvlink-error"),
+    **dict.fromkeys((61, 62, 64, 119, 120, 136, 143, 154), "gpu-reset-required"),
+}
+MENDED_BY: Mapping[str, str] = {
+    "gpu-fell-off-bus": "reboot",
+    "gpu-ecc-uncorrectable": "ecc",
+    "nvlink-error": "reset",
+    "gpu-reset-required": "reset",
+}
+"""The way to mend what an Xid tells, of a GPU that is still listed."""
+
+APPLICATION = {13: "a bad memory access", 31: "a page fault", 43: "a stopped channel", 45: "a removed channel"}
+"""Xids that a program causes itself. They say nothing about the machine, unless they follow one GPU."""
+
+BECAUSE_OF = r"(?:45, .{0,200}caused by previous Xid )?"
+"""A channel that the driver removed tells itself which Xid it follows: that one is meant."""
+
+XID = re.compile(rf"\bXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): {BECAUSE_OF}(?P<number>\d+)(?P<text>.*)")
+SXID = re.compile(r"\bSXid \((?:PCI:)?(?P<at>[0-9A-Fa-f:.]+)\): (?P<number>\d+), (?P<text>Fatal\b.*)")
+NONFATAL = re.compile(r"\): \d+, \w+ Nonfatal\b")
+"""Of an NVLink of the fifth generation (144 to 150): it was repaired. What ended with it is told by an Xid 45."""
+
+STAMP = re.compile(r"^\[\s*(\d+\.\d+)\]")
+DRIVER_STARTS = "loading NVIDIA UNIX"
+RECOVERED = re.compile(r"recovery action changed from .* to 0x0 \(None\)")
+
+
+@dataclass(frozen=True, slots=True)
+class XidEvent:
+    """One line. `age_s` is how long ago it was written, None where its time stamp is of an unknown kind."""
+
+    number: int
+    bus: str
+    text: str
+    age_s: float | None
+    cause: str | None
+
+    @property
+    def recent(self) -> bool:
+        return self.age_s is None or self.age_s < RECENT_S
+
+
+def events(lines: Iterable[str], uptime_s: float) -> list[XidEvent]:
+    """The Xid and fatal SXid lines since the driver was loaded, without those that a reset has answered."""
+    found: list[XidEvent] = []
+    answered: dict[str, int] = {}  # by GPU, how many of these were before its last reset
+    seen: set[tuple[str, str]] = set()
+    for line in lines:
+        if DRIVER_STARTS in line:
+            found, answered = [], {}
+            continue
+        match = XID.search(line) or SXID.search(line)
+        if not match or NONFATAL.search(match[0]):
+            continue
+        xid, bus = number(match["number"]), bus_key(match["at"]) or match["at"]
+        if xid == 154 and RECOVERED.search(line):
+            answered[bus] = len(found)
+            continue
+        stamp = STAMP.match(line)
+        # dmesg and journalctl both show it, with slightly different microseconds.
+        key = (stamp[1][:-4] if stamp else line, match[0])
+        if key in seen:
+            continue
+        seen.add(key)
+        age = max(0.0, uptime_s - float(stamp[1])) if stamp and uptime_s else None
+        cause = CAUSE_OF.get(xid) if "SXid" not in match[0] else "nvlink-error"
+        found.append(XidEvent(xid, bus, match[0], age, cause))
+    return [event for at, event in enumerate(found) if at >= answered.get(event.bus, 0)]
+
+
+def ago(event: XidEvent) -> str:
+    if event.age_s is None:
+        return "since the last boot"
+    if event.age_s < 120:
+        return f"{event.age_s:.0f} s ago"
+    return f"{event.age_s / 60:.0f} min ago" if event.age_s < 7200 else f"{event.age_s / 3600:.0f} h ago"
+
+
+# --- pasted outputs ---
 
 UP = bounded(r"Started .*(?:fabric ?manager|Fabric Manager)", re.IGNORECASE)
 CONFIGURED = re.compile(r"Successfully configured all the available (?:GPUs and )?NVSwitches", re.IGNORECASE)
@@ -68,11 +162,11 @@ def kernel_log(text: str) -> Reading | None:
     lines = text.splitlines()
     found = events(lines, 0.0)
     reading, first = Reading(), _first_lines(lines)
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for event in found:
-        if event.cause is None or (event.cause, event.bus) in told:
+        if event.cause is None or (event.cause, event.bus) in reported:
             continue
-        told.add((event.cause, event.bus))
+        reported.add((event.cause, event.bus))
         says = f"{SAYS[event.cause].format(bus=event.bus)} (Xid {event.number})"
         reading.proves(event.cause, says, (first[event.text],), way=MENDED_BY[event.cause], indices=event.bus)
     for event in [event for event in found if event.number in APPLICATION][:2]:

@@ -32,10 +32,10 @@ def _ephemeral(bases: Sequence[Base]) -> bool | None:
 
 
 def _let_in(inputs: Sequence[Base], interface: str) -> bool | None:
-    told = [walk(base, packet(FOREIGN, "request-in", interface)).blocks for base in inputs]
-    if any(blocked is True for blocked in told):
+    blocked_by = [walk(base, packet(FOREIGN, "request-in", interface)).blocks for base in inputs]
+    if any(blocked is True for blocked in blocked_by):
         return False
-    return None if any(blocked is None for blocked in told) else True
+    return None if any(blocked is None for blocked in blocked_by) else True
 
 
 CHAIN = re.compile(r"Chain (?P<name>\S+) \((?:policy (?P<policy>\w+)|\d+ references)")
@@ -188,8 +188,8 @@ def ufw_status(text: str) -> Reading | None:
     ]
     allowed = not status.active or status.incoming == "allow" or bool(wide)
     rows = [line for line in text.splitlines() if re.search(r"\b(?:ALLOW|DENY|REJECT|LIMIT)\b", line)]
-    told = not status.active or status.incoming is not None or bool(rows)
-    reading = Reading.of(len(rows) == len(status.rules) and told)
+    understood = not status.active or status.incoming is not None or bool(rows)
+    reading = Reading.of(len(rows) == len(status.rules) and understood)
     if not allowed:
         lines = [at for at, line in numbered(text) if line.startswith(("Status:", "Default:"))] or [1]
         says = f"ufw {BLOCKS}: {status.incoming or 'deny'} (incoming)"

@@ -47,14 +47,14 @@ def read(text: str) -> Reading | None:
     starts = [match.start() for match in HEAD.finditer(text)]
     if len(starts) < 2:
         return _read_one(text)
-    told = [_one_of_several(text, at, end) for at, end in pairwise([*starts, len(text)])]
-    found = Reading(next((one.unknown for one in told if one.unknown), ""))
-    if (large := _only_large_vanish(told)) is not None:
+    readings = [_one_of_several(text, at, end) for at, end in pairwise([*starts, len(text)])]
+    found = Reading(next((one.unknown for one in readings if one.unknown), ""))
+    if (large := _only_large_vanish(readings)) is not None:
         says = f"{large.target} answers small packets, and none of {large.size} bytes"
         lines = large.faults[0].lines
         found.proves("mtu-blackhole", says, lines, "medium", way="path", target=word(large.target))
     else:
-        found.faults = [fault for one in told for fault in one.faults]
+        found.faults = [fault for one in readings for fault in one.faults]
     return found
 
 
@@ -102,8 +102,8 @@ def _read_one(text: str) -> Reading | None:
         return Reading(f"it has no summary: {CUT}")
     sent, received, loss = int(summary["sent"]), int(summary["received"]), float(summary["loss"])
     why = REASON.search(text)
-    told = abs(loss - (100 * (1 - received / sent) if sent else 100)) < 1.5
-    if not (sent > 0 and received <= sent and told):
+    consistent = abs(loss - (100 * (1 - received / sent) if sent else 100)) < 1.5
+    if not (sent > 0 and received <= sent and consistent):
         found.unknown = CUT
     lines = [_line(text, summary.start()), *([_line(text, why.start("reason"))] if why else ())]
     if received == 0:

@@ -9,6 +9,7 @@ import re
 
 from runbook.causes.catalogue import Confidence
 from runbook.model.command_quoting import word
+from runbook.model.units import counted
 from runbook.parsers.ibstat import Port, PortCause, as_state
 from runbook.parsers.tool_reading import Reading, numbered, some
 
@@ -28,10 +29,10 @@ def port_info(text: str) -> Reading | None:
     active, active_at = found.get("LinkWidthActive", ("", 0))
     widths = [int(width) for width in re.findall(r"(?<!\d)(\d+)X", found.get("LinkWidthSupported", ("", 0))[0])]
     known = state in LINK_STATES and bool(physical) and (state != "Active" or physical == "LinkUp")
-    told = bool(re.fullmatch(r"\d+X", active) and widths) and "LinkSpeedActive" in found
+    recognised = bool(re.fullmatch(r"\d+X", active) and widths) and "LinkSpeedActive" in found
     port = re.search(r"Port info: .{0,300}?Lid (\d+) port (\d+)", text)
     where = f"port {port[2]} of LID {port[1]}" if port else "the port"
-    reading = Reading.of(known and told)
+    reading = Reading.of(known and recognised)
     lines = [line for line in (at, physical_at) if line]
     cause = Port("", 0, LINK_STATES.get(state, ""), as_state(physical), None, "InfiniBand").cause
     lanes = re.match(r"(\d+)X", active)
@@ -44,7 +45,7 @@ def port_info(text: str) -> Reading | None:
         says += ": right after it was enabled it may still be training" if trains else ""
         reading.proves("ib-port-not-active", says, lines, "medium" if trains else "high", way="by-lid")
     elif state == "Active" and lanes and int(lanes[1]) < max(widths, default=0):
-        says = f"{where} runs over {lanes[1]} lane{'s' * (lanes[1] != '1')} of {max(widths)}"
+        says = f"{where} runs over {counted(int(lanes[1]), 'lane')} of {max(widths)}"
         reading.proves("ib-rate-low", says, (active_at,), "medium", way="narrow")
     return reading
 
@@ -131,12 +132,12 @@ def counters_of_port(text: str) -> Reading | None:
     wrong = {name: counters[name] for name in ERRORS if counters.get(name, (0, 0))[0]}
     if wrong:
         where = f"port {head[2]} of LID {head[1]}" if head else "the port"
-        told = [
+        counts = [
             f"{count} {ERRORS[name]} "
             f"({name}{', its largest value: it counts no further' if _full(name, count) else ''})"
             for name, (count, _) in wrong.items()
         ]
-        says = f"{where} has counted {some(told, 4)} since its counters were last reset"
+        says = f"{where} has counted {some(counts, 4)} since its counters were last reset"
         reading.proves("ib-port-not-active", says, [at for _, at in wrong.values()], "low", way="counters")
     return reading
 

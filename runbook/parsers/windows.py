@@ -130,8 +130,8 @@ def firewall_rules(text: str) -> Reading | None:
 def test_connection(text: str) -> Reading | None:
     found: dict[str, tuple[str, int]] = {}
     for record in records("\n".join(line for line in text.splitlines() if not line.startswith("PS "))):
-        for name, told in record.items():
-            found.setdefault(name, told)
+        for name, value in record.items():
+            found.setdefault(name, value)
     if "ComputerName" not in found:
         return None
     ping, tcp = _truth(_value(found, "PingSucceeded")), _truth(_value(found, "TcpTestSucceeded"))

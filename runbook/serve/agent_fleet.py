@@ -268,10 +268,10 @@ class Fleet:
                 member.replaced.add(member.incarnation)
             before, member.link = member.link, link
             new = member.incarnation != hello.incarnation
-            told = (hello.version, hello.hostname, address)
-            if new or told != (member.version, member.hostname, member.address):
+            given = (hello.version, hello.hostname, address)
+            if new or given != (member.version, member.hostname, member.address):
                 member.incarnation = hello.incarnation
-                member.version, member.hostname, member.address = told
+                member.version, member.hostname, member.address = given
                 self._remember(member)
             member.too_old, member.heard = False, self._awake.tick(self._now())
             self._judge()
@@ -337,9 +337,9 @@ class Fleet:
     async def open(self, request: StreamRequest) -> Channel:
         """A stream to a supervisor on a node. Raises NoStreamError."""
         with self._lock:
-            told, member = self.status(request.node), self._members.get(request.node)
+            status, member = self.status(request.node), self._members.get(request.node)
             if member is None or member.link is None or member.state in ("LOST", "REVOKED", "TOO_OLD"):
-                raise NoStreamError(told if told.cause else never_enrolled(request.node))
+                raise NoStreamError(status if status.cause else never_enrolled(request.node))
             if member.state == "DRAINING" and not request.looks:
                 raise NoStreamError(drained(member.name))
             mine = sum(1 for channel in self._channels.values() if channel.node == member.name)

@@ -17,7 +17,7 @@ from runbook.engine.plan import Choice, Plan, make_plan
 from runbook.engine.scripts import node_files
 from runbook.files.environment_values import AnyVariable
 from runbook.files.inventory import examine_inventory, with_shell
-from runbook.files.playbook import examine_launch, has_launch
+from runbook.files.playbook import examine_playbook, has_launch, launch_document
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import line_starts, parse_document
 from runbook.launch.launchers import launch_spec
@@ -93,14 +93,14 @@ class Linted:
     `closed` says why none of it can be shown.
     """
 
-    told: list[ShownFinding]
+    findings: list[ShownFinding]
     shown: str
     hidden: Mapping[str, str]
     closed: str = ""
 
     @property
     def errors(self) -> list[ShownFinding]:
-        return [one for one in self.told if one.severity == "error"]
+        return [one for one in self.findings if one.severity == "error"]
 
 
 def linted(file: Path, text: str) -> Linted:
@@ -110,16 +110,18 @@ def linted(file: Path, text: str) -> Linted:
         path = Path(folder, file.name)
         path.write_text(text, encoding="utf-8", newline="")
         try:
-            told = [_shown(one.rule.severity, one.problem) for one in lint([str(path)]).findings]
+            findings = [_shown(one.rule.severity, one.problem) for one in lint([str(path)]).findings]
         except FilesWrong as wrong:
-            told = [_shown("error", problem) for problem in wrong.problems]
+            findings = [_shown("error", problem) for problem in wrong.problems]
     if PRIVATE_KEY.search(text):
-        return Linted(told, "", {}, "the file holds a private key, so nothing of it is shown here: take it out by hand")
+        return Linted(
+            findings, "", {}, "the file holds a private key, so nothing of it is shown here: take it out by hand"
+        )
     hidden = _hidden(text)
     if hidden is None:
         why = "the file holds secrets in plain text that cannot all be hidden: put `{env: NAME}` there by hand"
-        return Linted(told, "", {}, why)
-    return Linted(told, *hidden)
+        return Linted(findings, "", {}, why)
+    return Linted(findings, *hidden)
 
 
 def _hidden(text: str) -> tuple[str, dict[str, str]] | None:
@@ -181,7 +183,7 @@ def _plan(path: Path, text: str) -> tuple[Plan, Origins]:
 def _plan_for(inventory: Inventory, origins: Origins) -> Plan:
     if not has_launch(origins.document):
         return Plan(_NO_LAUNCH, inventory, ())
-    launch = examine_launch(origins.document, checks=CHECKS, environ=PLACEHOLDERS)
+    launch = examine_playbook(launch_document(origins.document), checks=CHECKS, environ=PLACEHOLDERS)
     if launch.playbook is None:
         raise FilesWrong(list(launch.problems))
     return make_plan(launch.playbook, inventory, Choice())
@@ -200,8 +202,8 @@ def _meaning(plan: Plan, in_plain_text: Sequence[Secret]) -> Meaning:
         of_processes = {process.local_rank: process.environment for process in spec.processes}
         for rank in node_ranks.ranks:
             own = of_processes.get(rank.local_rank) if job is None or job.starts_each else None
-            told = own if own is not None else {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.local_rank)}
-            environments[rank.rank] = {**shared, **told}
+            variables = own if own is not None else {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.local_rank)}
+            environments[rank.rank] = {**shared, **variables}
         if job is not None and not command:
             command = tuple(redactor.text(word) for word in job.programs[name].command)
     rows = tuple(

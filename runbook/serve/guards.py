@@ -60,7 +60,7 @@ ANSWERS: dict[type[Exception], tuple[int, str, str]] = {
     NoFile: (404, "the run has no such file", ""),
     NameTaken: (409, "", ""),
     Busy: (409, "", ""),
-    NotRunning: (409, "nothing of it runs that was started here", ""),
+    NotRunning: (409, "nothing that was started here is running", ""),
     ChangedMeanwhile: (412, "", "load the page again: it shows what it is now; what you wrote is not saved"),
     Refused: (422, "", ""),
 }
@@ -116,7 +116,7 @@ class OuterGuard:
             if begun:
                 raise ConnectionError("the answer ends here") from None
             await _answer(
-                PlainTextResponse("a bug of runbook: its log tells more\n", 500), scope, receive, guarded_send
+                PlainTextResponse("a bug of runbook: see the server's log\n", 500), scope, receive, guarded_send
             )
 
     def _refusal(self, scope: Scope) -> Response | None:

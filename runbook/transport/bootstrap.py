@@ -18,8 +18,8 @@ import zlib
 
 from runbook.causes.catalogue import mend
 from runbook.causes.findings import unreachable_for
+from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
-from runbook.model.inventory import typed
 from runbook.transport import node_programs
 
 MARK = b"\x1erunbook-supervisor "
@@ -197,7 +197,7 @@ def nothing_started(
         return SilentPython(
             "python-missing",
             f"{python} on {place} does not start: it was started, and gave no answer within {timeout_s:g} s",
-            mend("python-missing", "silent", node=node, python=typed(python)),
+            mend("python-missing", "silent", node=node, python=word(python)),
             last_lines(noise, complaint),
         )
     return reason or unreachable_for(

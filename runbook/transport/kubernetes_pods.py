@@ -84,17 +84,17 @@ class Pod:
         """One line of evidence."""
         parts = [f"phase {self.phase}", *[part for part in (self.reason, self.message) if part]]
         kind = next(iter(self.state), "")
-        told = self.state.get(kind) or {}
-        parts += [f"container {self.container} {kind}" + _ending(told)] if kind else []
+        detail = self.state.get(kind) or {}
+        parts += [f"container {self.container} {kind}" + _ending(detail)] if kind else []
         parts += [f"restarted {self.restarts} times, before that{_ending(self.before)}"] if self.restarts else []
         return f"pod {self.namespace}/{self.name}: " + ", ".join(parts)
 
 
-def _ending(told: Document) -> str:
+def _ending(detail: Document) -> str:
     """` (OOMKilled, exit code 137)`, as far as it is known."""
-    code = f"exit code {told['exitCode']}" if "exitCode" in told else ""
+    code = f"exit code {detail['exitCode']}" if "exitCode" in detail else ""
     said = ", ".join(
-        part for part in (str(told.get("reason") or ""), code, str(told.get("message") or "").strip()) if part
+        part for part in (str(detail.get("reason") or ""), code, str(detail.get("message") or "").strip()) if part
     )
     return f" ({said})" if said else ""
 
@@ -111,7 +111,7 @@ def pods_in(text: str, container: str | None = None) -> list[Pod]:
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise unreachable_for(
             "tool-output-unknown",
-            f"what `kubectl get pods` prints is not what is known of it: {type(error).__name__}: {error}",
+            f"`kubectl get pods` printed something unexpected: {type(error).__name__}: {error}",
             tuple(text.strip().splitlines()[:4]),
             way="kubectl",
         ) from error
@@ -121,7 +121,7 @@ def _pod(item: Document, chosen: str | None) -> Pod:
     meta, spec, status = item["metadata"], item["spec"], item.get("status") or {}
     names = tuple(one["name"] for one in spec["containers"])
     container = chosen or (meta.get("annotations") or {}).get(DEFAULT_CONTAINER) or _with_gpus(spec) or names[0]
-    told: Document = next((one for one in status.get("containerStatuses") or () if one["name"] == container), {})
+    own: Document = next((one for one in status.get("containerStatuses") or () if one["name"] == container), {})
     resources = next((one.get("resources") or {} for one in spec["containers"] if one["name"] == container), {})
     return Pod(
         name=meta["name"],
@@ -137,9 +137,9 @@ def _pod(item: Document, chosen: str | None) -> Pod:
         host_network=bool(spec.get("hostNetwork")),
         container=container,
         containers=names,
-        restarts=int(told.get("restartCount", 0)),
-        state=told.get("state") or {},
-        before=(told.get("lastState") or {}).get("terminated") or {},
+        restarts=int(own.get("restartCount", 0)),
+        state=own.get("state") or {},
+        before=(own.get("lastState") or {}).get("terminated") or {},
         held_up=_held_up(status),
         restarted_on=spec.get("restartPolicy") or "Always",
         gpus=_devices(resources),
@@ -195,8 +195,8 @@ def refusal(complaint: str, where: Kubernetes, what: str, place: str = "") -> Un
     pod that was to be entered."""
     seen = said(complaint)
     text, pod = "\n".join(seen), place or "the pod"
-    if told := no_shell(pod, seen):
-        return told
+    if fault := no_shell(pod, seen):
+        return fault
     way = "live"
     look: tuple[str, ...] = ("get", "pods")
     if _NO_CONFIG.search(text):

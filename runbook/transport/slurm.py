@@ -121,7 +121,7 @@ def job_in(text: str, number: str) -> SlurmJob:
     except (IndexError, ValueError) as error:
         raise unreachable_for(
             "tool-output-unknown",
-            f"what `scontrol show job {number}` prints is not what is known of it: {error}",
+            f"`scontrol show job {number}` printed something unexpected: {error}",
             tuple(text.strip().splitlines()[:4]),
             way="scontrol",
             number=word(number),
@@ -171,15 +171,15 @@ def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 
     where they tell nothing. `seconds`: how long the program took to say them."""
     seen = said(complaint)
     if _AUTH.search(complaint):
-        says = "Slurm does not accept our identity: munge made no credential, or the other side takes none of ours"
+        says = "Slurm does not accept our identity: munge made no credential, or the other side rejects it"
         return _not_believed(says, seen)
     if node is not None and _HUNG_UP.search(complaint) and seconds > AT_ONCE_S:
-        says = f"slurmd on {node} took our connection, and no answer to our order came within {seconds:.0f} s: what is "
-        says += "larger than one packet may not get through, or it hangs"
+        says = f"slurmd on {node} accepted our connection and did not answer our request within {seconds:.0f} s: "
+        says += "full-size packets may not get through, or it hangs"
         return unreachable_for("slurm-unreachable", says, seen, way="broke", node=word(node), on=node)
     if node is not None and _HUNG_UP.search(complaint):
-        says = f"slurmd on {node} took our order and hung up without an answer, as it does with a credential that it "
-        return _not_believed(says + "does not accept", seen)
+        says = f"slurmd on {node} accepted our request and hung up without an answer, as when it rejects a credential"
+        return _not_believed(says, seen)
     if node is not None and _NO_SLURMD.search(complaint):
         return _no_slurmd(node, seen)
     if _CONTROLLER.search(complaint):
@@ -224,8 +224,8 @@ def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreac
     """Why a job has no step on a node, or, without one, anywhere; None where it should have. `seen`: what srun said."""
     about = (f"scontrol: job {job.id}: {job.state}" + (f", {job.reason}" if job.reason not in NONE else ""),)
     evidence = (*seen, *about)
-    told = next((match for line in seen if (match := _CANCELLED.search(line))), None)
-    why = told["why"].strip().lower() if told else ""
+    cancelled = next((match for line in seen if (match := _CANCELLED.search(line))), None)
+    why = cancelled["why"].strip().lower() if cancelled else ""
     cause = "slurm-job-ended"
     if job.restarts and (job.state not in RUNNING or "requeue" in why):
         way, says = "requeued", f"job {job.id} was requeued: it ended here, and is {job.state.lower()} once more"
@@ -236,7 +236,7 @@ def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreac
         return _over(job, why, evidence)
     elif node is not None and node not in job.nodes:
         cause, way, says = "slurm-node-not-in-job", "live", f"{node} is not among the nodes of job {job.id}"
-    elif told:
+    elif cancelled:
         way, says = "step", f"our step on {node} was cancelled; job {job.id} itself runs on"
     else:
         return None
@@ -355,9 +355,9 @@ class Allocations:
         `says` is what was noticed of it; `complaint` what its srun said, `seconds` after it was started; `lives`: it
         has not ended."""
         seen = said(complaint)
-        told = refusal(complaint, number, name, seconds)
-        if told and told.cause == "slurm-auth-failed":
-            return told  # no other of Slurm's programs would accept us either
+        fault = refusal(complaint, number, name, seconds)
+        if fault and fault.cause == "slurm-auth-failed":
+            return fault  # no other of Slurm's programs would accept us either
         try:
             job = self._answers.ask(("job", number), FRESH_S, lambda: job_of(number))
             over = ended(job, name, seen)
@@ -370,13 +370,13 @@ class Allocations:
             return Unreachable(
                 error.cause, f"{says}; Slurm gives no reason: {error.says}", error.remedy, (*seen, *error.evidence)
             )
-        if told := told or (node and unhealthy(node, seen)) or over:
-            return told
+        if fault := fault or (node and unhealthy(node, seen)) or over:
+            return fault
         if lives:
             return silent(name, says, seen)
         return unreachable_for(
             "slurm-step-failed",
-            f"{says}; job {number} runs, and Slurm has nothing against {name}" + (f": {seen[-1]!r}" if seen else ""),
+            f"{says}; job {number} runs, and Slurm reports no fault of {name}" + (f": {seen[-1]!r}" if seen else ""),
             seen,
             way="not-started",
             number=word(number),

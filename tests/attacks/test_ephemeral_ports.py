@@ -64,7 +64,7 @@ CASES: dict[str, tuple[Break, set[str], str]] = {
     "listened on by the user": (lambda lab: hold(lab, 50000, 50019, None), NODE_B, "holds 20 sockets"),
     "listened on by root": (lambda lab: hold(lab, 50000, 50019, "root"), NODE_B, "of root holds 20 sockets"),
     "reserved but one": (reserve, NODE_B, "28231 of that range are reserved"),
-    "eight, none taken": (lambda lab: ports(lab, 50000, 50007, "node-a", "node-b"), set(), "hands out only 8 ports"),
+    "eight, none taken": (lambda lab: ports(lab, 50000, 50007, "node-a", "node-b"), set(), "has only 8 ports"),
 }
 
 
@@ -185,8 +185,8 @@ PROCESS = {"pid": 4711, "command": "python crawl.py", "user": "ana", "sockets": 
         (counted(low=50000, high=50001, taken=2), "ip_local_port_range='32768 60999'", "50000 50001"),
         (counted(reserved=28230, taken=2), "ip_local_reserved_ports=''", "28230"),
         (counted(waiting=20000, connected=8232), "tcp_tw_reuse=1", "20000 in TIME_WAIT"),
-        (counted(holders=[PROCESS]), "kill 4711", "process 4711 of ana holds 28000 sockets: python crawl.py"),
-        (counted(holders=[{**PROCESS, "pid": None, "command": None}]), "ss -Htanp", "user ana holds 28000 sockets"),
+        (counted(holders=[PROCESS]), "kill 4711", "process 4711 of ana holds 28,000 sockets: python crawl.py"),
+        (counted(holders=[{**PROCESS, "pid": None, "command": None}]), "ss -Htanp", "user ana holds 28,000 sockets"),
         (counted(), "ss -Htanp", "28232 of 28232"),
         (None, "ss -Htanp", "who holds them"),
         ({"low": None, "high": None}, "ss -Htanp", "who holds them"),

@@ -247,7 +247,7 @@ def innocent_are_judged(done: Done, found: Recording, guilty: str) -> str | None
         unreached = json.loads(done.stdout)["unreached"]
         return next((f"{node} is not asked for its jobs" for node in others if node in unreached), None)
     elif found.command[0] == "inventory":
-        made = load_inventory(done.run_dir / "made.yml", environ={})
+        made, _ = load_inventory(done.run_dir / "made.yml", environ={})
         names = {node.name for node in made.nodes}
         return next((f"{node} is not in the inventory" for node in others if node not in names), None)
     return None
@@ -279,7 +279,7 @@ def test_an_inventory_that_a_node_spoils_can_be_loaded(name: str, tmp_path: Path
 
     done = attack(found, changing("node-b", lie), tmp_path)
     assert (done.complaint(), done.code) == (None, 0), str(done)
-    made = load_inventory(done.run_dir / "made.yml", environ={})
+    made, _ = load_inventory(done.run_dir / "made.yml", environ={})
     assert {node.name: node.python for node in made.nodes}["node-a"] == "/opt/runbook-lab/venv/bin/python"
 
 

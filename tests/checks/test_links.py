@@ -286,7 +286,7 @@ def test_a_link_that_never_counts_is_told_and_not_among_the_proven_ones() -> Non
     assert not found.findings
     assert not found.unsettled
     (warning,) = found.warnings["n1"]
-    assert warning == "n1 → n4 is not known: it was slow each time, and each time one of the two had no CPU"
+    assert warning == "n1 → n4 could not be judged: it was slow each time, and each time one of its nodes had no CPU"
     passed = outcomes(context(world(6)), done, found)
     assert {each.verdict for each in passed} == {Verdict.PASS}
     assert "14 of 15 pairs" in str(passed[0].proof)

@@ -42,7 +42,7 @@ while True:
 def job(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     """A stage at work on all hosts of the lab."""
     monkeypatch.setenv("HOME", str(lab.home))
-    inventory = load_inventory(lab.inventory())
+    inventory, _ = load_inventory(lab.inventory())
     site = Site("run-between")
     try:
         site.open(inventory.nodes)

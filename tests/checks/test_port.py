@@ -112,7 +112,7 @@ def test_privileged() -> None:
     [
         ("EACCES", 29500, "port-privileged-or-reserved", "its kernel refuses that with EACCES, as SELinux"),
         ("EPERM", 29500, "port-privileged-or-reserved", "its kernel refuses that with EPERM"),
-        ("EMFILE", 29500, "open-files-limit", "may have no more files open"),
+        ("EMFILE", 29500, "open-files-limit", "may not open more files"),
     ],
 )
 def test_a_port_that_nobody_holds_and_that_cannot_be_bound(errno: str, port: int, cause: str, says: str) -> None:

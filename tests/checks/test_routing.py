@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from runbook.checks.network.routing import RouteRefusal, Sent, family, gone, refusal, rule_text, within
+from runbook.checks.network.routing import RouteRefusal, Sent, family, gone, refusal, rule_text
+from runbook.files.address import in_network
 from runbook.firewall import Evidence
 from runbook.firewall.evaluate import NumberRange
 
@@ -190,10 +191,9 @@ def test_nothing_known_is_no_refusal() -> None:
         ("?", False),
     ],
 )
-def test_within(network: str, inside: bool) -> None:
-    address = ipaddress.ip_address("10.0.0.2")
-    assert within(address, network) is inside
-    assert family(address) == ""
+def test_in_network(network: str, inside: bool) -> None:
+    assert in_network("10.0.0.2", network) is inside
+    assert family(ipaddress.ip_address("10.0.0.2")) == ""
 
 
 @pytest.mark.parametrize(

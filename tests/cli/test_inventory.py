@@ -269,12 +269,12 @@ def test_import_to_stdout_and_to_a_file(say: Say, folder: Path) -> None:
     written = say("import", "hostfile", "--out", "made.yml")
     assert (written.code, written.out) == (0, "")
     assert Path("made.yml").read_text() == printed.out
-    assert [len(node.gpus) for node in load_inventory("made.yml").nodes] == [8, 8]
+    assert [len(node.gpus) for node in load_inventory("made.yml")[0].nodes] == [8, 8]
     again = say("import", "hostfile", "--out", "made.yml")
     assert again.code == 2
     assert "--force replaces it" in again.err
     assert say("import", "hostfile", "--out", "made.yml", "--force", "--name", "other").code == 0
-    assert load_inventory("made.yml").name == "other"
+    assert load_inventory("made.yml")[0].name == "other"
     assert sorted(path.name for path in folder.iterdir()) == ["hostfile", "inventory.yml", "made.yml"]
 
 

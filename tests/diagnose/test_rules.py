@@ -12,7 +12,7 @@ from attacks.patterns import parser, sre
 
 from runbook.diagnose.all_rules import FAMILIES, RULES, SIGNS, TABLES
 from runbook.diagnose.rule_types import Sign
-from runbook.parsers.nvidia import CAUSE_OF
+from runbook.parsers.nvidia_logs import CAUSE_OF
 
 FOLDER = resources.files("runbook.diagnose").joinpath("rules")
 FILES = {family: FOLDER.joinpath(f"{family}.toml").read_text("utf-8") for family in FAMILIES}

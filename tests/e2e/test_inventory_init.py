@@ -34,7 +34,7 @@ def init(lab: Lab, *arguments: str) -> tuple[CliResult, str]:
 
 
 def loaded(lab: Lab) -> Inventory:
-    return load_inventory(lab.tmp / "made.yml", environ={})
+    return load_inventory(lab.tmp / "made.yml", environ={})[0]
 
 
 def clean(lab: Lab) -> None:

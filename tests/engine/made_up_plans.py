@@ -40,7 +40,7 @@ NODES = """
 def inventory(folder: Path, text: str) -> Inventory:
     file = folder / "inventory.yml"
     file.write_text(dedent(text))
-    return load_inventory(file, environ={})
+    return load_inventory(file, environ={})[0]
 
 
 def playbook(folder: Path, text: str) -> Playbook:

@@ -233,7 +233,7 @@ class Blames:
 def ran(folder: Path, monkeypatch: pytest.MonkeyPatch, *checks: tuple[type[Fake], Work], **choice: Any) -> Told:
     """A run of these checks, in place of the playbook's: planned again for the rest as any other."""
     (folder / "inventory.yml").write_text(LOCAL.replace("FOLDER", str(folder)))
-    whole = load_inventory(folder / "inventory.yml", environ={})
+    whole, _ = load_inventory(folder / "inventory.yml", environ={})
     text = "when_bad: drop\nstages: [" + ", ".join(f"{{name: s{at}, check: ibstat}}" for at in range(len(checks))) + "]"
     events: list[Event] = []
     real = planning._plan

@@ -10,7 +10,7 @@ import pytest
 
 from runbook.engine.plan import Choice, make_plan
 from runbook.engine.scripts import node_files
-from runbook.files.inventory import load_inventory_with_origins
+from runbook.files.inventory import load_inventory
 from runbook.jobs.attempt import make_attempt
 
 from .made_up_plans import playbook
@@ -42,7 +42,7 @@ LOGS = re.compile(r" +--(log[-_]dir=/w/attempt-01/by-launcher|redirects=3) \\\n"
 def test_a_launch_runs_what_render_writes(tmp_path: Path, launcher: str) -> None:
     file = tmp_path / "inventory.yml"
     file.write_text(dedent(NODES))
-    inventory, origins = load_inventory_with_origins(file, environ={})
+    inventory, origins = load_inventory(file, environ={})
     plan = make_plan(playbook(tmp_path, LAUNCH.replace("LAUNCHER", launcher)), inventory, Choice())
     stage = plan.stages[-1]
     job = stage.check.user_job

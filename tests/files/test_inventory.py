@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.files.inventory import examine_inventory, load_inventory, load_inventory_with_origins, natural
+from runbook.files.inventory import examine_inventory, load_inventory, natural
 from runbook.files.yaml_document import parse_document
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import Infiniband, Inventory, Network, Node, Rendezvous, Ssh
@@ -136,7 +136,7 @@ def test_precedence_is_key_by_key_for_env_vars_and_ssh(tmp_path: Path) -> None:
 def test_extra_vars_win_over_a_nodes_own(tmp_path: Path) -> None:
     file = tmp_path / "i.yml"
     file.write_text("nodes: {a: {vars: {x: 1, y: 2}}}\n")
-    assert load_inventory(file, extra_vars={"x": 9}).nodes[0].vars == {"x": 9, "y": 2}
+    assert load_inventory(file, extra_vars={"x": 9})[0].nodes[0].vars == {"x": 9, "y": 2}
 
 
 def test_groups_may_agree(tmp_path: Path) -> None:
@@ -384,7 +384,7 @@ def test_where_a_value_comes_from(tmp_path: Path) -> None:
         "groups:\n"
         "  g: {nodes: '*', defaults: {env: {A: 2}}}\n"
     )
-    _, origins = load_inventory_with_origins(file, extra_vars={"x": 5})
+    _, origins = load_inventory(file, extra_vars={"x": 5})
 
     def told(node: str, *key: str) -> list[tuple[object, str, str, bool]]:
         return [
@@ -421,7 +421,7 @@ def test_ten_thousand_nodes_load_in_seconds(tmp_path: Path) -> None:
     file = tmp_path / "big.yml"
     file.write_text("nodes:\n" + "".join(lines) + "groups:\n" + "".join(groups))
     begun = time.process_time()
-    found = load_inventory(file)
+    found, _ = load_inventory(file)
     assert time.process_time() - begun < 6
     assert len(found.nodes) == 10_000
     assert found.nodes[9_999].env == {"X": "9999"}
@@ -440,7 +440,7 @@ nodes:
 """
     file = tmp_path / "inventory.yml"
     file.write_text(text)
-    assert [node.entry for node in load_inventory(file).nodes] == [
+    assert [node.entry for node in load_inventory(file)[0].nodes] == [
         ("docker", "exec", "--interactive", "train"),
         (),
         ("sudo", "-n", "crun", "exec", "1234"),

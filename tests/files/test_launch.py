@@ -57,12 +57,12 @@ def test_the_alphabet_gives_the_tables_of_the_seed(
     tmp_path: Path, text: str, table: list[tuple[str, int, int, int]]
 ) -> None:
     """Worker, RANK, LOCAL_RANK, NODE_RANK, as the document that asked for the rule prints them."""
-    ranks = rank_table(load_inventory(placed(tmp_path, text)))
+    ranks = rank_table(load_inventory(placed(tmp_path, text))[0])
     assert [(f"{one.node}-{one.local_rank}", one.rank, one.local_rank, one.node_rank) for one in ranks] == table
 
 
 def test_by_name_digits_are_numbers(tmp_path: Path) -> None:
-    found = load_inventory(placed(tmp_path, FOUR_NODES.replace("alphabet", "name")))
+    found, _ = load_inventory(placed(tmp_path, FOUR_NODES.replace("alphabet", "name")))
     assert [node.name for node in found.nodes] == ["gn6", "gn7", "gn39", "gn40"]
 
 

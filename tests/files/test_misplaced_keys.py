@@ -153,10 +153,10 @@ def test_a_stage_of_no_kind_is_told_how_to_begin() -> None:
             "a space is missing after the colon: `address: 10.0.0.1`",
         ),
         ("stages:\n  - check ping\n", "a colon is missing: `check: ping`"),
-        ("nodes: {a: {gpus\uff1a8}}", "`\uff1a` is no colon to YAML: `gpus: 8`"),
-        ("name: x\nnodes\uff1a\n  a: {}\n", "`\uff1a` is no colon to YAML: `nodes:`"),
+        ("nodes: {a: {gpus\uff1a8}}", "`\uff1a` is not a colon in YAML: `gpus: 8`"),
+        ("name: x\nnodes\uff1a\n  a: {}\n", "`\uff1a` is not a colon in YAML: `nodes:`"),
         ("nodes: {a: {address: \u201c10.0.0.1\u201d}}", "YAML's own quotes are \" and '"),
-        ("nodes: {a: }\n\u00a0gpus: 1\n", "the blanks before `gpus` are no plain ones: retype the indentation"),
+        ("nodes: {a: }\n\u00a0gpus: 1\n", "the blanks before `gpus` are not plain spaces: retype the indentation"),
         ("stages:\n  - check:ping\n", "a space is missing after the colon: `check: ping`"),
     ],
 )
@@ -213,7 +213,7 @@ def test_numbers_given_as_text_and_templates(text: str, wanted: str) -> None:
         ("nodes: {a: {}}\ndefaults:\n  ssh:\n  jump: b\n", "jump", "indent it: it belongs under `ssh:`"),
         ("nodes:\nrendevous: {master: a}\n", "rendevous", "did you mean `rendezvous`?"),
         ("nodes: {a: {}}\nenv:\nnmae: x\n", "nmae", "did you mean `name`?"),
-        ("nodes:\n  a: {}\n  env: {NCCL_DEBUG: INFO}\n", "NCCL_DEBUG", "`env:` stands among the nodes"),
+        ("nodes:\n  a: {}\n  env: {NCCL_DEBUG: INFO}\n", "NCCL_DEBUG", "`env:` is among the nodes"),
         ("nodes:\n  a: {}\n  network: {interface: ib0}\n", "interface", "belongs at the left margin"),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.files.inventory import load_inventory, load_inventory_with_origins, with_shell
+from runbook.files.inventory import load_inventory, with_shell
 
 
 def write(folder: Path, shell: str | None, rest: str) -> Path:
@@ -27,5 +27,5 @@ def write(folder: Path, shell: str | None, rest: str) -> Path:
     ],
 )
 def test_it_is_as_if_the_file_said_so(before: str | None, after: str, rest: str, tmp_path: Path) -> None:
-    given = with_shell(*load_inventory_with_origins(write(tmp_path, before, rest)), after)
-    assert given == load_inventory(write(tmp_path, after, rest))
+    given = with_shell(*load_inventory(write(tmp_path, before, rest)), after)
+    assert given == load_inventory(write(tmp_path, after, rest))[0]

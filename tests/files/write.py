@@ -15,7 +15,7 @@ from runbook.model.playbook import Playbook
 def inventory(folder: Path, text: str, **environ: str) -> Inventory:
     file = folder / "inventory.yml"
     file.write_text(dedent(text), encoding="utf-8")
-    return load_inventory(file, environ=environ)
+    return load_inventory(file, environ=environ)[0]
 
 
 def playbook(folder: Path, text: str, **environ: str) -> Playbook:

@@ -13,8 +13,8 @@ import pytest
 
 from runbook.firewall import Ends, Evidence, Flow, explain, explain_blocked, sent_elsewhere
 from runbook.firewall.collected_rules import CommandResult
+from runbook.firewall.evaluate import merged
 from runbook.firewall.explain_connection import READERS
-from runbook.firewall.explain_node import merge
 from runbook.firewall.front_ends import blocking_line, firewalld_runs, parse_ufw, parse_zones, port_lists
 from runbook.firewall.nft import texts_by_handle
 from runbook.node.firewall_rules import AS_ROOT
@@ -439,7 +439,7 @@ def test_recorded_firewalld() -> None:
 
 
 def test_ports_are_merged_and_cut_as_multiport_needs() -> None:
-    assert merge([(5, 9), (1, 3), (4, 4), (20, 20)]) == ((1, 9), (20, 20))
+    assert merged([(5, 9), (1, 3), (4, 4), (20, 20)]) == ((1, 9), (20, 20))
     many = tuple((number, number) for number in range(2, 40, 2))
     assert [len(part.split(",")) for part in port_lists(many)] == [15, 4]
 

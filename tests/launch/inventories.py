@@ -22,7 +22,7 @@ def cluster(*nodes: Node, port: int = 29500, backend: str = "gloo", **options: A
 def loaded(folder: Path, text: str) -> Inventory:
     file = folder / "inventory.yml"
     file.write_text(dedent(text))
-    return load_inventory(file, environ={})
+    return load_inventory(file, environ={})[0]
 
 
 def environments(inventory: Inventory) -> list[dict[str, EnvValue]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runbook.files.inventory import load_inventory_with_origins
+from runbook.files.inventory import load_inventory
 from runbook.files.yaml_document import parse_document
 from runbook.launch.ranks import described
 
@@ -21,7 +21,7 @@ nodes:
 
 
 def told(text: str = INVENTORY) -> Any:
-    return described(load_inventory_with_origins(parse_document(text, "pair.yml"))[0])
+    return described(load_inventory(parse_document(text, "pair.yml"))[0])
 
 
 def test_ranks_devices_and_environment_of_each_node(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,7 +157,7 @@ CHINESE_CLIP = """
     ("name", "shell", "backend"), [("windows_single_gpu", "bat", "gloo"), ("linux_single_gpu", "sh", "nccl")]
 )
 def test_seed_002_a_complete_training_on_one_gpu(name: str, shell: str, backend: str) -> None:
-    inventory = load_inventory(shipped("inventories", f"{name}.yml"), environ={})
+    inventory, _ = load_inventory(shipped("inventories", f"{name}.yml"), environ={})
     playbook = load_playbook(shipped("playbooks", "train_single_gpu.yml"), environ={})
     (stage,) = playbook.stages
     by_node = layout(inventory)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from runbook.files.inventory import load_inventory_with_origins
+from runbook.files.inventory import load_inventory
 from runbook.files.yaml_document import parse_document
 from runbook.launch.ranks import described
 from runbook.model.events import Event, Progress, RunFinished, RunStarted
@@ -49,7 +49,7 @@ def with_plan(
         own = f", env: {node_env}" if name == started.nodes[-1] else ""
         rack = f", rack: rack{number // 16:02d}" if len(started.nodes) > 64 else ""
         lines.append(f"  {name}: {{address: 10.0.{number // 250}.{number % 250 + 1}{own}{rack}}}")
-    plan = described(load_inventory_with_origins(parse_document("\n".join(lines), "lab.yml"))[0])
+    plan = described(load_inventory(parse_document("\n".join(lines), "lab.yml"))[0])
     return [replace(event, plan=plan) if isinstance(event, RunStarted) else event for event in events]
 
 

@@ -317,7 +317,7 @@ def test_a_secret_cannot_be_moved_to_where_it_is_shown(workspace: Workspace) -> 
 def test_a_secret_is_hidden_whether_lint_tells_of_it_or_not(workspace: Workspace, lines: str) -> None:
     (workspace.groups.folder / "pool.yml").write_text(f"{POOL}{lines}\n")
     look = workspace.view("pool")
-    assert SECRET not in repr((look.linted.told, look.linted.shown, look.meaning))
+    assert SECRET not in repr((look.linted.findings, look.linted.shown, look.meaning))
     assert not look.linted.closed
     assert "7ab3c45d9e02" not in look.linted.shown
     proposed = actions.propose(workspace, look.file, {"text": look.linted.shown.replace("gn7", "gn8")})

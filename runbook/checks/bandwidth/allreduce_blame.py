@@ -145,10 +145,10 @@ def _between(
         )
     for link in verdict.paths:
         ends = [link.source, link.destination]
-        told = [node for node in ends if own.get(node)]
+        explained = [node for node in ends if own.get(node)]
         says = f"{link} carries {bandwidth_text(rates[link])}, where the fastest link carries {best}"
-        if told:  # one end reports that it is the limit
-            for node in told:
+        if explained:  # one end reports that it is the limit
+            for node in explained:
                 charges.setdefault(node, charge_of(node, f"{node} is slow: {says}", own[node], ""))
             continue
         two = len({end for each in rates for end in (each.source, each.destination)}) == 2
@@ -238,7 +238,7 @@ def _cleared(nodes: Sequence[str], charges: Mapping[str, Charge], found: Isolati
     among = {link: rate for link, rate in rates.items() if link.source in free and link.destination in free}
     guilty, others = listed(charges), listed(free)
     if not among:
-        return {node: f"nothing speaks against {node}: the loss is explained by {guilty}" for node in free}
+        return {node: f"no measurement points to {node}: {guilty} explains the loss" for node in free}
     span = span_text(min(among.values()), max(among.values()))
     return dict.fromkeys(free, f"{others} move {span} among themselves; what is slow is {guilty}")
 

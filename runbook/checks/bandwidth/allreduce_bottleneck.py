@@ -217,20 +217,20 @@ def isolate(pool: RankPool, at: Context, gate: float) -> Isolation:
 def between(done: Search) -> LinkLayer:
     """A layer from a search: the ranks far below the others. One that is only a little slower does not explain why all
     are slow."""
-    told, best = done.verdict, done.best
-    limit = SLOWER_THAN_GATE * told.normal.median
+    judged, best = done.verdict, done.best
+    limit = SLOWER_THAN_GATE * judged.normal.median
 
     def slow(links: Iterable[Link]) -> bool:
         return all(best[link] < limit for link in links if link in best)
 
     def ends(role: Role) -> tuple[str, ...]:
-        leaves = [leaf.name for leaf in told.leaves if leaf.role is role]
-        names = [end.name for end in told.nodes if end.role is role]
+        leaves = [leaf.name for leaf in judged.leaves if leaf.role is role]
+        names = [end.name for end in judged.nodes if end.role is role]
         names += [node for node in done.nodes if done.leaf_of.get(node) in leaves]
         return tuple(name for name in names if slow(link for link in best if link.end(role).name == name))
 
     pairs = [Link(str(done.leaf_of.get(link.source)), str(done.leaf_of.get(link.destination))) for link in best]
-    paths = [*told.links, *(link for link, leaf in zip(best, pairs, strict=True) if leaf in told.leaf_pairs)]
+    paths = [*judged.links, *(link for link, leaf in zip(best, pairs, strict=True) if leaf in judged.leaf_pairs)]
     rails: dict[Link, dict[tuple[int, int], float]] = {}
     for each in done.found:
         rails.setdefault(each.link, {}).update(each.rails)

@@ -95,8 +95,8 @@ class _FindingsOfLinks:
 
     def _lost(self, links: Iterable[Link]) -> float | None:
         """The share of segments that all of these links lost at least, each time; None where one is not lossy."""
-        told = [each.moved.losses or 0.0 for link in links for each in self.of_link.get(link, ()) if each.counts]
-        least = min(told, default=0.0)
+        losses = [each.moved.losses or 0.0 for link in links for each in self.of_link.get(link, ()) if each.counts]
+        least = min(losses, default=0.0)
         return least if least >= self.lossy_from else None
 
     def _loss(self, links: Iterable[Link]) -> str:
@@ -259,7 +259,7 @@ class _FindingsOfLinks:
                 found[node] = too_busy_finding(node, seen, self._evidence_of(waits))
                 continue
             slow = self._links(node, roles)
-            says = f"{node} was never seen to be fast when it {roles[0].value}, and not often enough to be slow"
+            says = f"{node} was never fast when it {roles[0].value}, but was measured too rarely to be called slow"
             stopped = f": {self.done.stopped}" if self.done.stopped else ""
             evidence = self._evidence(slow)
             found[node] = finding_for("insufficient-evidence", says + stopped, evidence, way="links", node=node)
@@ -300,7 +300,7 @@ class _FindingsOfLinks:
                     found.setdefault(link.source, []).append(f"{link} was slow once, {seen}, and nothing confirms it")
         for link in self.done.never_counted[:SHOWN]:
             if not self.found.keys() & {link.source, link.destination}:
-                text = f"{link} is not known: it was slow each time, and each time one of the two had no CPU"
+                text = f"{link} could not be judged: it was slow each time, and each time one of its nodes had no CPU"
                 found.setdefault(link.source, []).append(text)
         normal = self.verdict.normal
         if len(self.done.nodes) > 2 and 1 - normal.suspect > VAGUE:
@@ -309,7 +309,7 @@ class _FindingsOfLinks:
                 "distinguished from it"
             )
             for node in self.done.nodes:
-                found.setdefault(node, []).append(f"{text}; longer transfers (`seconds:`) on idle nodes tell more")
+                found.setdefault(node, []).append(f"{text}; longer transfers (`seconds:`) on idle nodes show more")
         for name, text in (*self._late(), *self._half_duplex()):
             found.setdefault(name, []).append(text)
         return found

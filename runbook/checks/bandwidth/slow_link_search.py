@@ -16,6 +16,7 @@ from runbook.checks.ranks.pool import Halt, RankMember, RankPool
 from runbook.launch.ranks import Rank
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
+from runbook.model.units import counted
 
 ALONE_S = 0.4
 UNEVEN = 0.5
@@ -201,8 +202,8 @@ class Search:
     @property
     def lossy_from(self) -> float:
         """The share of segments lost from which a link loses packets."""
-        told = [each.moved.losses for each in self.found if each.counts and each.moved.losses is not None]
-        return max(LOSSY, LOSSY_TIMES * statistics.median(told)) if told else math.inf
+        losses = [each.moved.losses for each in self.found if each.counts and each.moved.losses is not None]
+        return max(LOSSY, LOSSY_TIMES * statistics.median(losses)) if losses else math.inf
 
     def judge(self) -> Judgement:
         return Judgement(self.nodes, self.measured, self.leaf_of)
@@ -264,7 +265,7 @@ def look(
     schedule = Schedule(done.nodes, done.leaf_of, every_pair=every_pair)
     judged: Judgement | None = None
     while len(done.nodes) > 1 and (meetings := schedule.round(done.rounds, judged, done.measured, done.again)):
-        say(f"round {done.rounds + 1}: {len(meetings)} pair{'s' * (len(meetings) > 1)} of nodes")
+        say(f"round {done.rounds + 1}: {counted(len(meetings), 'pair')} of nodes")
         pairs = {each: _rails(by_node, each, seconds) for each in meetings}
         try:
             moved = ranks.meet([pair for some in pairs.values() for pair in some], trips=trips, both=both)
@@ -274,7 +275,7 @@ def look(
             done.stopped = str(error)
             break
         new = [_found(link, done.rounds, each, pairs[each], moved) for each in meetings for link in each.links]
-        done.found += counted(done.found, new)
+        done.found += with_counts(done.found, new)
         done.rounds += 1
         judged = done.judge()
     return done
@@ -307,7 +308,7 @@ def _found(
     return MeasuredLink(link, number, meeting, together, {way: moved[way].gbytes for way in ways})
 
 
-def counted(before: Sequence[MeasuredLink], new: Sequence[MeasuredLink]) -> list[MeasuredLink]:
+def with_counts(before: Sequence[MeasuredLink], new: Sequence[MeasuredLink]) -> list[MeasuredLink]:
     """The new measurements, each with `counts`: a slow one proves nothing if an end had no CPU meanwhile."""
     usual = normal(each.moved.gbytes for each in (*before, *new))
     return [

@@ -322,7 +322,7 @@ class Judgement:
     @property
     def open_links(self) -> list[Link]:
         """Slow links that nothing proven explains: slow once, or not often enough for a finding."""
-        told = {*self.accused, *self._explaining}
+        charged = {*self.accused, *self._explaining}
         known = {*self.slow_links}
         slow_leaves = set(self.slow_leaf_pairs)
         return [
@@ -331,7 +331,7 @@ class Judgement:
             if any(rate.suspect and rate.asked for rate in rates)
             and link not in known
             and self.leaves_of(link) not in slow_leaves
-            and not any(link.end(role) in told for role in Role)
+            and not any(link.end(role) in charged for role in Role)
         ]
 
     # Leaves.

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from runbook.checks.context import Context
+from runbook.checks.context import Context, ipv4_first
 from runbook.files.address import is_ip
 from runbook.firewall.evaluate import EPHEMERAL
 from runbook.model.grouping import grouped
@@ -21,6 +21,7 @@ from runbook.model.units import spans_of
 Spans = Sequence[tuple[int, int]]
 """Ranges of ports, both ends included."""
 
+ANY_PORT: Spans = ((1, 65535),)
 UNMEASURED = "unmeasured"
 
 NOWHERE = "0.0.0.0"
@@ -142,7 +143,7 @@ def number(at: Context, name: str) -> str:
     found, own = numeric(at, written), at.own_addresses(name)
     if found == written or found in own or not own:
         return found
-    return next((address for address in own if ":" not in address), own[0])
+    return ipv4_first(own)
 
 
 def numeric(at: Context, address: str) -> str:

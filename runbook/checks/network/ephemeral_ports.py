@@ -14,6 +14,7 @@ from runbook.checks.network.mesh import Mesh
 from runbook.firewall.evaluate import EPHEMERAL
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
+from runbook.model.units import counted
 from runbook.model.verdict import Finding
 
 NO_PORT = "ephemeral-ports-exhausted"
@@ -57,10 +58,7 @@ def few_ports_warning(facts: Mapping[str, Any]) -> list[str]:
     bounds, ports = port_range(facts), how_many(facts)
     if bounds is None or ports is None or ports >= FEW_PORTS:
         return []
-    few = (
-        f"the kernel hands out only {ports} port{'s' if ports > 1 else ''} ({bounds[0]}-{bounds[1]}) to all who "
-        "dial or listen"
-    )
+    few = f"the kernel has only {counted(ports, 'port')} ({bounds[0]}-{bounds[1]}) for all that dials or listens"
     return [f"{few}: a large job needs more; `{mend(NO_PORT, 'more')}` is usual"]
 
 
@@ -79,14 +77,14 @@ def exhausted(
     at: Context, seen: Mapping[str, Sequence[str]], peers: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, Finding]:
     """One finding for each node in `seen`, which gives the lines that show that no port is left there."""
-    counted = _counted(at, list(seen))
+    sockets = _ask(at, list(seen))
     return {
-        node: _finding(at, node, counted.get(node), list(lines), tuple((peers or {}).get(node, ())))
+        node: _finding(at, node, sockets.get(node), list(lines), tuple((peers or {}).get(node, ())))
         for node, lines in seen.items()
     }
 
 
-def _counted(at: Context, names: Collection[str]) -> dict[str, Facts]:
+def _ask(at: Context, names: Collection[str]) -> dict[str, Facts]:
     """What the nodes themselves count; without those that cannot count, or do not answer in time."""
 
     def one(node: Node) -> Facts:
@@ -100,16 +98,14 @@ def _counted(at: Context, names: Collection[str]) -> dict[str, Facts]:
     }
 
 
-def _finding(at: Context, node: str, counted: Facts | None, seen: list[str], peers: tuple[str, ...]) -> Finding:
-    bounds = (counted["low"], counted["high"]) if counted else port_range(at.facts(node))
+def _finding(at: Context, node: str, sockets: Facts | None, seen: list[str], peers: tuple[str, ...]) -> Finding:
+    bounds = (sockets["low"], sockets["high"]) if sockets else port_range(at.facts(node))
     which = f" ({bounds[0]}-{bounds[1]})" if bounds else ""
     narrow = bounds is None or bounds[1] - bounds[0] < EPHEMERAL[1] - EPHEMERAL[0]
-    reserved = counted["reserved"] if counted else 0
+    reserved = sockets["reserved"] if sockets else 0
     usable = bounds[1] - bounds[0] + 1 - reserved if bounds else None
-    if usable is not None and (counted is None or counted["taken"] - counted["ours"] < usable):
-        says = (
-            f"the kernel of {node} has hardly a port to hand out{which}: {usable} for all that dials or listens there"
-        )
+    if usable is not None and (sockets is None or sockets["taken"] - sockets["ours"] < usable):
+        says = f"the kernel of {node} has too few ports to hand out{which}: {usable} for all that dials or listens"
     else:
         says = (
             f"every port that the kernel of {node} may hand out{which} is taken: ranks there can neither dial nor "
@@ -120,29 +116,29 @@ def _finding(at: Context, node: str, counted: Facts | None, seen: list[str], pee
     lines = [
         *seen[:4],
         f"net.ipv4.ip_local_port_range of {node}: {' '.join(map(str, bounds)) if bounds else 'unknown'}",
-        *(_who(node, counted) if counted else [f"who holds them: `{WHO}`"]),
+        *(_who(node, sockets) if sockets else [f"who holds them: `{WHO}`"]),
     ]
-    holder = next((one["pid"] for one in counted["holders"] if one["pid"]), None) if counted else None
+    holder = next((one["pid"] for one in sockets["holders"] if one["pid"]), None) if sockets else None
     way = "holder" if holder else "holders"
-    if counted and reserved > (counted["high"] - counted["low"] + 1) // 2:
+    if sockets and reserved > (sockets["high"] - sockets["low"] + 1) // 2:
         way = "reserved"
     elif narrow:
         way = "more"
-    elif counted and counted["waiting"] > WAITING_SHARE * (counted["connected"] + counted["waiting"]):
+    elif sockets and sockets["waiting"] > WAITING_SHARE * (sockets["connected"] + sockets["waiting"]):
         way = "time-wait"
     return finding_for(NO_PORT, says, tuple(lines), peers, way=way, node=node, pid=holder, who=WHO)
 
 
-def _who(node: str, counted: Facts) -> list[str]:
+def _who(node: str, sockets: Facts) -> list[str]:
     """What was counted on the node."""
-    ports = counted["high"] - counted["low"] + 1
-    sockets = f"{counted['connected']} connected, {counted['listening']} listening, {counted['waiting']} in TIME_WAIT"
-    ours = f" ({counted['ours']} by this check)" if counted["ours"] else ""
-    lines = [f"{counted['taken']} of {ports} cannot be had now{ours}; sockets on them: {sockets}"]
-    if counted["reserved"]:
-        lines.append(f"net.ipv4.ip_local_reserved_ports of {node}: {counted['reserved']} of them")
-    for one in counted["holders"][:4]:
-        number = f"{one['sockets']} socket{'s' if one['sockets'] != 1 else ''}"
+    ports = sockets["high"] - sockets["low"] + 1
+    states = f"{sockets['connected']} connected, {sockets['listening']} listening, {sockets['waiting']} in TIME_WAIT"
+    ours = f" ({sockets['ours']} by this check)" if sockets["ours"] else ""
+    lines = [f"{sockets['taken']} of {ports} are not available now{ours}; sockets on them: {states}"]
+    if sockets["reserved"]:
+        lines.append(f"net.ipv4.ip_local_reserved_ports of {node}: {sockets['reserved']} of them")
+    for one in sockets["holders"][:4]:
+        number = counted(one["sockets"], "socket")
         if one["pid"] is None:
             lines.append(f"user {one['user']} holds {number}; root can see which process: `{WHO}`")
         else:

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from runbook.checks.context import Context
 from runbook.checks.network.dial import number
 from runbook.checks.network.ephemeral_ports import port_range
-from runbook.checks.network.failed_dials import Trouble, sure
+from runbook.checks.network.failed_dials import Trouble
 from runbook.checks.network.mesh import Mesh, Want
 from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.routing import smaller
-from runbook.firewall import Blocked, Ends, Evidence, Flow, explain_blocked
+from runbook.firewall import Blocked, Ends, Evidence, Flow, explain_blocked, sure
 from runbook.firewall.evaluate import EPHEMERAL
 from runbook.model.inventory import Node
 from runbook.model.units import bytes_text
@@ -105,9 +105,9 @@ def between(at: Context, *, timeout_s: float = 5.0) -> Between:
     for name in names if not findings else ():
         if shrunk := smaller(at, name, evidence.get(name)):
             findings[name].append(replace(shrunk, peers=tuple(other for other in names if other != name)))
-    told = {frozenset((dial.source, dial.destination)) for dial in dials if dial.outcome != "open"}
-    told |= {frozenset((name, other)) for name in findings for other in names}
-    for name, finding in all_stopped(at, streams, evidence, told):
+    reported = {frozenset((dial.source, dial.destination)) for dial in dials if dial.outcome != "open"}
+    reported |= {frozenset((name, other)) for name in findings for other in names}
+    for name, finding in all_stopped(at, streams, evidence, reported):
         findings[name].append(finding)
     return Between(
         {name: tuple(listed) for name, listed in findings.items()},
@@ -173,18 +173,18 @@ def joined_up(at: Context, seen: Mapping[str, RankConnections]) -> list[RankConn
 
 
 def all_stopped(
-    at: Context, streams: Iterable[RankConnection], evidence: Mapping[str, Evidence | None], told: set[frozenset[str]]
+    at: Context, streams: Iterable[RankConnection], evidence: Mapping[str, Evidence | None], known: set[frozenset[str]]
 ) -> Iterator[tuple[str, Finding]]:
-    """The rules that stop connections, each with its node, and one between two nodes: none where something is `told` of
-    them. A job has thousands of connections: those that stand still come first, the others until the deadline, and for
-    OTHERS_S at least."""
+    """The rules that stop connections, each with its node; one between two nodes, and none where one is `known`. A job
+    has thousands of connections: those that stand still come first, the others until the deadline, and for OTHERS_S at
+    least."""
     until = max(at.deadline, time.monotonic() + OTHERS_S)
     for stream in streams:
         ends = frozenset((stream.client, stream.server))
         if not stream.still and time.monotonic() > until:
             return
-        if ends not in told and (found := stopped(at, stream, evidence)):
-            told.add(ends)
+        if ends not in known and (found := stopped(at, stream, evidence)):
+            known.add(ends)
             yield found
 
 

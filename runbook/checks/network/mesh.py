@@ -176,9 +176,9 @@ class Mesh:
         before = dict(self._awake)
         self._sent(dict.fromkeys(unheard, ()), open_s, at_once)  # which only asks how late they ran since
         for name in unheard:
-            for told in (before.get(name), self._awake.get(name)):
-                if told and sleepy(told):
-                    self.busy[name] = busiest(self.busy.get(name), told)
+            for load in (before.get(name), self._awake.get(name)):
+                if load and sleepy(load):
+                    self.busy[name] = busiest(self.busy.get(name), load)
         return [
             replace(dial, outcome=UNMEASURED) if dial.outcome in UNHEARD and dial.destination in self.busy else dial
             for dial in found

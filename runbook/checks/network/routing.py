@@ -13,6 +13,7 @@ from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, is_link_local
 from runbook.checks.reach.interfaces import NO_CARRIER, unusable
+from runbook.files.address import in_network
 from runbook.firewall import Evidence
 from runbook.firewall.evaluate import NumberRange, Truth, both, flip
 from runbook.model.command_quoting import word
@@ -56,12 +57,12 @@ def refusal(sent: Sent, way: Mapping[str, Any]) -> RouteRefusal | None:
 
     `way` has the `rules` and the `routes` that match the address.
     """
-    target = ipaddress.ip_address(sent.address)
     perhaps: RouteRefusal | None = None
     for rule in sorted(way.get("rules") or [], key=_priority):
         try:
             matches = _matches(rule, sent)
-            found = matches is not False and _leads(rule, way.get("routes") or [], target, certain=matches is True)
+            routes = way.get("routes") or []
+            found = matches is not False and _leads(rule, routes, sent.address, certain=matches is True)
         except (ValueError, KeyError, TypeError, OverflowError):
             continue  # in an unknown form: what it selects, and where it leads, is not known
         if matches is False:
@@ -115,19 +116,19 @@ def _selects(key: str, rule: Mapping[str, Any], sent: Sent) -> Truth:
 def _leads(
     rule: Mapping[str, Any],
     routes: Iterable[Mapping[str, Any]],
-    target: ipaddress.IPv4Address | ipaddress.IPv6Address,
+    address: str,
     *,
     certain: bool,
 ) -> RouteRefusal | bool:
     """The refusal that a rule ends in; True: a way; False: nothing, the next rule is asked."""
     text, narrow = rule_text(rule), bool(selectors(rule)) or "not" in rule
+    target = ipaddress.ip_address(address)
     remove = mend("no-route", "rule", family=family(target), priority=word(rule.get("priority")))
     if rule.get("action") in REFUSALS:
         return RouteRefusal(f"policy rule `{text}` refuses it", remove, certain, text, narrow)
     table = str(rule.get("table", "main"))
-    routes = [
-        route for route in routes if str(route.get("table", "main")) == table and within(target, str(route.get("dst")))
-    ]
+    routes = [route for route in routes if str(route.get("table", "main")) == table]
+    routes = [route for route in routes if in_network(address, str(route.get("dst")))]
     if not routes:
         return False
     best = max(routes, key=lambda route: (_length(str(route["dst"])), -int(route.get("metric", 0))))
@@ -154,7 +155,7 @@ def _covers(rule: Mapping[str, Any], key: str, address: str | None) -> Truth:
     if address is None:
         return None
     length = rule.get(f"{key}len")
-    return within(ipaddress.ip_address(address), f"{wanted}/{length}" if length is not None else str(wanted))
+    return in_network(address, f"{wanted}/{length}" if length is not None else str(wanted))
 
 
 def rule_text(rule: Mapping[str, Any]) -> str:
@@ -177,15 +178,6 @@ def rule_text(rule: Mapping[str, Any]) -> str:
         + "".join(selector(key) for key in selectors(rule))
         + (f" {rule['action']}" if rule.get("action") in REFUSALS else f" lookup {rule.get('table')}")
     )
-
-
-def within(address: ipaddress.IPv4Address | ipaddress.IPv6Address, network: str) -> bool:
-    if network == "default":
-        return True
-    try:
-        return address in ipaddress.ip_network(network, strict=False)
-    except ValueError:
-        return False
 
 
 def _length(network: str) -> int:

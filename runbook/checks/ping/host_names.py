@@ -34,7 +34,7 @@ def name_findings(seen: Observations, node: Node) -> list[Finding]:
         return []
     meant: dict[str, str] = {other.address: other.name for other in at.nodes}
     meant.setdefault(at.inventory.rendezvous.address, at.inventory.rendezvous.master)
-    found = [_name_finding(seen, node, name, meant[name], told) for name, told in answer["names"].items()]
+    found = [_name_finding(seen, node, name, meant[name], lookup) for name, lookup in answer["names"].items()]
     if at.inventory.rendezvous.backend == "gloo" and not socket_interface(at.inventory, node):
         found.append(own_name_finding(seen, node))
     return [finding for finding in found if finding is not None]
@@ -42,8 +42,8 @@ def name_findings(seen: Observations, node: Node) -> list[Finding]:
 
 def name_warnings(seen: Observations, node: Node) -> Iterator[str]:
     """Name servers that delay the job without stopping it."""
-    told: Mapping[str, Mapping[str, Any]] = seen.answers[node.name]["names"]
-    slow = {name: said["seconds"] for name, said in told.items() if said["addresses"] and said["seconds"] >= SLOW_S}
+    lookups: Mapping[str, Mapping[str, Any]] = seen.answers[node.name]["names"]
+    slow = {name: said["seconds"] for name, said in lookups.items() if said["addresses"] and said["seconds"] >= SLOW_S}
     if slow:
         name, seconds = max(slow.items(), key=lambda item: item[1])
         yield (
@@ -56,8 +56,8 @@ def name_warnings(seen: Observations, node: Node) -> Iterator[str]:
         )
 
 
-def _name_finding(seen: Observations, node: Node, name: str, target: str, told: Mapping[str, Any]) -> Finding | None:
-    addresses: list[str] = told["addresses"] or []
+def _name_finding(seen: Observations, node: Node, name: str, target: str, lookup: Mapping[str, Any]) -> Finding | None:
+    addresses: list[str] = lookup["addresses"] or []
     truth = seen.own[target]
     if addresses and addresses[0] in truth:
         return None
@@ -65,10 +65,10 @@ def _name_finding(seen: Observations, node: Node, name: str, target: str, told: 
     if seen.data_address(target) in truth:
         right = seen.data_address(target)
     peers = (target,) if target != node.name else ()
-    fix = correct_hosts(name, right, told["in_hosts"])
-    lines = tuple(f"{node.name}: /etc/hosts:{number}: {text}" for number, text in told["in_hosts"])
+    fix = correct_hosts(name, right, lookup["in_hosts"])
+    lines = tuple(f"{node.name}: /etc/hosts:{number}: {text}" for number, text in lookup["in_hosts"])
     if not addresses:
-        return _unresolvable(seen, node, name, told, fix, peers)
+        return _unresolvable(seen, node, name, lookup, fix, peers)
     means = ", ".join(addresses)
     looked_up = (f"getaddrinfo({name}) on {node.name}: {means}", *lines)
     if all(is_loopback(address) for address in addresses):
@@ -109,18 +109,18 @@ def _name_finding(seen: Observations, node: Node, name: str, target: str, told: 
 
 
 def _unresolvable(
-    seen: Observations, node: Node, name: str, told: Mapping[str, Any], fix: str, peers: tuple[str, ...]
+    seen: Observations, node: Node, name: str, lookup: Mapping[str, Any], fix: str, peers: tuple[str, ...]
 ) -> Finding:
     servers, answer = _servers(seen, node), seen.answers[node.name]
-    late = f" within {told['seconds']:.1f} s" if told["seconds"] >= SLOW_S else ""
+    late = f" within {lookup['seconds']:.1f} s" if lookup["seconds"] >= SLOW_S else ""
     says = f"{node.name} cannot resolve {name}" + (f": no answer{late} from {servers}" if late else "")
     evidence = [f"getaddrinfo({name}) on {node.name} finds nothing{late}; /etc/resolv.conf: {servers}"]
     sources = answer.get("name_sources") or ""
     if reason := answer.get("hosts_unreadable"):
         says += f": the login user may not read /etc/hosts there ({reason})"
         fix = mend("name-unresolvable", "unreadable")
-    elif told["in_hosts"]:
-        evidence += [f"{node.name}: /etc/hosts:{number}: {text}" for number, text in told["in_hosts"]]
+    elif lookup["in_hosts"]:
+        evidence += [f"{node.name}: /etc/hosts:{number}: {text}" for number, text in lookup["in_hosts"]]
         if sources and "files" not in sources.split():
             says += f": it is in /etc/hosts, and /etc/nsswitch.conf (`{sources}`) does not look there"
             fix = mend("name-unresolvable", "not-looked-up")

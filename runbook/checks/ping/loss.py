@@ -10,9 +10,8 @@ from itertools import permutations
 from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
-from runbook.checks.network.dial import Dial
-from runbook.checks.network.packet_filters import rules_of
-from runbook.checks.network.pairs import culprits, ends
+from runbook.checks.network.dial import ANY_PORT, Dial
+from runbook.checks.network.pairs import ends
 from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.firewall import Ends, Explanation, Flow, explain_blocked
 from runbook.model.command_quoting import word
@@ -70,9 +69,10 @@ def loses(pair: Pair) -> bool:
 def loss_findings(seen: Observations, found: Iterable[Loss]) -> dict[str, list[Finding]]:
     """By node: the one that all losing pairs have in common, or both ends where none is."""
     bad = [loss for loss in found if not loss.harmless]
+    blame = seen.blame(loss.pair.ends for loss in bad)
     return {
-        name: [_finding(seen, name, peers, [loss for loss in bad if name in loss.pair.ends])]
-        for name, peers in culprits(loss.pair.ends for loss in bad).items()
+        name: [blame.told(_finding(seen, name, peers, [loss for loss in bad if name in loss.pair.ends]))]
+        for name, peers in blame.nodes.items()
     }
 
 
@@ -94,13 +94,13 @@ def _finding(seen: Observations, name: str, peers: list[str], found: list[Loss])
     interface = seen.data_interface(name) or "IFACE"
     says = f"{lost} of {sent} echoes between {ends(name, peers)} are lost ({100 * lost / sent:.0f} %)"
     says += _direction(seen, name, peers)
-    told = [f"{loss.pair.source} → {loss.pair.peer}: {line}" for loss in found for line in _summary(loss)]
+    summaries = [f"{loss.pair.source} → {loss.pair.peer}: {line}" for loss in found for line in _summary(loss)]
     tcp = [dial for peer in peers for dial in _tcp_between(seen, name, peer)]
     felt = sorted(tcp, key=lambda dial: -(dial.retransmitted or 0))
     return finding_for(
         "packet-loss",
         says,
-        (*told[:4], *(_felt(dial) for dial in felt[:4])),
+        (*summaries[:4], *(_felt(dial) for dial in felt[:4])),
         tuple(peers),
         way="interface",
         name=name,
@@ -174,15 +174,11 @@ def _flows(seen: Observations, pair: Pair) -> bool:
     return not any(counted)
 
 
-ANY_PORT = [(1, 65535)]
-
-
 def chance_findings(seen: Observations, losing: Iterable[Pair]) -> dict[str, list[Finding]]:
     """By node: its rule that stops some of the packets of these pairs, TCP's among them; nothing where none does."""
     losing = list(losing)
-    names = sorted({name for pair in losing for name in pair.ends})
-    address = {name: seen.numeric(name) for name in names}
-    evidence = rules_of(seen.at, names, {name: [address[n] for n in names if n != name] for name in names})
+    evidence = seen.rules({name for pair in losing for name in pair.ends})
+    address = {name: seen.numeric(name) for name in evidence}
     drawing = {name for name, one in evidence.items() if one and one.draws_lots}
     losing = [pair for pair in losing if pair.ends & drawing]
     struck: dict[tuple[str, str], list[tuple[str, str, Explanation]]] = defaultdict(list)
@@ -209,14 +205,14 @@ def chance_findings(seen: Observations, losing: Iterable[Pair]) -> dict[str, lis
             continue
         others = sorted({other for _, other, _ in those})
         lost = [pair for pair in losing if name in pair.ends and pair.ends & set(others)]
-        told = [f"{pair.source} → {pair.peer}: {pair.echoes}" for pair in lost]
+        echoes = [f"{pair.source} → {pair.peer}: {pair.echoes}" for pair in lost]
         fix = Remedy.run(*dict.fromkeys(one.allow for _, _, one in those if one.allow))
         finding = Finding(
             "firewall-drop",
             f"{name} drops some of the packets between {ends('itself', others)}, by count or by chance: {rule}",
             fix or mend("firewall-drop", "by-chance", name=name),
             tuple(
-                dict.fromkeys([*told[:4], f"{name}: {rule}", *(line for _, _, one in those for line in one.caveats)])
+                dict.fromkeys([*echoes[:4], f"{name}: {rule}", *(line for _, _, one in those for line in one.caveats)])
             )[:10],
             tuple(others),
         )

@@ -9,21 +9,22 @@ from collections import defaultdict
 from dataclasses import replace
 
 from runbook.causes.findings import finding_for
-from runbook.checks.network.packet_filters import rules_of
-from runbook.checks.network.pairs import culprits
+from runbook.checks.context import ipv4_first
+from runbook.checks.network.dial import ANY_PORT
 from runbook.checks.network.routing import typed
-from runbook.checks.ping.observations import Observations, Pair
+from runbook.checks.ping.observations import Observations, Pair, pairs_with
 from runbook.files.address import is_ip
-from runbook.firewall import Blocked, Ends, Evidence, Flow, arp_stop, explain_blocked
+from runbook.firewall import Blocked, Ends, Evidence, Flow, arp_stop, explain_blocked, sure
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
-from runbook.model.units import listed
+from runbook.model.units import counted, listed
 from runbook.model.verdict import Finding
 from runbook.parsers.ping import cause_of_reason
 
 ROUTER_SAYS = re.compile(r"^From (\S+?):? icmp_seq=\d+ (.+)$", re.MULTILINE)
 FEW_HOPS = 32
 """Fewer than what any system gives its packets."""
+SYSCTL_LASTS = "the fix lasts until the next boot: to keep it, write it into /etc/sysctl.d"
 NO_BUFFER = "No buffer space available"
 
 Found = dict[str, list[Finding]]
@@ -34,9 +35,7 @@ def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
     found: Found = defaultdict(list)
     if not pairs:
         return found
-    names = sorted({name for pair in pairs for name in pair.ends})
-    address = {name: seen.numeric(name) for name in names}
-    evidence = rules_of(seen.at, names, {name: [address[n] for n in names if n != name] for name in names})
+    evidence = seen.rules({name for pair in pairs for name in pair.ends})
     left: list[Pair] = []
     for pair in pairs:
         guilty, finding = (
@@ -58,10 +57,12 @@ def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
         else:
             found[guilty].append(finding)
     # What explains one direction explains the silence of the other one as well.
-    explained = {frozenset((name, peer)) for name, told in found.items() for f in told for peer in f.peers}
+    explained = pairs_with(found)
     left = [pair for pair in left if pair.ends not in explained]
-    for name, peers in culprits(pair.ends for pair in left).items():
-        found[name].append(_nobody(seen, name, peers, [pair for pair in left if name in pair.ends]))
+    blame = seen.blame(pair.ends for pair in left)
+    for name, peers in blame.nodes.items():
+        nobody = _nobody(seen, name, peers, [pair for pair in left if name in pair.ends])
+        found[name].append(blame.told(nobody))
     return dict(found)
 
 
@@ -71,8 +72,8 @@ def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Findin
     table, asking = {"ipv6": ("ndisc_cache", "neighbour discovery"), "ipv4": ("arp_cache", "ARP")}[family]
     for name, way in ((pair.source, pair), (pair.peer, seen.pair(pair.peer, pair.source))):
         refused = seen.answers[name].get("neighbours_refused") or 0
-        told = way is not None and NO_BUFFER in str(way.small.get("raw", ""))
-        if way is None or way.small.get("received") or not (refused or told):
+        no_buffer = way is not None and NO_BUFFER in str(way.small.get("raw", ""))
+        if way is None or way.small.get("received") or not (refused or no_buffer):
             continue
         lines = [f"{name}: {refused} times meanwhile (table_fulls in /proc/net/stat/{table})"] if refused else []
         return name, finding_for(
@@ -86,7 +87,7 @@ def _no_room_for_neighbours(seen: Observations, pair: Pair) -> tuple[str, Findin
                     f"on {name}: `sysctl net.{family}.neigh.default.gc_thresh3` is the most it keeps, of all networks "
                     "and containers"
                 ),
-                "the fix lasts until the next boot: to keep it, write it into /etc/sysctl.d",
+                SYSCTL_LASTS,
             ),
             tuple({pair.source, pair.peer} - {name}),
             family=word(family),
@@ -98,7 +99,6 @@ def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     own = seen.own[pair.peer]
     if not is_ip(pair.address) or not own or pair.numeric in own:
         return None
-    right = next((a for a in own if ":" not in a), own[0])
     return pair.peer, finding_for(
         "master-addr-wrong-host",
         f"the inventory's address of {pair.peer}, {pair.address}, is on none of its interfaces, and no machine "
@@ -107,7 +107,7 @@ def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
         (pair.source,),
         way="not-its-own",
         peer=pair.peer,
-        right=right,
+        right=ipv4_first(own),
     )
 
 
@@ -123,7 +123,7 @@ def _reverse_path(seen: Observations, pair: Pair, *, proven: bool) -> tuple[str,
     strict = interface["rp_filter"] if interface else None
     leaves = back.route.get("dev")
     dropped = seen.answers[pair.peer].get("rp_filtered")
-    arp = not pair.route.get("via") and not (pair.target.get("neighbour") or {}).get("lladdr")
+    arp = not pair.route.get("via") and not pair.neighbour.get("lladdr")
     if strict != 1 or leaves in (None, arrives) or (proven and dropped == 0 and not arp):
         return None
     setting = f"net.ipv4.conf.{arrives.replace('.', '/')}.rp_filter=2"  # as sysctl spells `eth0.100`
@@ -139,7 +139,7 @@ def _reverse_path(seen: Observations, pair: Pair, *, proven: bool) -> tuple[str,
         (
             *proof,
             f"{pair.peer}: ip route get {back.numeric}: dev {leaves}; a route by {arrives} mends it as well",
-            "the fix lasts until the next boot: to keep it, write it into /etc/sysctl.d",
+            SYSCTL_LASTS,
         ),
         (pair.source,),
         way="sysctl",
@@ -184,7 +184,7 @@ def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]
         place, known = seen.data_interface(name), evidence.get(name)
         if place is None or known is None:
             continue
-        lines = (*pair.echo_says(), *(str(dial) for dial in pair.dials[:2]))
+        lines = pair.lines
         now = known.interfaces.get(place)
         if now and now.state == "UP" and {"NOARP", "BROADCAST"} <= set(now.flags):
             return name, finding_for(
@@ -213,10 +213,12 @@ def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) 
     flow = Flow(seen.numeric(pair.source), pair.numeric, seen.at.inventory.rendezvous.port, in_interface=arrives)
     ends = Ends.of(evidence, pair.source, pair.peer)
     # Not even ICMP comes through: everything between the two is blocked.
-    blocked = _certain(explain_blocked("dropped", flow, replace(ends, ports=[(1, 65535)])))
+    blocked = explain_blocked("dropped", flow, replace(ends, ports=ANY_PORT))
+    blocked = blocked if sure(blocked) else None
     discovery: Blocked | None = None
     if flow.version == 6 and not pair.route.get("via"):  # without it, machines on a segment cannot find each other
-        discovery = _certain(explain_blocked("dropped", replace(flow, protocol="ipv6-icmp"), ends))
+        discovery = explain_blocked("dropped", replace(flow, protocol="ipv6-icmp"), ends)
+        discovery = discovery if sure(discovery) else None
     first = blocked or discovery
     if first is None:
         return None
@@ -227,8 +229,7 @@ def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) 
         remedy = Remedy.together((remedy, discovery.remedy))
         says = f"{says}; ICMPv6, by which neighbours find each other, as well"
     others = tuple(name for name in (pair.source, pair.peer) if name != first.node)
-    lines = (*pair.echo_says(), *(str(dial) for dial in pair.dials[:2]), *first.evidence)
-    return first.node, Finding(first.cause, says, remedy, lines[:10], others)
+    return first.node, Finding(first.cause, says, remedy, (*pair.lines, *first.evidence)[:10], others)
 
 
 def _ipsec(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
@@ -247,8 +248,7 @@ def _ipsec(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None])
                 "firewall-drop",
                 f"{name} {verb} {what}, {why}: {policy}",
                 (
-                    *pair.echo_says(),
-                    *(str(dial) for dial in pair.dials[:2]),
+                    *pair.lines,
                     f"{name}: ip xfrm policy: {policy}",
                     "no packet filter shows it; remove it also where it is configured (strongSwan, Libreswan)",
                 ),
@@ -270,22 +270,18 @@ def _short_lived(seen: Observations, pair: Pair, evidence: dict[str, Evidence | 
             continue
         return way.source, finding_for(
             "host-unreachable",
-            f"what {way.source} sends to {way.peer} most likely dies on the way: its packets live for {known.ttl} "
-            f"hop{'s' if known.ttl > 1 else ''} (net.ipv4.ip_default_ttl), and {way.peer} is behind {way.route['via']}",
+            f"what {way.source} sends to {way.peer} most likely dies on the way: its packets live for "
+            f"{counted(known.ttl, 'hop')} (net.ipv4.ip_default_ttl), and {way.peer} is behind {way.route['via']}",
             (
                 *pair.echo_says(),
                 f"{way.source} → {way.numeric}: by {way.route.get('dev')} via {way.route['via']}",
-                "the fix lasts until the next boot: to keep it, write it into /etc/sysctl.d",
+                SYSCTL_LASTS,
             ),
             (way.peer,),
             way="sysctl",
             setting=word("net.ipv4.ip_default_ttl=64"),
         )
     return None
-
-
-def _certain(blocked: Blocked | None) -> Blocked | None:
-    return blocked if blocked and blocked.decided and not blocked.between else None
 
 
 def _router(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
@@ -330,14 +326,14 @@ def _router(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
 def _gateway(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     """The route to the peer leads through a gateway that is dead, or not needed since the peer is in a network of our
     own."""
-    via, told = pair.route.get("via"), pair.target.get("gateway")
-    if not via or not told:
+    via, gateway = pair.route.get("via"), pair.target.get("gateway")
+    if not via or not gateway:
         return None
     address = ipaddress.ip_address(pair.numeric)
     mine = next(
         (prefix for _, prefix in seen.prefixes(pair.source) if address in ipaddress.ip_interface(prefix).network), ""
     )
-    state = (told["neighbour"] or {}).get("state") or []
+    state = (gateway["neighbour"] or {}).get("state") or []
     dead = "FAILED" in state or "INCOMPLETE" in state
     if not dead and not mine:
         return None
@@ -345,7 +341,7 @@ def _gateway(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     says = f"{pair.source} sends packets for {pair.peer} ({pair.numeric}) to the gateway {via}{owner}"
     says += ", which does not answer" if dead else ""
     says += f", though {pair.peer} is in its own network {ipaddress.ip_interface(mine).network}" if mine else ""
-    routes = [route for route in told["routes"] if route.get("gateway") == via]
+    routes = [route for route in gateway["routes"] if route.get("gateway") == via]
     table = f" table {routes[0]['table']}" if routes and routes[0].get("table", "main") != "main" else ""
     route = f"{routes[0]['dst']} via {via}{table}" if routes else f"{pair.numeric} via {via}"
     lines = (f"{pair.source}: route {route}", f"{pair.source}: ip neigh show to {via}: {' '.join(state) or 'nothing'}")
@@ -370,7 +366,7 @@ def _nobody(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) 
     first = (toward or pairs)[0]
     address, callers = (seen.numeric(name), peers) if len(peers) > 1 else (first.numeric, [first.source])
     target = name if len(peers) > 1 else first.peer
-    neighbour = (first.target.get("neighbour") or {}).get("state") or []
+    neighbour = first.neighbour.get("state") or []
     unheard = "FAILED" in neighbour or "INCOMPLETE" in neighbour or "Destination Host Unreachable" in str(first.small)
     says = (
         f"{listed(callers)} get{'s' if len(callers) == 1 else ''} no answer from {target} ({address}), neither to "

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from runbook.checks.context import Context, Facts, is_link_local, select_interfaces
+from runbook.checks.context import Context, Facts, ipv4_first, is_link_local, select_interfaces
 from runbook.checks.network.dial import UNMEASURED, Dial, number
+from runbook.checks.network.packet_filters import rules_of
+from runbook.checks.network.pairs import Blame, groupings
 from runbook.files.address import is_ip
+from runbook.firewall import Evidence
 from runbook.launch.ranks import socket_interface
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
+from runbook.model.verdict import Finding
 from runbook.transport.node_answers import NetworkInterface, PingAnswer
 
 ANSWERS = ("open", "refused", "reset", "stranger", "silent", "lost")
@@ -50,7 +54,7 @@ class Pair:
     def numeric(self) -> str:
         """The address as a number, as the source resolves it."""
         found = self.target.get("resolved") or [self.address]
-        return str(next((a for a in found if ":" not in a), found[0]))
+        return ipv4_first(found)
 
     @property
     def answered(self) -> bool:
@@ -100,8 +104,18 @@ class Pair:
             return True
         return bool(self.full_dials) and all(dial.outcome == "open" for dial in self.full_dials)
 
+    @property
+    def neighbour(self) -> Facts:
+        """The entry of the peer in the source's table of neighbours (ARP)."""
+        return dict(self.target.get("neighbour") or {})
+
     def echo_says(self) -> tuple[str, ...]:
         return tuple(str(self.small.get("raw", "")).strip().splitlines()[-2:])
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Evidence: what ping printed last, and what became of the first dials."""
+        return (*self.echo_says(), *map(str, self.dials[:2]))
 
 
 @dataclass(frozen=True)
@@ -134,6 +148,10 @@ class Observations:
         for pair in self.pairs:
             found.setdefault(pair.peer, pair)
         return found
+
+    def blame(self, bad: Iterable[frozenset[str]]) -> Blame:
+        """Whose doing these pairs of nodes are."""
+        return Blame.of(bad, {pair.ends for pair in self.pairs}, groupings(self.at))
 
     def pair(self, source: str, peer: str) -> Pair | None:
         return self._by_ends.get((source, peer))
@@ -194,12 +212,22 @@ class Observations:
             if interface in (None, name) and not _own_affair(prefix)
         ]
 
+    def rules(self, nodes: Iterable[str]) -> dict[str, Evidence | None]:
+        """The packet filters of these nodes, with their ways to each other."""
+        address = {name: self.numeric(name) for name in sorted(nodes)}
+        return rules_of(self.at, list(address), {name: [address[n] for n in address if n != name] for name in address})
+
     def owner_of(self, mac: str) -> str | None:
         """The node that has this hardware address on an interface."""
         for node in self.answers:
             if any(entry["mac"] == mac for entry in self.interfaces(node).values()):
                 return node
         return None
+
+
+def pairs_with(findings: Mapping[str, Iterable[Finding]]) -> set[frozenset[str]]:
+    """Pairs of nodes with a finding: whatever else is wrong between them follows from it."""
+    return {frozenset((name, peer)) for name, own in findings.items() for one in own for peer in one.peers}
 
 
 def _own_affair(prefix: str) -> bool:

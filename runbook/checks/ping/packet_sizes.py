@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from runbook.causes.catalogue import mend
-from runbook.checks.network.packet_filters import rules_of
-from runbook.checks.network.pairs import culprits, ends
+from runbook.checks.network.dial import ANY_PORT
+from runbook.checks.network.pairs import ends
 from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.firewall import Ends, Evidence, Flow, also_small, explain_blocked
 from runbook.model.command_quoting import word
@@ -90,9 +90,9 @@ def ways(seen: Observations, icmp: list[Pair], explained: Collection[frozenset[s
     found = []
     for source, destination in sorted(vanish):
         both = [pair for ends, pair in echoed.items() if set(ends) == {source, destination}]
-        told = f"TCP {source} → {destination}: full-size segments do not arrive"
+        line = f"TCP {source} → {destination}: full-size segments do not arrive"
         passes = any(pair.full.get("received") for pair in seen.pairs if pair.ends == {source, destination})
-        lines = (told, *map(_echo, both), *(["full-size ICMP comes through"] if passes and not both else []))
+        lines = (line, *map(_echo, both), *(["full-size ICMP comes through"] if passes and not both else []))
         found.append(Way(source, destination, lines, by_tcp=True, by_icmp=bool(both), echoes_pass=passes))
     proven = {way.ends for way in found}
     for (source, peer), pair in sorted(echoed.items()):
@@ -105,9 +105,7 @@ def size_findings(seen: Observations, found: list[Way]) -> dict[str, list[Findin
     """By node: one finding for each rule, MTU or unknown hop."""
     if not found:
         return {}
-    names = sorted({name for way in found for name in way.ends})
-    address = {name: seen.numeric(name) for name in names}
-    evidence = rules_of(seen.at, names, {name: [address[n] for n in names if n != name] for name in names})
+    evidence = seen.rules({name for way in found for name in way.ends})
     grouped: dict[tuple[str, str], list[tuple[Way, SizeReason]]] = defaultdict(list)
     left: list[Way] = []
     for way in found:
@@ -121,8 +119,9 @@ def size_findings(seen: Observations, found: list[Way]) -> dict[str, list[Findin
         findings[node].append(_explained(node, [way for way, _ in those], [reason for _, reason in those]))
     explained = {way.ends for those in grouped.values() for way, _ in those}
     left = [way for way in left if way.ends not in explained or way.by_tcp]
-    for node in culprits(way.ends for way in left):
-        findings[node].append(_hop(seen, node, [way for way in left if node in way.ends]))
+    blame = seen.blame(way.ends for way in left)
+    for node in blame.nodes:
+        findings[node].append(blame.told(_hop(seen, node, [way for way in left if node in way.ends])))
     return findings
 
 
@@ -132,16 +131,16 @@ def _explained(node: str, ways: list[Way], reasons: list[SizeReason]) -> Finding
     if not any(reason.any_size for reason in reasons):
         return _finding(node, ways, reasons[0].why, fix, lines)
     peers = dict.fromkeys(name for way in ways for name in (way.source, way.destination) if name != node)
-    told = [line for way in ways for line in way.lines if line.startswith("TCP")]
+    seen = [line for way in ways for line in way.lines if line.startswith("TCP")]
     says = f"transfers {_directions(node, ways)} begin and break off: {reasons[0].why}; it stops small packets as well"
-    return Finding("firewall-drop", says, fix, tuple(dict.fromkeys([*told[:4], *lines]))[:10], tuple(peers))
+    return Finding("firewall-drop", says, fix, tuple(dict.fromkeys([*seen[:4], *lines]))[:10], tuple(peers))
 
 
 def _finding(node: str, those: list[Way], why: str, fix: str, lines: list[str]) -> Finding:
-    told = [line for way in those for line in way.lines]
+    seen = [line for way in those for line in way.lines]
     peers = dict.fromkeys(name for way in those for name in (way.source, way.destination) if name != node)
     says = f"full-size packets {_directions(node, those)} vanish while small ones pass: {why}"
-    return Finding("mtu-blackhole", says, fix, tuple(dict.fromkeys([*told[:4], *lines]))[:10], tuple(peers))
+    return Finding("mtu-blackhole", says, fix, tuple(dict.fromkeys([*seen[:4], *lines]))[:10], tuple(peers))
 
 
 def _directions(node: str, those: list[Way]) -> str:
@@ -182,7 +181,7 @@ def _rule(seen: Observations, way: Way, found: list[Way], evidence: Mapping[str,
             flow,
             replace(
                 ends,
-                ports=[(1, 65535)],  # data flows on whatever ports the kernel picks
+                ports=ANY_PORT,  # data flows on whatever ports the kernel picks
                 sources=sorted({seen.numeric(one.source) for one in found if one.destination == destination}),
                 destinations=sorted({seen.numeric(one.destination) for one in found if one.source == source}),
             ),

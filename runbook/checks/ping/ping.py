@@ -18,12 +18,19 @@ from runbook.checks.network.pairs import Pairs, chosen, groupings
 from runbook.checks.ping.host_names import name_findings, name_warnings, names_used
 from runbook.checks.ping.loss import chance_findings, loses, loss_findings, losses, warning
 from runbook.checks.ping.no_answer import silence_findings
-from runbook.checks.ping.observations import Observations, Pair
+from runbook.checks.ping.observations import Observations, Pair, pairs_with
 from runbook.checks.ping.packet_sizes import cannot_probe, only_icmp_limited, size_findings, smaller_path, ways
-from runbook.checks.ping.routes import address_findings, address_warnings, route_findings, strangers, wrong_interface
+from runbook.checks.ping.routes import (
+    address_findings,
+    address_warnings,
+    route_findings,
+    strangers,
+    taken_for_all,
+    wrong_interface,
+)
 from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
-from runbook.model.units import listed
+from runbook.model.units import counted, listed
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport.node_answers import PING, AwakeFacts, PingAnswer, PingTarget
 
@@ -137,7 +144,7 @@ def before_packets(seen: Observations) -> dict[str, list[Finding]]:
         found[node.name] += name_findings(seen, node)
     if not any(found.values()):
         found.update(address_findings(seen))
-    return {name: told for name, told in found.items() if told}
+    return {name: own for name, own in found.items() if own}
 
 
 class Judge:
@@ -184,7 +191,8 @@ class Judge:
                 self._too_busy(pair)
         self._add(strangers(seen))
         self._add(wrong_interface(seen, self._left(pair for pair in seen.pairs if pair.routeless or pair.unanswered)))
-        self._add(route_findings(seen, self._left(pair for pair in seen.pairs if pair.routeless)))
+        routeless = [p for p in seen.pairs if p.routeless or (p.unanswered and taken_for_all(seen, p))]
+        self._add(route_findings(seen, self._left(routeless)))
         self._add(silence_findings(seen, self._left(pair for pair in seen.pairs if pair.unanswered)))
         left = self._left(seen.pairs)
         lost = losses(seen, left)
@@ -194,14 +202,10 @@ class Judge:
         self._add(loss_findings(seen, lost))
         limited = {(loss.pair.source, loss.pair.peer) for loss in lost if loss.flows}
         vanished = [pair for pair in left if self._full_size_vanished(pair, (pair.source, pair.peer) in limited)]
-        self._add(size_findings(seen, ways(seen, vanished, self._explained())))
-
-    def _explained(self) -> set[frozenset[str]]:
-        """Pairs of nodes with a finding: whatever else is wrong between them follows from it."""
-        return {frozenset((name, peer)) for name, told in self.findings.items() for f in told for peer in f.peers}
+        self._add(size_findings(seen, ways(seen, vanished, pairs_with(self.findings))))
 
     def _left(self, pairs: Iterable[Pair]) -> list[Pair]:
-        explained = self._explained()
+        explained = pairs_with(self.findings)
         return [pair for pair in pairs if pair.ends not in explained and not pair.unmeasured]
 
     def _too_busy(self, pair: Pair) -> None:
@@ -210,8 +214,8 @@ class Judge:
         self.unknown[name].append(too_busy(name, self.busy.get(name), f"the way between it and {other}"))
 
     def _add(self, found: Mapping[str, list[Finding]]) -> None:
-        for name, told in found.items():
-            self.findings[name] += told
+        for name, own in found.items():
+            self.findings[name] += own
 
     def _warn(self, pair: Pair) -> None:
         """ICMP that is missing where TCP passes, or a tool that is missing where nothing does."""
@@ -273,13 +277,13 @@ class Judge:
         if peers == 0:
             return "its own names are in order; none of its peers could be reached"
         if any(self.findings.values()):
-            return f"its own names and routes are in order ({peers} peer{'s' if peers > 1 else ''})"
+            return f"its own names and routes are in order ({counted(peers, 'peer')})"
         if self.pairs and (note := self.pairs.note()) and not any(self.unknown.values()):
             return f"{self._usual}; {note}"
         echoed = [pair for pair in pairs if pair.small.get("received")]
         slowest = max((pair.small.get("ms", 0.0) for pair in echoed), default=None)
         mtu = min((mtu for pair in pairs if (mtu := pair.route.get("mtu"))), default=None)
-        count = f"{peers} peer{'s' if peers > 1 else ''}"
+        count = counted(peers, "peer")
         if len(echoed) not in (0, peers):
             count = f"{len(echoed)} of {peers} peers"
         reached = f"{count} answer{'' if peers > 1 else 's'}" + ("" if slowest is not None else " over TCP")

@@ -84,10 +84,10 @@ def _read(pool: RankPool, session: Session, member: RankMember, native: str | No
     member.stack = main_stack(dump)
     if dump or native:
         _keep(pool, f"{place}.stack", dump + (f"\npy-spy:\n{native}" if native else ""))
-    if "imported" in member.steps and (told := _text_of(session, f"flight-{number}.json")):
-        _keep(pool, f"{place}.flight.json", told)
+    if "imported" in member.steps and (recorded := _text_of(session, f"flight-{number}.json")):
+        _keep(pool, f"{place}.flight.json", recorded)
         with contextlib.suppress(UnexpectedAnswer):
-            member.record = node_answers.flight(told.encode())
+            member.record = node_answers.flight(recorded.encode())
 
 
 def _text_of(session: Session, path: str) -> str:

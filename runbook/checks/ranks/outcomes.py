@@ -36,7 +36,7 @@ def outcomes_of_halt(pool: RankPool, halt: Halt, doing: str) -> list[Outcome]:
             unknown[member.rank.node] = no_answer(member.rank.node, "launch", member.lost)
     gather(pool, watch_s=0.05 if halt.kind == "died" else WATCH_S)
     # What a node that went silent said last proves nothing about the others.
-    unknown |= {name: told for name, told in at_nodes(pool).lost_nodes().items() if name not in unknown}
+    unknown |= {name: finding for name, finding in at_nodes(pool).lost_nodes().items() if name not in unknown}
     guilty = mismatched(pool, doing)
     if not guilty:
         for member in pool.members:
@@ -62,9 +62,9 @@ def outcomes_of_halt(pool: RankPool, halt: Halt, doing: str) -> list[Outcome]:
 def with_ports_counted(pool: RankPool, guilty: dict[str, list[Finding]]) -> dict[str, list[Finding]]:
     """A rank only reports that it got no port: this looks up how many its node has, and who holds them."""
     words = {
-        node: [finding.says for finding in told if finding.cause == NO_PORT]
-        for node, told in guilty.items()
-        if any(finding.cause == NO_PORT for finding in told)
+        node: [finding.says for finding in findings if finding.cause == NO_PORT]
+        for node, findings in guilty.items()
+        if any(finding.cause == NO_PORT for finding in findings)
     }
     for node, finding in exhausted(at_nodes(pool), words).items():
         guilty[node] = [finding, *(other for other in guilty[node] if other.cause != NO_PORT)]
@@ -100,9 +100,9 @@ HELD_BY = {
 
 def lag(member: RankMember) -> tuple[float, str]:
     """Seconds for which this rank held the others up in the timed AllReduces, and of which kind they are."""
-    told = member.steps.get("done", {}).get("lag") or {}
-    timed = float(told.get("timed", 0.0))  # threads that wait side by side wait longer than the clock goes
-    return max(((min(timed, float(told.get(kind, 0.0))), kind) for kind in HELD_BY), default=(0.0, "own"))
+    seconds = member.steps.get("done", {}).get("lag") or {}
+    timed = float(seconds.get("timed", 0.0))  # threads that wait side by side wait longer than the clock goes
+    return max(((min(timed, float(seconds.get(kind, 0.0))), kind) for kind in HELD_BY), default=(0.0, "own"))
 
 
 def stragglers(pool: RankPool, doing: str) -> list[Outcome] | None:

@@ -135,11 +135,11 @@ def killed_for_memory(pool: RankPool, member: RankMember) -> tuple[str, ...]:
     count = after - before
     lines = tuple(str(line).strip() for line in (seen or {}).get("kernel_says", ()))
     many = "es" if count > 1 else ""
-    told = (
+    headline = (
         f"oom_kill in /proc/vmstat of {member.rank.node}: {count} process{many} killed for lack of memory since it "
         "started"
     )
-    return (told, *lines[-1:])
+    return (headline, *lines[-1:])
 
 
 def reported(pool: RankPool, member: RankMember, said: Mapping[str, object], doing: str) -> Finding:
@@ -165,9 +165,9 @@ def reported(pool: RankPool, member: RankMember, said: Mapping[str, object], doi
     trace = said.get("traceback")
     lines = tuple(str(line) for line in trace) if isinstance(trace, list) else ()
     named = causes().get(str(said.get("cause")))  # a rank says what it likes
-    told = named.id if named and "rank" in named.remedies else ""
-    means = meaning([*tail, *lines, text]) if told in ("", "program-error") else None
-    cause = means.cause if means else told or "program-error"
+    named_cause = named.id if named and "rank" in named.remedies else ""
+    means = meaning([*tail, *lines, text]) if named_cause in ("", "program-error") else None
+    cause = means.cause if means else named_cause or "program-error"
     remedy = remedy_for(means, node) or mend(cause, "rank", node=node.name, python=node.interpreter_typed)
     if cause == "program-error" and lines:
         remedy = mend("program-error", "traceback", log=word(log_name(pool, member)))

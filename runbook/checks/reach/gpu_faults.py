@@ -11,6 +11,7 @@ from runbook.causes.findings import finding_for
 from runbook.checks.context import in_brief
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
+from runbook.model.units import counted
 from runbook.model.verdict import Finding
 from runbook.parsers.nvidia import (
     BAD_ROWS,
@@ -48,7 +49,7 @@ CODES = {
 
 def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping[str, Any]) -> Finding | None:
     """Why nvidia-smi gave no usable list; None when it did."""
-    wanted = f"{len(node.gpus)} GPU" + ("s" if len(node.gpus) > 1 else "")
+    wanted = counted(len(node.gpus), "GPU")
     if smi.get("missing"):
         return missing(node, wanted, facts)
     if smi.get("timed_out"):
@@ -86,7 +87,7 @@ def missing(node: Node, wanted: str, facts: Mapping[str, Any]) -> Finding:
     pci = facts.get("pci")
     seen = ["nvidia-smi is not on PATH"]
     if pci is not None:
-        seen.append(f"the kernel shows {pci} NVIDIA GPU{'' if pci == 1 else 's'} on the PCI bus")
+        seen.append(f"the kernel shows {counted(pci, 'NVIDIA GPU')} on the PCI bus")
     if facts.get("amd"):
         says, way = f"{node.name} has AMD's tools and no nvidia-smi: runbook can look at NVIDIA's GPUs only", "gpus"
         seen.append(f"{facts['amd']} is there")
@@ -130,7 +131,7 @@ def health_findings(node: Node, gpus: Sequence[Gpu], details: Details) -> Iterat
 
 FAULTS = {
     "lost": ("gpu-fell-off-bus", "does not answer the driver any more"),
-    "reboot": ("gpu-reset-required", "is in a state that only a reboot of the node ends"),
+    "reboot": ("gpu-reset-required", "needs a reboot of its node"),
     "replace": ("gpu-reset-required", NO_SPARE_ROWS),
     "ecc": ("gpu-ecc-uncorrectable", "has had memory errors that could not be corrected"),
     "reset": ("gpu-reset-required", "waits for a reset"),
@@ -161,8 +162,7 @@ def _broken(gpu: Gpu, detail: Mapping[str, str]) -> tuple[str, str] | None:
     if without_spare_rows(detail):
         return "replace", "Remapped Rows: Remapping Failure Occurred: Yes"
     if errors > 0:
-        plural = "s" if errors != 1 else ""
-        return "ecc", f"{errors:.0f} uncorrectable memory error{plural} since the driver was loaded"
+        return "ecc", f"{counted(int(errors), 'uncorrectable memory error')} since the driver was loaded"
     if waits_to_remap(detail):
         return "pending", "Remapped Rows: Pending: Yes"
     if gpu.value("retired_pages.pending") == "Yes":

@@ -22,22 +22,10 @@ from runbook.checks.reach.gpu_faults import (
 )
 from runbook.launch.ranks import network_environment
 from runbook.model.inventory import Node
-from runbook.model.units import listed, number
+from runbook.model.units import counted, listed, number
 from runbook.model.verdict import Finding, Outcome
-from runbook.parsers.nvidia import (
-    APPLICATION,
-    MENDED_BY,
-    Gpu,
-    Listing,
-    XidEvent,
-    ago,
-    bus_key,
-    events,
-    parse_apps,
-    parse_details,
-    parse_gpus,
-    parse_links,
-)
+from runbook.parsers.nvidia import Gpu, Listing, bus_key, parse_apps, parse_details, parse_gpus, parse_links
+from runbook.parsers.nvidia_logs import APPLICATION, MENDED_BY, XidEvent, ago, events
 from runbook.transport.node_answers import GPUS
 
 if TYPE_CHECKING:
@@ -159,7 +147,7 @@ def count(node: Node, listing: Listing, on_bus: int | None) -> Finding | None:
     shown = ", ".join(map(str, sorted(present)))
     return finding_for(
         "gpu-count-mismatch",
-        f"{node.name} has {len(present)} GPU{'s' if len(present) != 1 else ''} (index {shown}), the inventory names "
+        f"{node.name} has {counted(len(present), 'GPU')} (index {shown}), the inventory names "
         f"{len(node.gpus)} (missing: {', '.join(map(str, absent))})",
         (*seen(listing), *([f"the PCI bus has {on_bus}"] if on_bus and on_bus > len(present) else [])),
         node=node.name,
@@ -332,7 +320,7 @@ def shared_gpus(at: Context, node: Node, of_its_machine: Iterable[Node]) -> list
         if twice and not (_own_gpus(at, node) and _own_gpus(at, other)):
             says = (
                 f"{node.name} and {other.name} are one machine and share GPU {', '.join(map(str, twice))}: NCCL "
-                "wants a GPU for each rank"
+                "needs a GPU for each rank"
             )
             seen = (f"both report machine {at.machine(node.name)}",)
             found.append(finding_for("duplicate-gpu", says, seen, (other.name,), node=node.name, other=other.name))

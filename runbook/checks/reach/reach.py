@@ -18,6 +18,7 @@ from runbook.checks.reach.workdir_and_limits import folder_findings, limit_findi
 from runbook.launch.ranks import socket_interface
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
+from runbook.model.units import counted
 from runbook.model.verdict import Finding, Outcome
 from runbook.parsers.clock import FAIL_S, WARN_S
 from runbook.transport.node_answers import HOST_FACTS, HostFacts
@@ -149,16 +150,16 @@ class Learned:
         return next(m.steps["imported"] for m in self.pool.on(node.name) if "imported" in m.steps)
 
     def _metrics(self, node: Node, hello: Facts, facts: HostFacts, pod: Pod | None, torch: Facts | None) -> Facts:
-        told: Facts = {
+        metrics: Facts = {
             "hostname": facts["hostname"],
             "python": hello["python"],
             "clock_offset_s": round(self.clocks.offsets.get(node.name, 0.0), 4),
         }
         if pod:
-            told |= {"pod": pod.name, "machine": pod.machine, "host_network": pod.host_network}
+            metrics |= {"pod": pod.name, "machine": pod.machine, "host_network": pod.host_network}
         if node.name in self.gpus and self.gpus[node.name].driver:
-            told["nvidia_driver"] = self.gpus[node.name].driver
-        return told | {key: torch[key] for key in ("torch", "nccl", "gpus", "gpu")} if torch else told
+            metrics["nvidia_driver"] = self.gpus[node.name].driver
+        return metrics | {key: torch[key] for key in ("torch", "nccl", "gpus", "gpu")} if torch else metrics
 
     def _proof(self, node: Node, hello: Facts, pod: Pod | None, torch: Facts | None) -> str:
         backend = self.at.inventory.rendezvous.backend
@@ -166,7 +167,7 @@ class Learned:
             f"Python {torch['python']}, torch {torch['torch']}, {backend}" if torch else f"Python {hello['python']}"
         ]
         if node.gpus:
-            parts.append(f"{len(node.gpus)} GPU" + ("s" if len(node.gpus) > 1 else ""))
+            parts.append(counted(len(node.gpus), "GPU"))
         parts.append("workdir writable")
         if interface := socket_interface(self.at.inventory, node):
             parts.append(f"interface {interface}")

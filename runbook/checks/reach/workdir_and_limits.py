@@ -182,21 +182,21 @@ def _ends_ranks(limits: Facts) -> Iterator[str]:
             "use; set it to unlimited"
         )
     if seconds is not None:
-        yield f"logins may use {seconds} s of CPU time a process (ulimit -t): the kernel kills a rank that has had them"
+        yield f"logins may use {seconds} s of CPU time a process (ulimit -t): the kernel kills a rank that used them up"
 
 
 def _shared_memory(node: Node, shm: Facts | None, warnings: list[str]) -> Finding | None:
     if len(node.gpus) < 2:
         return None
     if not shm:
-        warnings.append("/dev/shm is not there, or cannot be looked at: NCCL between GPUs of one node wants it")
+        warnings.append("/dev/shm is not there, or cannot be looked at: NCCL between GPUs of one node needs it")
         return None
     enough = shm["free_bytes"] >= SHM_SEGMENT * len(node.gpus)
     if enough and shm["bytes"] >= SHM_WARN:
         return None
     size, free, need = shm["bytes"] >> 20, shm["free_bytes"] >> 20, SHM_SEGMENT * len(node.gpus) >> 20
     if enough:
-        warnings.append(f"/dev/shm has {size} MiB: NCCL between GPUs of one node wants 1 GiB or more")
+        warnings.append(f"/dev/shm has {size} MiB: NCCL between GPUs of one node needs 1 GiB or more")
         return None
     says = (
         f"/dev/shm on {node.name} has {free} of {size} MiB free: NCCL needs at least {need} MiB for "

@@ -166,7 +166,7 @@ def name_case(file: InventoryFile) -> Iterator[Problem]:
 def key_as_node(file: InventoryFile) -> Iterator[Problem]:
     for node in file.inventory.nodes:
         if node.name in schema("inventory")["properties"] and not wrote(file, "nodes", node.name, "address"):
-            message = f"`{node.name}:` is taken for a node here: the inventory's own stands at the left margin"
+            message = f"`{node.name}:` is taken for a node here: the inventory's own belongs at the left margin"
             help = "take its indentation away; if it is a machine, give it an `address`"
             yield Problem("inventory.key-as-node", message, node_span(file, node), help)
 

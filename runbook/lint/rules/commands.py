@@ -163,7 +163,7 @@ def rank_in_command(staged: Staged) -> Iterator[Problem]:
     for option, value, index in _options(staged):
         others = _others(option, staged.cluster)
         if others is not None and value.isascii() and value.isdigit():
-            message = f"`--{option} {value}` is said to every rank, and there are {others}"
+            message = f"`--{option} {value}` is the same for every rank, and there are {others}"
             yield Problem("playbook.rank-in-command", message, _span(staged, index), _FROM_ENVIRONMENT)
 
 

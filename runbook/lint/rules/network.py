@@ -286,7 +286,7 @@ def windows_name_dialled(file: InventoryFile) -> Iterator[Problem]:
     address = inventory.rendezvous.address
     if inventory.nodes[0].windows and not is_ip(address) and not is_loopback(address):
         message = f"one Windows machine that dials itself as {address} may get error 10049 or another machine"
-        help = "remove `address`: a job of one node dials 127.0.0.1, whatever is here"
+        help = "remove `address`: a job of one node dials 127.0.0.1, whatever this says"
         yield Problem("inventory.windows-name-dialled", message, file.document.span("rendezvous", "address"), help)
 
 

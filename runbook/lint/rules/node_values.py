@@ -50,7 +50,7 @@ def not_expanded(file: InventoryFile) -> Iterator[Problem]:
 
 def python_not_a_program(file: InventoryFile) -> Iterator[Problem]:
     for span, _, text, what in faulty(file, ("python",), lambda text, _: _no_program(text)):
-        message = f"`{text}` is {what}, and `python` wants the path of one program"
+        message = f"`{text}` is {what}, and `python` must be the path of one program"
         help = "for example /opt/venv/bin/python; what must run before it goes into `activate`"
         yield Problem("inventory.python-not-a-program", message, span, help)
 

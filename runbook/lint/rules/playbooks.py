@@ -125,7 +125,7 @@ def gate_too_small(staged: Staged) -> Iterator[Problem]:
     if seconds >= FASTEST_S:
         return
     message = (
-        f"a gate of {significant(gate)} GB/s at {bytes_text(check.max_bytes)} wants an AllReduce within "
+        f"a gate of {significant(gate)} GB/s at {bytes_text(check.max_bytes)} needs an AllReduce within "
         f"{significant(seconds * 1e6)} µs, and latency alone is longer"
     )
     help = "the gate looks at the largest size: raise `max_bytes`, for example to 1G"

@@ -41,7 +41,7 @@ def odd_quotes(document: Document) -> Iterator[Problem]:
         if isinstance(value, str) and value[:1] and value[0] in QUOTES and value[-1] in QUOTES:
             span = document.span(*keys)
             if span is not None and _is_plain(value, span, lines):
-                message = f"`{value[0]}` is no quote to YAML: it is a part of the text"
+                message = f"`{value[0]}` is not a quote in YAML: it is a part of the text"
                 yield Problem("yaml.odd-quotes", message, span, "write \" or '")
 
 

@@ -21,6 +21,6 @@ FAULT = Fault(
     cause="tool-output-unknown",
     nodes="node-b",
     unreachable=True,
-    says=(r"does not tell of every port",),
+    says=(r"does not show every port in full",),
     within_s=8,
 )

@@ -26,7 +26,7 @@ FAULT = Fault(
     stage="firewall",
     cause="ephemeral-ports-exhausted",
     nodes="node-b",
-    says=(r"50000-50010", r"11 of 11 cannot be had", r"process \d+ of root holds 11 sockets: .*python"),
+    says=(r"50000-50010", r"11 of 11 are not available", r"process \d+ of root holds 11 sockets: .*python"),
     mends=True,
     within_s=7,
 )
