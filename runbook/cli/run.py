@@ -14,14 +14,13 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from runbook.checks import CHECKS
 from runbook.cli.inventory_source import inventory_source, name_one
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import RunSettings, execute
 from runbook.engine.runfolder import run_folder
-from runbook.engine.slurm_drain import Verdicts, drain, text
 from runbook.files.extra_vars import parse_extra, unknown_names
 from runbook.files.file_kinds import INVENTORY, PLAYBOOK, shape_of
 from runbook.files.inventory import load_inventory
@@ -43,6 +42,9 @@ from runbook.model.units import counted
 from runbook.report.console import Console
 from runbook.report.run_json import Jsonl, Result
 from runbook.report.standard_streams import stderr, stdout
+
+if TYPE_CHECKING:
+    from runbook.engine.slurm_drain import Verdicts
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -77,12 +79,12 @@ def run(arguments: argparse.Namespace) -> int:
     run_id = time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
     with run_folder(arguments.run_dir, run_id, note) as run_dir:
         settings = RunSettings(run_id, run_dir, arguments.forks, arguments.keep)
-        verdicts = Verdicts()
-        with terminated_like_interrupted(), reports(arguments, run_dir, verdicts) as emit:
+        verdicts = verdicts_for_drain() if arguments.drain else None
+        with terminated_like_interrupted(), reports(arguments, run_dir, *([verdicts] if verdicts else [])) as emit:
             code = execute(plan, settings, emit)
         if arguments.report:
             leave_report(run_dir, arguments.output)
-        if arguments.drain:
+        if verdicts:
             take_out(verdicts, run_id, arguments.drain_at_most)
         return code
 
@@ -146,8 +148,16 @@ def leave_report(run_dir: Path, output: str) -> None:
         stderr.line(line)
 
 
+def verdicts_for_drain() -> Verdicts:
+    from runbook.engine.slurm_drain import Verdicts  # only `--drain` needs it
+
+    return Verdicts()
+
+
 def take_out(verdicts: Verdicts, run_id: str, at_most: float) -> None:
     """Drain what was proven bad, and say on stderr what became of it; the exit code is that of the run."""
+    from runbook.engine.slurm_drain import drain, text
+
     try:
         done = drain(verdicts.bad(), run_id, at_most)
     except Unreachable as error:

@@ -22,6 +22,7 @@ from runbook.jobs.seen_processes import StackFrame, frames_of, shown
 from runbook.jobs.stop_attempt import freeze
 from runbook.launch.ranks import dialled_address
 from runbook.model.command_quoting import word
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
@@ -61,6 +62,11 @@ class Arrival:
     works: bool
 
     @property
+    def own(self) -> Facts | None:
+        """Its own process: the first that is no shell."""
+        return next((one for one in self.processes if one["comm"] not in SHELLS), None)
+
+    @property
     def waits(self) -> bool:
         """Whether it is on its way to the others, or waits there."""
         return bool(self.dials) or any(map(_joins, self.stacks))
@@ -69,6 +75,10 @@ class Arrival:
     def does(self) -> str:
         place = next((f" in {stack[0]}" for stack in self.stacks), "")
         return f"it still works{place}" if self.works else f"it sleeps{place}"
+
+    def shown(self) -> tuple[str, ...]:
+        """Lines of evidence for where its first process is; none without frames."""
+        return tuple(line for frames in self.stacks[:1] for line in shown(self.place.label, frames))
 
 
 def _joins(frames: Sequence[StackFrame]) -> bool:
@@ -108,19 +118,19 @@ class RendezvousWatch:
         as long again."""
         at = replace(kept.at, inventory=self._inventory, deadline=time.monotonic() + LOOK_S)
         rendezvous = at.inventory.rendezvous
-        told = within_job(rank_connections(at), set(names_by_address(at)), rendezvous.port)
-        if kept.ranks < 2 or all_connected(kept, told, rendezvous.port):
+        answers = within_job(rank_connections(at), set(names_by_address(at)), rendezvous.port)
+        if kept.ranks < 2 or all_connected(kept, answers, rendezvous.port):
             self.met()
             return {}
         self._due = time.monotonic() + max(IDLE_S, self.seconds)
-        arrivals = list(arrivals_of(kept, told, freeze(kept, seconds=LOOK_S), rendezvous.port))
+        arrivals = list(arrivals_of(kept, answers, freeze(kept, seconds=LOOK_S), rendezvous.port))
         if not any(one.waits for one in arrivals):
             return {}  # they do not meet at this port, or all are still on their way
         where = f"{dialled_address(rendezvous, len(at.nodes))}:{rendezvous.port}"
         since = f"not all ranks have met at {where} after {seconds_text(self.seconds)}"
         kept.at.say(f"{since}: looking at every rank")
-        opened = rendezvous.port in {one["port"] for one in told.get(rendezvous.master, NOBODY)["listening"]}
-        blind = sorted({node.name for node in at.nodes} - told.keys())
+        opened = rendezvous.port in {one["port"] for one in answers.get(rendezvous.master, NOBODY)["listening"]}
+        blind = sorted({node.name for node in at.nodes} - answers.keys())
         return (
             _stopped(arrivals, since)
             or _kept_apart(at, arrivals)
@@ -166,7 +176,7 @@ class RendezvousWatch:
         return {}
 
 
-def within_job(told: Mapping[str, RankConnections], ours: Set[str], port: int) -> dict[str, RankConnections]:
+def within_job(answers: Mapping[str, RankConnections], ours: Set[str], port: int) -> dict[str, RankConnections]:
     """Without the dials to elsewhere: a rank that waits for a server of its own does not wait for the other ranks."""
     return {
         name: {
@@ -177,14 +187,14 @@ def within_job(told: Mapping[str, RankConnections], ours: Set[str], port: int) -
                 if each["open"] or each["remote"] in ours or each["remote_port"] == port
             ],
         }
-        for name, one in told.items()
+        for name, one in answers.items()
     }
 
 
-def all_connected(kept: KeptProcesses, told: Mapping[str, RankConnections], port: int) -> bool:
+def all_connected(kept: KeptProcesses, answers: Mapping[str, RankConnections], port: int) -> bool:
     """Whether every rank that lives is connected to this port, or listens there, and none dials without an answer."""
     for member in kept.living:
-        its = told.get(member.place.node)
+        its = answers.get(member.place.node)
         if its is None or not set(member.place.ranks) <= _ranks_at(its, port):
             return False
         if any(not one["open"] for one in its["connections"] if one["rank"] in member.place.ranks):
@@ -192,38 +202,38 @@ def all_connected(kept: KeptProcesses, told: Mapping[str, RankConnections], port
     return True
 
 
-def _ranks_at(told: RankConnections, port: int) -> set[int | None]:
-    found = {one["rank"] for one in told["listening"] if one["port"] == port}
+def _ranks_at(sockets: RankConnections, port: int) -> set[int | None]:
+    found = {one["rank"] for one in sockets["listening"] if one["port"] == port}
     return found | {
-        one["rank"] for one in told["connections"] if one["open"] and port in (one["remote_port"], one["local_port"])
+        one["rank"] for one in sockets["connections"] if one["open"] and port in (one["remote_port"], one["local_port"])
     }
 
 
 def arrivals_of(
-    kept: KeptProcesses, told: Mapping[str, RankConnections], frozen: Mapping[str, Facts], port: int
+    kept: KeptProcesses, answers: Mapping[str, RankConnections], frozen: Mapping[str, Facts], port: int
 ) -> Iterator[Arrival]:
     """The arrivals of ranks that live, from their sockets and from what they were seen to do."""
     for member in kept.living:
         place, node = member.place, member.place.node
         seen: Facts = frozen.get(node, {}).get("ranks", {}).get(str(place.ranks[0])) or {}
-        its = told.get(node, NOBODY)
+        its = answers.get(node, NOBODY)
         if place.each and {one["rank"] for one in seen.get("processes", ())} & set(place.ranks):
             yield from (_of_a_launcher(one, its, seen, port) for one in place.each)
         else:
             yield _of_member(member, its, seen, port)
 
 
-def _of_member(member: KeptProcess, told: RankConnections, seen: Facts, port: int) -> Arrival:
+def _of_member(member: KeptProcess, sockets: RankConnections, seen: Facts, port: int) -> Arrival:
     """A kept process with all that it started: a rank, or a launcher, which has no number of its own."""
     place = member.place
     processes = tuple(seen.get("processes", ()))
     texts = [*seen.get("own_stacks", {}).values(), seen.get("stack") or ""]
     works = bool(seen.get("works") or seen.get("moved")) or any(one["state"] in "RD" for one in processes)
     ranks: set[int | None] = {None} if place.each else {*place.ranks}
-    return _arrival(place, ranks, told, port, processes, texts, works=works)
+    return _arrival(place, ranks, sockets, port, processes, texts, works=works)
 
 
-def _of_a_launcher(place: ProcessSpec, told: RankConnections, seen: Facts, port: int) -> Arrival:
+def _of_a_launcher(place: ProcessSpec, sockets: RankConnections, seen: Facts, port: int) -> Arrival:
     """A rank that a launcher started."""
     processes = tuple(one for one in seen["processes"] if one["rank"] in place.ranks)
     texts = [text for one in processes if (text := seen["own_stacks"].get(str(one["pid"])))]
@@ -232,23 +242,23 @@ def _of_a_launcher(place: ProcessSpec, told: RankConnections, seen: Facts, port:
     works = (seen.get("moved") or 0) >= DOWNLOAD or any(
         one["state"] in "RD" or one["cpu"] >= WORKS for one in processes
     )
-    return _arrival(place, {*place.ranks}, told, port, processes, texts, works=works)
+    return _arrival(place, {*place.ranks}, sockets, port, processes, texts, works=works)
 
 
 def _arrival(
     place: ProcessSpec,
     ranks: set[int | None],
-    told: RankConnections,
+    sockets: RankConnections,
     port: int,
     processes: tuple[Facts, ...],
     texts: Sequence[str],
     *,
     works: bool,
 ) -> Arrival:
-    mine = [one for one in told["connections"] if one["rank"] in ranks]
+    mine = [one for one in sockets["connections"] if one["rank"] in ranks]
     return Arrival(
         place,
-        connected=bool(_ranks_at(told, port) & ranks),
+        connected=bool(_ranks_at(sockets, port) & ranks),
         dials=tuple(dict.fromkeys(f"{one['remote']}:{one['remote_port']}" for one in mine if not one["open"])),
         processes=processes,
         stacks=tuple(frames for text in texts if (frames := frames_of(text))),
@@ -258,14 +268,12 @@ def _arrival(
 
 def _stopped(arrivals: Sequence[Arrival], since: str) -> dict[str, list[Finding]]:
     """Ranks whose own process is stopped; a stopped helper beside one that works does not count."""
-    found: dict[str, list[Finding]] = {}
-    for arrival in arrivals:
-        node = arrival.place.node
-        own = [one for one in arrival.processes if one["comm"] not in SHELLS][:1]
-        for one in [one for one in own if one["state"] == "T" and not arrival.works]:
-            told = rank_stopped(arrival.place.label, node, one["pid"], one["state"], one["wchan"], since)
-            found.setdefault(node, []).append(told)
-    return found
+    own = ((one.place, process) for one in arrivals if not one.works and (process := one.own))
+    return grouped(
+        (place.node, rank_stopped(place.label, place.node, one["pid"], one["state"], one["wchan"], since))
+        for place, one in own
+        if one["state"] == "T"
+    )
 
 
 def _kept_apart(at: Context, arrivals: Sequence[Arrival]) -> dict[str, list[Finding]]:
@@ -283,22 +291,21 @@ def _kept_apart(at: Context, arrivals: Sequence[Arrival]) -> dict[str, list[Find
 def _astray(astray: Sequence[Arrival], since: str, where: str) -> dict[str, list[Finding]]:
     """Ranks that wait in the call that joins, and have no connection to those that met, though nothing keeps them
     apart."""
-    found: dict[str, list[Finding]] = {}
-    for arrival in astray:
-        node, label = arrival.place.node, arrival.place.label
-        dials = ", ".join(arrival.dials[:2]) or "another address or port"
+
+    def finding(arrival: Arrival) -> Finding:
+        label, dials = arrival.place.label, ", ".join(arrival.dials[:2]) or "another address or port"
         says = (
             f"{label} waits for the others and is not connected to {where}, where they are: it dials {dials}; {since}"
         )
-        stack = (line for frames in arrival.stacks[:1] for line in shown(label, frames))
-        found.setdefault(node, []).append(finding_for("master-addr-wrong-host", says, tuple(stack), way="program"))
-    return found
+        return finding_for("master-addr-wrong-host", says, arrival.shown(), way="program")
+
+    return grouped((arrival.place.node, finding(arrival)) for arrival in astray)
 
 
 def _missing(arrivals: Sequence[Arrival], absent: Sequence[Arrival], since: str) -> dict[str, list[Finding]]:
-    found: dict[str, list[Finding]] = {}
     waiting = [one for one in arrivals if one.connected or one.waits]
-    for arrival in absent:
+
+    def finding(arrival: Arrival) -> Finding:
         node, label = arrival.place.node, arrival.place.label
         says = (
             f"{label} has not come to the rendezvous: {arrival.does}, in two looks {IDLE_S:.0f} s apart; "
@@ -307,10 +314,8 @@ def _missing(arrivals: Sequence[Arrival], absent: Sequence[Arrival], since: str)
         states = (
             f"{label}: process {one['pid']} ({one['comm']}), state {one['state']}" for one in arrival.processes[:4]
         )
-        stack = (line for frames in arrival.stacks[:1] for line in shown(label, frames))
         peers = tuple(sorted({one.place.node for one in waiting} - {node}))
         pid = word(arrival.processes[-1]["pid"])
-        found.setdefault(node, []).append(
-            finding_for("ranks-missing", says, (*states, *stack), peers, way="hangs", node=node, pid=pid)
-        )
-    return found
+        return finding_for("ranks-missing", says, (*states, *arrival.shown()), peers, way="hangs", node=node, pid=pid)
+
+    return grouped((arrival.place.node, finding(arrival)) for arrival in absent)

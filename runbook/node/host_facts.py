@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import socket
 
-from runbook.node.local_addresses import proves_nothing
-from runbook.node.proc import read, status_field
+from runbook.node.proc import bind_proves_nothing, read, status_field
 from runbook.node.tools import json_of, tool
 
 TYPE_CHECKING = False
@@ -108,7 +107,7 @@ def owns(address: str) -> bool | None:
                 sock.bind(target)
             except OSError:
                 continue
-        if not proves_nothing(str(target[0]), family == socket.AF_INET6):
+        if not bind_proves_nothing(str(target[0]), family == socket.AF_INET6):
             return True
     return False
 

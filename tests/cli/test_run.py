@@ -72,7 +72,7 @@ def test_a_run_folder_that_cannot_be_written_is_2(folder: Path) -> None:
     (folder / "out" / "events.jsonl").mkdir(parents=True)
     done = run(folder, "--run-dir", "out")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "error[arguments.run-dir]: out:" in done.stderr
+    assert "error[arguments.run-dir]: out holds events.jsonl" in done.stderr
 
 
 def test_a_run_folder_that_somebody_removes_is_made_again(folder: Path) -> None:
