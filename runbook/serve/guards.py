@@ -30,6 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 import runbook
+from runbook.model import units
 from runbook.model.errors import FilesWrong
 from runbook.serve.change_stream import Changed
 from runbook.serve.group_actions import Refused
@@ -310,7 +311,8 @@ async def bounded_body(request: Request, most: int, *, keep: bool = True) -> byt
     RequestRefused where it is longer than `most` bytes, at once where its header says so."""
     long = RequestRefused(413, f"at most {most} bytes", headers={"connection": "close"})
     length = request.headers.get("content-length", "0")
-    if not length.isdigit() or int(length[:20]) > most:
+    told = units.whole_number(length)
+    if told is None or told > most:
         raise long
     parts, size = [], 0
     try:

@@ -17,17 +17,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runbook.causes.findings import unreachable_for
-from runbook.files.node_sets import expand
+from runbook.files.node_sets import expand, listed
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
-from runbook.model.inventory import Node
+from runbook.model.inventory import MOST_GPUS, Node
+from runbook.model.units import number
 from runbook.transport.bootstrap import command
 from runbook.transport.cluster_tools import LatestAnswers, no_tool, not_understood, printed
 from runbook.transport.stream import ProcessStream
 
 NONE = ("(null)", "None", "")
 
-_BETWEEN = re.compile(r",(?![^\[\]]*\])")
 _GPUS = re.compile(r"\bgpu(?::[^:(),\s]+)?(?::(?P<count>\d+))?\((?:IDX|CNT):(?P<list>[\d,-]*)[^)]*\)")
 
 _AUTH = re.compile(r"munge|authentication|credential|MUNGE", re.IGNORECASE)
@@ -94,7 +94,7 @@ class SlurmNode:
 
 def hosts(text: str) -> tuple[str, ...]:
     """The names in `gn[01-02],login1`; none for `(null)`. Raises ValueError for another text."""
-    return () if text in NONE else tuple(name for part in _BETWEEN.split(text) for name in expand(part))
+    return () if text in NONE else tuple(name for part in listed(text) for name in expand(part))
 
 
 def job_in(text: str, number: str) -> SlurmJob:
@@ -119,28 +119,32 @@ def job_in(text: str, number: str) -> SlurmJob:
             _value(record, "JobId"), state, reason, restarts=int(restarts), nodes=nodes, limit=limit, gpus=gpus
         )
     except (IndexError, ValueError) as error:
-        raise unreachable_for(
-            "tool-output-unknown",
-            f"`scontrol show job {number}` printed something unexpected: {error}",
-            tuple(text.strip().splitlines()[:4]),
-            way="scontrol",
-            number=word(number),
-        ) from error
+        raise _not_known(f"job {word(number)}", text, error) from error
 
 
 def nodes_in(text: str) -> dict[str, SlurmNode]:
-    """Nodes of `scontrol show node`, by name."""
-    found = {}
-    for record in re.split(r"(?m)^(?=NodeName=)", text):
-        if record.startswith("NodeName="):
-            name, state = _value(record, "NodeName"), _value(record, "State")
-            marks = state.rstrip("*~#!%$@^-+")
-            reason = re.search(r"(?m)^[ \t]*Reason=(.*)$", record)
-            address = re.search(r"(?m)\bNodeAddr=(\S+)", record)
-            silent = "*" in state or "NOT_RESPONDING" in state
-            why = reason[1].strip() if reason else ""
-            found[name] = SlurmNode(name, address[1] if address else name, tuple(marks.split("+")), silent, why)
-    return found
+    """Nodes of `scontrol show node`, by name. Raises Unreachable for a text that is none."""
+    records = (record for record in re.split(r"(?m)^(?=NodeName=)", text) if record.startswith("NodeName="))
+    try:
+        return {node.name: node for node in map(_node_in, records)}
+    except ValueError as error:
+        raise _not_known("node", text, error) from error
+
+
+def _node_in(record: str) -> SlurmNode:
+    name, state = _value(record, "NodeName"), _value(record, "State")
+    marks = state.rstrip("*~#!%$@^-+")
+    reason = re.search(r"(?m)^[ \t]*Reason=(.*)$", record)
+    address = re.search(r"(?m)\bNodeAddr=(\S+)", record)
+    silent = "*" in state or "NOT_RESPONDING" in state
+    why = reason[1].strip() if reason else ""
+    return SlurmNode(name, address[1] if address else name, tuple(marks.split("+")), silent, why)
+
+
+def _not_known(what: str, text: str, error: Exception) -> Unreachable:
+    says = f"`scontrol show {what}` printed something unexpected: {error}"
+    seen = tuple(text.strip().splitlines()[:4])
+    return unreachable_for("tool-output-unknown", says, seen, way="scontrol", what=what)
 
 
 def _value(record: str, key: str) -> str:
@@ -153,11 +157,14 @@ def _value(record: str, key: str) -> str:
 
 def _indices(gres: str) -> tuple[int, ...]:
     """`gpu:a100:2(IDX:0-1)`, several with commas: the indices."""
-    found: list[int] = []
+    found: set[int] = set()
     for match in _GPUS.finditer(gres):
-        parts = [part.partition("-") for part in match["list"].split(",") if part]
-        found += [number for low, _, high in parts for number in range(int(low), int(high or low) + 1)]
-    return tuple(sorted(set(found)))
+        for low, _, high in (part.partition("-") for part in match["list"].split(",") if part):
+            first, last = number(low), number(high or low)
+            if max(last - first, len(found)) >= MOST_GPUS:
+                raise ValueError(f"more than {MOST_GPUS} GPUs of a node")
+            found.update(range(first, last + 1))
+    return tuple(sorted(found))
 
 
 def said(complaint: str) -> tuple[str, ...]:

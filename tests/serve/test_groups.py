@@ -117,6 +117,14 @@ def test_a_rank_that_has_moved_to_a_spare_is_shown_there() -> None:
     assert [cell.step for cells in silent.values() for cell in cells] == [None, "3"]
 
 
+def test_an_agent_takes_no_rank_of_another_node() -> None:
+    planned = {"a": {0: RankCell(0, "failed")}, "b": {1: RankCell(1, "running")}}
+    lies = {rank: RankCell(rank, "running", "7", 0.5, 300, 1 << 50) for rank in range(100)}
+    shown = rank_cells(planned, {"a": {0: RankCell(0, "failed", "3", 0.5, 100, 1)}, "b": lies})
+    assert [(cell.rank, cell.state) for cell in shown["a"]] == [(0, "failed")]
+    assert (1, "running") in [(cell.rank, cell.state) for cell in shown["b"]]
+
+
 def test_a_world_size_that_does_not_fit_is_refused_with_the_reason(workspace: Workspace) -> None:
     pool(workspace)
     with pytest.raises(actions.Refused, match=r"a world size of 5 does not fit: these nodes make 4 ranks \(gn6 1, "):

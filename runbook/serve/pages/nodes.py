@@ -110,8 +110,7 @@ def _of_group(workspace: Workspace, look: GroupView, agents: Mapping[str, AgentS
     reported = {node: _with_heartbeat(agents.get(node), latest.job if latest else "") for node in nodes}
     planned: dict[str, dict[int, RankCell]] = {node: {} for node in nodes}
     for rank in means.ranks:
-        if rank.rank not in reported[rank.node]:
-            planned[rank.node][rank.rank] = RankCell(rank.rank, states.get(rank.node, "none"))
+        planned[rank.node][rank.rank] = RankCell(rank.rank, states.get(rank.node, "none"))
     cells = rank_cells(planned, reported)
     run = latest.id if latest else ""
     return [_row(node, name, agents.get(node), cells[node], run, spare=node in means.spares) for node in nodes]
@@ -157,10 +156,13 @@ def rank_cells(
     planned: Mapping[str, Mapping[int, RankCell]], reported: Mapping[str, Mapping[int, RankCell]]
 ) -> dict[str, tuple[RankCell, ...]]:
     """By node, its ranks. What agents say is newer than what the run has written. A rank that several nodes report has
-    moved to a spare: it is where its latest attempt is."""
+    moved to a spare: it is where its latest attempt is. A node with ranks of its own takes none: its agent must not be
+    able to hide those of others."""
     latest: dict[int, int] = {}
-    for cell in (cell for cells in reported.values() for cell in cells.values()):
-        latest[cell.rank] = max(latest.get(cell.rank, 0), cell.attempt or 0)
+    for node, own in planned.items():
+        for rank, cell in reported[node].items():
+            if rank in own or not own:
+                latest[rank] = max(latest.get(rank, 0), cell.attempt or 0)
     return {
         node: tuple(
             cell
