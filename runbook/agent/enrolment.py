@@ -29,31 +29,31 @@ class EnrolmentAnswer(msgspec.Struct, frozen=True):
 def enrol(folder: AgentFolder, text: str, name: str) -> Identity:
     """Raises FilesWrong when the string, the name or the server's answer is not valid; Unreachable."""
     try:
-        told = Enrolment.of(text)
+        enrolment = Enrolment.of(text)
     except ProtocolError as error:
         raise FilesWrong.of("agent.enrol", str(error)) from None
     if not NAME.match(name):
         fix = "name the node: `runbook agent enrol STRING --name gn01`"
         raise FilesWrong.of("agent.enrol", f"a node cannot be called {name!r}", help=fix)
-    certificate = certificate_of(told) if told.certificate else None
-    pinned = Identity(name, told.url, "", certificate)
-    status, body = _post(pinned, {"secret": told.secret, "name": name})
+    certificate = certificate_of(enrolment) if enrolment.certificate else None
+    pinned = Identity(name, enrolment.url, "", certificate)
+    status, body = _post(pinned, {"secret": enrolment.secret, "name": name})
     if status != 200:
-        raise FilesWrong.of("agent.enrol", f"{told.url} says: {_reason(status, body)}")
+        raise FilesWrong.of("agent.enrol", f"{enrolment.url} says: {_reason(status, body)}")
     try:
         answer = msgspec.json.decode(body, type=EnrolmentAnswer)
     except ValueError as error:
-        raise FilesWrong.of("agent.enrol", f"{told.url} is not a runbook server: {error}") from None
-    identity = Identity(answer.name, told.url, answer.token, certificate)
+        raise FilesWrong.of("agent.enrol", f"{enrolment.url} is not a runbook server: {error}") from None
+    identity = Identity(answer.name, enrolment.url, answer.token, certificate)
     if not NAME.match(identity.name) or not identity.token.isascii() or not identity.token:
-        raise FilesWrong.of("agent.enrol", f"{told.url} gives an answer that is not a runbook server's")
+        raise FilesWrong.of("agent.enrol", f"{enrolment.url} gives an answer that is not a runbook server's")
     folder.remember(identity)
     return identity
 
 
-def certificate_of(told: Enrolment) -> str:
+def certificate_of(enrolment: Enrolment) -> str:
     """The server's certificate in PEM, once it is the one that the string names. Raises Unreachable, FilesWrong."""
-    host, port = address(told.url)
+    host, port = address(enrolment.url)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # its hash is compared before anything is sent
@@ -64,9 +64,9 @@ def certificate_of(told: Enrolment) -> str:
         ):
             der = wrapped.getpeercert(binary_form=True) or b""
     except OSError as error:
-        raise _unreached(told.url, error) from None
-    if hashlib.sha256(der).hexdigest() != told.certificate:
-        why = f"the certificate of {told.url} is not the one that the enrolment string names: nothing was sent"
+        raise _unreached(enrolment.url, error) from None
+    if hashlib.sha256(der).hexdigest() != enrolment.certificate:
+        why = f"the certificate of {enrolment.url} is not the one that the enrolment string names: nothing was sent"
         fix = (
             "take a new string from the server itself; if it differs again, the connection between this host "
             "and the server is intercepted"

@@ -79,7 +79,7 @@ class AgentFolder:
             fix = "`runbook agent uninstall`, and enrol this host again"
             raise FilesWrong.of("agent.identity", why, help=fix) from None
         if not NAME.match(identity.name):
-            raise FilesWrong.of("agent.identity", f"{self._identity} holds no name of a node")
+            raise FilesWrong.of("agent.identity", f"{self._identity} holds no valid name of a node")
         return identity
 
     def remember(self, identity: Identity) -> None:

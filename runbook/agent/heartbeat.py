@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from runbook.agent.protocol import GpuLoad, Heartbeat, JobProcess
+from runbook.model.units import whole_number
 from runbook.node import own_files
 from runbook.node.job_control import attempts_of, expanded, folders_of_jobs, journals, same
 from runbook.node.journal import serial_of
@@ -27,8 +28,8 @@ def facts(name: str, workdirs: Iterable[str]) -> Heartbeat:
     load: list[float] = []
     with contextlib.suppress(OSError):
         load = [round(one, 2) for one in os.getloadavg()]
-    told = jobs(name, workdirs)[:MOST_JOBS]
-    return Heartbeat(1, draining=False, load=load, cpus=os.cpu_count() or 0, gpus=gpus(), jobs=told)
+    running = jobs(name, workdirs)[:MOST_JOBS]
+    return Heartbeat(1, draining=False, load=load, cpus=os.cpu_count() or 0, gpus=gpus(), jobs=running)
 
 
 def gpus() -> list[GpuLoad]:
@@ -40,8 +41,8 @@ def gpus() -> list[GpuLoad]:
     found = []
     for line in said.get("out", "").splitlines():
         words = [word.strip() for word in line.split(",")]
-        if len(words) == 5 and words[0].isdecimal():
-            found.append(GpuLoad(int(words[0]), words[1][:200], *map(_number, words[2:])))
+        if len(words) == 5 and (index := whole_number(words[0])) is not None:
+            found.append(GpuLoad(index, words[1][:200], *map(_number, words[2:])))
     return found[:MOST_GPUS]
 
 

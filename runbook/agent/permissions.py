@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import zlib
 from collections.abc import Callable
@@ -29,7 +30,7 @@ import msgspec
 from runbook.agent.protocol import Open
 from runbook.files.yaml_document import read_document
 from runbook.model.errors import FilesWrong, Problem
-from runbook.node.journal import PLAIN
+from runbook.node.journal import ATTEMPT, PLAIN
 from runbook.transport import node_programs
 from runbook.transport.bootstrap import command, first_input
 
@@ -60,8 +61,10 @@ class OwnerRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def read_rules(path: Path) -> OwnerRules:
     """Raises FilesWrong: rules that cannot be read allow nothing."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return OwnerRules()
+    if not path.is_file():  # a link that leads nowhere, too: whoever put it there meant some rules
+        raise FilesWrong.of("agent.rules", f"{path} is no file that can be read, and so allows nothing")
     document = read_document(path)
     problems = list(document.problems)
     if not problems:
@@ -88,7 +91,11 @@ LOOKS = frozenset(
         *("rank_connections", "ephemeral_ports", "job_control"),
     )
 )
-"""Programs that run nothing but tools of their own choice. `job_control` also ends what was launched from here."""
+"""Programs that run nothing but tools of their own choice. `job_control` also ends what was launched from here, and is
+asked for that alone: its other orders write and remove files wherever they are told to."""
+
+_PLAIN = PLAIN.pattern.removesuffix(r"\Z")
+_ATTEMPT = re.compile(rf"(?P<workdir>/.*)/{_PLAIN}/{_PLAIN}/{ATTEMPT.pattern}", re.DOTALL)
 
 LONGEST_LINE = 1 << 20
 MOST_BYTES = 8 << 20
@@ -161,7 +168,7 @@ class OrderFilter:
         do = frame.get("do")
         if do == "config":
             return self._configured(frame), b""
-        if do == "call" and frame.get("program") in LOOKS:
+        if do == "call" and self._looks(frame.get("program"), frame.get("arguments")):
             known = {key: frame.get(key) for key in ("do", "id", "program", "arguments")}
             return known, zlib.compress(node_programs.called(str(frame["program"])))
         if do == "beat":
@@ -169,6 +176,19 @@ class OrderFilter:
         if do == "bye":
             return {"do": "bye", "id": frame.get("id")}, b""
         return {"do": REFUSED, "id": frame.get("id")}, b""
+
+    def _looks(self, program: object, arguments: object) -> bool:
+        """Whether a program only looks; of orders about jobs those that do, or end them, where the owner allows it."""
+        if not isinstance(program, str) or program not in LOOKS or not isinstance(arguments, dict):
+            return False
+        if program != "job_control":
+            return True
+        if arguments.get("do") == "list":
+            return self._rules.against_workdir(str(arguments.get("workdir"))) is None
+        attempt = _ATTEMPT.fullmatch(str(arguments.get("folder")))
+        if attempt is None or arguments.get("do") not in ("watch", "stop", "kill"):
+            return False
+        return self._rules.against_workdir(attempt["workdir"]) is None and _is_small(arguments.get("most", 0))
 
     def _configured(self, frame: dict[str, Any]) -> dict[str, Any]:
         """A run's folder lies in an allowed workdir, and is none that was there before; it is removed at the end."""
@@ -182,7 +202,12 @@ class OrderFilter:
         return {"do": "config", "run_id": names[0], "node": names[1], "workdir": workdir}
 
 
+def _is_small(count: object) -> bool:
+    """A number of bytes that is kept at once."""
+    return isinstance(count, int) and 0 <= count <= MOST_BYTES
+
+
 def _bounded(count: int) -> int:
-    if not 0 <= count <= MOST_BYTES:
+    if not _is_small(count):
         raise NotAllowed(f"{count} bytes at once")
     return count

@@ -15,7 +15,7 @@ from runbook.launch.ranks import hca_expression, network_environment
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.nccl_devices import Selection, selection
-from runbook.model.units import counted, listed
+from runbook.model.units import counted, listed, whole_number
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.node.ibstat import GIDS
 from runbook.parsers.ibstat import STATES, Port, from_sysfs, parse, read
@@ -262,7 +262,7 @@ def select(expression: str | None, ports: Sequence[Port]) -> list[Port]:
 
 def matches(word: str, port: Port, chosen: Selection) -> bool:
     name, _, number = word.partition(":")
-    if number and number.isdigit() and int(number) != port.number:
+    if number and whole_number(number) not in (None, port.number):
         return False
     return chosen.fits(name, port.hca)
 
@@ -325,7 +325,7 @@ def gid_findings(
     routable GID must exist."""
     for port in ports:
         table: Gids | None = (gids or {}).get(port.name)
-        if not port.ethernet or table is None or (index and index.isdecimal() and int(index) >= GIDS):
+        if not port.ethernet or table is None or (index and (whole_number(index) or 0) >= GIDS):
             continue
         shown = tuple(f"GID {n}: {e.get('gid')} ({e.get('type')}, {e.get('ndev')})" for n, e in table.items())[:8]
         good = [n for n, entry in table.items() if routable(entry)]

@@ -334,9 +334,9 @@ def _inventory_init(below: Commands, new: argparse.ArgumentParser) -> None:
 
 
 def _diagnose(commands: Commands) -> None:
-    about = "tell from logs what failed: the root cause, the lines that prove it, the remedy"
+    about = "find in logs what failed: the root cause, the lines that prove it, the remedy"
     says = "Read logs (files, folders such as torchrun's --log-dir, .gz, - for stdin) and name the root cause."
-    exits = "exit codes: 0 a cause was found, or the logs are healthy; 1 the logs do not tell; 2 no such file"
+    exits = "exit codes: 0 a cause was found, or the logs are healthy; 1 the logs do not show it; 2 no such file"
     diagnose = _command(commands, "diagnose", about, says=says, calls="diagnose", epilog=exits)
     diagnose.add_argument("logs", metavar="LOG", nargs="+", help="a file, a folder, or - for standard input")
     _output_option(diagnose, "json")
@@ -384,7 +384,9 @@ def _jobs(commands: Commands) -> None:
     _limit_option(which)
     _forks_option(which, "asked")
     one = _shared()
-    one.add_argument("job", metavar="JOB", nargs="?", help="its id or how that begins (default: the only one there is)")
+    one.add_argument(
+        "job", metavar="JOB", nargs="?", help="its id, or the beginning of it (default: the only one there is)"
+    )
     read = _shared()
     _rank_option(read, "show only what this rank writes")
 
@@ -406,8 +408,8 @@ def _jobs(commands: Commands) -> None:
     attach.add_argument("--run-dir", metavar="DIR", help=help)
     stop = command("stop", "end a job on every node: TERM, then its grace, then KILL", one, example=STOP)
     _flag(stop, "--now", help="KILL at once, without grace: no checkpoint is written")
-    about = "remove a job's files from the nodes, its logs too, once no rank of it lives"
-    _flag(command("clean", about, one, example=CLEAN), "--all", help="every job of which no rank lives")
+    about = "remove a job's files and logs from the nodes, once none of its ranks lives"
+    _flag(command("clean", about, one, example=CLEAN), "--all", help="every job without a living rank")
 
 
 def _agent(commands: Commands) -> None:
@@ -423,7 +425,7 @@ def _agent(commands: Commands) -> None:
         return _command(own, name, about, parents=[which])
 
     enrol = command("enrol", "make this host known to a server, with a string that `runbook serve enrol` prints there")
-    enrol.add_argument("string", metavar="STRING", help="it is for one use, within the hour")
+    enrol.add_argument("string", metavar="STRING", help="valid once, within an hour")
     enrol.add_argument("--name", metavar="NAME", help="the node's name in inventories (default: this host's)")
     _flag(enrol, "--again", help="forget the enrolment that this host has")
     run = command("run", "dial the server and stay; it ends on request, or when the server refuses it for good")

@@ -121,19 +121,19 @@ def _spares(plan: Plan, planned: PlannedStage, events: Sequence[Event], emit: Em
     for event in events:
         if not isinstance(event, Progress):
             continue
-        if isinstance(told := event.data.get("spare"), Mapping) and event.node:
-            coming[event.node] = told
+        if isinstance(spare_for := event.data.get("spare"), Mapping) and event.node:
+            coming[event.node] = spare_for
         if "attempt" in event.data:
-            for spare, told in coming.items():
-                spares.knows(spare, str(told.get("for")), str(told.get("why")))
+            for spare, spare_for in coming.items():
+                spares.knows(spare, str(spare_for.get("for")), str(spare_for.get("why")))
             coming.clear()
     return spares
 
 
 def _launched(spares: Spares, events: Sequence[Event], redactor: Redactor) -> Launched:
     plan, stage = spares.now()
-    told = [event.data.get("failed") for event in events if isinstance(event, Progress)]
-    causes = {str(one["attempt"]): str(one["cause"]) for one in told if isinstance(one, Mapping)}
+    failures = [event.data.get("failed") for event in events if isinstance(event, Progress)]
+    causes = {str(one["attempt"]): str(one["cause"]) for one in failures if isinstance(one, Mapping)}
     job = stage.check.user_job
     assert job is not None
     return Launched(job, stage.inventory, plan.sources, redactor, causes, spares)

@@ -20,7 +20,8 @@ from runbook.collect.archive import archive_files, counts, packed, write_archive
 from runbook.collect.archive_entries import UNFIT, Absent
 from runbook.collect.ask_nodes import WINDOWS, NodeAnswer
 from runbook.collect.gather import CollectRequest, Gathered, gather
-from runbook.collect.local_files import RunFolder, latest_run, read_run
+from runbook.collect.local_files import RunFolder, read_run
+from runbook.engine.runfolder import latest_run
 from runbook.files.environment_values import AnyVariable
 from runbook.files.inventory import load_inventory
 from runbook.files.node_sets import select

@@ -97,7 +97,10 @@ def import_inventory(arguments: argparse.Namespace) -> int:
         made = written(draft_of(found, name))
     except FilesWrong as wrong:
         # Here and not in main: the lines may have come from stdin, or from the command line.
-        complain(render_all(wrong.problems, lambda _: text.splitlines()) + "\n")
+        from runbook.lint.redaction import RedactedProblems
+
+        shown = RedactedProblems(wrong.problems, lambda _: text.splitlines())
+        complain(render_all(shown.problems, shown.lines) + "\n")
         return WRONG
     write_product(made, arguments.out)
     return DONE

@@ -49,7 +49,7 @@ def only_one_here() -> Path:
         message = f"which inventory? There are {len(candidates)}: {', '.join(map(str, candidates[:6]))}"
         raise FilesWrong.of("arguments.which-inventory", message, help=f"name one: -i {candidates[0]}")
     for file, real in outside.items():
-        message = f"{file} is a link that leads out of this folder, to {real}: it is not taken without being named"
+        message = f"{file} is a link that leads out of this folder, to {real}: it is used only where it is named"
         raise FilesWrong.of("arguments.no-inventory", message, help=f"name it: -i {file}")
     message = "there is no inventory.yml here, and no inventories/ with one in it"
     raise FilesWrong.of("arguments.no-inventory", message, help=name_one())

@@ -18,10 +18,11 @@ from runbook.cli.inventory_source import load
 from runbook.engine.runfolder import run_folder
 from runbook.files.node_sets import select
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.follow_logs import Tell, follow, kept_of, read, supervise
+from runbook.jobs.follow_logs import Tell, follow, kept_of, supervise
 from runbook.jobs.known_jobs import Cluster, KnownJob, clean, living, stop
 from runbook.jobs.launch import Stall
 from runbook.jobs.logs import JobSecrets, job_secrets
+from runbook.jobs.stop_attempt import drain
 from runbook.jobs.watch import watch
 from runbook.launch.ranks import narrow
 from runbook.model.command_quoting import word
@@ -35,7 +36,7 @@ from runbook.model.units import bytes_text, counted, seconds_text, span_of
 from runbook.model.verdict import Outcome, Verdict
 from runbook.report.folding import unreached_alike
 from runbook.report.safe_text import lines as safe_lines
-from runbook.report.safe_text import one_line, table
+from runbook.report.safe_text import one_line, table, unreached
 from runbook.report.standard_streams import stderr, stdout
 
 
@@ -48,25 +49,14 @@ def jobs(arguments: argparse.Namespace) -> int:
         return continued(arguments, _inventory(arguments))
     commands = {"ps": _ps, "logs": _logs, "attach": _attach, "stop": _stop, "clean": _clean}
     with Cluster(_inventory(arguments), forks=arguments.forks) as cluster:
-        try:
-            return commands[arguments.command](cluster, arguments)
-        except Unreachable as error:
-            _unreached(error)
-            return UNKNOWN
+        return commands[arguments.command](cluster, arguments)
 
 
 def _tell_losses(cluster: Cluster, names: list[str]) -> None:
     for name in names:
         session = cluster.site.sessions.get(name)
         if session is not None and session.lost:
-            _unreached(session.lost)
-
-
-def _unreached(error: Unreachable) -> None:
-    stderr.line(f"{error.cause}: {one_line(error.says)}")
-    stderr.line(f"   fix       {one_line(error.remedy)}")
-    for line in error.evidence:
-        stderr.line(f"   evidence  {' '.join(safe_lines(line))}")
+            stderr.tell(unreached(session.lost))
 
 
 def _inventory(arguments: argparse.Namespace) -> Inventory:
@@ -76,14 +66,14 @@ def _inventory(arguments: argparse.Namespace) -> Inventory:
 
 def _ps(cluster: Cluster, arguments: argparse.Namespace) -> int:
     redactor = Redactor(secrets_of(cluster.inventory))
-    told = [redactor.anything(facts(job)) for job in cluster.jobs()]
+    documents = [redactor.anything(facts(job)) for job in cluster.jobs()]
     if arguments.output == "json":
-        stdout.document(jobs_json(told, cluster.unreached))
+        stdout.document(jobs_json(documents, cluster.unreached))
     else:
         all_silent = len(cluster.unreached) == len(cluster.inventory.nodes)
         none = "" if all_silent else f"no job on {'the other' if cluster.unreached else 'these'} nodes"
-        stdout.tell(jobs_text(told, cluster.unreached, ranks=arguments.verbose > 0, none=none))
-    return UNKNOWN if cluster.unreached or any(job["damaged"] for job in told) else DONE
+        stdout.tell(jobs_text(documents, cluster.unreached, ranks=arguments.verbose > 0, none=none))
+    return UNKNOWN if cluster.unreached or any(job["damaged"] for job in documents) else DONE
 
 
 def facts(job: KnownJob) -> dict[str, Any]:
@@ -146,14 +136,14 @@ def _logs(cluster: Cluster, arguments: argparse.Namespace) -> int:
     with run_folder(None, _look_id(job, "logs")) as run_dir:
         kept = kept_of(cluster, job, run_dir, _printer(arguments), _secrets_of(cluster, job))
         if not arguments.follow:
-            left = read(kept)
+            left = drain(kept)
             _tell_losses(cluster, left)
             return _missing([*left, *job.absent, *job.damaged])
         stopping, lost = _until_ctrl_c(kept.at.run), list[str]()
 
         def on_loss(node: str, error: Unreachable) -> None:
             lost.append(node)
-            _unreached(error)
+            stderr.tell(unreached(error))
 
         end, left = follow(
             kept, stopping=lambda: stopping.is_set() or stdout.unread, on_loss=on_loss
@@ -221,9 +211,8 @@ def _stop(cluster: Cluster, arguments: argparse.Namespace) -> int:
     lived = sum(map(len, living(job).values()))
     stdout.line(f"{job.id}: {done.ended} of {lived} processes that lived were ended")
     for name, names in done.left.items():
-        stdout.line(
-            f"{name}: {', '.join(names)} still lives, though it was killed: a process in state D ends with its device"
-        )
+        stuck = "a process in state D ends only when its device answers"
+        stdout.line(f"{name}: {', '.join(names)} still lives, though it was killed: {stuck}")
     for name, why in done.unsure.items():
         stdout.line(f"{name}: {one_line(why)}")
     return FAILED if done.left else UNKNOWN if done.unsure else DONE
@@ -335,10 +324,10 @@ def _row(job: Mapping[str, Any]) -> Row:
 
 def _step(ranks: Sequence[Mapping[str, Any]]) -> str:
     """The highest step of these processes, steps a second since they were started, and how long ago it was reported."""
-    told = [one for one in ranks if one.get("step") is not None]
-    if not told:
+    known = [one for one in ranks if one.get("step") is not None]
+    if not known:
         return "-"
-    one = max(told, key=lambda one: (one["step"], -one["step_age_s"]))
+    one = max(known, key=lambda one: (one["step"], -one["step_age_s"]))
     speed = "" if one["steps_per_s"] is None else f", {one['steps_per_s']:.3g}/s"
     return f"{one['step']:,}{speed}, {seconds_text(one['step_age_s'])} ago"
 

@@ -13,9 +13,9 @@ def lint(arguments: argparse.Namespace) -> int:
     report = lint_paths(arguments.paths)
     for note in report.notes:
         stderr.line(f"note: {note}")
-    told = FORMATS[arguments.output](report)
+    text = FORMATS[arguments.output](report)
     if arguments.output in ("json", "sarif"):
-        stdout.document(told)
+        stdout.document(text)
     else:
-        stdout.tell(told)
+        stdout.tell(text)
     return 1 if report.findings else 0

@@ -14,6 +14,7 @@ from runbook.cli.argument_parser import parser
 from runbook.model.errors import FilesWrong, RunbookError, Unreachable, limit_behind
 from runbook.model.escaped_text import visible
 from runbook.model.exit_codes import BUG, DONE, INTERRUPTED, UNKNOWN, WRONG
+from runbook.report.safe_text import unreached
 from runbook.report.standard_streams import complain, standard_streams, stdout
 
 TELLERS = ("explain", "inventory", "completion", "ps", "logs", "report")
@@ -60,13 +61,6 @@ def _run(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
             complain(f"error: {limit.says}: {limit.remedy}\n")
             return UNKNOWN
         return crash(arguments, error)
-
-
-def unreached(failure: Unreachable) -> str:
-    """An `Unreachable` before anything was run, in lines for people."""
-    lines = [f"error[{failure.cause}]: {failure.says}", *(f"  evidence  {line}" for line in failure.evidence)]
-    lines += [f"  fix       {failure.remedy}", f"  more      runbook explain {failure.cause}"]
-    return "".join(f"{visible(line)}\n" for line in lines)
 
 
 def _kept(code: int) -> int:

@@ -6,8 +6,8 @@ import argparse
 import os
 from pathlib import Path
 
-from runbook.diagnose.sources.own_runs import latest_run
-from runbook.engine.runfolder import homes
+from runbook.diagnose.sources.own_runs import latest_run as latest_run_of
+from runbook.engine.runfolder import homes, latest_run
 from runbook.model.errors import FilesWrong, limit_behind
 from runbook.model.safe_files import BadName, file_name, write_below
 from runbook.report.standard_streams import stdout
@@ -40,16 +40,14 @@ def write_report(run_dir: Path) -> Path:
 def folder_of(named: str | None) -> Path:
     """The run's folder of this path or id, of several in it the latest; without a name the latest run of all."""
     if named is None:
-        places = homes()
-        found = [run for home in places if (run := latest_run(home))]
-        if not found:
-            raise _wrong(f"no run is in {' or '.join(map(str, places))}", "name the folder of one")
-        return max(found, key=lambda run: run.name)
+        if run := latest_run():
+            return run
+        raise _wrong(f"no run of yours is in {' or '.join(map(str, homes()))}", "name the folder of one")
     places = [Path(named), *(home / named for home in homes())]
     for place in places:
         if (place / "result.json").is_file() and not (place / "events.jsonl").exists():
             return place
-        if run := latest_run(place):
+        if run := latest_run_of(place):
             return run
     raise _wrong(f"{named}: no run's files are there", "name the folder of a run: it holds `events.jsonl`")
 

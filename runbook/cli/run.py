@@ -8,20 +8,20 @@ import io
 import json
 import math
 import os
+import re
 import secrets
 import signal
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from runbook.checks import CHECKS
 from runbook.cli.inventory_source import inventory_source, name_one
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import RunSettings, execute
-from runbook.engine.runfolder import run_folder
-from runbook.engine.slurm_drain import Verdicts, drain, text
+from runbook.engine.runfolder import FILES, run_folder
 from runbook.files.extra_vars import parse_extra, unknown_names
 from runbook.files.file_kinds import INVENTORY, PLAYBOOK, shape_of
 from runbook.files.inventory import load_inventory
@@ -43,6 +43,9 @@ from runbook.model.units import counted
 from runbook.report.console import Console
 from runbook.report.run_json import Jsonl, Result
 from runbook.report.standard_streams import stderr, stdout
+
+if TYPE_CHECKING:
+    from runbook.engine.slurm_drain import Verdicts
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -74,17 +77,28 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             stdout.tell(redactor.text(plan_as_text(plan)))
         return 0
-    run_id = time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+    run_id = id_of(arguments.run_dir)
     with run_folder(arguments.run_dir, run_id, note) as run_dir:
         settings = RunSettings(run_id, run_dir, arguments.forks, arguments.keep)
-        verdicts = Verdicts()
-        with terminated_like_interrupted(), reports(arguments, run_dir, verdicts) as emit:
+        verdicts = verdicts_for_drain() if arguments.drain else None
+        with terminated_like_interrupted(), reports(arguments, run_dir, *([verdicts] if verdicts else [])) as emit:
             code = execute(plan, settings, emit)
         if arguments.report:
             leave_report(run_dir, arguments.output)
-        if arguments.drain:
+        if verdicts:
             take_out(verdicts, run_id, arguments.drain_at_most)
         return code
+
+
+RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
+
+
+def id_of(named: str | None) -> str:
+    """A new id; that of the folder `named` where it is called like one, as the server's are, and holds no run yet."""
+    folder = Path(named or "")
+    if RUN_ID.fullmatch(folder.name) and not any(os.path.lexists(folder / file) for file in FILES):
+        return folder.name
+    return time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
 
 
 def files_of(arguments: argparse.Namespace, extra: Mapping[str, object]) -> tuple[Playbook, Inventory, Origins]:
@@ -146,8 +160,16 @@ def leave_report(run_dir: Path, output: str) -> None:
         stderr.line(line)
 
 
+def verdicts_for_drain() -> Verdicts:
+    from runbook.engine.slurm_drain import Verdicts  # only `--drain` needs it
+
+    return Verdicts()
+
+
 def take_out(verdicts: Verdicts, run_id: str, at_most: float) -> None:
     """Drain what was proven bad, and say on stderr what became of it; the exit code is that of the run."""
+    from runbook.engine.slurm_drain import drain, text
+
     try:
         done = drain(verdicts.bad(), run_id, at_most)
     except Unreachable as error:

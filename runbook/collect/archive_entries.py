@@ -7,11 +7,11 @@ from __future__ import annotations
 import errno
 import os
 import re
-import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
+
+from runbook.model.safe_files import open_regular
 
 Form = Literal["text", "json", "json lines", "yaml"]
 
@@ -52,7 +52,7 @@ def read_entry(path: Path, place: str, form: Form = "text", *, below: Path | Non
     `below`: no symlink may lead to it from there on, nor be it.
     """
     try:
-        with open_regular(path, below) as stream:
+        with open_inside(path, below) as stream:
             size = os.fstat(stream.fileno()).st_size
             head = stream.read(MOST_OF_A_FILE)
             if _is_packed(head):
@@ -71,22 +71,14 @@ def read_entry(path: Path, place: str, form: Form = "text", *, below: Path | Non
     return ArchiveFile(place, decoded(head) + note + decoded(tail), form, left_out=left_out)
 
 
-def open_regular(path: Path, below: Path | None = None) -> BinaryIO:
-    """A regular file, opened for reading: a pipe would block for ever. With `below`, one that lies in that folder
-    without any symlink on the way. Raises OSError."""
-    if below is not None and any((below / part).is_symlink() for part in _ways(path.relative_to(below))):
-        raise OSError(errno.ELOOP, "a symlink, which is not followed")
-    follow = 0 if below is None else getattr(os, "O_NOFOLLOW", 0)
-    stream = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | follow), "rb")
-    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-        stream.close()
-        raise OSError(errno.EINVAL, "not a regular file")
-    return stream
-
-
-def _ways(path: Path) -> Iterator[Path]:
-    """`a`, `a/b`, `a/b/c`."""
-    yield from (*reversed(path.parents), path)
+def open_inside(path: Path, below: Path | None = None) -> BinaryIO:
+    """A regular file, open for reading. With `below`, one that lies in that folder without any symlink on the way.
+    Raises OSError."""
+    if below is not None:
+        inside = path.relative_to(below)
+        if any((below / part).is_symlink() for part in (inside, *inside.parents)):
+            raise OSError(errno.ELOOP, "a symlink, which is not followed")
+    return open_regular(path, links=below is None)
 
 
 def decoded(data: bytes) -> str:

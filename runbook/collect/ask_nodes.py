@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from runbook.collect.archive_entries import UNFIT, Absent, ArchiveFile
@@ -76,9 +76,11 @@ def ask_nodes(
         age = None if run_began is None else max(0.0, time.time() - run_began)
         arguments = {node.name: {**_arguments(inventory, node), "age": age} for node in reached}
         waves = -(-max(1, len(reached)) // forks)
-        answers = site.each(
-            reached, lambda node: _ask(site, node, arguments[node.name]), timeout_s=(CALL_S + 2.0) * waves
-        )
+
+        def ask(node: Node) -> Collected:
+            return site.sessions[node.name].call(COLLECT, arguments[node.name], timeout_s=CALL_S)
+
+        answers = site.each(reached, ask, timeout_s=(CALL_S + 2.0) * waves)
         for name, failure in site.failures.items():
             fail(found[name], failure)
         for name, answer in answers.items():
@@ -89,10 +91,6 @@ def ask_nodes(
     finally:
         site.close()
     return list(found.values())
-
-
-def _ask(site: Site, node: Node, arguments: Mapping[str, object]) -> Collected:
-    return site.sessions[node.name].call(COLLECT, dict(arguments), timeout_s=CALL_S)
 
 
 def _windows(node: Node) -> NodeAnswer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,6 @@ from runbook.collect.ask_nodes import NodeAnswer, ask_nodes
 from runbook.collect.local_files import (
     RunFolder,
     controller_entries,
-    controller_name,
     controller_person,
     plan_of,
     run_entries,
@@ -118,7 +118,7 @@ def learn_names(scrubber: Scrubber, wanted: CollectRequest, answers: Sequence[No
     if wanted.inventory:
         names.append(wanted.inventory.rendezvous.address)
     names += [name for answer in answers for name in answer.hostnames]
-    for name in [*names, controller_name()]:
+    for name in [*names, socket.gethostname()]:
         scrubber.machines.add_name(name)
 
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import platform
-import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,10 +15,10 @@ from pathlib import Path
 
 import runbook
 from runbook.checks import CHECKS
-from runbook.collect.archive_entries import Absent, ArchiveFile, Form, open_regular, read_entry
+from runbook.collect.archive_entries import Absent, ArchiveFile, Form, read_entry
 from runbook.collect.scrub import GONE
 from runbook.engine.plan import Choice, Plan, make_plan
-from runbook.engine.runfolder import homes
+from runbook.engine.runfolder import is_run
 from runbook.engine.scripts import node_files
 from runbook.files.playbook import has_launch, load_launch, load_playbook
 from runbook.files.value_origins import Origins
@@ -30,6 +27,8 @@ from runbook.model.errors import FilesWrong
 from runbook.model.inventory import EnvValue, Inventory
 from runbook.model.playbook import Playbook
 from runbook.model.secrets import Secret
+from runbook.report.html.recorded_run import Recorded
+from runbook.report.run_record import Record
 
 # --- this machine, from which runs are started -----------------------------------------------------------------------
 
@@ -84,16 +83,9 @@ def controller_person() -> tuple[str, str, str]:
         return "", "", ""
 
 
-def controller_name() -> str:
-    return socket.gethostname()
-
-
 # --- the folder of a run ---------------------------------------------------------------------------------------------
 
-RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]+")
 MOST_LOGS = 2000
-MOST_READ = 64 * 1024 * 1024
-LONGEST_WORD = 1000
 _FILES: tuple[tuple[str, Form], ...] = (("result.json", "json"), ("events.jsonl", "json lines"), ("crash.txt", "text"))
 FORMS: Mapping[str, Form] = {".jsonl": "json lines", ".json": "json"}
 
@@ -103,54 +95,37 @@ class RunFolder:
     """`inventory` and `playbook` are the paths the run was given, found again where they still exist."""
 
     path: Path
-    verdict: str = "unknown"
-    stopped_at: str | None = None
-    causes: tuple[str, ...] = ()
-    nodes: tuple[str, ...] = ()
-    inventory: Path | None = None
-    playbook: Path | None = None
-    started: float | None = None
-    named_inventory: str = ""
-    named_playbook: str = ""
-
-
-def latest_run() -> Path | None:
-    """The newest folder of the places where `run` puts its own, or None. Names of runs begin with their time."""
-    found: list[Path] = []
-    for runs in homes():
-        try:
-            if hasattr(os, "getuid") and runs.stat().st_uid != os.geteuid():
-                continue  # in a folder like /tmp any user may create one with our name
-            found += [path for path in runs.iterdir() if RUN_ID.fullmatch(path.name) and _is_run(path)]
-        except OSError:
-            continue
-    return max(found, key=lambda path: path.name, default=None)
-
-
-def _is_run(path: Path) -> bool:
-    return (path / "events.jsonl").is_file() or (path / "result.json").is_file()
+    verdict: str
+    stopped_at: str | None
+    causes: tuple[str, ...]
+    nodes: tuple[str, ...]
+    inventory: Path | None
+    playbook: Path | None
+    started: float | None
+    named_inventory: str
+    named_playbook: str
 
 
 def read_run(path: Path) -> RunFolder | None:
-    """The run of a folder; None if it is not the folder of one."""
-    if not _is_run(path):
+    """The run of a folder, as far as its files can be read; None if it is not the folder of one."""
+    if not is_run(path):
         return None
-    said = _document(path, "result.json")
-    started = _document(path, "events.jsonl", lines=1)
-    inventory = _text(said.get("inventory")) or _text(started.get("inventory"))
-    playbook = _text(said.get("playbook")) or _text(started.get("playbook"))
-    nodes = said.get("nodes")
+    try:
+        known = Recorded(path).record
+    except FilesWrong:
+        known = Record()
+    started, ended = known.started, known.finished
     return RunFolder(
         path=path,
-        verdict=_text(said.get("verdict")) or "unfinished",
-        stopped_at=_text(said.get("stopped_at")) or None,
-        causes=_texts(said.get("causes")),
-        nodes=_texts(nodes.get("all") if isinstance(nodes, dict) else nodes) or _texts(started.get("nodes")),
-        inventory=_again(path, inventory),
-        playbook=_again(path, playbook),
-        started=_time(started.get("time")),
-        named_inventory=inventory,
-        named_playbook=playbook,
+        verdict=str(ended.verdict) if ended else "unfinished",
+        stopped_at=known.stopped_at,
+        causes=tuple(known.causes),
+        nodes=started.nodes if started else (),
+        inventory=_again(path, started.inventory) if started else None,
+        playbook=_again(path, started.playbook) if started else None,
+        started=(started.time or None) if started else None,
+        named_inventory=started.inventory if started else "",
+        named_playbook=started.playbook if started else "",
     )
 
 
@@ -175,31 +150,6 @@ def _logs(folder: Path) -> Iterator[Path]:
         yield from (
             path for name in files if not (path := Path(base) / name).is_symlink() and path.is_file() and name[0] != "."
         )
-
-
-def _document(run: Path, name: str, *, lines: int = -1) -> dict[str, object]:
-    """The JSON object that a file of the run is, or that its first line is; empty if it is anything else."""
-    try:
-        with open_regular(run / name, run) as stream:
-            found = json.loads((stream.readline if lines == 1 else stream.read)(MOST_READ).decode("utf-8", "replace"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _text(value: object) -> str:
-    return value[:LONGEST_WORD] if isinstance(value, str) else ""
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    return tuple(_text(one) for one in value if _text(one)) if isinstance(value, list) else ()
-
-
-def _time(value: object) -> float | None:
-    """A plausible time."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if 0 < value < 1e11 else None
 
 
 def _again(run: Path, named: str) -> Path | None:

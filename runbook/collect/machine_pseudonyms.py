@@ -78,8 +78,8 @@ class Machines:
 
     def add_domain(self, domain: str) -> None:
         domain = domain.lower().strip(".")
-        told = "." in domain or len(domain) > 3
-        if told and domain not in _WORDS_OF_ALL and not is_common(domain):
+        distinct = "." in domain or len(domain) > 3
+        if distinct and domain not in _WORDS_OF_ALL and not is_common(domain):
             self._domains.setdefault(domain, f"domain{len(self._domains) + 1}.example")
             self._looked_for.add(domain)
 

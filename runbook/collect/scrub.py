@@ -38,7 +38,7 @@ from runbook.model.secrets import (
 _QUOTED = r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.|'')*'"
 _ASSIGNED = re.compile(
     r"(?<![\w.])(?<!\w-)(?P<name>[A-Za-z_][\w.-]{0,512})[\"'\]]{0,2}[^\S\n]*(?P<sign>=>|:=|==?|:)[^\S\n]*"
-    rf"(?:[bru]{{0,2}}(?P<quoted>{_QUOTED})|(?P<bare>[^\s\"']\S*))"
+    rf"(?:[bru]{{0,2}}(?P<quoted>{_QUOTED})|(?P<bare>[\"']?[^\s\"']\S*))"
 )
 _FLAG = re.compile(
     r"(?<![\w-])--?(?P<name>[A-Za-z][\w-]{0,128})(?:[\"']\s*,\s*|[^\S\n]+)"

@@ -46,7 +46,9 @@ PROGRESS = re.compile(
     # on the way
     rb"|\b\d+%\s?\||\[\d+:\d\d<|\bin the forward pass\b"
     rb"|(?<!-)\b(?:batch|global_step|iter(?:ation)?|step|epoch)\W{0,5}\d|\"(?:step|epoch|loss)\""
-    rb"))",
+    rb"))"
+    # warnings that only a step of training prints
+    rb"|.*?(?:torch/utils/checkpoint\.py:\d+: \w*warning|\bgrad strides do not match|\bbefore `optimizer\.step\(\)`)",
     re.DOTALL,
 )
 """A line of a run that trained, measured or came to its end."""
@@ -92,7 +94,8 @@ REACHED_KEYS = tuple(
     "|packets transmitted|acc|perplexity|ppl|throughput|error|err |_err|loss|b/s|flop|examples/s"
     "|images/s|img/s|ms/step|float|half|double|int|%|forward pass|batch|step|iter|epoch|joined|barrier"
     "|registered|connect|i am |rank|process|worker|task|node|hostname|accepted|using|via|ring|channel|tree"
-    "|nvls|peer access|x2c|mnnvl|collective|ready|listen|running|started|kernel|systemd|nvrm".split("|")
+    "|checkpoint|grad strides|nvls|peer access|x2c|mnnvl|collective|ready|listen|running|started|kernel|systemd"
+    "|nvrm".split("|")
 )
 """Literals of these: a line without any of them shows no progress."""
 

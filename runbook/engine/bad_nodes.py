@@ -129,10 +129,10 @@ def may_leave(plan: Plan, leaving: Collection[str]) -> None:
     """Raises NotDroppedError where the master is among them, and no other can lead."""
     rendezvous = plan.inventory.rendezvous
     if rendezvous.master in leaving:
-        where = f"{rendezvous.master} is the master, and the inventory has ranks meet at"
+        where = f"{rendezvous.master} is the master, and the ranks meet at"
         master = plan.inventory.master
         if rendezvous.address not in (master.address, master.name, master.ssh.host):
-            address = f"`rendezvous: address: {rendezvous.address}`, which is no other node's"
+            address = f"`rendezvous: address: {rendezvous.address}`, which no other node has"
             raise NotDroppedError(f"{where} {address}: name another `master:` and its address")
         if any("MASTER_ADDR" in env for env in (plan.inventory.env, *(n.env for n in plan.inventory.nodes))):
             raise NotDroppedError(f"{where} what `env: MASTER_ADDR` says: take it out, and another node can lead")
@@ -216,8 +216,8 @@ class Spares:
             if found is not None:
                 for (name, why), spare in zip(leaving.items(), coming, strict=True):
                     self.knows(spare, name, why)
-                    told = {"spare": {"for": name, "why": why}}
-                    self._say(f"{spare} takes the place of {name}: {why}", node=spare, data=told)
+                    fields = {"spare": {"for": name, "why": why}}
+                    self._say(f"{spare} takes the place of {name}: {why}", node=spare, data=fields)
                 return found
             free = [name for name in free if name not in self._useless]
         return None

@@ -11,7 +11,6 @@ from typing import cast
 from runbook.checks import CHECKS
 from runbook.checks.base import Check, configure
 from runbook.checks.reach.reach import Reach
-from runbook.checks.shell import Shell
 from runbook.files.node_sets import select
 from runbook.files.suggestions import did_you_mean
 from runbook.files.templating import fill, names_used, truth
@@ -191,7 +190,7 @@ def too_few_nodes(playbook: Playbook, chosen: Inventory, choice: Choice) -> Iter
         asked = [(choice.min_nodes, None)]
     for number, span in asked:
         if number is not None and number > count:
-            message = f"no fewer than {number} nodes may be left, and the run begins with {count}"
+            message = f"the run needs at least {number} nodes to go on, and it begins with {count}"
             yield Problem("playbook.too-few-nodes", message, span, f"write {count} or less, or choose more nodes")
 
 
@@ -339,8 +338,10 @@ def _without_spares(stage: Stage, inventory: Inventory, spares: Collection[str])
     return kept
 
 
-def _shell(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]) -> Shell:
+def _shell(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]) -> Check:
     """The line is shell code of the user; values put into it are data, each quoted as one word."""
+    from runbook.checks.shell import Shell  # only for a playbook with such a stage
+
     assert stage.shell is not None
     if stage.expect.stdout is not None:
         try:

@@ -12,12 +12,12 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet  # before Python 3.11 not the built-in TimeoutError
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import runbook
 from runbook.causes.catalogue import in_order, of_kind
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Context, Run
-from runbook.engine.bad_nodes import NotDroppedError, Spares, Suspects, another_master, rest_of, runs_again, suspects
 from runbook.engine.plan import Plan, PlannedStage
 from runbook.engine.runfolder import ends_now
 from runbook.launch.ranks import described
@@ -41,6 +41,9 @@ from runbook.model.redact import Redactor
 from runbook.model.safe_files import write_below
 from runbook.model.verdict import Finding, Outcome, Verdict, overall
 from runbook.transport import SILENCE_S, Site
+
+if TYPE_CHECKING:
+    from runbook.engine.bad_nodes import Spares, Suspects
 
 GRACE_S = 5.0
 """How long after its deadline a check may take to give its own answer, which says more than the engine's."""
@@ -147,29 +150,34 @@ class _Course:
             outcomes = _stage(self.plan, stage, self._run, self._emit)
             self.seen.extend(outcomes)
             done.add(at)
-            found = self._suspects(outcomes)
-            stops = overall(outcome.verdict for outcome in outcomes).stops
-            if not stops or not (stage.stop_on_failure or stage.name == "reach"):
-                continue
-            before = self.plan
-            if not self._go_on_without(found):
-                self.stopped_at = stage.name
-                return
-            stages = enumerate(zip(before.stages, self.plan.stages, strict=True))
-            again = {number for number, (old, new) in stages if another_master(old, new)}
-            if runs_again(stage, self.plan.stages[at], outcomes):
-                again.add(at)
-            done -= again
+            self._unknown[stage.name] = self._unknown.get(stage.name, set()) & self.dropped
+            if overall(outcome.verdict for outcome in outcomes).stops:
+                again = self._after_failure(at, outcomes)
+                if again is None:
+                    self.stopped_at = stage.name
+                    return
+                done -= again
 
-    def _suspects(self, outcomes: Sequence[Outcome]) -> Suspects:
-        found = suspects(outcomes) if self.stage.check.names_bad_nodes else Suspects()
+    def _after_failure(self, at: int, outcomes: Sequence[Outcome]) -> set[int] | None:
+        """The stages that run again for the nodes that are left, by their number; None where this one stops the run."""
+        from runbook.engine.bad_nodes import Suspects, another_master, runs_again, suspects  # not on a sound cluster
+
+        stage, before = self.stage, self.plan
+        found = suspects(outcomes) if stage.check.names_bad_nodes else Suspects()
         self.bad |= found.bad.keys()
-        kept = self._unknown.get(self.stage.name, set()) & self.dropped
-        self._unknown[self.stage.name] = kept | found.unknown.keys()
-        return found
+        self._unknown[stage.name] |= found.unknown.keys()
+        if not (stage.stop_on_failure or stage.name == "reach"):
+            return set()
+        if not self._go_on_without(found):
+            return None
+        stages = enumerate(zip(before.stages, self.plan.stages, strict=True))
+        again = {number for number, (old, new) in stages if another_master(old, new)}
+        return again | ({at} if runs_again(stage, self.plan.stages[at], outcomes) else set())
 
     def _go_on_without(self, found: Suspects) -> bool:
         """Whether the run goes on; if so, with the plan of the others."""
+        from runbook.engine.bad_nodes import NotDroppedError, rest_of
+
         if not self.stage.drop_bad:
             return False
         try:
@@ -211,6 +219,7 @@ def _stage(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcom
 
 def spares_of(plan: Plan, stage: PlannedStage, emit: Emit) -> Spares:
     """Those of a launch."""
+    from runbook.engine.bad_nodes import Spares
 
     def check(run: Run, now: Plan, one: PlannedStage) -> list[Outcome]:
         return _run_check(now, one, run, emit)
@@ -289,13 +298,13 @@ def _let_end(future: Future[list[Outcome]], run: Run, say: Callable[..., None], 
     """A check that ends what it started by itself gets the time for it; another Ctrl-C hurries it, and so does a mark
     in the run's folder: two signals that come close together are one."""
     run.stopping.set()
-    until, told = time.monotonic() + ENDING_S, False
+    until, announced = time.monotonic() + ENDING_S, False
     while not future.done() and time.monotonic() < until:
         hurried = False
         try:
-            if not told:
-                told = True
-                say("stopping: the ranks may take their grace to end; Ctrl-C once more kills them")
+            if not announced:
+                announced = True
+                say("stopping: ranks have their grace to end; press Ctrl-C again to kill them")
             _wait(future, min(until, time.monotonic() + LOOK_S))
         except KeyboardInterrupt:
             if run.hurry.is_set():
@@ -380,8 +389,8 @@ def as_ended_by_slurm(run: Run, inventory: Inventory, outcomes: Sequence[Outcome
     suspects = [o.node for o in outcomes if o.node in sessions and any(f.cause in KILLED for f in o.findings)]
 
     def over(name: str) -> Finding | None:
-        told = sessions[name].why_lost() if name in sessions else None
-        return told.finding if told is not None and told.cause == SLURM_JOB_ENDED else None
+        lost = sessions[name].why_lost() if name in sessions else None
+        return lost.finding if lost is not None and lost.cause == SLURM_JOB_ENDED else None
 
     deadline = time.monotonic() + SLURM_TOGETHER_S
     # Slurm knows it before its signals arrive; a program with a grace may keep its session for long.

@@ -69,7 +69,7 @@ def folder_of_run(named: str) -> Iterator[Path]:
         raise _wrong(f"--run-dir {named}: {error.strerror}") from None
     try:
         if not _is_our_run(path, [name for name in FILES if os.path.lexists(path / name)]):
-            raise _wrong(f"--run-dir {named}: what is there is not as a run of this user left it")
+            raise _wrong(f"--run-dir {named}: no run of this user wrote what is there")
         yield path
     finally:
         if holder is not None:
@@ -86,6 +86,21 @@ def homes() -> list[Path]:
         except RuntimeError:  # neither HOME nor an entry for this user
             return [here]
     return [here, state / "runbook" / "runs"]
+
+
+def latest_run() -> Path | None:
+    """The newest of this user's runs in `homes()`, None where there is none. Names of runs begin with their time."""
+    found: list[Path] = []
+    for home in homes():
+        with contextlib.suppress(OSError):
+            if hasattr(os, "getuid") and home.stat().st_uid != os.geteuid():
+                continue  # in a folder like /tmp any user may create one with our name
+            found += filter(is_run, home.iterdir())
+    return max(found, key=lambda run: run.name, default=None)
+
+
+def is_run(path: Path) -> bool:
+    return (path / "events.jsonl").is_file() or (path / "result.json").is_file()
 
 
 def _new(run_id: str) -> Path:
@@ -128,7 +143,7 @@ def _held(path: Path) -> int | None:
         return None
     if path.stat().st_uid not in (os.geteuid(), 0):
         raise PermissionError(
-            errno.EPERM, "it is another user's, who could change this run's files: name one of your own"
+            errno.EPERM, "it belongs to another user, who could change this run's files: name a folder of your own"
         )
     holder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -147,7 +162,7 @@ def _put_aside(path: Path, used: Sequence[str]) -> Path:
     names = ", ".join(used)
     if not _is_our_run(path, used):
         raise _wrong(
-            f"{path}: there is {names}, and not as a run of this user left it: nothing is overwritten",
+            f"{path} holds {names}, which no run of this user wrote: nothing is overwritten",
             "name another folder, or remove what is there",
         )
     whole = Path(os.path.abspath(path))  # noqa: PTH100  a link stays the one that was named
@@ -159,7 +174,7 @@ def _put_aside(path: Path, used: Sequence[str]) -> Path:
             continue
         except OSError as error:
             raise _wrong(
-                f"{path}: there is {names} of an earlier run, and {aside} cannot be made: {error.strerror}"
+                f"{path} holds {names} of an earlier run, and {aside} cannot be made: {error.strerror}"
             ) from None
         break
     try:

@@ -23,6 +23,7 @@ from runbook.launch.script import LAUNCH, ScriptSpec, complaints, write
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import Inventory, Node
 from runbook.model.redact import Redactor
+from runbook.model.safe_files import open_regular
 
 _DERIVED: Mapping[str, Keys] = {
     "MASTER_ADDR": ("rendezvous", "address"),
@@ -173,6 +174,8 @@ def _specs(
 
 
 ENDINGS = (".sh", ".bat", ".ps1")
+LARGEST = 64 << 20
+"""Bytes of a file in the folder of scripts that are read: none of ours is as large."""
 _HEAD = 1000  # characters at the beginning of a script that hold the line which says whose it is
 _OURS = re.compile(r"runbook \S+: (\S+), [0-9]+ of [0-9]+ ranks")
 
@@ -219,7 +222,7 @@ def abandoned(out: Path, inventory: Inventory) -> list[str]:
     with contextlib.suppress(OSError), os.scandir(out) as entries:
         for entry in entries:
             scripts = [] if entry.name in known else _files(Path(entry.path)).values()
-            heads = (path.read_bytes()[:_HEAD].decode("utf-8", "replace") for path in scripts if path.suffix in ENDINGS)
+            heads = (_head(path).decode("utf-8", "replace") for path in scripts if path.suffix in ENDINGS)
             if any((ours := _OURS.search(head)) and ours[1] == entry.name and made_from.search(head) for head in heads):
                 found.add(entry.name)
     return sorted(found)
@@ -279,7 +282,12 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _bytes(path: Path | None) -> bytes | None:
-    return None if path is None else path.read_bytes()
+    return None if path is None else _head(path, LARGEST)
+
+
+def _head(path: Path, most: int = _HEAD) -> bytes:
+    with open_regular(path) as file:
+        return file.read(most)
 
 
 def _left_behind(there: Mapping[str, Path], one: NodeFiles, endings: Collection[str]) -> dict[str, bool]:
@@ -289,7 +297,7 @@ def _left_behind(there: Mapping[str, Path], one: NodeFiles, endings: Collection[
     for name, path in there.items():
         if path.suffix not in ENDINGS:
             continue
-        text = path.read_bytes().decode("utf-8", "replace")
+        text = _head(path, LARGEST).decode("utf-8", "replace")
         head = _OURS.search(text[:_HEAD])
         if head is None or head[1] != one.node.name:
             continue
@@ -303,6 +311,6 @@ def _left_behind(there: Mapping[str, Path], one: NodeFiles, endings: Collection[
                 found[other] = True
     if "rank.py" in there and "rank.py" not in one.files and not still_needed:
         first_line = RANK_PROGRAM.data.split(b"\n", 1)[0]
-        if there["rank.py"].read_bytes().startswith(first_line):
+        if _head(there["rank.py"]).startswith(first_line):
             found["rank.py"] = False
     return found

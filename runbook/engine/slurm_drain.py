@@ -66,10 +66,10 @@ def drain(bad: Mapping[str, Finding], run_id: str, at_most: float) -> Drained:
     wanted = chosen(bad, cluster, done)
     ours = [node for node in cluster.values() if out(node) and node.reason.startswith(REASON_BEGINS)]
     if len(ours) + len(wanted) > len(cluster) * at_most / 100:
-        before = f", and {len(ours)} are out already" if ours else ""
+        before = f", and {len(ours)} are drained already" if ours else ""
         done.says.append(
             f"{len(wanted)} of {len(cluster)} nodes would be drained{before}: more than --drain-at-most {at_most:g} "
-            "%, so none is"
+            "%, so none is drained"
         )
         done.commands += [command(name, reason(bad[name], run_id)) for name in wanted]
         return done
@@ -94,7 +94,7 @@ def chosen(bad: Mapping[str, Finding], cluster: Mapping[str, SlurmNode], done: D
         if node is None:
             done.says.append(f"{name} is not drained: Slurm knows no node of that name")
         elif out(node):
-            done.says.append(f"{name} is out already: {node.reason}")
+            done.says.append(f"{name} is drained already: {node.reason}")
         else:
             wanted.append(name)
     return wanted

@@ -63,6 +63,14 @@ def _all_bounds(pieces: list[str], text: str) -> list[list[tuple[int, int, int]]
     return bounds
 
 
+_LISTED = re.compile(r"(?:[^\[\],\s]+|\[[^\[\]]*\]?|\])+")
+
+
+def listed(text: str) -> list[str]:
+    """`gn[01-04,07],login1 gn9`: its three parts. A comma in brackets is between numbers."""
+    return _LISTED.findall(text)
+
+
 def _names_of(bounds: list[list[tuple[int, int, int]]]) -> int:
     """At most one pair of brackets beyond LARGEST: the product of very many would be a number of very many digits."""
     total = 1
@@ -194,7 +202,18 @@ COMPARED = 5000  # names, with one that is unknown: difflib takes 20 microsecond
 _GUESSED = 3  # unknown names of one pattern for which the nearest is looked up
 _OF_A_RANGE = 5  # names that are held against a glob in the time of one that a range makes
 _GLOB = re.compile(r"[*?\[]")
-_BETWEEN = re.compile(r"[:,](?![^\[]*\])")  # a separator, not one inside brackets
+_BRACKETS_OR_CUT = re.compile(r"\[[^\[\]]*\]|[:,]")
+
+
+def _parts(pattern: str) -> list[str]:
+    """What stands between its colons and commas, but for those in brackets."""
+    begins = [0]
+    ends = []
+    for found in _BRACKETS_OR_CUT.finditer(pattern):
+        if found[0] in (":", ","):
+            ends.append(found.start())
+            begins.append(found.end())
+    return [pattern[begin:end].strip() for begin, end in zip(begins, [*ends, len(pattern)], strict=True)]
 
 
 def select(pattern: str, inventory: Inventory, span: Span | None = None) -> tuple[Node, ...]:
@@ -219,7 +238,7 @@ class Names(dict[str, None]):
 
 def names_looked_at(pattern: str, names: Names) -> int:
     """What `matching` costs, in names that are held against a glob; one that a range makes takes the time of some."""
-    parts = [part.strip() for part in _BETWEEN.split(pattern)]
+    parts = _parts(pattern)
     total = len(names) if all(part[:1] in ("!", "&") for part in parts) else 0  # it starts from all of them
     for part in parts:
         name = part.lstrip("!&").strip()
@@ -241,7 +260,7 @@ def matching(
 
     `guess`: it says which name is nearest to an unknown one, which may take a tenth of a second.
     """
-    parts = [part.strip() for part in _BETWEEN.split(pattern)]
+    parts = _parts(pattern)
     problems: list[Problem] = []
     joined: set[str] = set()
     kept: list[set[str]] = []

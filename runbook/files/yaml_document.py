@@ -14,13 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import yaml
 
 from runbook.files.scalars import TypedFloat, plain_scalar
 from runbook.files.suggestions import did_you_mean, plain_signs, unfinished
 from runbook.model.errors import Problem, Span
+from runbook.model.safe_files import open_regular
 from runbook.model.secrets import hints_at_secret
 
 Keys = tuple[str | int, ...]  # the way from the top of a document to a value: mapping keys and list indices
@@ -155,13 +156,18 @@ def split_lines(text: str) -> list[str]:
     return _LINE_BREAK.split(text)
 
 
+def _opened(file: str) -> BinaryIO:
+    """A pipe that a shell makes, `<(…)`, has an end; one that lies in a folder need not have any."""
+    return Path(file).open("rb") if file.startswith(("/dev/", "/proc/")) else open_regular(Path(file))
+
+
 def read_document(path: str | Path) -> Document:
     """Read a file. Missing, unreadable, not UTF-8, too large: a problem each."""
     file = str(path)
     if "\0" in file:
         return _unread(file, "file.unreadable", "a file name cannot contain a NUL character")
     try:
-        with Path(path).open("rb") as stream:
+        with _opened(file) as stream:
             raw = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
         return _unread(file, "file.missing", f"there is no file {file}")

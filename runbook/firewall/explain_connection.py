@@ -42,6 +42,7 @@ class Blocked:
     """`cause` is `firewall-drop` or `firewall-reject`; `node` is the culprit, or where to look first.
 
     `decided`: a rule was found, or both ends certainly allow it. `between`: neither end's own filter blocks it.
+    `unread`: the rules of neither end could be read.
     `remedies` are the commands, each with the node to run it on; `remedy` is the same as one text. `rule`: its place,
     if it is certain.
     """
@@ -53,6 +54,7 @@ class Blocked:
     evidence: tuple[str, ...]
     decided: bool
     between: bool = False
+    unread: bool = False
     remedies: tuple[tuple[str, str], ...] = ()
     rule: str = ""
     explanations: tuple[tuple[str, Explanation], ...] = ()
@@ -253,7 +255,7 @@ class _Case:
         file = "/etc/sudoers.d/zz-runbook"
         grant = f'echo "$USER ALL=(root) NOPASSWD: {permitted}" | sudo tee {file} && sudo chmod 440 {file}'
         protocol, port = self.flow.protocol, self.flow.port
-        return self._blocked(
+        found = self._blocked(
             node,
             f"{_flow(self.flow)} was {self.seen}, and the rules {'may' if denied else 'could'} not be read to find the "
             f"one that does it {reasons}",
@@ -262,6 +264,7 @@ class _Case:
             else mend("firewall-drop", "unread-by-hand", nodes=nodes, protocol=protocol, port=port),
             evidence=self._allowing(),
         )
+        return replace(found, unread=len(blind) > 1)
 
     def foreign_source(self) -> Blocked | None:
         """A NAT rule makes the packets come from an address that the source does not have, so that answers do not reach

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from runbook.files.address import in_network
 from runbook.firewall.evaluate import Spans
 from runbook.model.command_quoting import word
-from runbook.model.units import number, span_of
+from runbook.model.units import span_of, whole_number
 
 # --- ufw ------------------------------------------------------------------------------------------------------------
 
@@ -87,9 +87,8 @@ def _names_port(text: str, port: int) -> bool:
     for ports, protocol in specs:
         for part in ports.split(","):
             low, _, high = part.partition(":")
-            if not low.isdecimal() or not (high or low).isdecimal():
-                continue
-            if protocol in ("", "/tcp") and number(low) <= port <= number(high or low):
+            first, last = whole_number(low), whole_number(high or low)
+            if first is not None and last is not None and protocol in ("", "/tcp") and first <= port <= last:
                 return True
     return False
 

@@ -18,6 +18,7 @@ from runbook.importers.ansible_files import TOP, GivenVariable, Tree, read_ini, 
 from runbook.importers.foreign_inventory import ANSIBLE, LOGIN, ForeignHost, ForeignInventory, Remark, may_hold_secret
 from runbook.model.grouping import grouped
 from runbook.model.inventory import MOST_GPUS
+from runbook.model.units import whole_number
 
 
 def read_ansible(text: str, file: str, *, yaml: bool) -> ForeignInventory:
@@ -292,7 +293,7 @@ def _options(words: list[str]) -> Iterator[tuple[str, str]]:
 def _setting(name: str, value: str) -> dict[Setting, object] | str | None:
     """Our setting; or why there is none on purpose; None for an unknown option."""
     match name:
-        case "port" if value.isdigit() and 1 <= int(value) <= 65535:
+        case "port" if 1 <= (whole_number(value) or 0) <= 65535:
             return {("ssh", "port"): int(value)}
         case "user" if re.fullmatch(r"[^-\s]\S*", value):
             return {("ssh", "user"): value}
@@ -303,7 +304,7 @@ def _setting(name: str, value: str) -> dict[Setting, object] | str | None:
         case "proxycommand":
             jump = _jump(value)
             return {("ssh", "jump"): jump} if jump else None
-        case "connecttimeout" if value.isdigit() and int(value) > 0:
+        case "connecttimeout" if whole_number(value):
             return {("ssh", "connect_timeout"): f"{value}s"}
         case "stricthostkeychecking" if value in ("accept-new", "yes", "ask"):
             return {("ssh", "host_keys"): "accept-new"} if value == "accept-new" else {}

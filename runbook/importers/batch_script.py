@@ -12,14 +12,14 @@ from itertools import takewhile
 
 from runbook.files.file_kinds import is_yaml
 from runbook.files.inventory_draft import Setting
-from runbook.files.node_sets import expand
+from runbook.files.node_sets import expand, listed
 from runbook.files.problems import NumberedLines
 from runbook.files.scalars import flow
 from runbook.importers.foreign_inventory import SCRIPT, ForeignHost, ForeignInventory, Remark, may_hold_secret
-from runbook.importers.host_lists import BETWEEN
 from runbook.launch.launcher_lines import LAUNCHERS, NODES, PORT, RANKS_A_NODE, LauncherLine, launcher_line, options
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import MOST_GPUS
+from runbook.model.units import whole_number
 
 _SHORT = {"N": "nodes", "w": "nodelist", "n": "ntasks", "J": "job-name", "G": "gpus"}
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -27,6 +27,8 @@ _VARIABLE = re.compile(r"\"?\$\{([A-Za-z_]\w*)\[@\]\}\"?|\$\{([A-Za-z_]\w*)(?::-
 """`${ARRAY[@]}`, `${NAME}` with or without a default, `$NAME`."""
 _ARRAY = re.compile(r"\s*([A-Za-z_]\w*)=\((?!\()")
 _RUN = re.compile(r"\$\(|`")
+MOST_FILLED = 256 * 1024
+"""Characters of variables that are put in, of a whole script."""
 _ELSE = "what else the script does is not carried over"
 _OPERATOR = re.compile(r"[0-9]?[<>]|[|;&]")
 _GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?([0-9]{1,4})")
@@ -38,11 +40,13 @@ _OWN = {"MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL
 
 @dataclass
 class _Script:
-    """What was found so far. `known`: variables with a value that stands in the script."""
+    """What was found so far. `known`: variables with a value that stands in the script; `room`: how much of that may
+    still be put in, since `A=$A$A` doubles it."""
 
     lines: NumberedLines
     asked: dict[str, tuple[str, int]] = field(default_factory=dict)  # options of sbatch, with their lines
     known: dict[str, str] = field(default_factory=dict)
+    room: int = MOST_FILLED
     env: dict[str, object] = field(default_factory=dict)
     workdir: str | None = None
     launch: dict[str, object] = field(default_factory=dict)
@@ -84,18 +88,19 @@ def read_script(text: str, file: str) -> ForeignInventory:
 
 def _commands(text: str) -> Iterator[tuple[int, str]]:
     """Lines that say something, with their numbers. One that ends in a backslash goes on, and so does an array."""
-    begun, number = "", 0
+    parts, number, array = list[str](), 0, False
     for at, raw in enumerate(text.splitlines(), 1):
-        number = number if begun else at
-        begun += raw
-        if begun.endswith("\\"):
-            begun = begun[:-1] + " "
-        elif _ARRAY.match(begun) and ")" not in raw:
-            begun = begun.partition(" #")[0] + " "
+        if not parts:
+            number, array = at, _ARRAY.match(raw) is not None
+        if raw.endswith("\\"):
+            parts.append(raw[:-1] + " ")
+        elif array and ")" not in raw:
+            parts.append(f" {raw}".partition(" #")[0] + " ")
         else:
-            if begun.strip() and not begun.lstrip().startswith("#"):
-                yield number, begun
-            begun = ""
+            line = "".join((*parts, raw))
+            if line.strip() and not line.lstrip().startswith("#"):
+                yield number, line
+            parts = []
 
 
 def _words(line: str) -> list[str]:
@@ -181,7 +186,11 @@ def _filled(script: _Script, line: str) -> str:
 
     def value(found: re.Match[str]) -> str:
         array, name, default, bare = found.groups()
-        return script.known.get(array or name or bare, default or found[0])
+        text = script.known.get(array or name or bare, default or found[0])
+        if len(text) > script.room:
+            return found[0]
+        script.room -= len(text)
+        return text
 
     return _VARIABLE.sub(value, line)
 
@@ -210,7 +219,8 @@ def _gpus(script: _Script) -> int | None:
         value, number = script.asked.get(name, ("", 1))
         if (found := _GPUS.fullmatch(value)) and not (name == "ntasks-per-node" and _starts_its_ranks(script)):
             asked[name] = int(found[1]), number
-    said = next((int(value) for name, value in _said(script) if name in RANKS_A_NODE and value.isdigit()), None)
+    each = (whole_number(value) for name, value in _said(script) if name in RANKS_A_NODE)
+    said = next((count for count in each if count is not None), None)
     found_gpus = said or next((count for count, _ in asked.values()), None)
     for name, (count, number) in asked.items():
         if count != found_gpus:
@@ -228,27 +238,27 @@ def _said(script: _Script) -> Sequence[tuple[str, str]]:
 
 
 def _hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...]:
-    listed, number = script.asked.get("nodelist", ("", 1))
+    nodes, number = script.asked.get("nodelist", ("", 1))
     names: list[str] = []
-    for part in filter(None, BETWEEN.split(listed)):
+    for part in listed(nodes):
         try:
             names += expand(part)
         except ValueError as error:
             raise script.lines.wrong(number, part, "range", str(error)) from None
     for name, value in (*((name, value) for name, (value, _) in script.asked.items()), *_said(script)):
-        if names and name in NODES and value.isdigit() and int(value) != len(names):
+        if names and name in NODES and whole_number(value) not in (None, len(names)):
             script.remark(number, f"--{name} says {value} nodes, and --nodelist names {len(names)}")
     each, at = script.asked.get("ntasks-per-node", ("", 1))
-    if _starts_its_ranks(script) and each.isdigit() and int(each) > 1 and script.line:
+    if _starts_its_ranks(script) and (whole_number(each) or 0) > 1 and script.line:
         script.remark(
             at, f"--ntasks-per-node says {each}: Slurm would start `{script.line.name}` so often on each node"
         )
     tasks, at = script.asked.get("ntasks", ("", 1))
     wanted = len(names) * (1 if _starts_its_ranks(script) else gpus or 0)
-    if wanted and tasks.isdigit() and int(tasks) != wanted:
+    if wanted and whole_number(tasks) not in (None, wanted):
         script.remark(at, f"--ntasks says {tasks}, and {wanted} are to be started on {len(names)} nodes")
     settings = script.shared if gpus is None else {**script.shared, ("gpus",): gpus}
-    return tuple(ForeignHost(name, script.lines.span(number, listed), settings) for name in dict.fromkeys(names))
+    return tuple(ForeignHost(name, script.lines.span(number, nodes), settings) for name in dict.fromkeys(names))
 
 
 def _port(script: _Script) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runbook.files.address import address_fault, is_ip, strip_brackets
 from runbook.files.inventory_draft import Setting
-from runbook.files.node_sets import LARGEST, expand
+from runbook.files.node_sets import LARGEST, expand, listed
 from runbook.files.problems import NumberedLines
 from runbook.files.suggestions import nearest
 from runbook.importers.foreign_inventory import (
@@ -126,8 +126,6 @@ def _node(lines: NumberedLines, name: str, host: _HostLine) -> ForeignHost:
 
 # Slurm's host lists: `gn[01-04,07],login1`, `r[1-2]n[01-16]`, or the lines of `scontrol show hostnames`.
 
-BETWEEN = re.compile(r"[,\s]+(?![^\[\]]*\])")
-
 
 def read_host_list(text: str, file: str) -> ForeignInventory:
     """Raises FilesWrong at the first word that is no host and no range of hosts."""
@@ -135,7 +133,7 @@ def read_host_list(text: str, file: str) -> ForeignInventory:
     hosts: dict[str, ForeignHost] = {}
     for number, raw in enumerate(lines.lines, 1):
         line = raw.partition("#")[0].strip()
-        for word in filter(None, BETWEEN.split(line)):
+        for word in listed(line):
             try:
                 names = expand(word)
             except ValueError as error:

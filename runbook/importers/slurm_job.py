@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 import runbook
 from runbook.files.inventory_draft import Draft, NodeDraft, Setting
 from runbook.model.errors import Unreachable
+from runbook.model.units import whole_number
 from runbook.transport.slurm import SlurmJob, SlurmNode, ask, ended, job_of, no_allocation, nodes_of, on_node, unhealthy
 
 PORTS = range(20_000, 31_990)
@@ -73,7 +74,8 @@ def draft_of(job: SlurmJob, nodes: list[SlurmNode], gpus: Mapping[str, tuple[int
 
 
 def _id(number: str) -> object:
-    return int(number) if number.isdigit() else number
+    known = whole_number(number)
+    return number if known is None else known
 
 
 def free_port(job: SlurmJob, used: Collection[int]) -> int:

@@ -123,19 +123,14 @@ def _each(node_ranks: NodeRanks) -> list[ProcessSpec]:
     """One place for each rank of the node."""
     return [
         ProcessSpec(
-            rank_name(node_ranks.node.name, rank.rank, rank.local_rank),
-            node_ranks.node.name,
+            f"rank-{rank.rank:05d}.{rank.node}.l{rank.local_rank}",
+            rank.node,
             rank.local_rank,
             (rank.rank,),
             () if rank.device is None else (rank.device,),
         )
         for rank in node_ranks.ranks
     ]
-
-
-def rank_name(node: str, rank: int, local_rank: int) -> str:
-    """Of a rank's files."""
-    return f"rank-{rank:05d}.{node}.l{local_rank}"
 
 
 def about(attempt: Attempt, node: str, facts: Mapping[str, object]) -> dict[str, object]:

@@ -80,16 +80,18 @@ def rises(node: str, then: node_answers.Counters, now: node_answers.Counters) ->
     for name, counts in now["interfaces"].items():
         before = then["interfaces"].get(name, {})
         for counter, says, proof in _risen(f"{name} of {node}", OF_INTERFACE, before, counts, seconds):
-            told = finding_for("counters-rising", says, (proof,), way="interface", node=node, name=word(name))
-            yield f"{name} of {node} {counter}", told
+            finding = finding_for("counters-rising", says, (proof,), way="interface", node=node, name=word(name))
+            yield f"{name} of {node} {counter}", finding
     if then["tcp"] and now["tcp"]:
         for counter, says, proof in _risen(node, (OF_TCP,), _counts(then["tcp"]), _counts(now["tcp"]), seconds):
             yield f"{node} {counter}", finding_for("counters-rising", says, (proof,), way="tcp", node=node)
     for name, counts in now["ports"].items():
         hca, _, port = name.partition(":")
         for counter, says, proof in _risen(f"{name} of {node}", OF_PORT, then["ports"].get(name, {}), counts, seconds):
-            told = finding_for("counters-rising", says, (proof,), way="port", node=node, hca=word(hca), port=word(port))
-            yield f"{name} of {node} {counter}", told
+            finding = finding_for(
+                "counters-rising", says, (proof,), way="port", node=node, hca=word(hca), port=word(port)
+            )
+            yield f"{name} of {node} {counter}", finding
     yield from _of_gpus(node, then, now)
 
 
@@ -144,8 +146,8 @@ def _of_gpus(node: str, then: node_answers.Counters, now: node_answers.Counters)
     fresh = [line for line in now["xids"] or () if line not in known] if then["xids"] is not None else []
     for event in events(fresh, 0.0):
         says = f"the kernel of {node} logged Xid {event.number} of the GPU at {event.bus}"
-        told = finding_for("counters-rising", says, (event.text,), way="xid", node=node)
-        yield f"{node} {event.bus} xid {event.number}", told
+        finding = finding_for("counters-rising", says, (event.text,), way="xid", node=node)
+        yield f"{node} {event.bus} xid {event.number}", finding
 
 
 def gpus_of(facts: node_answers.Counters) -> tuple[Gpu, ...]:

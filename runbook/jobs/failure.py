@@ -18,7 +18,7 @@ from runbook.checks.ranks.own_failure import STOPPED, of_signal, script_stopped,
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import end_of
 from runbook.jobs.missing_ranks import failed_to_meet, never_met, why_not_met
-from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses
+from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses, ended_because_of
 from runbook.jobs.seen_processes import COMPUTES, FATAL, LOG_END, frames_of_crash, own_frame, seen_processes, shown
 from runbook.jobs.stall import TRACEBACK, raised, waited_for
 from runbook.jobs.watch import EXCEPTION, WatchEnd
@@ -57,10 +57,10 @@ def first_of_launchers(kept: KeptProcesses, first: KeptProcess, failed: Sequence
 
 
 GAVE_UP = ("rank-behind", "collective-stall-uniform")
-"""What the logs of ranks show that waited for others until their own time limit."""
+"""What logs show of ranks that waited for others until their own time limit."""
 
 LEFT_S = 120.0
-"""A call of all is lost soon after a peer has closed its connections: who ended longer ago did not leave it."""
+"""A collective fails soon after a peer has closed its connections: a peer that ended longer ago is not the reason."""
 
 HIDDEN_END = "ended with code 0, and the last that it wrote is an exception"
 
@@ -82,7 +82,7 @@ ENDS_S = 10.0
 """How long an interpreter may take to end after its program has closed its connections, on a busy machine."""
 
 TAIL = 8
-NOT_TOLD = ("\x1e", "-" * 20, "For simplicity, JAX has removed its internal frames")
+UNINFORMATIVE = ("\x1e", "-" * 20, "For simplicity, JAX has removed its internal frames")
 """Beginnings of lines that say nothing about the failure: our own events, and what JAX puts below an exception."""
 
 
@@ -94,23 +94,23 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
     first = _killed_beside(kept, first) or first
     node, finding = first.place.node, _finding(kept, first, frozen)
     hidden = _hidden_error(kept, first)
-    told = None if hidden or failed_to_meet(first) else _by_logs(kept, first, kept.members)
+    logged = None if hidden or failed_to_meet(first) else _by_logs(kept, first, kept.members)
     if failed_to_meet(first):
         node, finding = why_not_met(kept, first)
     elif hidden:
         node, finding = hidden
-    elif told and told.cause in GAVE_UP and first.raised:
-        return _outcomes(kept, first, _waited_for(kept, told, first, finding, frozen))
-    elif told and _differ(told) and _says_more(told, finding, first):
-        _, finding = _finding_of_logs(kept, told, first, finding)
+    elif logged and logged.cause in GAVE_UP and first.raised:
+        return _outcomes(kept, first, _waited_for(kept, logged, first, finding, frozen))
+    elif logged and _differ(logged) and _says_more(logged, finding, first):
+        _, finding = _finding_of_logs(kept, logged, first, finding)
         says = f"ranks give different sizes or types to one call, or make different calls: {finding.says}"
         finding = finding_for("mismatched-collectives", says, finding.evidence, way="sizes")
         return _outcomes(kept, first, {name: [finding] for name in kept.nodes})
-    elif told and told.cause not in of_kind("consequence") and _says_more(told, finding, first):
-        node, finding = _finding_of_logs(kept, told, first, finding)
+    elif logged and logged.cause not in of_kind("consequence") and _says_more(logged, finding, first):
+        node, finding = _finding_of_logs(kept, logged, first, finding)
     elif first.gave_up is None and (met := never_met(kept, first, frozen)):
         node, finding = met
-    elif _saw_an_end(told) or (first.raised and _saw_an_end(_by_logs(kept, first, [first]))):
+    elif _saw_an_end(logged) or (first.raised and _saw_an_end(_by_logs(kept, first, [first]))):
         node, finding = _left_the_others(kept, first) or _closed(kept, first, frozen) or (node, finding)
     return _outcomes(kept, first, {node: [finding]})
 
@@ -118,33 +118,32 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
 def _outcomes(kept: KeptProcesses, first: KeptProcess, found: Mapping[str, Sequence[Finding]]) -> list[Outcome]:
     """One a node, with how the others ended in the findings; what a lost node was is unknown."""
     more = (*_collateral(kept, first), f"logs: {kept.logs.folder}")
-    told = {node: [replace(one, evidence=(*one.evidence, *more)) for one in each] for node, each in found.items()}
-    guilty = tuple(told)
-    names = ", ".join(guilty)
-    waited = finding_for("peer-died", f"its ranks were ended because of {names}", (), guilty, node=names)
-    if first.lost and all(one.cause in (first.lost.cause,) or one.cause.startswith("ssh") for one in told[guilty[0]]):
-        return [Outcome.unknown(name, *told.get(name, [waited])) for name in kept.nodes]
-    return outcomes_of(kept.nodes, told, waited)
+    proven = {node: [replace(one, evidence=(*one.evidence, *more)) for one in each] for node, each in found.items()}
+    guilty = tuple(proven)
+    waited = ended_because_of(guilty)
+    if first.lost and all(one.cause in (first.lost.cause,) or one.cause.startswith("ssh") for one in proven[guilty[0]]):
+        return [Outcome.unknown(name, *proven.get(name, [waited])) for name in kept.nodes]
+    return outcomes_of(kept.nodes, proven, waited)
 
 
 def _waited_for(
-    kept: KeptProcesses, told: Cause, first: KeptProcess, finding: Finding, frozen: Mapping[str, Facts]
+    kept: KeptProcesses, logged: Cause, first: KeptProcess, finding: Finding, frozen: Mapping[str, Facts]
 ) -> dict[str, list[Finding]]:
     """Whom those waited for who gave up: the ranks that were seen elsewhere, else those that the logs name; all nodes
     alike where nobody is."""
-    gave_up = f"{first.label} gave up waiting after {_ran(first)}: {told.evidence[0].line.shown}"
+    gave_up = f"{first.label} gave up waiting after {_ran(first)}: {logged.evidence[0].line.shown}"
     if found := waited_for(kept, frozen, gave_up):
         return found
-    _, finding = _finding_of_logs(kept, told, first, finding)
-    late = {int(text) for hit in told.evidence for text in re.findall(r"\d{1,6}", hit.groups.get("late", ""))}
+    _, finding = _finding_of_logs(kept, logged, first, finding)
+    late = {int(text) for hit in logged.evidence for text in re.findall(r"\d{1,6}", hit.groups.get("late", ""))}
     named = [member.place.node for member in kept.members if late & set(member.place.ranks)]
     return {node: [finding] for node in dict.fromkeys(named or kept.nodes)}
 
 
-def _differ(told: Cause) -> bool:
+def _differ(logged: Cause) -> bool:
     """Whether the logs say that ranks differ: who says so, or crashes of it, need not be the odd one."""
-    by_size = any("op.preamble.length" in hit.line.shown for hit in told.evidence)  # gloo received too much
-    return told.cause == "mismatched-collectives" or by_size
+    by_size = any("op.preamble.length" in hit.line.shown for hit in logged.evidence)  # gloo received too much
+    return logged.cause == "mismatched-collectives" or by_size
 
 
 def _killed_beside(kept: KeptProcesses, first: KeptProcess) -> KeptProcess | None:
@@ -174,7 +173,7 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
     if member.stop is not None:
         return _stopped(kept, member, member.stop)
     if member.keeper_gone:
-        says = f"runbook's own process that kept {member.label} was killed; the rank was ended with it"
+        says = f"the keeper of {member.label}, a process of runbook, was killed, and the rank ended with it"
         return finding_for("terminated-from-outside", says, way="keeper", node=node)
     place, code = member.place, member.code
     if place.each and code is not None and code > 0:
@@ -263,7 +262,7 @@ def _hidden_error(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding
 
 
 def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
-    """Those that ended well before `first` lost them in a call of all, or meanwhile: a process closes its connections
+    """Those that ended well before `first` lost them in a collective, or meanwhile: a process closes its connections
     some seconds before it ends. Or `first`, where most did; None where nobody did."""
     before = _ended_well(kept, first, later_s=ENDS_S)
     if not before:
@@ -288,10 +287,9 @@ def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Find
 def _closed(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, Finding] | None:
     """One that lived without any connection when `first` had lost it, raised nothing, and slept in a place of its own:
     it closed them, or became another program."""
-    places = {place.label: place for member in kept.members for place in (*member.place.each, member.place)}
     for one in seen_processes(kept, frozen) if first.raised else ():
         slept = one.state == "S" and one.cpu < COMPUTES and not one.together
-        if one.connections != 0 or not slept or raised(kept, places[one.label]):
+        if one.connections != 0 or not slept or raised(kept, kept.place_of(one.label)):
             continue
         where = f"slept {one.place}" if one.frames else f"had become another program (process {one.pid}, {one.comm})"
         says = (
@@ -304,22 +302,22 @@ def _closed(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Facts]
     return None
 
 
-def _says_more(told: Cause, finding: Finding, first: KeptProcess) -> bool:
+def _says_more(logged: Cause, finding: Finding, first: KeptProcess) -> bool:
     """Whether the logs know better than the way in which the first one ended."""
     if first.lost is not None or first.keeper_gone or first.stop is not None:
         return False
     if finding.cause in ("rank-killed", "terminated-from-outside", "terminal-closed"):
         return False  # it was ended from outside: the others wrote what they saw of that
-    return finding.cause != told.cause
+    return finding.cause != logged.cause
 
 
-def _finding_of_logs(kept: KeptProcesses, told: Cause, first: KeptProcess, finding: Finding) -> tuple[str, Finding]:
-    node = told.node if told.node in kept.nodes else None
-    if node is None and told.rank is not None:
-        node = next((m.place.node for m in kept.members if told.rank in m.place.ranks), None)
-    lines = tuple(f"{Path(hit.line.source).name}:{hit.line.number}: {hit.line.shown}" for hit in told.evidence[:6])
-    remedy = told.remedy or f"runbook explain {told.cause}"
-    return node or first.place.node, Finding(told.cause, f"{told.says} ({finding.says})", remedy, lines)
+def _finding_of_logs(kept: KeptProcesses, logged: Cause, first: KeptProcess, finding: Finding) -> tuple[str, Finding]:
+    node = logged.node if logged.node in kept.nodes else None
+    if node is None and logged.rank is not None:
+        node = next((m.place.node for m in kept.members if logged.rank in m.place.ranks), None)
+    lines = tuple(f"{Path(hit.line.source).name}:{hit.line.number}: {hit.line.shown}" for hit in logged.evidence[:6])
+    remedy = logged.remedy or f"runbook explain {logged.cause}"
+    return node or first.place.node, Finding(logged.cause, f"{logged.says} ({finding.says})", remedy, lines)
 
 
 def _collateral(kept: KeptProcesses, first: KeptProcess) -> list[str]:
@@ -381,7 +379,7 @@ def hidden_ends(kept: KeptProcesses, node: str) -> list[str]:
 
 
 def _last_lines(text: str) -> tuple[str, ...]:
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(NOT_TOLD)]
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(UNINFORMATIVE)]
     return tuple(lines[-TAIL:])
 
 

@@ -11,7 +11,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -21,13 +21,13 @@ from runbook.checks.context import Context, Run
 from runbook.checks.ranks.pool import dismiss_pool
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
 from runbook.jobs.follow_logs import kept_of, supervise
-from runbook.jobs.known_jobs import Cluster, KnownJob, clean
+from runbook.jobs.known_jobs import Cluster, KnownJob, clean, living, stop
 from runbook.jobs.launch import RunningAttempt, Stall
 from runbook.jobs.logs import RankLogs, job_secrets
 from runbook.jobs.processes import KeptProcesses, stopped_by_user
-from runbook.jobs.replaced_nodes import ReplacedNodes
 from runbook.jobs.retry import judge_retry
 from runbook.jobs.start import STACKS
+from runbook.jobs.stop_attempt import drain
 from runbook.jobs.watch import HELD_UP, WatchEnd, watch
 from runbook.launch.job import Job
 from runbook.launch.ranks import narrow
@@ -371,3 +371,73 @@ def _stopped(kept: KeptProcesses) -> bool:
 def _silent_node(node: str, silent_s: float) -> Outcome:
     says = f"{node} has not answered for {seconds_text(silent_s)}; how its ranks ended is not known: they may still run"
     return Outcome.unknown(node, finding_for("insufficient-evidence", says, way="job-silent", node=node))
+
+
+REPLACED_LEAVE_S = 5.0
+"""How long the end of the `with` block waits for an answer that is under way. What is not ended then is reported as
+left."""
+REPLACED_AGAIN_S = 30.0
+"""How long to wait before they are asked again."""
+
+
+class ReplacedNodes:
+    """Nodes of the job `id` whose places spares have taken. One that did not answer when it was replaced may still run
+    ranks of an earlier attempt. Once it answers again they are ended, their logs are fetched into `run_dir` and their
+    files are removed. All are asked now and then while the `with` block lasts; `say` is called with what happens, as in
+    the events of a run."""
+
+    def __init__(self, inventory: Inventory, id: str, run_dir: Path, say: Say, forks: int) -> None:
+        self._inventory = inventory
+        self._id = id
+        self._run_dir = run_dir
+        self._say = say
+        self._forks = forks
+        self._left: set[str] = set()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._ask_on, name="replaced", daemon=True)
+
+    def add(self, names: Iterable[str]) -> None:
+        self._left = {*self._left, *names}
+
+    def __enter__(self) -> ReplacedNodes:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(REPLACED_LEAVE_S)
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Those that may still have something of it."""
+        return tuple(sorted(self._left))
+
+    def _ask_on(self) -> None:
+        while not self._over.wait(REPLACED_AGAIN_S):
+            self.ask()
+
+    def ask(self) -> None:
+        """Ask each of them once, unless the thread that asks them now and then still does."""
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            return
+        for name in self.left:
+            with contextlib.suppress(Unreachable):
+                if self._over_on(name):
+                    self._left.discard(name)
+
+    def _over_on(self, name: str) -> bool:
+        """Whether nothing of the job is left on a node. Raises Unreachable."""
+        node = self._inventory.node(name)
+        with Cluster(narrow(self._inventory, [node]), forks=self._forks) as cluster:
+            try:
+                job = cluster.job(self._id)
+                if living(job):
+                    ended = f"what ran there of {job.attempt} is ended: it was replaced"
+                    self._say(f"{name} answers again, and {ended}", name)
+                    stop(cluster, job)
+                    job = cluster.job(self._id)
+            except FilesWrong:
+                return True  # it has been cleaned up
+            secrets = job_secrets(cluster, job)
+            kept = kept_of(cluster, job, self._run_dir, lambda *_: None, secrets, goes_on=True)
+            return not drain(kept) and clean(cluster, job).removed == [name]

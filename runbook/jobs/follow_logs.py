@@ -41,18 +41,13 @@ def kept_of(
     kept.folders = {name: f"{job.folders[name]}/{job.attempt}" for name in kept.nodes}
     sessions = cluster.site.sessions
     nodes = [cluster.inventory.node(name) for name in kept.folders if name in sessions]
-    told = cluster.site.each(nodes, lambda node: sessions[node.name].clock(), timeout_s=CLOCKS_S)
-    kept.offsets = {name: clock for name, clock in told.items() if not isinstance(clock, BaseException)}
+    answers = cluster.site.each(nodes, lambda node: sessions[node.name].clock(), timeout_s=CLOCKS_S)
+    kept.offsets = {name: clock for name, clock in answers.items() if not isinstance(clock, BaseException)}
     by_name = {journal["name"]: journal for journal in job.processes}
     for member in kept.members:
         kept.learn(member, by_name[member.place.name])
         member.keeper_gone = member.state != "ended" and not by_name[member.place.name]["keeper_lives"]
     return kept
-
-
-def read(kept: KeptProcesses) -> list[str]:
-    """Fetch all that was written so far; returns the names of nodes that did not send all of theirs."""
-    return stop_attempt.drain(kept)
 
 
 def follow(

@@ -93,9 +93,7 @@ class Launch(Check):
 
     def refused(self, stage: str, nodes: Sequence[Node]) -> Iterator[Problem]:
         if self.job.detach and any(node.connection == "slurm" for node in nodes):
-            message = (
-                f"`{stage}` is detached, and over Slurm whatever runbook starts ends with its steps, when runbook does"
-            )
+            message = f"`{stage}` is detached, but over Slurm everything that runbook starts ends when runbook ends"
             help = "leave out `detach:`, and start runbook itself from a batch script (sbatch)"
             yield Problem("playbook.detach-over-slurm", message, help=help)
 
@@ -300,7 +298,7 @@ class RunningAttempt:
             self._at.say(f"no stall yet: {why_not}")
             progress.allow(min(2 * seconds, WORKS_MOST_S))
             return None
-        if judged.talks:  # it goes on: looked at again, and told once
+        if judged.talks:  # it goes on: looked at again, and reported once
             progress.allow(2 * seconds)
             if self._talked:
                 return None

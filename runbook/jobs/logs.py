@@ -65,7 +65,7 @@ class RankLogs:
         self._tell = tell
         self._stopped = stopped
         self.drawn: Callable[[ProcessSpec, str], None] = lambda place, bar: None
-        """Hears what a progress bar shows, whose line ends with the epoch, if ever."""
+        """Called with what a progress bar shows: its line ends with the epoch, if at all."""
         self._lock = threading.Lock()
         self._files: dict[str, _File] = {}
         self.unwritten: str | None = None  # why this machine could not keep some of it
@@ -124,9 +124,9 @@ class RankLogs:
             before, mark, event = line.partition(MARK)
             if mark and not before:
                 with contextlib.suppress(ValueError, RecursionError):
-                    told = json.loads(event)
-                    if isinstance(told, dict) and isinstance(told.get("event"), str):
-                        self._stopped(place, told)
+                    reported = json.loads(event)
+                    if isinstance(reported, dict) and isinstance(reported.get("event"), str):
+                        self._stopped(place, reported)
                 continue
             said.append(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
         data = b"".join(kept)
@@ -195,14 +195,14 @@ def job_secrets(cluster: Cluster, job: KnownJob) -> JobSecrets:
         path = f"{job.folders[node.name]}/{job.attempt}/{LAUNCH}.env"
         return cluster.site.sessions[node.name].read_file(path, timeout_s=READ_S)
 
-    told = {
+    given = {
         name: variables_in(answer) if isinstance(answer, bytes) else {}
         for name, answer in cluster.site.each(nodes, ask, timeout_s=READ_S + 1.0).items()
     }
     of_nodes = {
-        name: Redactor([*here, *(Secret(text, name) for text in found.values())]) for name, found in told.items()
+        name: Redactor([*here, *(Secret(text, name) for text in found.values())]) for name, found in given.items()
     }
-    return JobSecrets(Redactor(here), of_nodes, tuple(dict.fromkeys(_unknown(inventory, told))))
+    return JobSecrets(Redactor(here), of_nodes, tuple(dict.fromkeys(_unknown(inventory, given))))
 
 
 def variables_in(data: bytes) -> dict[str, str]:
@@ -219,13 +219,13 @@ def variables_in(data: bytes) -> dict[str, str]:
     return found
 
 
-def _unknown(inventory: Inventory, told: Mapping[str, Mapping[str, str]]) -> list[str]:
+def _unknown(inventory: Inventory, given: Mapping[str, Mapping[str, str]]) -> list[str]:
     sentences = []
     for node in inventory.nodes:
         for name, value in {**inventory.env, **node.env}.items():
             if not isinstance(value, Secret):
                 continue
-            text = value.reveal() or told.get(node.name, {}).get(name)
+            text = value.reveal() or given.get(node.name, {}).get(name)
             if text is None:
                 sentences.append(
                     f"{value.source} is not set here, and {node.name} does not give it: it cannot be masked"

@@ -25,7 +25,7 @@ def failed_to_meet(member: KeptProcess) -> bool:
 
 def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
     """The node at fault, and what is wrong with it. `first` waited in vain."""
-    waiting = {name: _who_waits(kept, name) for name in kept.nodes}
+    waiting = {name: kept.on(name)[0] for name in kept.nodes}  # who writes the node's name into the barrier
     owner = next((member for member in kept.members if 0 in member.place.ranks), first)
     met = _met(waiting[owner.place.node])
     absent = [name for name in kept.nodes if name not in met]
@@ -55,11 +55,6 @@ def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
         missing=missing,
         barrier=word(_parent(str(first.journal.get("barrier")))),
     )
-
-
-def _who_waits(kept: KeptProcesses, node: str) -> KeptProcess:
-    """The process that writes the node's name into the barrier."""
-    return kept.on(node)[0]
 
 
 def _met(member: KeptProcess) -> list[str]:
@@ -99,9 +94,9 @@ def never_met(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Fact
         )
         return first.place.node, finding_for("ranks-missing", says, way="not-reached")
     who = next(member for member in kept.members if member.label in absent)
-    told = "; ".join(f"{label} {how}" for label, how in list(absent.items())[:4])
+    shown = "; ".join(f"{label} {how}" for label, how in list(absent.items())[:4])
     more = f" and {len(absent) - 4} more" if len(absent) > 4 else ""
-    says = f"{told}{more}: {waited} of {len(kept.members)} processes waited at JAX's coordinator, and gave up {wait}"
+    says = f"{shown}{more}: {waited} of {len(kept.members)} processes waited at JAX's coordinator, and gave up {wait}"
     log = word(kept.logs.folder / who.place.name)
     return who.place.node, finding_for("ranks-missing", says, _doing(who, frozen), way="instead", log=log)
 

@@ -101,7 +101,7 @@ class KeptProcesses:
         self.seen: dict[str, object] = {}
         self.unread: dict[str, int] = {}  # bytes of logs that are still on the node
         self.there: dict[str, int] = {}  # by node, bytes of logs that it had when it was first asked
-        self.late: set[str] = set()  # nodes whose latest answer tells what was so before they were first asked
+        self.late: set[str] = set()  # nodes whose latest answer still describes the time before they were first asked
         self.heard: dict[str, float] = {}  # by node, up to which time, on our monotonic clock, its state is known
         self.news: queue.SimpleQueue[tuple[KeptProcess, Message | None]] = queue.SimpleQueue()
 
@@ -126,6 +126,11 @@ class KeptProcesses:
 
     def on(self, node: str) -> list[KeptProcess]:
         return self._by_node.get(node, [])
+
+    def place_of(self, label: str) -> ProcessSpec:
+        """The process, or the rank that a launcher started, that messages call so."""
+        places = (place for member in self.members for place in member.place.voices)
+        return next(place for place in places if place.label == label)
 
     def fetched(self, node: str) -> int:
         """Bytes of the logs of a node that are here."""
@@ -187,6 +192,14 @@ class KeptProcesses:
             if member.state != OVER:
                 member.lost = error
 
+    def note_losses(self) -> dict[str, Unreachable]:
+        """Mark the processes of nodes whose connection is lost; returns why, by node, where their end is not known."""
+        sessions = self.at.run.site.sessions
+        losses = {name: lost for name in self.nodes if (one := sessions.get(name)) and (lost := one.lost)}
+        for name, error in losses.items():
+            self.lose(name, error)
+        return {name: error for name, error in losses.items() if any(member.lost for member in self.on(name))}
+
     def live_nodes(self) -> list[str]:
         """Nodes that still answer."""
         sessions = self.at.run.site.sessions
@@ -196,6 +209,12 @@ class KeptProcesses:
 def stopped_by_user(kept: KeptProcesses) -> Finding:
     logs = (f"logs: {kept.logs.folder}",)
     return finding_for("terminated-from-outside", "the job was stopped by the user", logs, way="asked")
+
+
+def ended_because_of(guilty: tuple[str, ...]) -> Finding:
+    """For the other nodes than these, whose ranks failed."""
+    names = ", ".join(guilty)
+    return finding_for("peer-died", f"its ranks were ended because of {names}", (), guilty, node=names)
 
 
 def wait_for(kept: KeptProcesses, done: Any, timeout_s: float) -> bool:

@@ -208,7 +208,7 @@ class StepProgress:
         self._unit = "step"
         self._steps: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)  # of the whole job
         self._before = math.inf  # the highest step of the count before this one
-        self._latest: dict[int | None, float] = {}  # by who told it; None speaks for several ranks
+        self._latest: dict[int | None, float] = {}  # by who reported it; None speaks for several ranks
         self.step_times = StepTimes(watch.baseline_s)
 
     @property

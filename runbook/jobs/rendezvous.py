@@ -23,6 +23,7 @@ from runbook.jobs.stop_attempt import freeze
 from runbook.jobs.unlike_settings import unlike_settings
 from runbook.launch.ranks import dialled_address
 from runbook.model.command_quoting import word
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
@@ -62,6 +63,11 @@ class Arrival:
     works: bool
 
     @property
+    def own(self) -> Facts | None:
+        """Its own process: the first that is no shell."""
+        return next((one for one in self.processes if one["comm"] not in SHELLS), None)
+
+    @property
     def waits(self) -> bool:
         """Whether it is on its way to the others, or waits there."""
         return bool(self.dials) or any(map(_joins, self.stacks))
@@ -70,6 +76,10 @@ class Arrival:
     def does(self) -> str:
         place = next((f" in {stack[0]}" for stack in self.stacks), "")
         return f"it still works{place}" if self.works else f"it sleeps{place}"
+
+    def shown(self) -> tuple[str, ...]:
+        """Lines of evidence for where its first process is; none without frames."""
+        return tuple(line for frames in self.stacks[:1] for line in shown(self.place.label, frames))
 
 
 def _joins(frames: Sequence[StackFrame]) -> bool:
@@ -111,16 +121,16 @@ class RendezvousWatch:
         at = replace(kept.at, inventory=self._inventory, deadline=time.monotonic() + LOOK_S)
         rendezvous = at.inventory.rendezvous
         ours = set(names_by_address(at))
-        told = within_job(rank_connections(at), ours, rendezvous.port)
-        for line in () if self._told else unlike_settings(kept, told):
+        answers = within_job(rank_connections(at), ours, rendezvous.port)
+        for line in () if self._told else unlike_settings(kept, answers):
             kept.at.say(line)
         self._told = True
-        came = all_connected(kept, told, rendezvous.port)
-        if kept.ranks < 2 or (came and talk_together(told, ours, rendezvous.port)):
+        came = all_connected(kept, answers, rendezvous.port)
+        if kept.ranks < 2 or (came and talk_together(answers, ours, rendezvous.port)):
             self.met()
             return {}
         self._due = time.monotonic() + max(IDLE_S, self.seconds)
-        arrivals = list(arrivals_of(kept, told, freeze(kept, seconds=LOOK_S), rendezvous.port))
+        arrivals = list(arrivals_of(kept, answers, freeze(kept, seconds=LOOK_S), rendezvous.port))
         if came:
             return self._held(arrivals)
         if not any(one.waits for one in arrivals):
@@ -128,8 +138,8 @@ class RendezvousWatch:
         where = f"{dialled_address(rendezvous, len(at.nodes))}:{rendezvous.port}"
         since = f"not all ranks have met at {where} after {seconds_text(self.seconds)}"
         kept.at.say(f"{since}: looking at every rank")
-        opened = rendezvous.port in {one["port"] for one in told.get(rendezvous.master, NOBODY)["listening"]}
-        blind = sorted({node.name for node in at.nodes} - told.keys())
+        opened = rendezvous.port in {one["port"] for one in answers.get(rendezvous.master, NOBODY)["listening"]}
+        blind = sorted({node.name for node in at.nodes} - answers.keys())
         return (
             _stopped(arrivals, since)
             or _kept_apart(at, arrivals)
@@ -198,7 +208,7 @@ class RendezvousWatch:
         return {}
 
 
-def within_job(told: Mapping[str, RankConnections], ours: Set[str], port: int) -> dict[str, RankConnections]:
+def within_job(answers: Mapping[str, RankConnections], ours: Set[str], port: int) -> dict[str, RankConnections]:
     """Without the dials to elsewhere: a rank that waits for a server of its own does not wait for the other ranks."""
     return {
         name: {
@@ -209,14 +219,14 @@ def within_job(told: Mapping[str, RankConnections], ours: Set[str], port: int) -
                 if each["open"] or each["remote"] in ours or each["remote_port"] == port
             ],
         }
-        for name, one in told.items()
+        for name, one in answers.items()
     }
 
 
-def all_connected(kept: KeptProcesses, told: Mapping[str, RankConnections], port: int) -> bool:
+def all_connected(kept: KeptProcesses, answers: Mapping[str, RankConnections], port: int) -> bool:
     """Whether every rank that lives is connected to this port, or listens there, and none dials without an answer."""
     for member in kept.living:
-        its = told.get(member.place.node)
+        its = answers.get(member.place.node)
         if its is None or not set(member.place.ranks) <= _ranks_at(its, port):
             return False
         if any(not one["open"] for one in its["connections"] if one["rank"] in member.place.ranks):
@@ -224,40 +234,40 @@ def all_connected(kept: KeptProcesses, told: Mapping[str, RankConnections], port
     return True
 
 
-def talk_together(told: Mapping[str, RankConnections], ours: Set[str], port: int) -> bool:
+def talk_together(answers: Mapping[str, RankConnections], ours: Set[str], port: int) -> bool:
     """Whether any two ranks have a connection to each other beside those to the rendezvous port: then all were told
     who takes part."""
     return any(
         one["open"]
         and port not in (one["remote_port"], one["local_port"])
         and (one["remote"] in ours or one["remote"].startswith("127."))
-        for its in told.values()
+        for its in answers.values()
         for one in its["connections"]
     )
 
 
-def _ranks_at(told: RankConnections, port: int) -> set[int | None]:
-    found = {one["rank"] for one in told["listening"] if one["port"] == port}
+def _ranks_at(sockets: RankConnections, port: int) -> set[int | None]:
+    found = {one["rank"] for one in sockets["listening"] if one["port"] == port}
     return found | {
-        one["rank"] for one in told["connections"] if one["open"] and port in (one["remote_port"], one["local_port"])
+        one["rank"] for one in sockets["connections"] if one["open"] and port in (one["remote_port"], one["local_port"])
     }
 
 
 def arrivals_of(
-    kept: KeptProcesses, told: Mapping[str, RankConnections], frozen: Mapping[str, Facts], port: int
+    kept: KeptProcesses, answers: Mapping[str, RankConnections], frozen: Mapping[str, Facts], port: int
 ) -> Iterator[Arrival]:
     """The arrivals of ranks that live, from their sockets and from what they were seen to do."""
     for member in kept.living:
         place, node = member.place, member.place.node
         seen: Facts = frozen.get(node, {}).get("ranks", {}).get(str(place.ranks[0])) or {}
-        its = told.get(node, NOBODY)
+        its = answers.get(node, NOBODY)
         if place.each and {one["rank"] for one in seen.get("processes", ())} & set(place.ranks):
             yield from (_of_a_launcher(one, its, seen, port) for one in place.each)
         else:
             yield _of_member(member, its, seen, port)
 
 
-def _of_member(member: KeptProcess, told: RankConnections, seen: Facts, port: int) -> Arrival:
+def _of_member(member: KeptProcess, sockets: RankConnections, seen: Facts, port: int) -> Arrival:
     """A kept process with all that it started: a rank, or a launcher, which has no number of its own."""
     place = member.place
     processes = tuple(seen.get("processes", ()))
@@ -266,10 +276,10 @@ def _of_member(member: KeptProcess, told: RankConnections, seen: Facts, port: in
     least = DOWNLOAD if any(_joins(frames_of(text)) for text in texts) else 1
     works = bool(seen.get("works")) or (seen.get("moved") or 0) >= least or any(p["state"] in "RD" for p in processes)
     ranks: set[int | None] = {None} if place.each else {*place.ranks}
-    return _arrival(place, ranks, told, port, processes, texts, works=works)
+    return _arrival(place, ranks, sockets, port, processes, texts, works=works)
 
 
-def _of_a_launcher(place: ProcessSpec, told: RankConnections, seen: Facts, port: int) -> Arrival:
+def _of_a_launcher(place: ProcessSpec, sockets: RankConnections, seen: Facts, port: int) -> Arrival:
     """A rank that a launcher started."""
     processes = tuple(one for one in seen["processes"] if one["rank"] in place.ranks)
     texts = [text for one in processes if (text := seen["own_stacks"].get(str(one["pid"])))]
@@ -278,23 +288,23 @@ def _of_a_launcher(place: ProcessSpec, told: RankConnections, seen: Facts, port:
     works = (seen.get("moved") or 0) >= DOWNLOAD or any(
         one["state"] in "RD" or one["cpu"] >= WORKS for one in processes
     )
-    return _arrival(place, {*place.ranks}, told, port, processes, texts, works=works)
+    return _arrival(place, {*place.ranks}, sockets, port, processes, texts, works=works)
 
 
 def _arrival(
     place: ProcessSpec,
     ranks: set[int | None],
-    told: RankConnections,
+    sockets: RankConnections,
     port: int,
     processes: tuple[Facts, ...],
     texts: Sequence[str],
     *,
     works: bool,
 ) -> Arrival:
-    mine = [one for one in told["connections"] if one["rank"] in ranks]
+    mine = [one for one in sockets["connections"] if one["rank"] in ranks]
     return Arrival(
         place,
-        connected=bool(_ranks_at(told, port) & ranks),
+        connected=bool(_ranks_at(sockets, port) & ranks),
         dials=tuple(dict.fromkeys(f"{one['remote']}:{one['remote_port']}" for one in mine if not one["open"])),
         processes=processes,
         stacks=tuple(frames for text in texts if (frames := frames_of(text))),
@@ -304,14 +314,12 @@ def _arrival(
 
 def _stopped(arrivals: Sequence[Arrival], since: str) -> dict[str, list[Finding]]:
     """Ranks whose own process is stopped; a stopped helper beside one that works does not count."""
-    found: dict[str, list[Finding]] = {}
-    for arrival in arrivals:
-        node = arrival.place.node
-        own = [one for one in arrival.processes if one["comm"] not in SHELLS][:1]
-        for one in [one for one in own if one["state"] == "T" and not arrival.works]:
-            told = rank_stopped(arrival.place.label, node, one["pid"], one["state"], one["wchan"], since)
-            found.setdefault(node, []).append(told)
-    return found
+    own = ((one.place, process) for one in arrivals if not one.works and (process := one.own))
+    return grouped(
+        (place.node, rank_stopped(place.label, place.node, one["pid"], one["state"], one["wchan"], since))
+        for place, one in own
+        if one["state"] == "T"
+    )
 
 
 def _kept_apart(at: Context, arrivals: Sequence[Arrival]) -> dict[str, list[Finding]]:
@@ -329,22 +337,21 @@ def _kept_apart(at: Context, arrivals: Sequence[Arrival]) -> dict[str, list[Find
 def _astray(astray: Sequence[Arrival], since: str, where: str) -> dict[str, list[Finding]]:
     """Ranks that wait in the call that joins, and have no connection to those that met, though nothing keeps them
     apart."""
-    found: dict[str, list[Finding]] = {}
-    for arrival in astray:
-        node, label = arrival.place.node, arrival.place.label
-        dials = ", ".join(arrival.dials[:2]) or "another address or port"
+
+    def finding(arrival: Arrival) -> Finding:
+        label, dials = arrival.place.label, ", ".join(arrival.dials[:2]) or "another address or port"
         says = (
             f"{label} waits for the others and is not connected to {where}, where they are: it dials {dials}; {since}"
         )
-        stack = (line for frames in arrival.stacks[:1] for line in shown(label, frames))
-        found.setdefault(node, []).append(finding_for("master-addr-wrong-host", says, tuple(stack), way="program"))
-    return found
+        return finding_for("master-addr-wrong-host", says, arrival.shown(), way="program")
+
+    return grouped((arrival.place.node, finding(arrival)) for arrival in astray)
 
 
 def _missing(arrivals: Sequence[Arrival], absent: Sequence[Arrival], since: str) -> dict[str, list[Finding]]:
-    found: dict[str, list[Finding]] = {}
     waiting = [one for one in arrivals if one.connected or one.waits]
-    for arrival in absent:
+
+    def finding(arrival: Arrival) -> Finding:
         node, label = arrival.place.node, arrival.place.label
         says = (
             f"{label} has not come to the rendezvous: {arrival.does}, in two looks {IDLE_S:.0f} s apart; "
@@ -353,10 +360,8 @@ def _missing(arrivals: Sequence[Arrival], absent: Sequence[Arrival], since: str)
         states = (
             f"{label}: process {one['pid']} ({one['comm']}), state {one['state']}" for one in arrival.processes[:4]
         )
-        stack = (line for frames in arrival.stacks[:1] for line in shown(label, frames))
         peers = tuple(sorted({one.place.node for one in waiting} - {node}))
         pid = word(arrival.processes[-1]["pid"])
-        found.setdefault(node, []).append(
-            finding_for("ranks-missing", says, (*states, *stack), peers, way="hangs", node=node, pid=pid)
-        )
-    return found
+        return finding_for("ranks-missing", says, (*states, *arrival.shown()), peers, way="hangs", node=node, pid=pid)
+
+    return grouped((arrival.place.node, finding(arrival)) for arrival in absent)

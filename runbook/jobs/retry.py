@@ -81,8 +81,8 @@ def judge_retry(
         at.say(
             f"attempt {attempt.number} failed: {guilty.findings[0].says}; {decision.why}", node=guilty.node, data=failed
         )
-    told = [one.with_evidence(decision.why) if one is guilty else one for one in outcomes]
-    return told, decision.after_s if decision.again else None, leaving
+    judged = [one.with_evidence(decision.why) if one is guilty else one for one in outcomes]
+    return judged, decision.after_s if decision.again else None, leaving
 
 
 def _guilty(outcomes: list[Outcome]) -> Outcome | None:

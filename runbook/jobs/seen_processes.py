@@ -95,8 +95,8 @@ class StackFrame:
 class SeenProcess:
     """A process of a training as it was seen. `frames` are those of its main thread, the innermost first; none where it
     could not be asked. `gpu_use` is in percent; `waited` and `throttled` are the parts of the time for which it waited
-    for a CPU, and its control group was out of its quota; None: not told. `stays`: it was in this state for a while.
-    `connections`: how many open TCP connections it has, with its children; None: not told.
+    for a CPU, and its control group was out of its quota; None: unknown. `stays`: it was in this state for a while.
+    `connections`: how many open TCP connections it has, with its children; None: unknown.
     `copied`: bytes a second that it and its children read and wrote. `moves`: it computed, and stood in another place
     at the look before. `ending`: its program is over, and its interpreter ends. `beside`: in words, what its other
     processes and threads do, where that is why it waits."""
@@ -221,14 +221,10 @@ def seen_processes(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator
         seen = frozen.get(member.place.node, {}).get("ranks", {}).get(str(member.place.ranks[0]))
         if seen is not None:
             facts = frozen[member.place.node]
-            ended = _ended_threads(end_of(kept.logs.folder / f"{member.place.name}.err", LOG_END))
+            log = end_of(kept.logs.folder / f"{member.place.name}.err", LOG_END)
+            ended = [f"its thread {name} has ended with {error}" for name, error in THREAD_RAISED.findall(log)[-1:]]
             for one in _of_member(member, seen, facts.get("gpu_use") or {}, facts["seconds"]):
                 yield replace(one, beside=(*one.beside, *ended)) if not member.place.each else one
-
-
-def _ended_threads(log: str) -> list[str]:
-    """The last thread of the process that an exception has ended, in words."""
-    return [f"its thread {name} has ended with {error}" for name, error in THREAD_RAISED.findall(log)[-1:]]
 
 
 def _of_member(
@@ -238,7 +234,7 @@ def _of_member(
     stacks = {int(pid): frames_of(text) for pid, text in seen["own_stacks"].items()}
     of_ranks: dict[int, list[Mapping[str, Any]]] = {}
     for process in sorted(seen["processes"], key=lambda one: int(one["pid"])):
-        if process["rank"] is not None and _is_rank(process, member):
+        if process["rank"] in member.place.ranks and process["comm"] not in SHELLS:
             of_ranks.setdefault(process["rank"], []).append(process)
     spied = frames_of(seen["stack"] or "") if len(of_ranks) == 1 else ()
     for of_rank in of_ranks.values():
@@ -322,19 +318,15 @@ def _gpu(place: ProcessSpec, rank: int) -> int | None:
     return of_rank.get(rank)
 
 
-def _is_rank(process: Mapping[str, Any], member: KeptProcess) -> bool:
-    return process["rank"] in member.place.ranks and process["comm"] not in SHELLS
-
-
 def _main(of_rank: Sequence[Mapping[str, Any]], stacks: Mapping[int, Sequence[StackFrame]]) -> Mapping[str, Any]:
-    """The process of a rank that was started first, of those that told a stack or cannot; the others are its data
+    """The process of a rank that was started first, of those whose stack was read or cannot be; the others are its data
     loaders. Where only these did, the first of all; where none did, the one that works most."""
     of_loaders = {pid for pid, frames in stacks.items() if any(map(_starts_a_child, frames))}
-    told = [one for one in of_rank if stacks.get(one["pid"]) or one["state"] in "TtD"]
-    mains = [one for one in told if one["pid"] not in of_loaders]
+    readable = [one for one in of_rank if stacks.get(one["pid"]) or one["state"] in "TtD"]
+    mains = [one for one in readable if one["pid"] not in of_loaders]
     if mains:
         return mains[0]
-    return of_rank[0] if told else max(of_rank, key=lambda process: process["cpu"])
+    return of_rank[0] if readable else max(of_rank, key=lambda process: process["cpu"])
 
 
 def _starts_a_child(frame: StackFrame) -> bool:

@@ -121,8 +121,8 @@ def judge_network(looks: Sequence[Sequence[Way]], reasons: Mapping[str, Sequence
     if not alike:
         return None
     because = {one.node: [why for why in reasons.get(one.node, ()) if one.explained_by(why)][:2] for one in alike}
-    told = [one for one in alike if because[one.node]]
-    chosen = alike if len(alike) == 1 else told if set(reasons) >= {one.node for one in alike} else []
+    explained = [one for one in alike if because[one.node]]
+    chosen = alike if len(alike) == 1 else explained if set(reasons) >= {one.node for one in alike} else []
     evidence = tuple(str(way) for one in alike[:1] for way in one.ways[:6])
     if len(chosen) != 1:
         between = " or ".join(VERBS[one.how].format(one.node) for one in alike)

@@ -86,14 +86,14 @@ def waits(
     node: str, label: str, states: str, stacks: Sequence[str], *, by_stack: bool, for_cpu: float | None = None
 ) -> Waits:
     """From the states of a rank's main thread, or with `by_stack` from its stacks, one for each look."""
-    told: list[bool] = []
+    waited: list[bool] = []
     for state, text in zip(states, stacks, strict=False):
         frames = frames_of(text) if by_stack else ()
         if state in "RD":
-            told.append(False)
+            waited.append(False)
         elif state == "S" and (frames or not by_stack):
-            told.append(not by_stack or any(TOGETHER.search(frame.file) for frame in frames))
-    return Waits(node, label, sum(told) / len(told) if len(told) >= LOOKS / 2 else None, for_cpu or 0.0)
+            waited.append(not by_stack or any(TOGETHER.search(frame.file) for frame in frames))
+    return Waits(node, label, sum(waited) / len(waited) if len(waited) >= LOOKS / 2 else None, for_cpu or 0.0)
 
 
 def late(seen: Sequence[Waits]) -> LateNode | None:
@@ -120,7 +120,7 @@ def chance(node: str, seen: Sequence[Waits], why: Mapping[str, Why]) -> str:
     if len(elsewhere) == len(starved) or not elsewhere or explained:
         return ""
     names = ", ".join(dict.fromkeys(one.node for one in starved))
-    return f"ranks of {names} wait for a CPU, so which is late is chance"
+    return f"ranks of {names} wait for a CPU, so it is chance which one is late"
 
 
 def reasons(
@@ -188,8 +188,8 @@ def judge(
         known = own(why, found.node)
         says = "; ".join([*([how_slow] if how_slow else []), found.says, *list(known.values())[:2]])
         evidence = (*found.evidence, *known.values(), *seen)
-        told = _finding(found.node, says, evidence, known)
-        return (found.node,), replace(told, remedy=found.remedy or told.remedy)
+        judged = _finding(found.node, says, evidence, known)
+        return (found.node,), replace(judged, remedy=found.remedy or judged.remedy)
     if slower is None:
         return None
     if network is not None:
@@ -329,39 +329,39 @@ class SlowdownSearch:
 
         # All at once: looks at different times show different steps, and many turns would not end in time.
         said = kept.at.run.site.each(nodes, ask, timeout_s=ANSWER_S, at_once=len(nodes))
-        told = {name: answer for name, answer in said.items() if not isinstance(answer, BaseException)}
-        self._busy = {name: answer["busy"] for name, answer in told.items()}
+        answers = {name: answer for name, answer in said.items() if not isinstance(answer, BaseException)}
+        self._busy = {name: answer["busy"] for name, answer in answers.items()}
         self._seen = [
             _waits(name, rank, ranks.get(str(rank)), by_stack=by_stack)
-            for name, ranks in ((name, told[name]["ranks"] if name in told else {}) for name in said)
+            for name, ranks in ((name, answers[name]["ranks"] if name in answers else {}) for name in said)
             for rank in (rank for member in kept.on(name) for rank in member.place.ranks)
         ]
-        whole = len(told) == len(kept.nodes)  # else a rank without an answer may be the one
-        self._ways = ways_of(kept.at, told) if whole else []
+        whole = len(answers) == len(kept.nodes)  # else a rank without an answer may be the one
+        self._ways = ways_of(kept.at, answers) if whole else []
         return late(self._seen) if whole and not gpus else None
 
     def _network(self, looks: Sequence[Sequence[Way]]) -> SlowNetwork | None:
         """The slow part of the network, when all ranks wait alike."""
         if len(looks) < 2 or not all(map(suspects, looks)):
             return None
-        told = adapters.ask(replace(self._kept.at, deadline=time.monotonic() + ANSWER_S))
-        wires = {name: one for name, one in told.items() if not isinstance(one, Outcome)}
+        answers = adapters.ask(replace(self._kept.at, deadline=time.monotonic() + ANSWER_S))
+        wires = {name: one for name, one in answers.items() if not isinstance(one, Outcome)}
         why = {name: adapters.reasons(one, [w for w in wires.values() if w is not one]) for name, one in wires.items()}
         return judge_network(looks, why)
 
 
-def _waits(node: str, rank: int, told: node_answers.RankSamples | None, *, by_stack: bool) -> Waits:
+def _waits(node: str, rank: int, samples: node_answers.RankSamples | None, *, by_stack: bool) -> Waits:
     label = f"rank {rank} on {node}"
-    if told is None:
+    if samples is None:
         return Waits(node, label, None)
-    return waits(node, label, told["states"], told["stacks"], by_stack=by_stack, for_cpu=told["waited"])
+    return waits(node, label, samples["states"], samples["stacks"], by_stack=by_stack, for_cpu=samples["waited"])
 
 
-def ways_of(at: Context, told: Mapping[str, node_answers.StackSamples]) -> list[Way]:
+def ways_of(at: Context, answers: Mapping[str, node_answers.StackSamples]) -> list[Way]:
     """What the ranks of each node sent to those of each other one meanwhile."""
     names = names_by_address(at)
     found: dict[tuple[str, str], Way] = {}
-    for source, answer in told.items():
+    for source, answer in answers.items():
         seconds = max(0.001, answer["seconds"])
         for address, sent in (answer["sent"] or {}).items():
             destination = names.get(address, source)

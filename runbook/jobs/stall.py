@@ -22,11 +22,12 @@ from runbook.checks.network.live_traffic import Between
 from runbook.checks.ranks.evidence import rank_stopped
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import end_of
-from runbook.jobs.processes import KeptProcesses
+from runbook.jobs.processes import KeptProcesses, ended_because_of
 from runbook.jobs.progress import StepProgress
 from runbook.jobs.seen_processes import COMPUTES, IDLE, LOG_END, SeenProcess, seen_processes
 from runbook.jobs.unlike_settings import unlike_settings
 from runbook.model.command_quoting import word
+from runbook.model.grouping import grouped
 from runbook.model.units import bytes_text, seconds_text
 from runbook.model.verdict import Finding, Outcome, outcomes_of
 
@@ -91,7 +92,7 @@ def judge_stall(
     between the nodes now; it is looked at where ranks wait for each other and none of them is seen to be the reason.
 
     A training whose steps are only not heard goes on: its ranks talk to each other, and another look shows another rank
-    outside of the call of all."""
+    outside of the collective."""
     rate = progress.rate()
     since = f"no step for {seconds_text(rate.age_s)}, after {rate.place}" if rate else "no step so far"
     last = _Look.of(kept, look(), None)
@@ -99,12 +100,13 @@ def judge_stall(
     for _ in range(MORE_LOOKS):
         before, last = found, _Look.of(kept, look(), last)
         found = _accused(kept, last, since)
-        if _alike(before, found):
+        if _charges(before) == _charges(found):
             break
     else:
         found = {}
     may_wait = not last.talks and any(one.together for one in last.ranks)
-    if may_wait and _causes(found) <= {"mismatched-collectives"} and (apart := _kept_apart(kept, between(), since)):
+    only_calls = all(cause == "mismatched-collectives" for _, cause in _charges(found))
+    if may_wait and only_calls and (apart := _kept_apart(kept, between(), since)):
         return JudgedStall(apart)
     at_end = any(member.over for member in kept.members) or any(one.ending for one in last.ranks)
     works = _works(last.ranks, accused=bool(found), at_end=at_end)
@@ -114,8 +116,10 @@ def judge_stall(
         nobody = _nobody(kept, last, since, steps)
         return JudgedStall(nobody, works, goes_on or _hungry(last.ranks), bool(last.talks))
     more = {node: (*_busy(last.frozen.get(node), last.ranks), *steps) for node in found}
-    told = {node: [replace(one, evidence=(*one.evidence, *more[node])) for one in each] for node, each in found.items()}
-    return JudgedStall(told, works, goes_on)
+    findings = {
+        node: [replace(one, evidence=(*one.evidence, *more[node])) for one in each] for node, each in found.items()
+    }
+    return JudgedStall(findings, works, goes_on)
 
 
 def _nobody(kept: KeptProcesses, last: _Look, since: str, steps: Sequence[str]) -> Found:
@@ -160,14 +164,9 @@ def _accused(kept: KeptProcesses, last: _Look, since: str) -> Found:
     return accused(last.ranks, since) or _left(kept, last.ranks, since) or _last(kept, last.ranks, since)
 
 
-def _alike(one: Found, other: Found) -> bool:
-    """Whether both accuse the same nodes of the same."""
-    first, second = ({(node, each.cause) for node, told in found.items() for each in told} for found in (one, other))
-    return first == second
-
-
-def _causes(found: Found) -> set[str]:
-    return {each.cause for told in found.values() for each in told}
+def _charges(found: Found) -> set[tuple[str, str]]:
+    """Which nodes are accused, and of which causes."""
+    return {(node, each.cause) for node, of_node in found.items() for each in of_node}
 
 
 def _living(kept: KeptProcesses) -> int:
@@ -196,16 +195,16 @@ def _works(ranks: Sequence[SeenProcess], *, accused: bool, at_end: bool) -> str:
 
 def _hungry(ranks: Sequence[SeenProcess]) -> str:
     starved, ending = sum(one.starved for one in ranks), sum(one.ending for one in ranks)
-    told = {"hardly get a CPU": starved, "are ending": ending}
-    return "; ".join(f"{count} of {len(ranks)} ranks {do}" for do, count in told.items() if count)
+    counts = {"hardly get a CPU": starved, "are ending": ending}
+    return "; ".join(f"{count} of {len(ranks)} ranks {do}" for do, count in counts.items() if count)
 
 
 def _kept_apart(kept: KeptProcesses, seen: Between, since: str) -> Found:
     """What stops the traffic between the nodes."""
     if seen.findings:
         return {
-            node: [replace(one, evidence=(*one.evidence, *seen.stalled[:2], since)) for one in told]
-            for node, told in seen.findings.items()
+            node: [replace(one, evidence=(*one.evidence, *seen.stalled[:2], since)) for one in of_node]
+            for node, of_node in seen.findings.items()
         }
     if not seen.stalled:
         return {}
@@ -219,28 +218,23 @@ def _kept_apart(kept: KeptProcesses, seen: Between, since: str) -> Found:
 
 def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]], stalled_s: float) -> list[Outcome]:
     """One a node: the nodes at fault fail, about the others nothing was proven. `stalled_s`: seconds without a step."""
-    guilty = tuple(sorted(found))
-    names = ", ".join(guilty)
-    waited = finding_for("peer-died", f"its ranks were ended because of {names}", (), guilty, node=names)
     logs, metrics = f"logs: {kept.logs.folder}", {"stalled_s": round(stalled_s, 1)}
-    proven = {name: [replace(one, evidence=(*one.evidence, logs)) for one in told] for name, told in found.items()}
-    return [
-        replace(one, metrics=metrics) if one.node in found else one for one in outcomes_of(kept.nodes, proven, waited)
-    ]
+    proven = {
+        name: [replace(one, evidence=(*one.evidence, logs)) for one in of_node] for name, of_node in found.items()
+    }
+    outcomes = outcomes_of(kept.nodes, proven, ended_because_of(tuple(sorted(found))))
+    return [replace(one, metrics=metrics) if one.node in found else one for one in outcomes]
 
 
 def waited_for(kept: KeptProcesses, frozen: Mapping[str, Facts], since: str) -> Found:
-    """Ranks that lived, raised nothing and were in no call of all when another had waited for so long that it gave up;
+    """Ranks that lived, raised nothing and were in no collective when another had waited for so long that it gave up;
     `since` says that it did."""
-    places = {place.label: place for member in kept.members for place in (*member.place.each, member.place)}
-    ranks = [one for one in seen_processes(kept, frozen) if not raised(kept, places[one.label])]
-    if found := _asleep(ranks, since):
-        return found
-    found = {}
-    for one in [one for one in ranks if one.frames and one.elsewhere]:
-        says = f"{one.label} stood {one.place}, where {one.does}, when {since}"
-        _behind(found, one, says, one.shown())
-    return found
+    ranks = [one for one in seen_processes(kept, frozen) if not raised(kept, kept.place_of(one.label))]
+    return _asleep(ranks, since) or grouped(
+        _behind(one, f"{one.label} stood {one.place}, where {one.does}, when {since}", one.shown())
+        for one in ranks
+        if one.frames and one.elsewhere
+    )
 
 
 def raised(kept: KeptProcesses, place: ProcessSpec) -> bool:
@@ -248,56 +242,57 @@ def raised(kept: KeptProcesses, place: ProcessSpec) -> bool:
     return TRACEBACK in end_of(kept.logs.folder / f"{place.name}.err", LOG_END)
 
 
-def _behind(found: Found, one: SeenProcess, says: str, evidence: Sequence[str]) -> None:
+def _behind(one: SeenProcess, says: str, evidence: Sequence[str]) -> tuple[str, Finding]:
     file, line, pid = one.own.file, one.own.line, word(one.pid)
     way = "cpu" if one.starved else "stands"
-    told = finding_for("rank-behind", says, tuple(evidence), way=way, file=file, line=line, node=one.node, pid=pid)
-    found.setdefault(one.node, []).append(told)
+    return one.node, finding_for(
+        "rank-behind", says, tuple(evidence), way=way, file=file, line=line, node=one.node, pid=pid
+    )
 
 
 def _asleep(ranks: Sequence[SeenProcess], since: str) -> Found:
-    found: Found = {}
-    for one in ranks:
-        if one.state in "Tt" or (one.state == "D" and one.stays and not one.frames):
-            told = rank_stopped(one.label, one.node, one.pid, one.state, one.wchan, since)
-            found.setdefault(one.node, []).append(told)
-    return found
+    return grouped(
+        (one.node, rank_stopped(one.label, one.node, one.pid, one.state, one.wchan, since))
+        for one in ranks
+        if one.state in "Tt" or (one.state == "D" and one.stays and not one.frames)
+    )
 
 
 def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> Found:
-    """Ranks that are not in a call of all while others wait in one; else those that are in another one than most."""
+    """Ranks that are not in a collective while others wait in one; else those that are in another one than most."""
     asked = [one for one in ranks if one.frames]
     waiting = [one for one in asked if one.waits]
     outside = [one for one in asked if one.elsewhere]
     outside = [one for one in outside if not one.works] or outside
-    found: Found = {}
-    if waiting and outside:
-        for one in outside:
-            says = (
-                f"{one.label} stands {one.place}, where {one.does}, while {_count(waiting)} for it "
-                f"{waiting[0].place}; {since}"
-            )
-            _behind(found, one, says, (*one.shown(), *waiting[0].shown()))
-        return found
-    return _mismatched([one for one in asked if one.together], len(ranks), since)
+    if not (waiting and outside):
+        return _mismatched([one for one in asked if one.together], len(ranks), since)
+    others = f"while {_count(waiting)} for it {waiting[0].place}; {since}"
+    return grouped(
+        _behind(
+            one,
+            f"{one.label} stands {one.place}, where {one.does}, {others}",
+            (*one.shown(), *waiting[0].shown()),
+        )
+        for one in outside
+    )
 
 
 def _mismatched(waiting: Sequence[SeenProcess], ranks: int, since: str) -> Found:
-    """Ranks that are in another call of all than most; of two groups of one size both."""
-    found: Found = {}
+    """Ranks that are in another collective than most; of two groups of one size both."""
     calls = Counter(map(_call, waiting))
     uneven = any(one.awaits or one.called in PAIRWISE | OF_ONE_ROOT for one in waiting)
     if len(calls) < 2 or len(waiting) < ranks or uneven:
-        return found
+        return {}
     if any(one.has_gpu and not one.called for one in waiting):
-        return found  # a GPU lets each rank run ahead: it shows in different lines what it waits for
+        return {}  # a GPU lets each rank run ahead: it shows in different lines what it waits for
+    found: Found = {}
     (usual, most), (_, next_most) = calls.most_common(2)
     odd = [one for one in waiting if _call(one) != usual] if most > next_most else waiting
     for one in odd:
         other = next(each for each in waiting if _call(each) != _call(one))
         says = f"{one.label} waits {one.place}, {other.label} {other.place}: they do not make the same call; {since}"
-        told = finding_for("mismatched-collectives", says, (*one.shown(), *other.shown()), way="lines")
-        found.setdefault(one.node, []).append(told)
+        finding = finding_for("mismatched-collectives", says, (*one.shown(), *other.shown()), way="lines")
+        found.setdefault(one.node, []).append(finding)
     return found
 
 
@@ -308,22 +303,22 @@ def _call(one: SeenProcess) -> tuple[str, int | str, str]:
 
 
 def _starved(ranks: Sequence[SeenProcess], since: str) -> Found:
-    """Ranks of one node that get no CPU, while all others wait in a call of all. In that call itself only a quota is
-    believed: who waits there actively wants a CPU as well, and has no use for it."""
+    """Ranks of one node that get no CPU, while all others wait in a collective. Of ranks in the collective itself only
+    a quota is believed: a rank that waits there actively wants a CPU as well, and has no use for it."""
     waiting = [one for one in ranks if one.together and not one.held_back]
     mute = [one for one in ranks if not one.frames and one.starved and (not one.has_gpu or one.gpu_use == IDLE)]
     inside = [one for one in ranks if one.together and one.held_back and one.state == "S" and not one.has_gpu]
     guilty = mute or inside
     if not waiting or len({one.node for one in guilty}) != 1 or len(waiting) + len(guilty) < len(ranks):
         return {}
-    found: Found = {}
-    for one in guilty:
+
+    def starved(one: SeenProcess) -> Finding:
         where = f"is {one.place} too, and" if one.frames else "is not seen there:"
         says = f"{_count(waiting)} for {one.label} {waiting[0].place}, which {where} {one.does}; {since}"
-        evidence = tuple(line for shown in (one, waiting[0]) for line in shown.shown())
-        told = finding_for("rank-behind", says, (*_states([one]), *evidence), way="cpu", node=one.node)
-        found.setdefault(one.node, []).append(told)
-    return found
+        seen = (*_states([one]), *one.shown(), *waiting[0].shown())
+        return finding_for("rank-behind", says, seen, way="cpu", node=one.node)
+
+    return grouped((one.node, starved(one)) for one in guilty)
 
 
 def _mute(ranks: Sequence[SeenProcess], since: str) -> Found:
@@ -362,28 +357,26 @@ def _sleeps(one: SeenProcess) -> bool:
 
 
 def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Found:
-    """Ranks that have ended, and well, while all others wait for them in a call of all; where most have ended, the
+    """Ranks that have ended, and well, while all others wait for them in a collective; where most have ended, the
     others. Who computes in the forward of a model that is wrapped for it, to evaluate it after the last step, waits for
     nobody."""
     waiting = [one for one in ranks if one.surely_waits]
-    living = sum(len(member.place.ranks) for member in kept.living)
-    found: Found = {}
+    living = _living(kept)
     if len(waiting) < max(1, living):
-        return found
+        return {}
     left = [member for member in kept.members if member.over and member.code == 0]
     many = sum(len(member.place.ranks) for member in left)
-    for one in waiting if many > living else ():
-        says = f"{one.label} waits {one.place}, and {many} others have ended with code 0: it makes more calls; {since}"
-        told = finding_for("mismatched-collectives", says, tuple(one.shown()), way="uneven")
-        found.setdefault(one.node, []).append(told)
-    for member in left if many <= living else ():
-        says = (
-            f"{member.label} has ended with code 0, and {_count(waiting)} for it {waiting[0].place}: it makes fewer "
-            f"calls; {since}"
-        )
-        told = finding_for("mismatched-collectives", says, tuple(waiting[0].shown()), way="uneven")
-        found.setdefault(member.place.node, []).append(told)
-    return found
+
+    def uneven(says: str, seen: SeenProcess) -> Finding:
+        return finding_for("mismatched-collectives", f"{says}; {since}", tuple(seen.shown()), way="uneven")
+
+    if many > living:
+        ended = f"and {many} others have ended with code 0: it makes more calls"
+        return grouped((one.node, uneven(f"{one.label} waits {one.place}, {ended}", one)) for one in waiting)
+    others = f"and {_count(waiting)} for it {waiting[0].place}: it makes fewer calls"
+    return grouped(
+        (member.place.node, uneven(f"{member.label} has ended with code 0, {others}", waiting[0])) for member in left
+    )
 
 
 def _last(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Found:
@@ -392,16 +385,19 @@ def _last(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Foun
     ending = sum(one.ending for one in ranks)
     outside = [one for one in ranks if one.frames and one.elsewhere]
     many = sum(len(member.place.ranks) for member in ended if member.code == 0) + ending
-    found: Found = {}
     if any(member.code != 0 for member in ended) or not 0 < len(outside) == _living(kept) - ending <= many:
-        return found
-    for one in outside:
-        says = (
-            f"{one.label} has not ended: it stands {one.place}, where {one.does}, and {many} other"
-            f"{'s have' if many > 1 else ' has'} ended with code 0{f' ({ending} nearly)' if ending else ''}; {since}"
+        return {}
+    others = (
+        f"{many} other{'s have' if many > 1 else ' has'} ended with code 0{f' ({ending} nearly)' if ending else ''}"
+    )
+    return grouped(
+        _behind(
+            one,
+            f"{one.label} has not ended: it stands {one.place}, where {one.does}, and {others}; {since}",
+            one.shown(),
         )
-        _behind(found, one, says, one.shown())
-    return found
+        for one in outside
+    )
 
 
 def _busy(facts: Facts | None, ranks: Sequence[SeenProcess]) -> list[str]:

@@ -51,7 +51,7 @@ def prepare(kept: KeptProcesses, attempt: Attempt, *, ready_s: float, facts: Fac
     nodes = [at.inventory.node(name) for name in kept.nodes]
     answers = at.run.site.each(nodes, lambda node: _node(kept, attempt, node, facts), timeout_s=ready_s)
     problems: dict[str, Outcome] = {}
-    told: dict[str, Facts] = {}
+    ready: dict[str, Facts] = {}
     for name, answer in answers.items():
         if isinstance(answer, CannotQuote):
             problems[name] = Outcome.failed(
@@ -62,8 +62,8 @@ def prepare(kept: KeptProcesses, attempt: Attempt, *, ready_s: float, facts: Fac
         elif finding := _in_the_way(name, answer):
             problems[name] = Outcome.failed(name, finding)
         else:
-            told[name] = answer
-    problems |= _programs(told)
+            ready[name] = answer
+    problems |= _programs(ready)
     if not problems:
         problems |= _port(at, attempt)
     if not problems and _gloo_of_jax(attempt):
@@ -115,7 +115,7 @@ def _in_the_way(node: str, answer: Facts) -> Finding | None:
     """A process of an earlier try that lives, or another job on our GPUs."""
     if old := answer["alive"]:
         names = ", ".join(f"{one['name']} of attempt {one['attempt']}" for one in old)
-        says = f"on {node} {names} of this job still lives, which would meet the new ranks"
+        says = f"{names} of this job still runs on {node}, and would meet the new ranks"
         seen = tuple(f"process {one.get('pid')}, started by its keeper {one['keeper']}" for one in old[:6])
         return finding_for("gpu-busy", says, seen, way="our-job", job=word(old[0]["job"]))
     if others := answer["gpus"]:
@@ -131,12 +131,12 @@ def _in_the_way(node: str, answer: Facts) -> Finding | None:
     return None
 
 
-def _programs(told: dict[str, Facts]) -> dict[str, Outcome]:
+def _programs(ready: dict[str, Facts]) -> dict[str, Outcome]:
     """Nodes whose program file is missing, or differs from the one that most nodes have."""
     problems: dict[str, Outcome] = {}
-    files = {path for answer in told.values() for path in answer["sha256"]}
+    files = {path for answer in ready.values() for path in answer["sha256"]}
     for path in sorted(files):
-        hashes = {name: answer["sha256"][path] for name, answer in told.items() if path in answer["sha256"]}
+        hashes = {name: answer["sha256"][path] for name, answer in ready.items() if path in answer["sha256"]}
         for name in [name for name, found in hashes.items() if found is None]:
             finding = finding_for("program-error", f"{name} has no readable file {path}", way="not-there")
             problems.setdefault(name, Outcome.failed(name, finding))
@@ -325,11 +325,7 @@ def running(kept: KeptProcesses, timeout_s: float) -> Skew | None:
     wait_for(
         kept, lambda: any(m.failed for m in ranks) or all(m.started is not None or m.over for m in ranks), timeout_s
     )
-    return _skew(kept)
-
-
-def _skew(kept: KeptProcesses) -> Skew | None:
-    if any(member.started is None for member in kept.members):
+    starts = [member.started for member in ranks if member.started is not None]
+    if len(starts) < len(ranks):
         return None
-    starts = [member.started for member in kept.members if member.started is not None]
     return Skew(max(starts) - min(starts), max(doubt for _, doubt in kept.offsets.values()))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Collection
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
 
 from runbook.checks.context import Facts
 from runbook.jobs.processes import OVER, KeptProcesses
 from runbook.jobs.watch import NEXT_S, fetch
 from runbook.model.errors import Unreachable
+from runbook.model.inventory import Node
 from runbook.model.safe_files import BadName, write_below
-from runbook.transport import ProgramNotStarted
+
+T = TypeVar("T")
 
 LOOK_S = 9.0
 DRAIN_S = 4.0
@@ -28,19 +30,18 @@ DRAIN_MOST_S = 1800.0
 def freeze(kept: KeptProcesses, *, seconds: float = 0.3) -> dict[str, Facts]:
     """What the survivors do, from all nodes at once: states, stacks, and their CPU time and traffic for this long. Kept
     in RUN_DIR/hang; returns after LOOK_S and that time."""
-    found: dict[str, Facts] = {}
 
-    def look(name: str) -> None:
-        alive = {str(m.place.ranks[0]): m.journal["pid"] for m in kept.on(name) if not m.over and m.journal.get("pid")}
-        session = kept.at.run.site.sessions.get(name)
-        if session is None or not alive:
-            return
-        with contextlib.suppress(Unreachable, ProgramNotStarted, TimeoutError):
-            gpus = sorted({gpu for m in kept.on(name) if not m.over for gpu in m.place.gpus})
-            order = {"leaders": alive, "seconds": seconds, "stacks": kept.stacks.get(name), "gpus": gpus}
-            found[name] = session.call("rank_processes", order, timeout_s=LOOK_S + seconds)
+    def look(node: Node) -> Facts | None:
+        processes = [member for member in kept.on(node.name) if not member.over]
+        alive = {str(one.place.ranks[0]): one.journal["pid"] for one in processes if one.journal.get("pid")}
+        if not alive:
+            return None
+        gpus = sorted({gpu for one in processes for gpu in one.place.gpus})
+        order = {"leaders": alive, "seconds": seconds, "stacks": kept.stacks.get(node.name), "gpus": gpus}
+        return kept.at.session(node).call("rank_processes", order, timeout_s=LOOK_S + seconds)
 
-    _everywhere(kept, look, LOOK_S + seconds, at_once=len(kept.folders))
+    seen = _each(kept, look, LOOK_S + seconds, kept.nodes, at_once=len(kept.nodes))
+    found = {name: facts for name, facts in seen.items() if facts is not None and not isinstance(facts, BaseException)}
     for name, facts in found.items():
         text = json.dumps(kept.logs.redactor_of(name).anything(facts), indent=1)
         with contextlib.suppress(OSError, BadName):
@@ -62,18 +63,15 @@ def end(kept: KeptProcesses, *, grace_s: float, why: str, hurry: Callable[[], bo
             else:
                 member.remote.feed(f"stop {grace_s:g} {why}\n".encode())
     if kept.members and all(member.remote is None for member in kept.members):
-        _order(kept, {"do": "stop"})
+        _order(kept, "stop", kept.nodes)
     deadline = time.monotonic() + grace_s + 6.0
     while time.monotonic() < deadline and not hurry() and not all(member.gone for member in kept.members):
         kept.drain(0.1)
-        for name in kept.nodes:
-            session = kept.at.run.site.sessions.get(name)
-            if session is not None and session.lost:
-                kept.lose(name, session.lost)
+        kept.note_losses()
     unsure = {name for name in kept.nodes if name not in kept.live_nodes()}
     gone = {m.place.node for m in kept.members if m.keeper_gone or m.state != OVER or not m.gone}
     if gone:
-        for name, answer in _order(kept, {"do": "kill"}, gone - unsure).items():
+        for name, answer in _order(kept, "kill", gone - unsure).items():
             if not isinstance(answer, dict) or any(journal["lives"] for journal in answer["kept"]):
                 unsure.add(name)
     return sorted(unsure)
@@ -84,10 +82,10 @@ def drain(kept: KeptProcesses) -> list[str]:
     an end. Returns the names of nodes that still have some of it."""
     end = time.monotonic() + DRAIN_MOST_S
 
-    def rest(name: str) -> None:
-        session = kept.at.run.site.sessions.get(name)
+    def rest(node: Node) -> None:
+        session, name = kept.at.session(node), node.name
         deadline, wanted, here = time.monotonic() + DRAIN_S, None, kept.fetched(name)
-        while session is not None and not session.lost and time.monotonic() < min(deadline, end):
+        while not session.lost and time.monotonic() < min(deadline, end):
             if not fetch(kept, session, name) or kept.at.hurry.is_set():
                 return
             if wanted is None:
@@ -103,7 +101,7 @@ def drain(kept: KeptProcesses) -> list[str]:
     for name in kept.nodes:
         kept.unread[name] = 1  # until the node has said that there is nothing
         kept.seen.pop(name, None)
-    _everywhere(kept, rest, DRAIN_MOST_S, unless=kept.at.hurry.is_set)
+    _each(kept, rest, DRAIN_MOST_S, kept.nodes, unless=kept.at.hurry.is_set)
     kept.drain(0.0)
     kept.logs.close()
     return [name for name in kept.nodes if kept.unread.get(name)]
@@ -111,45 +109,25 @@ def drain(kept: KeptProcesses) -> list[str]:
 
 def clean(kept: KeptProcesses, names: Collection[str]) -> None:
     """Remove what the attempts wrote on these nodes: all of it is here."""
-    sessions = kept.at.run.site.sessions
 
-    def one(name: str) -> None:
-        with contextlib.suppress(Unreachable, ProgramNotStarted, TimeoutError):
-            sessions[name].call("job_control", {"do": "clean", "folder": sessions[name].folder}, timeout_s=5.0)
+    def one(node: Node) -> Facts:
+        session = kept.at.session(node)
+        return session.call("job_control", {"do": "clean", "folder": session.folder}, timeout_s=5.0)
 
-    _everywhere(kept, one, 8.0, {name for name in names if name in sessions and not sessions[name].lost})
-
-
-def _order(kept: KeptProcesses, order: Facts, names: set[str] | None = None) -> dict[str, object]:
-    found: dict[str, object] = {}
-
-    def one(name: str) -> None:
-        session = kept.at.run.site.sessions.get(name)
-        if session is None:
-            return
-        try:
-            found[name] = session.call("job_control", {**order, "folder": kept.folders[name]}, timeout_s=10.0)
-        except (Unreachable, ProgramNotStarted, TimeoutError) as error:
-            found[name] = error
-
-    _everywhere(kept, one, 12.0, names)
-    return found
+    _each(kept, one, 8.0, {*names} & {*kept.live_nodes()})
 
 
-def _everywhere(
-    kept: KeptProcesses,
-    work: Callable[[str], None],
-    timeout_s: float,
-    names: set[str] | None = None,
-    *,
-    at_once: int = 64,
-    unless: Callable[[], bool] = lambda: False,
-) -> None:
-    """Do this for each node, so many `at_once`, until the time is up or `unless` is true."""
-    chosen = [name for name in kept.folders if names is None or name in names]
-    pool = ThreadPoolExecutor(max(1, min(at_once, len(chosen))), thread_name_prefix="job")
-    working: Collection[Future[None]] = [pool.submit(work, name) for name in chosen]
-    deadline = time.monotonic() + timeout_s
-    while working and not unless() and (left_s := deadline - time.monotonic()) > 0:
-        working = wait(working, timeout=min(0.2, left_s)).not_done
-    pool.shutdown(wait=False, cancel_futures=True)
+def _order(kept: KeptProcesses, do: str, names: Collection[str]) -> Mapping[str, Facts | BaseException]:
+    def one(node: Node) -> Facts:
+        order = {"do": do, "folder": kept.folders[node.name]}
+        return kept.at.session(node).call("job_control", order, timeout_s=10.0)
+
+    return _each(kept, one, 12.0, names)
+
+
+def _each(
+    kept: KeptProcesses, work: Callable[[Node], T], timeout_s: float, names: Collection[str], **how: Any
+) -> Mapping[str, T | BaseException]:
+    """As `Site.each`, for those of these nodes on which the attempt has a folder."""
+    nodes = [kept.at.inventory.node(name) for name in kept.folders if name in names]
+    return kept.at.run.site.each(nodes, work, timeout_s=timeout_s, **how)

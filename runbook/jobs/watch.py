@@ -74,7 +74,7 @@ class Fetching:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _fetch(self, name: str) -> None:
-        looked, told = 0.0, time.monotonic()
+        looked, answered = 0.0, time.monotonic()
         while not self._ending.is_set():
             session = self._kept.at.run.site.sessions.get(name)
             if session is None or session.lost:
@@ -82,14 +82,14 @@ class Fetching:
             look = time.monotonic() - looked > LOOK_S
             looked = time.monotonic() if look else looked
             if fetch(self._kept, session, name, wait_s=WAIT_S, look=look):
-                told = time.monotonic()
-            elif (silent_s := time.monotonic() - told) > self._patience_s:
+                answered = time.monotonic()
+            elif (silent_s := time.monotonic() - answered) > self._patience_s:
                 session.disbelieve(_silent(name, silent_s))
             self._ending.wait(NEXT_S if self._kept.unread.get(name) else POLL_S)
 
 
 def _silent(name: str, seconds: float) -> Unreachable:
-    says = f"{name} is reached, and has said nothing about the job for {seconds:.0f} s"
+    says = f"{name} can be reached, but has reported nothing about the job for {seconds:.0f} s"
     return unreachable_for("tool-output-unknown", says, way="job-late", name=name)
 
 
@@ -157,19 +157,16 @@ def watch(
 ) -> WatchEnd:
     """Watch until all have ended well, the first failure has settled, the run is to stop, the job is held up, or the
     time is up. A lost node is a failure; with `on_loss` it is reported there, once, and the others are watched on."""
-    told: set[str] = set()
+    reported: set[str] = set()
     bad_since: float | None = None
     settle_s = LAUNCHERS_SETTLE_S if any(member.place.each for member in kept.members) else SETTLE_S
     while True:
         kept.drain(0.1)
         now = time.monotonic()
-        for name in kept.nodes:
-            session = kept.at.run.site.sessions.get(name)
-            if session is not None and session.lost:
-                kept.lose(name, session.lost)
-                if on_loss and name not in told and any(member.lost for member in kept.on(name)):
-                    told.add(name)
-                    on_loss(name, session.lost)
+        for name, error in kept.note_losses().items():
+            if on_loss and name not in reported:
+                reported.add(name)
+                on_loss(name, error)
         judged = [member for member in kept.members if not (on_loss and member.lost)]
         if all(member.state == OVER and member.code == 0 for member in judged):
             return WatchEnd("finished")
@@ -187,8 +184,8 @@ def watch(
 
 
 def earliest(members: Sequence[KeptProcess]) -> KeptProcess:
-    """The failure that came first. A lost node has no time: it counts as what happened when nothing else did. A keeper
-    that was killed has none either, but ends its rank: what exited by itself beside it lost a peer."""
+    """The failure that came first. A lost node has no time of its own, so it counts only where nothing else failed. A
+    keeper that was killed has none either, but its rank ends with it: what then exits by itself has lost a peer."""
     failed = [member for member in members if member.failed]
     if gave_up := next((member for member in failed if member.gave_up is not None), None):
         return gave_up  # what ends beside it lost a peer

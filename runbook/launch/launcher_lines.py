@@ -118,8 +118,8 @@ def _line(name: str, launcher: str | None, words: Sequence[str]) -> LauncherLine
     program = () if begin is None else tuple(words[begin:])
     if program and program[0] in ("-m", "--module"):
         program = ("python", "-m", *program[1:])
-    told = {option.replace("_", "-"): value for option, value, _ in options(given)}
-    return LauncherLine(name, launcher, told, program)
+    given_options = {option.replace("_", "-"): value for option, value, _ in options(given)}
+    return LauncherLine(name, launcher, given_options, program)
 
 
 def _begins(words: Sequence[str], *, of_torch: bool) -> bool:

@@ -14,6 +14,7 @@ from runbook.launch.ranks import NodeRanks, RankLayout, node_environment, rank_e
 from runbook.launch.script import ScriptProcess, ScriptSpec
 from runbook.model.errors import Problem
 from runbook.model.inventory import EnvValue, Node
+from runbook.model.units import whole_number
 
 FOREIGN = ("TORCHELASTIC_", "PET_")
 """Prefixes of variables that another torchrun set: a rank that inherits them waits for that one's store, and a torchrun
@@ -225,7 +226,7 @@ def launch_spec(
         guards=Guards(
             python=node.interpreter,
             address=address if isinstance(address, str) else layout.address,
-            port=int(port) if node_ranks.node_rank == 0 and isinstance(port, str) and port.isdecimal() else None,
+            port=whole_number(port) if node_ranks.node_rank == 0 and isinstance(port, str) else None,
             several_nodes=layout.meets_over_network,
         ),
     )

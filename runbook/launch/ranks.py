@@ -159,15 +159,15 @@ def described(inventory: Inventory) -> dict[str, object]:
     A node has its first rank, how many it has, and the devices of those, none for CPU ranks.
     """
     by_node = layout(inventory)
-    told = {
+    environments = {
         name: {variable: _shown(variable, value) for variable, value in node_environment(by_node, node_ranks).items()}
         for name, node_ranks in by_node.by_node.items()
     }
-    first = next(iter(told.values()), {})
+    first = next(iter(environments.values()), {})
     common = {
         variable: value
         for variable, value in first.items()
-        if all(environment.get(variable) == value for environment in told.values())
+        if all(environment.get(variable) == value for environment in environments.values())
     }
     return {
         "name": inventory.name,
@@ -185,7 +185,7 @@ def described(inventory: Inventory) -> dict[str, object]:
                 "first_rank": node_ranks.ranks[0].rank,
                 "ranks": len(node_ranks.ranks),
                 "devices": sorted(node_ranks.node.gpus),
-                "env": {key: value for key, value in told[name].items() if key not in common},
+                "env": {key: value for key, value in environments[name].items() if key not in common},
             }
             for name, node_ranks in by_node.by_node.items()
         ],

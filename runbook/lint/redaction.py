@@ -6,7 +6,7 @@ Output of lint goes into logs of CI, which many people read.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from runbook.collect.scrub import secret_places
@@ -56,6 +56,18 @@ class RedactedReport:
         return lines
 
 
+def likely_secrets(documents: Mapping[str, Document], shown: Iterable[Span], known: Iterable[Span]) -> Iterator[Span]:
+    """What looks like a secret on lines that are shown, and on which no rule found one: a file that is wrong may hold
+    secrets where no rule looks."""
+    looked = {(span.file, span.line) for span in known}
+    for file, number in dict.fromkeys((span.file, span.line) for span in shown):
+        lines = documents[file].lines if file in documents and (file, number) not in looked else ()
+        if 1 <= number <= len(lines):
+            for start, end in joined(secret_places(lines[number - 1])):
+                if end - start >= _LEAST:
+                    yield Span(file, number, start + 1, end - start)
+
+
 class RedactedProblems:
     """Problems of any command, and the lines they point at, with stars over as many characters."""
 
@@ -72,8 +84,11 @@ class RedactedProblems:
                 places = secret_spans(document)
                 for number in reported:
                     if 1 <= number <= len(lines):
+                        line = lines[number - 1]
                         known = [_columns(span) for span in places if span.line == number]
-                        lines[number - 1] = _starred(lines[number - 1], [*known, *secret_places(lines[number - 1])])
+                        likely = joined(secret_places(line))
+                        secrets += [Secret(line[start:end], f"{file}:{number}") for start, end in likely]
+                        lines[number - 1] = _starred(line, [*known, *likely])
             except Exception:  # noqa: BLE001  a line that cannot be looked through is not shown; the problem itself is
                 continue
             self._lines[file] = lines

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from runbook.files.yaml_document import collector_paused
 from runbook.lint.find_files import FoundFile, find_files, roots_of
 from runbook.lint.findings import LintFinding, Report, finding_of, in_order
-from runbook.lint.redaction import RedactedReport
+from runbook.lint.redaction import RedactedReport, likely_secrets
 from runbook.lint.rule_inputs import InventoryFile, PlaybookFile, ReadFile, ReadFiles
 from runbook.lint.rules import DOCUMENT_RULES, INVENTORY_RULES, PLAYBOOK_RULES, TOGETHER_RULES
 from runbook.lint.rules.across_files import named_inventory
@@ -64,8 +64,9 @@ def lint(paths: Sequence[str]) -> Report:
         texts = {read.document.path: read.document for read in ours}
         # Of a silenced one as well: another finding may stand on its line.
         secret = [finding.span for finding in (*findings, *left) if finding.rule.id.startswith("secret.")]
-        redacted = RedactedReport(texts, secret)
         shown, more = _limited(in_order(left))
+        likely = likely_secrets(texts, [finding.span for finding in shown], secret)
+        redacted = RedactedReport(texts, [*secret, *likely])
         return Report(tuple(map(redacted.finding, shown)), tuple(texts), (*notes, *more), redacted.lines)
 
 

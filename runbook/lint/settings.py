@@ -22,10 +22,16 @@ from runbook.files.yaml_document import Keys, mapping_problem, read_document, sc
 from runbook.lint.find_files import leads_out, roots_of
 from runbook.lint.findings import rules
 from runbook.model.errors import Problem, Span
+from runbook.model.safe_files import open_regular
 
 YAML_FILE = ".runbook-lint.yml"
 TOML_FILE = "pyproject.toml"
 KEYS = ("ignore", "exclude", "per_file")
+MOST_TOML = 1 << 20
+"""Characters of a TOML file: a larger one is for another tool."""
+
+MOST_DOTS = 32
+"""Of a line, outside of quotes."""
 
 PlaceOf = Callable[[Keys, str], Span]  # of a setting, or of a word in its value
 
@@ -97,6 +103,9 @@ def _from_yaml(path: Path, folder: str) -> LintSettings:
         message = f"this is a link that leads out of its repository, to {outside}, and is not read"
         problem = Problem("settings.syntax", message, first, "put the file itself here")
         return LintSettings(shown, folder, problems=(problem,))
+    if path.exists() and not path.is_file():
+        problem = Problem("settings.syntax", "this is not a regular file, and is not read", first, "remove it")
+        return LintSettings(shown, folder, problems=(problem,))
     document = read_document(shown)
     if document.data is None:
         if document.text and not re.sub(r"(?m)#.*$", "", document.text).strip():
@@ -119,9 +128,10 @@ def _from_toml(path: Path, folder: str) -> LintSettings | None:
     """None where the file has no such table, or is broken and does not look as if it had one."""
     shown = _shown(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        data = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError):
+        with open_regular(path) as file:
+            text = file.read(MOST_TOML + 1).decode("utf-8-sig")
+        data = tomllib.loads(text) if _is_modest(text) else {}
+    except (OSError, UnicodeDecodeError, RecursionError):
         return None  # other tools will report it; nothing shows that it is about lint
     except tomllib.TOMLDecodeError as error:
         if "tool.runbook" not in text:
@@ -141,6 +151,12 @@ def _from_toml(path: Path, folder: str) -> LintSettings | None:
         problem = Problem("settings.unknown-key", f"there is no `tool.runbook.{key}`", None, help)
         return LintSettings(shown, folder, problems=(replace(problem, span=_toml_place(shown, lines, (key,), "")),))
     return _checked(ours["lint"], lambda keys, word: _toml_place(shown, lines, keys, word), shown, folder, ())
+
+
+def _is_modest(text: str) -> bool:
+    """Whether the reader of TOML takes it in reasonable memory: of a key `a.a.a…` it takes the square of its length."""
+    bare = re.sub(r"\"[^\"\n]*\"|'[^'\n]*'", "", text)
+    return len(text) <= MOST_TOML and all(line.count(".") <= MOST_DOTS for line in bare.split("\n"))
 
 
 def _toml_place(file: str, lines: list[str], keys: Keys, word: str) -> Span:

@@ -93,6 +93,20 @@ def open_below(folder: Path, *names: str) -> BinaryIO:
     return file
 
 
+def open_regular(path: Path, *, links: bool = True) -> BinaryIO:
+    """A regular file, open for reading: a pipe that lies there does not hold us, and a device gives nothing. `links`:
+    it may be a link. Raises OSError."""
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+    opened = os.open(path, flags | (0 if links else getattr(os, "O_NOFOLLOW", 0)))
+    mode = os.fstat(opened).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(opened, "rb")
+    os.close(opened)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
 @contextlib.contextmanager
 def _opened(folder: Path, names: tuple[str, ...] | list[str], *, make: bool = True) -> Iterator[int | None]:
     """A descriptor of the folder of these names, so that it cannot be replaced meanwhile; None if the system has

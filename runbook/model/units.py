@@ -113,6 +113,12 @@ def number(text: str) -> int:
     return int(digits) if len(digits) <= DIGITS else MOST
 
 
+def whole_number(text: str) -> int | None:
+    """The same of a text that is nothing but the digits 0 to 9; None for any other: `²` is a digit to Python, and no
+    number."""
+    return number(text) if text.isascii() and text.isdigit() else None
+
+
 def small_number(text: str | None) -> int | None:
     """A rank, a count of ranks: None where nothing is written, or what has so many digits that it is none."""
     return int(text) if text and len(text) <= SMALL_DIGITS else None

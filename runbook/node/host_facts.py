@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import socket
 
-from runbook.node.local_addresses import proves_nothing
-from runbook.node.proc import read, status_field
+from runbook.node.proc import bind_proves_nothing, carrier_changes, read, status_field
 from runbook.node.tools import json_of, tool
 
 TYPE_CHECKING = False
@@ -35,6 +34,7 @@ def interfaces() -> dict[str, InterfaceFacts]:
                 "flags": entry.get("flags", []),
                 "addresses": [a["local"] for a in entry.get("addr_info", []) if a.get("local")],
                 "ipv6_off": read("/proc/sys/net/ipv6/conf/%s/disable_ipv6" % entry["ifname"]) == "1",
+                "carrier_changes": carrier_changes(entry["ifname"]),
             }
         return found
     try:
@@ -108,7 +108,7 @@ def owns(address: str) -> bool | None:
                 sock.bind(target)
             except OSError:
                 continue
-        if not proves_nothing(str(target[0]), family == socket.AF_INET6):
+        if not bind_proves_nothing(str(target[0]), family == socket.AF_INET6):
             return True
     return False
 

@@ -140,7 +140,7 @@ class Keeper:
             if words[:1] == ["go"]:
                 self.news.put(("go", float(words[1])))
             elif words[:1] == ["stop"]:
-                self.news.put(("stop", float(words[1]), words[2].strip() if len(words) > 2 else "told to"))
+                self.news.put(("stop", float(words[1]), words[2].strip() if len(words) > 2 else "requested"))
         self.news.put(("alone",))
 
     def meet(self) -> None:

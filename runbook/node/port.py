@@ -13,8 +13,19 @@ import os
 import re
 import socket
 
-from runbook.node.local_addresses import proves_nothing
-from runbook.node.proc import LISTEN, TIME_WAIT, account, command, pids, read, run_of, sockets, stat, tcp_sockets
+from runbook.node.proc import (
+    LISTEN,
+    TIME_WAIT,
+    account,
+    bind_proves_nothing,
+    command,
+    pids,
+    read,
+    run_of,
+    sockets,
+    stat,
+    tcp_sockets,
+)
 from runbook.node.tools import find, run
 
 TYPE_CHECKING = False
@@ -40,7 +51,7 @@ def own_address(address: str) -> OwnAddress:
                 sock.bind((target[0], 0) + tuple(target[2:]))
             except OSError:
                 continue
-        if for_one(family, target) and not proves_nothing(str(target[0]), family == socket.AF_INET6):
+        if for_one(family, target) and not bind_proves_nothing(str(target[0]), family == socket.AF_INET6):
             local.append(target[0])
     return {"resolved": resolved, "local": bool(local)}
 
@@ -109,7 +120,8 @@ def holder(port: int) -> Holder:
             found["listens"] = written(*row.local)
         else:
             found["peer"] = written(*row.remote)
-    pid = process_with({row.inode for row in rows} - {"0"}) or (by_ss(port) if rows else None)
+    inodes = {row.inode for row in rows} - {"0"}
+    pid = next((pid for pid in pids() if inodes and inodes & sockets(pid)), None) or (by_ss(port) if rows else None)
     if pid:
         found["pid"], found["command"], found["run_id"] = pid, command(pid), run_of(pid)
         found["left_behind"] = left_behind(pid)
@@ -119,10 +131,6 @@ def holder(port: int) -> Holder:
 
 def written(address: str, port: int) -> str:
     return ("[%s]:%d" if ":" in address else "%s:%d") % (address, port)
-
-
-def process_with(inodes: set[str]) -> int | None:
-    return next((pid for pid in pids() if inodes & sockets(pid)), None) if inodes else None
 
 
 def by_ss(port: int) -> int | None:

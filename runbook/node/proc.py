@@ -256,10 +256,40 @@ def endpoint(text: str) -> tuple[str, int]:
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed), int(port, 16)
 
 
+def is_local(address: str) -> bool:
+    """Whether packets for this address are for this machine, by the kernel's tables."""
+    import ipaddress  # few programs need it, and every node pays for it
+
+    wanted = ipaddress.ip_address(address.partition("%")[0])
+    if wanted.version == 6:
+        lines = (read("/proc/net/if_inet6") or "").splitlines()
+        return any(line.split()[0] == wanted.packed.hex() for line in lines if line)
+    network = ""
+    for line in (read("/proc/net/fib_trie") or "").splitlines():
+        words = line.split()
+        if words[:1] == ["|--"]:
+            network = words[1]
+        elif words[1:] == ["host", "LOCAL"] and wanted in ipaddress.ip_network(network + words[0], strict=False):
+            return True
+    return False
+
+
+def bind_proves_nothing(address: str, ipv6: bool) -> bool:
+    """Whether this address could be bound without being this machine's: some are set up for virtual addresses."""
+    anything = read("/proc/sys/net/%s/ip_nonlocal_bind" % ("ipv6" if ipv6 else "ipv4")) == "1"
+    return anything and not is_local(address)
+
+
 def counted(path: str, head: str) -> dict[str, int]:
     """The kernel's counters in the lines with this head, one of names and one of numbers; none where it has none."""
     rows = [line.split()[1:] for line in (read(path) or "").splitlines() if line.startswith(head)]
     return {name: int(number) for name, number in zip(*rows)} if len(rows) == 2 else {}
+
+
+def carrier_changes(interface: str) -> int | None:
+    """How often the link of an interface went up or down since boot; None where the kernel does not tell."""
+    count = (read("/sys/class/net/%s/carrier_changes" % interface) or "").strip()
+    return int(count) if count.isdigit() else None
 
 
 def kill(processes: Iterable[int], number: int) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from runbook.causes.catalogue import Confidence
 from runbook.model.command_quoting import word
-from runbook.model.units import number
+from runbook.model.units import number, whole_number
 from runbook.parsers.tool_reading import CUT, Reading, some
 
 # --- facts ----------------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def from_sysfs(hcas: Mapping[str, Mapping[str, Mapping[str, str | None]]]) -> li
     return [
         Port(
             hca=hca,
-            number=int(port_number),
+            number=number(port_number),
             state=as_state(port.get("state")),
             physical=as_state(port.get("phys_state")),
             rate_gbps=as_rate(port.get("rate")),
@@ -126,7 +126,7 @@ def from_sysfs(hcas: Mapping[str, Mapping[str, Mapping[str, str | None]]]) -> li
         )
         for hca, ports in hcas.items()
         for port_number, port in ports.items()
-        if port_number.isdecimal()
+        if whole_number(port_number) is not None
     ]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from runbook.files.address import is_ip, is_loopback
 from runbook.model.command_quoting import word
+from runbook.model.units import whole_number
 from runbook.parsers.tool_reading import CUT, Reading, Support, numbered
 
 ON_INTERFACE = ("interface-wrong", "gloo-loopback-advertised", "master-address-not-local", "container-bridge-network")
@@ -144,7 +145,7 @@ def sysctl(text: str) -> Reading | None:
     if not found:
         return None
     span, at = found.get("net.ipv4.ip_local_port_range", ("", 0))
-    ends = [int(word) for word in span.split() if word.isdecimal()]
+    ends = [end for word in span.split() if (end := whole_number(word)) is not None]
     reading = Reading.of(len(found) == len(lines) and (not span or len(ends) == 2))
     if len(ends) == 2:
         low, high = ends

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from runbook.model.command_quoting import word
+from runbook.model.units import whole_number
 from runbook.parsers.nvidia import (
     BAD_ROWS,
     BROKEN,
@@ -113,7 +114,7 @@ TableRow = tuple[int, dict[str, str]]
 
 
 def _judge_table(gpus: Sequence[TableRow], processes: Sequence[tuple[int, re.Match[str]]], found: Reading) -> None:
-    bad = [(at, gpu) for at, gpu in gpus if gpu["ecc"].isdecimal() and int(gpu["ecc"])]
+    bad = [(at, gpu) for at, gpu in gpus if whole_number(gpu["ecc"])]
     if bad:
         numbers, lines = _numbers(bad)
         counts = ", ".join(gpu["ecc"] for _, gpu in bad)
@@ -216,9 +217,7 @@ def downgraded(entries: Entries) -> bool | None:
 
 def _judge_details(text: str, name: str, entries: Entries, found: Reading) -> None:
     where, index = f"GPU {name}" if name else "the GPU", name or "GPU"
-    errors = sum(
-        int(value) for key, value in entries.items() if "Volatile/" in key and _counts(key) and value.isdecimal()
-    )
+    errors = sum(whole_number(value) or 0 for key, value in entries.items() if "Volatile/" in key and _counts(key))
     if without_spare_rows(entries):
         lines = _lines_of_gpu(text, name, r"Remapping Failure Occurred\s*: Yes")
         found.proves("gpu-reset-required", f"{where} {NO_SPARE_ROWS}", lines, way="replace")

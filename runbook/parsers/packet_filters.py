@@ -11,6 +11,7 @@ from runbook.firewall import iptables, nft
 from runbook.firewall.evaluate import Base, Flow, packet, walk
 from runbook.firewall.front_ends import FirewalldZone, firewalld_runs, parse_ufw, parse_zones
 from runbook.model.command_quoting import nft_words, word
+from runbook.model.units import whole_number
 from runbook.parsers.tool_reading import CUT, Reading, numbered
 
 ALSO = ("firewall-reject", "data-ports-blocked")
@@ -199,7 +200,8 @@ def ufw_status(text: str) -> Reading | None:
 
 def _wide(ports: str) -> bool:
     low, _, high = ports.partition(":")
-    return low.isdecimal() and high.isdecimal() and int(low) <= 32768 and int(high) >= 60999
+    first, last = whole_number(low), whole_number(high)
+    return first is not None and last is not None and first <= 32768 and last >= 60999
 
 
 def firewall_cmd(text: str) -> Reading | None:

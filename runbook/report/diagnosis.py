@@ -60,7 +60,7 @@ class Coverage:
 
 def as_json(causes: Sequence[Cause], pages: Mapping[str, CausePage], coverage: Coverage) -> str:
     """The document of `-o json`; `unread`, `notes` and `aside` are in it where there are any."""
-    told = [
+    entries = [
         {
             "cause": cause.cause,
             "confidence": cause.confidence,
@@ -82,7 +82,7 @@ def as_json(causes: Sequence[Cause], pages: Mapping[str, CausePage], coverage: C
         "notes": [{"file": one.file, "says": one.why} for one in coverage.notes],
         "aside": coverage.aside,
     }
-    document = {"version": VERSION, "causes": told, **{key: value for key, value in also.items() if value}}
+    document = {"version": VERSION, "causes": entries, **{key: value for key, value in also.items() if value}}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 

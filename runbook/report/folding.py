@@ -32,6 +32,7 @@ FEW = 4
 WORD = re.compile(r"(?<![\w.-])[\w.-]*\w")
 DIGITS = re.compile(r"\d+")
 LIST = re.compile(r"#(?:(?:[.:/-]|,| and|, and) ?#)*")
+_BETWEEN = re.compile(r"(\W*)(.*?)(\W*)")
 _NUMBER = re.compile(r"([^\w.+-]*)([+-]?\d+(?:\.\d+)?)([^\d]*)")
 
 
@@ -97,7 +98,10 @@ def _word(values: list[str]) -> str | None:
         found = [number for number in numbers if number]
         if len({(number[1], number[3]) for number in found}) == 1:
             return found[0][1] + _numbers([number[2] for number in found]) + found[0][3]
-    folded = fold(values)
+    parts = [part for value in values if (part := _BETWEEN.fullmatch(value))]
+    around = {(part[1], part[3]) for part in parts}
+    before, after = around.pop() if len(around) == 1 else ("", "")
+    folded = before + fold([value[len(before) : len(value) - len(after)] for value in values]) + after
     return folded if len(folded) <= LONG else None
 
 
@@ -240,15 +244,16 @@ def blocks(stages: Iterable[StageRecord], causes: Iterable[str], *, apart: bool 
     )
     rank = {cause: number for number, cause in enumerate(dict.fromkeys(causes))}
     order = sorted(found, key=lambda key: (rank.get(key[1], len(rank)), key[0], WORST_FIRST.index(key[2])))
-    told = [_block(stages[key[0]], key[2], key[1], found[key], apart) for key in order]
+    shown = [_block(stages[key[0]], key[2], key[1], found[key], apart) for key in order]
     return [
-        _as_common(replace(block, follows=_follows(block, told)), stages[key[0]])
-        for key, block in zip(order, told, strict=True)
+        _as_common(replace(block, follows=_follows(block, shown)), stages[key[0]])
+        for key, block in zip(order, shown, strict=True)
     ]
 
 
 def _block(stage: StageRecord, verdict: Verdict, cause: str, found: Found, apart: bool) -> FindingBlock:
-    entries = _entries(found) if apart else _alike_entries(found, Gist(stage.started.nodes))
+    alike = _alike(found)
+    entries = tuple(_entry(*one) for one in alike) if apart else _few_entries(alike, Gist(stage.started.nodes))
     return FindingBlock(stage.name, verdict, cause, entries, _fixes(found))
 
 
@@ -264,13 +269,13 @@ def _as_common(block: FindingBlock, stage: StageRecord) -> FindingBlock:
     return replace(block, common=True, entries=tuple(entries))
 
 
-def _follows(block: FindingBlock, told: list[FindingBlock]) -> str | None:
+def _follows(block: FindingBlock, shown: list[FindingBlock]) -> str | None:
     """The cause it is folded under: another node's failure for a survivor, else one on the same nodes."""
-    if len(told) < 2 or not block.verdict.stops:
+    if len(shown) < 2 or not block.verdict.stops:
         return None
     near = [
         other
-        for other in told
+        for other in shown
         if other is not block
         and other.verdict.stops
         and (block.cause in of_kind("consequence") or set(block.nodes) <= set(other.nodes))
@@ -282,14 +287,10 @@ def _follows(block: FindingBlock, told: list[FindingBlock]) -> str | None:
     return root
 
 
-def _entries(found: Found) -> tuple[FoldedFinding, ...]:
-    return tuple(_entry(says, of) for says, of in _alike(found))
-
-
-def _alike_entries(found: Found, gist: Gist) -> tuple[FoldedFinding, ...]:
+def _few_entries(alike: Iterable[tuple[str, Found]], gist: Gist) -> tuple[FoldedFinding, ...]:
     """One entry for MANY that say the same, and have the same done, but for names and numbers."""
     entries: list[FoldedFinding] = []
-    for kind in grouped(((gist(says), gist(of[0][1].remedy)), (says, of)) for says, of in _alike(found)).values():
+    for kind in grouped(((gist(says), gist(of[0][1].remedy)), (says, of)) for says, of in alike).values():
         together = [one for _, of in kind for one in of]
         if len(kind) < MANY:
             entries += [_entry(says, of) for says, of in kind]
@@ -314,12 +315,12 @@ def _fixes(found: Found) -> tuple[Said, ...]:
     for remedy, on in grouped((finding.mended, node) for node, finding in found).items():
         of_one = remedy.changed(partial(_apart, node=on[0])) if len(set(on)) == 1 else remedy
         around.setdefault(of_one.steps, []).extend((node, remedy) for node in on)
-    told: list[Said] = []
+    groups: list[Said] = []
     for steps, of in around.items():
         nodes = _once(node for node, _ in of)
         together = Remedy(*steps).changed(partial(_named, names=fold(nodes)))
-        told.append((nodes, of[0][1] if len(nodes) == 1 else together))
-    return tuple(sorted(told, key=lambda said: said[1].is_command))
+        groups.append((nodes, of[0][1] if len(nodes) == 1 else together))
+    return tuple(sorted(groups, key=lambda said: said[1].is_command))
 
 
 def _apart(text: str, node: str) -> str:
@@ -332,9 +333,11 @@ def _named(text: str, names: str) -> str:
 
 def _evidence(found: Found) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
     """What all of them show, then what only some do."""
-    told = [(node, _paragraphs(finding.evidence)) for node, finding in found]
-    shared = [part for part in told[0][1] if all(part in parts for _, parts in told)]
-    own = grouped((tuple(line for part in parts if part not in shared for line in part), node) for node, parts in told)
+    paragraphs = [(node, _paragraphs(finding.evidence)) for node, finding in found]
+    shared = [part for part in paragraphs[0][1] if all(part in parts for _, parts in paragraphs)]
+    own = grouped(
+        (tuple(line for part in parts if part not in shared for line in part), node) for node, parts in paragraphs
+    )
     everywhere = (_nodes(found), tuple(line for part in shared for line in part))
     return tuple(pair for pair in (everywhere, *((_once(nodes), lines) for lines, nodes in own.items())) if pair[1])
 

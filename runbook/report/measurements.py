@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from runbook.model.node_ranges import fold
 from runbook.model.units import bytes_text, link_text, significant
 from runbook.model.verdict import Outcome
-from runbook.report.run_record import fastest_links
+from runbook.report.run_record import LinkSpeed, fastest_links, slowest_between
 from runbook.report.safe_text import cells, one_line, pad
 
 # title, unit, key of the row, width, significant digits (0: write it as it is)
@@ -86,36 +86,30 @@ def _bar(value: float, low: float, high: float) -> str:
 
 def bandwidth_line(rows: Sequence[Mapping[str, object]]) -> str:
     """`busbw by size ▁▃▆█ 1 KiB … 1 GiB`; empty for fewer than three sizes."""
-    told = [
+    points = [
         (float(size), float(busbw))
         for row in rows
         if isinstance(size := row.get("size"), int | float) and isinstance(busbw := row.get("busbw"), int | float)
         if _drawable(size) and _drawable(busbw)
     ]
-    if len(told) < 3:
+    if len(points) < 3:
         return ""
-    return (
-        f"busbw by size {sparkline([busbw for _, busbw in told])} {bytes_text(told[0][0])} … {bytes_text(told[-1][0])}"
-    )
+    first, last = (bytes_text(points[place][0]) for place in (0, -1))
+    return f"busbw by size {sparkline([busbw for _, busbw in points])} {first} … {last}"
 
 
 def links_map(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """A row for each sender, a column for each receiver, in the order of the outcomes; nothing where no link was
     measured."""
-    best = {pair: one.gbps for pair, one in fastest_links(outcomes).items()}
+    best = fastest_links(outcomes)
     named = {name for pair in best for name in pair}
     names = [outcome.node for outcome in outcomes if outcome.node in named]
     if len(names) < 2 or len(best) < 2:
         return
     size = math.ceil(len(names) / MOST)
     groups = [names[at : at + size] for at in range(0, len(names), size)]
-    place = {name: at for at, group in enumerate(groups) for name in group}
-    worst: dict[tuple[int, int], float] = {}
-    for (source, target), gbps in best.items():
-        if source in place and target in place:
-            pair = place[source], place[target]
-            worst[pair] = min(worst.get(pair, math.inf), gbps)
-    median = statistics.median(best.values())
+    worst = slowest_between(groups, best)
+    median = statistics.median(link.gbps for link in best.values())
     labels = [one_line(fold(group)) for group in groups]
     wide = min(NAME_WIDTH, max(map(cells, labels)))
     yield f"links, rows send to columns{', the slowest of each group' if size > 1 else ''}: {_legend(median)}"
@@ -132,8 +126,8 @@ def _legend(median: float) -> str:
     return f"{', '.join(shades)} of the median {link_text(median)}"
 
 
-def _shade(gbps: float | None, median: float) -> str:
-    return "·" if gbps is None else SHADES[sum(gbps < bound * median for bound in BOUNDS)]
+def _shade(link: LinkSpeed | None, median: float) -> str:
+    return "·" if link is None else SHADES[sum(link.gbps < bound * median for bound in BOUNDS)]
 
 
 def _short(text: str, width: int) -> str:

@@ -88,10 +88,10 @@ def to_json(event: Event) -> str:
 def from_json(line: str) -> Event:
     """Read one line; unknown keys are ignored, and a line that is not an event raises ValueError."""
     try:
-        told = json.loads(line)
-        event = msgspec.convert(told, EVENTS[told["event"]])
+        document = json.loads(line)
+        event = msgspec.convert(document, EVENTS[document["event"]])
         if isinstance(event, OutcomeReached):
-            parts = msgspec.convert(told["outcome"]["findings"], list[RemedyParts])
+            parts = msgspec.convert(document["outcome"]["findings"], list[RemedyParts])
             findings = zip(event.outcome.findings, parts, strict=True)
             mended = tuple(replace(finding, remedy=part.whole) for finding, part in findings)
             return replace(event, outcome=replace(event.outcome, findings=mended))
@@ -193,22 +193,21 @@ class Result:
 
     def _stage(self, stage: StageRecord) -> dict[str, object]:
         until = self._record.last_time - stage.started.time
-        told: dict[str, object] = {
+        document: dict[str, object] = {
             "name": stage.name,
             "check": stage.started.check,
             "verdict": str(stage.verdict),
             "seconds": round(stage.finished.seconds if stage.finished else max(0.0, until), 3),
-            "outcomes": [_outcome(outcome) for outcome in stage.outcomes],
+            "outcomes": [
+                _fields(one) | {"findings": [_finding(finding, one.node) for finding in one.findings]}
+                for one in stage.outcomes
+            ],
             "silent": stage.silent,
         }
         parts = [links for outcome in stage.outcomes if isinstance(links := outcome.metrics.get("links"), Sequence)]
         if parts:  # each outcome has the links that begin at its node; a reader wants all
-            told["metrics"] = {"links": plain([link for part in parts for link in part])}
-        return told
-
-
-def _outcome(outcome: Outcome) -> dict[str, object]:
-    return _fields(outcome) | {"findings": [_finding(finding, outcome.node) for finding in outcome.findings]}
+            document["metrics"] = {"links": plain([link for part in parts for link in part])}
+        return document
 
 
 def _finding(finding: Finding, node: str) -> dict[str, object]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import NoReturn, Protocol, TypeVar
 
 from runbook.model.events import (
     Event,
@@ -140,10 +140,10 @@ def _without(names: Iterable[str], begun: Counter[str]) -> Iterator[str]:
 
 
 def record(events: Iterable[Event]) -> Record:
-    told = Record()
+    record = Record()
     for event in events:
-        told(event)
-    return told
+        record(event)
+    return record
 
 
 def assert_never(value: NoReturn) -> NoReturn:
@@ -179,6 +179,24 @@ def fastest_links(outcomes: Iterable[Outcome]) -> dict[Pair, LinkSpeed]:
             if known is None or gbps > known.gbps:
                 best[source, target] = LinkSpeed(gbps, number(one.get("us")), number(one.get("both_gbps")))
     return best
+
+
+class Measured(Protocol):
+    @property
+    def gbps(self) -> float: ...
+
+
+M = TypeVar("M", bound=Measured)
+
+
+def slowest_between(groups: Sequence[Sequence[str]], links: Mapping[Pair, M]) -> dict[tuple[int, int], M]:
+    """The slowest link from each group of nodes to each, by the places of both; links of other nodes are left out."""
+    place = {name: at for at, members in enumerate(groups) for name in members}
+    found: dict[tuple[int, int], M] = {}
+    for (source, target), link in sorted(links.items(), key=lambda one: one[1].gbps):
+        if source in place and target in place:
+            found.setdefault((place[source], place[target]), link)
+    return found
 
 
 def number(value: object) -> float | None:

@@ -220,9 +220,9 @@ class RunPage:
     # Findings ------------------------------------------------------------------------------------------------------
 
     def _blocks(self) -> Iterator[Line]:
-        told = blocks(self.record.stages, self.record.causes, apart=self._verbose)
-        folded = {} if self._verbose else {place: block for place, block in enumerate(told) if block.follows}
-        for block in told:
+        shown = blocks(self.record.stages, self.record.causes, apart=self._verbose)
+        folded = {} if self._verbose else {place: block for place, block in enumerate(shown) if block.follows}
+        for block in shown:
             if block.follows and not self._verbose:
                 continue
             yield ()
@@ -234,8 +234,8 @@ class RunPage:
     def _folded(self, block: FindingBlock) -> Line:
         """A consequence in one line; -v shows it in full."""
         who, cause, says = one_line(fold(block.nodes)), one_line(block.cause), one_line(block.entries[0].says)
-        told = f"{who} {says} ({cause})" if block.waited else f"{cause} on {who}: {says}"
-        return (LABEL.format("follows"), "dim"), (told, "dim")
+        text = f"{who} {says} ({cause})" if block.waited else f"{cause} on {who}: {says}"
+        return (LABEL.format("follows"), "dim"), (text, "dim")
 
     def _block(self, block: FindingBlock) -> Iterator[Line]:
         stage, who, cause = one_line(block.stage), one_line(fold(block.nodes)), one_line(block.cause)
@@ -298,14 +298,14 @@ class RunPage:
         label, gist = "evidence", self._gist()
         several = self._each(entry.evidence, lambda texts: tuple(map(gist, texts)))
         for one in several[: self._many]:
-            told = [line for text in one.what for line in lines(text)]
-            if told and one.nodes != entry.nodes:
-                told = [f"{one_line(fold(one.nodes))}: {told[0]}", *told[1:]]
-            for line in told[: self._many_lines]:
+            shown = [line for text in one.what for line in lines(text)]
+            if shown and one.nodes != entry.nodes:
+                shown = [f"{one_line(fold(one.nodes))}: {shown[0]}", *shown[1:]]
+            for line in shown[: self._many_lines]:
                 yield (LABEL.format(label), "dim"), (line, "")
                 label = ""
-            if len(told) > self._many_lines:
-                hidden = counted(len(told) - self._many_lines, "more line")
+            if len(shown) > self._many_lines:
+                hidden = counted(len(shown) - self._many_lines, "more line")
                 yield (LABEL.format(""), ""), (f"and {hidden} (-v shows all)", "dim")
             if one.others:
                 yield from self._likewise(one.others)

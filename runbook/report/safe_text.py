@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+from runbook.model.errors import Unreachable
 from runbook.model.escaped_text import visible
 
 # Escape sequences go whole, so that `ESC[31mred` reads `red`: CSI, then OSC/DCS/PM/APC/SOS strings, then short ones.
@@ -34,6 +35,13 @@ def lines(text: str) -> list[str]:
 def one_line(text: str) -> str:
     """The text on one line, safe to print."""
     return " ".join(" ".join(lines(text)).split())
+
+
+def unreached(failure: Unreachable) -> str:
+    """Lines for people who asked for something of a node, a cluster or a server that gave no answer."""
+    shown = [f"error[{failure.cause}]: {failure.says}", *(f"  evidence  {line}" for line in failure.evidence)]
+    shown += [f"  fix       {failure.remedy}", f"  more      runbook explain {failure.cause}"]
+    return "".join(" ".join(lines(line)) + "\n" for line in shown)
 
 
 def ascii_only(text: str) -> str:

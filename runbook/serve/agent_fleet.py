@@ -116,7 +116,7 @@ def enrol(store: Store, settings: ServeSettings, by: str, name: str | None = Non
     """A string with which one host can be enrolled within the hour. `name`: only as this node, which is replaced where
     it is enrolled already. Raises ValueError for an invalid name."""
     if name is not None and not NAME.match(name):
-        raise ValueError(f"a node cannot be called {name!r}")
+        raise ValueError(f"a node cannot be called {name!r}: it has letters, digits, _, . and -")
     secret, now = secrets.token_urlsafe(32), time.time()
     with store.write() as db:
         db.execute("DELETE FROM enrolments WHERE expires_at < ?", (now,))
@@ -219,25 +219,26 @@ class Fleet:
         if not NAME.match(name):
             raise NotEnrolled(400, "that is not a valid name of a node")
         token, now = secrets.token_urlsafe(32), time.time()
-        with self._lock, self._store.write() as db:
-            found = db.execute("SELECT * FROM enrolments WHERE secret = ?", (_hash(secret),)).fetchone()
-            if found is None or found["expires_at"] < now:
-                raise NotEnrolled(403, "this string was used already, or is older than an hour: take a new one")
-            if found["name"] not in (None, name):
-                raise NotEnrolled(409, f"this string is for {found['name']}: add `--name {found['name']}`")
-            known = self._members.get(name)
-            if known is not None and not known.revoked and found["name"] is None:
-                raise NotEnrolled(
-                    409, f"a node {name} is enrolled already: take another --name, or a string made for {name}"
+        with self._lock:  # until it is known here as well: of two strings for one name the first one counts
+            with self._store.write() as db:
+                found = db.execute("SELECT * FROM enrolments WHERE secret = ?", (_hash(secret),)).fetchone()
+                if found is None or found["expires_at"] < now:
+                    raise NotEnrolled(403, "this string was used already, or is older than an hour: take a new one")
+                if found["name"] not in (None, name):
+                    raise NotEnrolled(409, f"this string is for {found['name']}: add `--name {found['name']}`")
+                known = self._members.get(name)
+                if known is not None and not known.revoked and found["name"] is None:
+                    raise NotEnrolled(
+                        409, f"a node {name} is enrolled already: take another --name, or a string made for {name}"
+                    )
+                db.execute("DELETE FROM enrolments WHERE secret = ?", (_hash(secret),))
+                db.execute("DELETE FROM agent_incarnations WHERE name = ?", (name,))
+                db.execute("DELETE FROM agents WHERE name = ?", (name,))
+                db.execute(
+                    "INSERT INTO agents (name, token, enrolled_at, enrolled_by) VALUES (?, ?, ?, ?)",
+                    (name, _hash(token), now, found["made_by"]),
                 )
-            db.execute("DELETE FROM enrolments WHERE secret = ?", (_hash(secret),))
-            db.execute("DELETE FROM agent_incarnations WHERE name = ?", (name,))
-            db.execute("DELETE FROM agents WHERE name = ?", (name,))
-            db.execute(
-                "INSERT INTO agents (name, token, enrolled_at, enrolled_by) VALUES (?, ?, ?, ?)",
-                (name, _hash(token), now, found["made_by"]),
-            )
-        self._adopt(EnrolledNode(name, _hash(token)))
+            self._adopt(EnrolledNode(name, _hash(token)))
         return name, token
 
     def _adopt(self, member: EnrolledNode) -> None:
@@ -245,8 +246,7 @@ class Fleet:
             before = self._members.get(member.name)
             if before is not None:
                 self._by_token.pop(before.token, None)
-                fix = "`runbook agent uninstall`, if this host is no longer that node"
-                self._end(before.link, Denied(REPLACED, "this node was enrolled again", fix))
+                self._end(before.link, _enrolled_again())
             self._members[member.name] = self._by_token[member.token] = member
             member.heard = self._awake.seconds
             self._judge()
@@ -268,10 +268,10 @@ class Fleet:
                 member.replaced.add(member.incarnation)
             before, member.link = member.link, link
             new = member.incarnation != hello.incarnation
-            told = (hello.version, hello.hostname, address)
-            if new or told != (member.version, member.hostname, member.address):
+            given = (hello.version, hello.hostname, address)
+            if new or given != (member.version, member.hostname, member.address):
                 member.incarnation = hello.incarnation
-                member.version, member.hostname, member.address = told
+                member.version, member.hostname, member.address = given
                 self._remember(member)
             member.too_old, member.heard = False, self._awake.tick(self._now())
             self._judge()
@@ -283,6 +283,8 @@ class Fleet:
     def _against(self, member: EnrolledNode, hello: AgentHello) -> Denied | None:
         if member.revoked:
             return Denied(REVOKED, "this agent was revoked on the server", "runbook agent enrol STRING --again")
+        if self._members.get(member.name) is not member:
+            return _enrolled_again()
         if not spoken(hello.protocol):
             member.too_old, member.version, member.heard = True, hello.version, self._awake.tick(self._now())
             self._judge()
@@ -337,9 +339,9 @@ class Fleet:
     async def open(self, request: StreamRequest) -> Channel:
         """A stream to a supervisor on a node. Raises NoStreamError."""
         with self._lock:
-            told, member = self.status(request.node), self._members.get(request.node)
+            status, member = self.status(request.node), self._members.get(request.node)
             if member is None or member.link is None or member.state in ("LOST", "REVOKED", "TOO_OLD"):
-                raise NoStreamError(told if told.cause else never_enrolled(request.node))
+                raise NoStreamError(status if status.cause else never_enrolled(request.node))
             if member.state == "DRAINING" and not request.looks:
                 raise NoStreamError(drained(member.name))
             mine = sum(1 for channel in self._channels.values() if channel.node == member.name)
@@ -488,6 +490,11 @@ class Fleet:
 def _replaced() -> Denied:
     fix = "`ps -ef | grep 'runbook agent'` shows both; the newer one goes on"
     return Denied(REPLACED, "another agent of this node has taken its place", fix)
+
+
+def _enrolled_again() -> Denied:
+    fix = "`runbook agent uninstall`, if this host is no longer that node"
+    return Denied(REPLACED, "this node was enrolled again", fix)
 
 
 def _worth_telling(beat: Heartbeat) -> object:

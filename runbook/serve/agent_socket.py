@@ -168,8 +168,8 @@ async def _down(channel: Channel, writer: asyncio.StreamWriter) -> None:
             said = await channel.read()
         except ProtocolError as error:
             fix = f"look at the agent on {channel.node}: it sends what no agent sends"
-            told = StreamStatus("tool-output-unknown", f"the agent of {channel.node}: {error}", fix)
-            await _send(writer, OVER, msgspec.json.encode(told))
+            status = StreamStatus("tool-output-unknown", f"the agent of {channel.node}: {error}", fix)
+            await _send(writer, OVER, msgspec.json.encode(status))
             return
         if not isinstance(said, bytes):
             await _send(writer, OVER, msgspec.json.encode(StreamStatus(code=said)))

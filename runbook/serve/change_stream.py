@@ -136,8 +136,8 @@ async def messages(changed: Changed, subscriber: Subscriber, ping_s: float) -> A
         with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
             await asyncio.wait_for(subscriber.woken.wait(), ping_s)
         subscriber.woken.clear()
-        told, subscriber.pending = subscriber.pending, {}
-        for topic, number in told.items():
+        pending, subscriber.pending = subscriber.pending, {}
+        for topic, number in pending.items():
             yield f"id: {changed.boot}-{number}\nevent: changed\ndata: {topic}\n\n".encode()
-        if not told and not subscriber.closed:
+        if not pending and not subscriber.closed:
             yield b": still here\n\n"

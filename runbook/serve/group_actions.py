@@ -29,7 +29,7 @@ from runbook.serve.workspace import Workspace
 
 _EMPTY = ("`nodes` is empty", "`rendezvous` names the master", "is not among the nodes")
 """Errors with which a group may be saved: those of a group without nodes."""
-RESTARTED = "it has been asked to end, and is started again after that"
+RESTARTED = "it has been asked to end, and will start again after that"
 
 
 class Refused(ValueError):
@@ -92,8 +92,10 @@ def propose(workspace: Workspace, file: GroupFile, fields: Mapping[str, str]) ->
 def _does_not_fit(said: str, means: Meaning) -> str:
     each = Counter(rank.node for rank in means.ranks)
     parts = ", ".join(f"{node} {count}" for node, count in list(each.items())[:8]) + (", …" if len(each) > 8 else "")
-    told = f"these nodes make {means.world_size} ranks ({parts})" if each else f"no ranks can be assigned: {means.why}"
-    return f"a world size of {said[:20]} does not fit: {told}"
+    meaning = (
+        f"these nodes make {means.world_size} ranks ({parts})" if each else f"no ranks can be assigned: {means.why}"
+    )
+    return f"a world size of {said[:20]} does not fit: {meaning}"
 
 
 def save(workspace: Workspace, name: str, fields: Mapping[str, str], seen: str, person: str) -> list[str]:
@@ -111,7 +113,9 @@ def save(workspace: Workspace, name: str, fields: Mapping[str, str], seen: str, 
 
 
 def _refuse_errors(before: Linted, after: Linted) -> None:
-    errors = [one for one in new_errors(before.told, after.told) if not any(word in one.message for word in _EMPTY)]
+    errors = [
+        one for one in new_errors(before.findings, after.findings) if not any(word in one.message for word in _EMPTY)
+    ]
     if errors:
         first = errors[0]
         raise Refused(f"line {first.line}: {first.message}" + (f" ({first.help})" if first.help else ""), errors)

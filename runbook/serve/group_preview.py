@@ -93,14 +93,14 @@ class Linted:
     `closed` says why none of it can be shown.
     """
 
-    told: list[ShownFinding]
+    findings: list[ShownFinding]
     shown: str
     hidden: Mapping[str, str]
     closed: str = ""
 
     @property
     def errors(self) -> list[ShownFinding]:
-        return [one for one in self.told if one.severity == "error"]
+        return [one for one in self.findings if one.severity == "error"]
 
 
 def linted(file: Path, text: str) -> Linted:
@@ -110,16 +110,18 @@ def linted(file: Path, text: str) -> Linted:
         path = Path(folder, file.name)
         path.write_text(text, encoding="utf-8", newline="")
         try:
-            told = [_shown(one.rule.severity, one.problem) for one in lint([str(path)]).findings]
+            findings = [_shown(one.rule.severity, one.problem) for one in lint([str(path)]).findings]
         except FilesWrong as wrong:
-            told = [_shown("error", problem) for problem in wrong.problems]
+            findings = [_shown("error", problem) for problem in wrong.problems]
     if PRIVATE_KEY.search(text):
-        return Linted(told, "", {}, "the file holds a private key, so nothing of it is shown here: take it out by hand")
+        return Linted(
+            findings, "", {}, "the file holds a private key, so nothing of it is shown here: take it out by hand"
+        )
     hidden = _hidden(text)
     if hidden is None:
         why = "the file holds secrets in plain text that cannot all be hidden: put `{env: NAME}` there by hand"
-        return Linted(told, "", {}, why)
-    return Linted(told, *hidden)
+        return Linted(findings, "", {}, why)
+    return Linted(findings, *hidden)
 
 
 def _hidden(text: str) -> tuple[str, dict[str, str]] | None:
@@ -200,8 +202,8 @@ def _meaning(plan: Plan, in_plain_text: Sequence[Secret]) -> Meaning:
         of_processes = {process.local_rank: process.environment for process in spec.processes}
         for rank in node_ranks.ranks:
             own = of_processes.get(rank.local_rank) if job is None or job.starts_each else None
-            told = own if own is not None else {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.local_rank)}
-            environments[rank.rank] = {**shared, **told}
+            variables = own if own is not None else {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.local_rank)}
+            environments[rank.rank] = {**shared, **variables}
         if job is not None and not command:
             command = tuple(redactor.text(word) for word in job.programs[name].command)
     rows = tuple(

@@ -30,6 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 import runbook
+from runbook.model import units
 from runbook.model.errors import FilesWrong
 from runbook.serve.change_stream import Changed
 from runbook.serve.group_actions import Refused
@@ -60,7 +61,7 @@ ANSWERS: dict[type[Exception], tuple[int, str, str]] = {
     NoFile: (404, "the run has no such file", ""),
     NameTaken: (409, "", ""),
     Busy: (409, "", ""),
-    NotRunning: (409, "nothing of it runs that was started here", ""),
+    NotRunning: (409, "nothing that was started here is running", ""),
     ChangedMeanwhile: (412, "", "load the page again: it shows what it is now; what you wrote is not saved"),
     Refused: (422, "", ""),
 }
@@ -116,7 +117,7 @@ class OuterGuard:
             if begun:
                 raise ConnectionError("the answer ends here") from None
             await _answer(
-                PlainTextResponse("a bug of runbook: its log tells more\n", 500), scope, receive, guarded_send
+                PlainTextResponse("a bug of runbook: see the server's log\n", 500), scope, receive, guarded_send
             )
 
     def _refusal(self, scope: Scope) -> Response | None:
@@ -310,7 +311,8 @@ async def bounded_body(request: Request, most: int, *, keep: bool = True) -> byt
     RequestRefused where it is longer than `most` bytes, at once where its header says so."""
     long = RequestRefused(413, f"at most {most} bytes", headers={"connection": "close"})
     length = request.headers.get("content-length", "0")
-    if not length.isdigit() or int(length[:20]) > most:
+    told = units.whole_number(length)
+    if told is None or told > most:
         raise long
     parts, size = [], 0
     try:

@@ -187,20 +187,20 @@ class Runs:
 
     def _made(self, id: str, first: RunStarted | None) -> tuple[str | float | None, ...]:
         path = self.folder / id
-        told = read_json(path / "result.json")
+        result = read_json(path / "result.json")
         by = started(path)
         began = first.time if first else number(by.get("at")) or path.lstat().st_mtime
         nodes = first.nodes if first else ()
-        goes_on = by and _is_result(told) and (begins_again(path, by) or left_running(told))
+        goes_on = by and _is_result(result) and (begins_again(path, by) or left_running(result))
         return (
             id,
             began,
-            number(told.get("seconds")),
+            number(result.get("seconds")),
             first.playbook if first else "",
             first.inventory if first else "",
-            "" if goes_on else _word(told.get("verdict")),
-            _word(told.get("stopped_at")),
-            _between_blanks(_words(told.get("causes"))),
+            "" if goes_on else _word(result.get("verdict")),
+            _word(result.get("stopped_at")),
+            _between_blanks(_words(result.get("causes"))),
             _between_blanks(nodes),
             _word(by.get("person")),
             first.run_id if first else "",

@@ -246,13 +246,14 @@ def search_all(folder: Path, among: Sequence[RunLog], text: str, *, any_case: bo
 
 
 def _hits(part: bytes, searched: bytes, needle: bytes, at: int, skip: int, most: int) -> Iterator[LogLine]:
-    place, seen, shown, line = -len(needle), 0, 0, -1
+    place, seen, shown, end = -len(needle), 0, 0, -1
     while shown < most and (place := searched.find(needle, place + len(needle))) >= 0:
         seen += 1
-        start = part.rfind(b"\n", 0, place) + 1
-        if seen <= skip or start == line:
-            continue
+        if seen <= skip or place < end:
+            continue  # the line is shown already
+        start = part.rfind(b"\n", max(0, end), place) + 1
         end = part.find(b"\n", place)
+        end = end if end >= 0 else len(part)
         near = max(start, place - LONGEST_SHOWN // 4)  # of a long line the part with the match
-        yield _line(part[near : end if end >= 0 else len(part)], at + near)
-        line, shown = start, shown + 1
+        yield _line(part[near:end], at + near)
+        shown += 1

@@ -24,6 +24,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from uvicorn import Config, Server
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 
 from runbook.agent.protocol import LONGEST_PIECE
 from runbook.serve.agent_fleet import Fleet
@@ -138,6 +140,10 @@ HEAD_BYTES = 64 * 1024
 KEEP_ALIVE_S = 30
 TAKE_S = 60.0
 """How long a client may take to read what was written to it (at most 64 KiB): after that it counts as gone."""
+MOST_FRAMES = 50
+"""A second, of those frames of a socket that bring no message: pings, pongs, parts."""
+PARSED = 16 * 1024
+"""Bytes of a socket that are parsed at once."""
 STOP_S = 5
 MOST_CONNECTIONS = 8000
 OPEN_FILES = 16384
@@ -169,8 +175,13 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._head_bytes += len(data) if self._in_head else 0
         super().data_received(data)
-        if self._in_head and self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
+        if self.transport.is_closing() or self.transport.get_protocol() is not self:
+            return
+        if self._in_head and self._head_bytes > HEAD_BYTES:
             self.transport.abort()
+        if self._deadline is None and self.cycle.response_complete:
+            # Neither a request nor its rest that anybody waits for: blank lines, the body of what is answered already.
+            self._deadline = self.loop.call_later(HEAD_S, self.transport.abort)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -189,7 +200,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._untaken = self.loop.call_later(TAKE_S, self._drop)
+        self._untaken = self.loop.call_later(TAKE_S, discard, self.transport)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -201,18 +212,67 @@ class BoundedProtocol(HttpToolsProtocol):
         if getattr(self.cycle, "more_body", False) and not self.cycle.response_complete:  # None at first
             self.transport.abort()
 
-    def _drop(self) -> None:
-        """Discard also what the kernel still holds for it, and would try to deliver for as long as the client
-        allows."""
-        with contextlib.suppress(OSError):
-            own = self.transport.get_extra_info("socket")
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.transport.abort()
-
     def _no_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+class BoundedSocket(WebSocketsSansIOProtocol):
+    """One socket of an agent: frames that bring no message are few, since nothing else holds back who sends them, and
+    what is written to it is read; or it ends."""
+
+    _untaken: asyncio.TimerHandle | None = None
+    _frames = 0
+    _since = 0.0
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._untaken is not None:
+            self._untaken.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        for at in range(0, len(data), PARSED):  # all of a piece is parsed before the first frame of it is looked at
+            if not self.transport.is_closing():
+                super().data_received(data[at : at + PARSED])
+
+    def handle_cont(self, event: Frame) -> None:
+        if self._expected():
+            super().handle_cont(event)
+
+    def handle_ping(self) -> None:
+        if self._expected():
+            super().handle_ping()
+
+    def handle_pong(self, event: Frame) -> None:
+        if self._expected():
+            super().handle_pong(event)
+
+    def _expected(self) -> bool:
+        now = self.loop.time()
+        if now - self._since > 1.0:
+            self._frames, self._since = 0, now
+        self._frames += 1
+        if self._frames > MOST_FRAMES:
+            self.transport.abort()
+        return not self.transport.is_closing()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._untaken = self.loop.call_later(TAKE_S, discard, self.transport)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._untaken is not None:
+            self._untaken.cancel()
+
+
+def discard(transport: asyncio.Transport) -> None:
+    """Also what the kernel still holds for a client, and would try to deliver for as long as that allows."""
+    with contextlib.suppress(OSError):
+        own = transport.get_extra_info("socket")
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
 
 
 class GracefulServer(Server):
@@ -256,7 +316,7 @@ def server_of(app: Starlette, settings: ServeSettings) -> GracefulServer:
     config = Config(
         app,
         http=BoundedProtocol,
-        ws="websockets-sansio",
+        ws=BoundedSocket,
         ws_per_message_deflate=False,
         ws_max_size=LONGEST_PIECE,
         lifespan="on",

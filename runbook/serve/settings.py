@@ -159,27 +159,27 @@ class ServeOptions:
 
 def read_options(listen: str | None, data: str | None, config: str | None, *, insecure_http: bool) -> ServeOptions:
     """Raises FilesWrong for what is wrong in the file or in the arguments."""
-    told: dict[str, Any] = {} if config is None else _read(config)
+    given: dict[str, Any] = {} if config is None else _read(config)
     folder = Path(config).parent if config is not None else Path()
-    host, port = listen_address(listen or told.get("listen", LISTEN))
-    origins = tuple(one.lower() for one in told.get("origins", ()))
+    host, port = listen_address(listen or given.get("listen", LISTEN))
+    origins = tuple(one.lower() for one in given.get("origins", ()))
     netlocs = [urlsplit(one).netloc for one in origins]
     if len(set(netlocs)) < len(netlocs):
         raise _wrong("origins", "two origins have the same host and port", "a server has one scheme")
-    tls = told.get("tls")
+    tls = given.get("tls")
     return ServeOptions(
         host=host,
         port=port,
-        data=data_folder(data, str(folder / told["data"]) if "data" in told else None),
+        data=data_folder(data, str(folder / given["data"]) if "data" in given else None),
         origins=origins,
         certificate=(folder / tls["certificate"], folder / tls["key"]) if tls else None,
-        insecure_http=insecure_http or bool(told.get("insecure_http")),
+        insecure_http=insecure_http or bool(given.get("insecure_http")),
     )
 
 
-def data_folder(given: str | None, told: str | None = None) -> Path:
+def data_folder(given: str | None, configured: str | None = None) -> Path:
     """Where the server keeps everything: `--data`, serve.yml, $RUNBOOK_DATA, or `.runbook`. It need not exist."""
-    return Path(given or told or os.environ.get("RUNBOOK_DATA") or DATA)
+    return Path(given or configured or os.environ.get("RUNBOOK_DATA") or DATA)
 
 
 def make_data_folder(folder: Path) -> Path:

@@ -17,9 +17,8 @@ from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import GroupFile, Groups, NoGroup
 from runbook.serve.group_preview import DRAFT, Linted, Meaning, linted, meaning
-from runbook.serve.restarts import Restarts
 from runbook.serve.run_folders import RunFilter, RunRow, Runs
-from runbook.serve.run_processes import Processes
+from runbook.serve.run_processes import Processes, Restarts
 from runbook.serve.store import Store
 
 REMEMBERED = 200

@@ -157,17 +157,17 @@ class AgentStream:
 
     def why(self, says: str) -> Unreachable | None:
         """The fault of the node that the server knows; None when the node is online."""
-        told = self._status.unreachable(says) if self._status else None
+        fault = self._status.unreachable(says) if self._status else None
         if self._status is None and self._over.is_set():  # a server that goes on says why a stream is over
             return gone(f"{says}; the server ended its stream without a reason: it was stopped, or is gone")
         try:
-            told = told or ask(self._path, self._node.name).unreachable(says)
+            fault = fault or ask(self._path, self._node.name).unreachable(says)
         except Unreachable as error:
             return Unreachable(error.cause, f"{says}; {error.says}", error.remedy, error.evidence)
-        if told is None and not self._heard:
+        if fault is None and not self._heard:
             says = f"{says}, though its agent is online"
             return unreachable_for("agent-lost", says, last_lines(self.complaint()), way="online", node=self._node.name)
-        return told
+        return fault
 
     def _receive(self) -> Iterator[bytes]:
         try:
@@ -194,10 +194,10 @@ def ask(path: Path, node: str) -> StreamStatus:
 
 def enrolment(path: Path, by: str, name: str | None) -> str:
     """An enrolment string from the running server. Raises Unreachable when none answers, or it refuses."""
-    told = _answer(path, name or "a new node", ENROL, EnrolmentRequest(by, name))
-    if (refused := told.unreachable()) is not None:
+    answer = _answer(path, name or "a new node", ENROL, EnrolmentRequest(by, name))
+    if (refused := answer.unreachable()) is not None:
         raise refused
-    return told.says
+    return answer.says
 
 
 def _answer(path: Path, node: str, kind: bytes, request: StreamRequest | EnrolmentRequest) -> StreamStatus:

@@ -61,14 +61,14 @@ class LatestAnswers:
     def ask(self, key: Hashable, fresh_s: float, question: Callable[[], T]) -> T:
         """What this question gave, or the Unreachable that it raised, not longer than `fresh_s` ago."""
         with self._asking:
-            when, told = self._known.get(key, (0.0, None))
-            if told is None or time.monotonic() - when > fresh_s:
+            when, known = self._known.get(key, (0.0, None))
+            if known is None or time.monotonic() - when > fresh_s:
                 try:
-                    told = question()
+                    known = question()
                 except Unreachable as error:
-                    told = error
-                self._known[key] = time.monotonic(), told
-        if isinstance(told, Unreachable):
-            raise told
-        answer: T = told
+                    known = error
+                self._known[key] = time.monotonic(), known
+        if isinstance(known, Unreachable):
+            raise known
+        answer: T = known
         return answer

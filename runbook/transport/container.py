@@ -203,10 +203,10 @@ def _collect(job: Facts, host: Facts) -> Facts:
 
 def _gpus(job: Facts, host: Facts) -> Facts:
     """The job's devices. Only the host knows the kernel's log and whose processes use them."""
-    told = {"dmesg", "journal"}
+    of_host = {"dmesg", "journal"}
     if (host.get("apps") or {}).get("code") == 0:
-        told |= {"apps", "processes"}
-    return {**job, **{name: host[name] for name in told & host.keys()}}
+        of_host |= {"apps", "processes"}
+    return {**job, **{name: host[name] for name in of_host & host.keys()}}
 
 
 def _ping(job: Facts, host: Facts) -> Facts:
@@ -225,11 +225,6 @@ def _port(job: Facts, host: Facts) -> Facts:
     return {**job, "ports": {**job["ports"], **theirs}}
 
 
-def _reach(job: Facts, host: Facts) -> Facts:
-    """Whether the address that others dial is the host's."""
-    return {**job, "outside": host.get("own")}
-
-
 ON_THE_HOST: Mapping[str, AskedOnHost] = {
     "collect": AskedOnHost(_collect),
     "gpus": AskedOnHost(_gpus),
@@ -242,7 +237,8 @@ ON_THE_HOST: Mapping[str, AskedOnHost] = {
         network=True,
     ),
     "port": AskedOnHost(_port, network=True),
-    "host_facts": AskedOnHost(_reach),
+    # Whether the address that others dial is the host's.
+    "host_facts": AskedOnHost(lambda job, host: {**job, "outside": host.get("own")}),
     "firewall_rules": AskedOnHost(_instead, network=True),
 }
 """By program. All others look only where the job runs."""
@@ -288,7 +284,7 @@ class ContainerStream:
 
     def write(self, data: bytes) -> None:
         if self._over.is_set():
-            raise BrokenPipeError(f"the way into {self._node.place} has ended")
+            raise BrokenPipeError(f"the connection into {self._node.place} has ended")
         try:
             self.outside.feed(self._program, data)
         except Unreachable as lost:
@@ -325,10 +321,10 @@ class ContainerStream:
             if self._failure["errno"] == "ENOENT":
                 return runtime_missing(node, node.entry[0], (text,))
             complaint = f"{node.entry[0]}: {text}"
-        told = refusal(node, complaint) or self._state(said(complaint))
+        fault = refusal(node, complaint) or self._state(said(complaint))
         if self.outside.lost:
             return self.outside.lost
-        return told or unreachable(node, says, said(complaint))
+        return fault or unreachable(node, says, said(complaint))
 
     def _state(self, seen: tuple[str, ...]) -> Unreachable | None:
         """The state of the container by its runtime; None when it runs, or is not known."""

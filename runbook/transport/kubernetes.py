@@ -109,8 +109,8 @@ class Pods:
                     way="deleted",
                     typed=typed(where, "get", "events"),
                 )
-            if told := ill(pod, where, node.place, first, seen):
-                return told
+            if fault := ill(pod, where, node.place, first, seen):
+                return fault
             if time.monotonic() >= deadline:
                 return refused or (_silent(where, pod, says, seen) if lives else _left(node, where, pod, says, seen))
             time.sleep(ANEW_S)
@@ -130,8 +130,8 @@ class Pods:
         where, selector = _where(node), node.kubernetes.selector
         if selector is None:
             self.expect([node])
-            told = self._now(where, FRESH_S, ASKED_S, node.kubernetes.container)
-            if (found := told.get(node.pod or "")) is None:
+            known = self._now(where, FRESH_S, ASKED_S, node.kubernetes.container)
+            if (found := known.get(node.pod or "")) is None:
                 raise unknown(where, f"no pod {node.pod}")
             return found
         pods = selected(where, selector, node.kubernetes.container)
@@ -227,7 +227,7 @@ def _left(node: Node, where: Kubernetes, pod: Pod, says: str, seen: tuple[str, .
     by_hand = typed(where, "exec", "-i", pod.name, "-c", pod.container, "--", "/bin/sh", "-c", "echo it answers")
     return unreachable_for(
         "kubernetes-exec-failed",
-        f"{says}; {node.place} runs, and nothing is known against it" + (f": {seen[-1]!r}" if seen else ""),
+        f"{says}; {node.place} runs, and Kubernetes reports no fault of it" + (f": {seen[-1]!r}" if seen else ""),
         (*seen, pod.says),
         way="ended",
         by_hand=by_hand,

@@ -6,7 +6,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from runbook.causes.findings import unreachable_for
 from runbook.model.command_quoting import word
@@ -15,6 +18,8 @@ from runbook.model.inventory import Kubernetes
 from runbook.transport.bootstrap import no_shell
 
 Document = Mapping[str, Any]
+Name = Annotated[str, Meta(pattern=r"\A[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?\Z")]
+Devices = Annotated[int, Meta(ge=0, le=1 << 16)]
 
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 """The annotation by which a pod names the container that kubectl takes."""
@@ -51,8 +56,8 @@ class Pod:
 
     `gpus` is how many devices its container may have, `machine` the node of the cluster that it is on."""
 
-    name: str
-    namespace: str
+    name: Name
+    namespace: Name
     uid: str
     phase: str
     reason: str
@@ -65,11 +70,11 @@ class Pod:
     container: str
     containers: tuple[str, ...]
     restarts: int
-    state: Document
+    state: Mapping[str, Document]
     before: Document
     held_up: str
     restarted_on: str
-    gpus: int
+    gpus: Devices
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -84,17 +89,17 @@ class Pod:
         """One line of evidence."""
         parts = [f"phase {self.phase}", *[part for part in (self.reason, self.message) if part]]
         kind = next(iter(self.state), "")
-        told = self.state.get(kind) or {}
-        parts += [f"container {self.container} {kind}" + _ending(told)] if kind else []
+        detail = self.state.get(kind) or {}
+        parts += [f"container {self.container} {kind}" + _ending(detail)] if kind else []
         parts += [f"restarted {self.restarts} times, before that{_ending(self.before)}"] if self.restarts else []
         return f"pod {self.namespace}/{self.name}: " + ", ".join(parts)
 
 
-def _ending(told: Document) -> str:
+def _ending(detail: Document) -> str:
     """` (OOMKilled, exit code 137)`, as far as it is known."""
-    code = f"exit code {told['exitCode']}" if "exitCode" in told else ""
+    code = f"exit code {detail['exitCode']}" if "exitCode" in detail else ""
     said = ", ".join(
-        part for part in (str(told.get("reason") or ""), code, str(told.get("message") or "").strip()) if part
+        part for part in (str(detail.get("reason") or ""), code, str(detail.get("message") or "").strip()) if part
     )
     return f" ({said})" if said else ""
 
@@ -108,10 +113,10 @@ def pods_in(text: str, container: str | None = None) -> list[Pod]:
         document = json.loads(text)
         items = document["items"] if document["kind"].endswith("List") else [document]
         return [_pod(item, container) for item in items]
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         raise unreachable_for(
             "tool-output-unknown",
-            f"what `kubectl get pods` prints is not what is known of it: {type(error).__name__}: {error}",
+            f"`kubectl get pods` printed something unexpected: {type(error).__name__}: {error}",
             tuple(text.strip().splitlines()[:4]),
             way="kubectl",
         ) from error
@@ -121,30 +126,31 @@ def _pod(item: Document, chosen: str | None) -> Pod:
     meta, spec, status = item["metadata"], item["spec"], item.get("status") or {}
     names = tuple(one["name"] for one in spec["containers"])
     container = chosen or (meta.get("annotations") or {}).get(DEFAULT_CONTAINER) or _with_gpus(spec) or names[0]
-    told: Document = next((one for one in status.get("containerStatuses") or () if one["name"] == container), {})
+    own: Document = next((one for one in status.get("containerStatuses") or () if one["name"] == container), {})
     resources = next((one.get("resources") or {} for one in spec["containers"] if one["name"] == container), {})
-    return Pod(
-        name=meta["name"],
-        namespace=meta["namespace"],
-        uid=meta["uid"],
-        phase=status.get("phase", "Unknown"),
-        reason=status.get("reason", ""),
-        message=status.get("message", "").strip(),
-        deleted="deletionTimestamp" in meta,
-        address=status.get("podIP", ""),
-        host_address=status.get("hostIP", ""),
-        machine=spec.get("nodeName", ""),
-        host_network=bool(spec.get("hostNetwork")),
-        container=container,
-        containers=names,
-        restarts=int(told.get("restartCount", 0)),
-        state=told.get("state") or {},
-        before=(told.get("lastState") or {}).get("terminated") or {},
-        held_up=_held_up(status),
-        restarted_on=spec.get("restartPolicy") or "Always",
-        gpus=_devices(resources),
-        labels=meta.get("labels") or {},
-    )
+    found = {
+        "name": meta["name"],
+        "namespace": meta["namespace"],
+        "uid": meta["uid"],
+        "phase": status.get("phase", "Unknown"),
+        "reason": status.get("reason", ""),
+        "message": status.get("message", "").strip(),
+        "deleted": "deletionTimestamp" in meta,
+        "address": status.get("podIP", ""),
+        "host_address": status.get("hostIP", ""),
+        "machine": spec.get("nodeName", ""),
+        "host_network": bool(spec.get("hostNetwork")),
+        "container": container,
+        "containers": names,
+        "restarts": int(own.get("restartCount", 0)),
+        "state": {kind: one or {} for kind, one in (own.get("state") or {}).items()},
+        "before": (own.get("lastState") or {}).get("terminated") or {},
+        "held_up": _held_up(status),
+        "restarted_on": spec.get("restartPolicy") or "Always",
+        "gpus": _devices(resources),
+        "labels": meta.get("labels") or {},
+    }
+    return msgspec.convert(found, Pod)  # what has other types is no pod
 
 
 def _devices(resources: Document) -> int:
@@ -195,8 +201,8 @@ def refusal(complaint: str, where: Kubernetes, what: str, place: str = "") -> Un
     pod that was to be entered."""
     seen = said(complaint)
     text, pod = "\n".join(seen), place or "the pod"
-    if told := no_shell(pod, seen):
-        return told
+    if fault := no_shell(pod, seen):
+        return fault
     way = "live"
     look: tuple[str, ...] = ("get", "pods")
     if _NO_CONFIG.search(text):

@@ -155,6 +155,7 @@ class InterfaceFacts(TypedDict):
     flags: list[Word]
     addresses: list[Address]
     ipv6_off: NotRequired[bool]
+    carrier_changes: NotRequired[Count | None]
 
 
 class Limits(TypedDict, total=False):
@@ -252,6 +253,7 @@ class NetworkInterface(TypedDict):
     mac: Line | None
     mtu: Mtu | None
     rp_filter: Integer
+    carrier_changes: NotRequired[Count | None]
     prefixes: list[Prefix]
 
 

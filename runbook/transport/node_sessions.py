@@ -104,7 +104,7 @@ class Site:
         """The evidence that this machine had too little CPU for logins since then; empty when it had enough."""
         pause = self._awake.longest(begun)
         if pause.seconds > STARVED_S:
-            return (f"{pause} meanwhile: that may be all there is to it", *cpu_pressure())
+            return (f"{pause} meanwhile, which may be the only reason", *cpu_pressure())
         return cpu_pressure() if short_of_cpu() > STARVED_PERCENT else ()
 
     def _open(
@@ -191,15 +191,23 @@ class Site:
         return self.pods.entered(name) if "kubernetes" in self._openers else None
 
     def each(
-        self, nodes: Iterable[Node], work: Callable[[Node], T], *, timeout_s: float, at_once: int | None = None
+        self,
+        nodes: Iterable[Node],
+        work: Callable[[Node], T],
+        *,
+        timeout_s: float,
+        at_once: int | None = None,
+        unless: Callable[[], bool] = lambda: False,
     ) -> Mapping[str, T | BaseException]:
-        """Run `work` on every node in parallel, `forks` or `at_once` of them: its result, what it raised, or
-        TimeoutError, by node name."""
+        """Run `work` on every node in parallel, `forks` or `at_once` of them, until `unless` is true: its result, what
+        it raised, or TimeoutError, by node name."""
         listed = list(nodes)
         pool = ThreadPoolExecutor(max(1, min(at_once or self.forks, len(listed))), thread_name_prefix="fork")
         futures: dict[str, Future[T]] = {node.name: pool.submit(work, node) for node in listed}
+        waiting, deadline = set(futures.values()), time.monotonic() + timeout_s
         try:
-            wait(futures.values(), timeout=timeout_s)
+            while waiting and not unless() and (left_s := deadline - time.monotonic()) > 0:
+                waiting = wait(waiting, timeout=min(0.5, left_s)).not_done
             results: dict[str, T | BaseException] = {}
             for name, future in futures.items():
                 if not future.done():

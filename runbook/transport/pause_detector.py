@@ -56,16 +56,13 @@ class Awake:
 
     def longest(self, since: float) -> Pause:
         """The longest pause that ended after `since`, on the monotonic clock, or has not ended yet."""
-        return max((self._under_way(), *(one for one in tuple(self._pauses) if one.ended > since)), key=_length)
+        ended = (one for one in tuple(self._pauses) if one.ended > since)
+        return max((self._under_way(), *ended), key=lambda pause: pause.seconds)
 
     def _under_way(self) -> Pause:
         monotonic, with_sleep = self._last
         now, passed = time.monotonic(), _now() - with_sleep
         return Pause(max(0.0, passed - self._every_s), max(0.0, passed - (now - monotonic)), now)
-
-
-def _length(pause: Pause) -> float:
-    return pause.seconds
 
 
 def _now() -> float:

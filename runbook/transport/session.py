@@ -512,7 +512,7 @@ class Session:
         last = bootstrap.last_lines(self._stream.complaint())
         if last and last[-1].strip().startswith("MemoryError"):
             # It may live on, and answer nothing: what it wanted memory for was a thread of its own.
-            refused = f"{says}, and its last words are that it got no more memory"
+            refused = f"{says}, and before that it reported that it got no more memory"
             return unreachable_for("tool-output-unknown", refused, last, way="memory", node=self.node)
         return Unreachable(
             self._stream.unanswered,

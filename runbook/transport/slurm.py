@@ -17,17 +17,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runbook.causes.findings import unreachable_for
-from runbook.files.node_sets import expand
+from runbook.files.node_sets import expand, listed
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
-from runbook.model.inventory import Node
+from runbook.model.inventory import MOST_GPUS, Node
+from runbook.model.units import number
 from runbook.transport.bootstrap import command
 from runbook.transport.cluster_tools import LatestAnswers, no_tool, not_understood, printed
 from runbook.transport.stream import ProcessStream
 
 NONE = ("(null)", "None", "")
 
-_BETWEEN = re.compile(r",(?![^\[\]]*\])")
 _GPUS = re.compile(r"\bgpu(?::[^:(),\s]+)?(?::(?P<count>\d+))?\((?:IDX|CNT):(?P<list>[\d,-]*)[^)]*\)")
 
 _AUTH = re.compile(r"munge|authentication|credential|MUNGE", re.IGNORECASE)
@@ -94,7 +94,7 @@ class SlurmNode:
 
 def hosts(text: str) -> tuple[str, ...]:
     """The names in `gn[01-02],login1`; none for `(null)`. Raises ValueError for another text."""
-    return () if text in NONE else tuple(name for part in _BETWEEN.split(text) for name in expand(part))
+    return () if text in NONE else tuple(name for part in listed(text) for name in expand(part))
 
 
 def job_in(text: str, number: str) -> SlurmJob:
@@ -119,28 +119,32 @@ def job_in(text: str, number: str) -> SlurmJob:
             _value(record, "JobId"), state, reason, restarts=int(restarts), nodes=nodes, limit=limit, gpus=gpus
         )
     except (IndexError, ValueError) as error:
-        raise unreachable_for(
-            "tool-output-unknown",
-            f"what `scontrol show job {number}` prints is not what is known of it: {error}",
-            tuple(text.strip().splitlines()[:4]),
-            way="scontrol",
-            number=word(number),
-        ) from error
+        raise _not_known(f"job {word(number)}", text, error) from error
 
 
 def nodes_in(text: str) -> dict[str, SlurmNode]:
-    """Nodes of `scontrol show node`, by name."""
-    found = {}
-    for record in re.split(r"(?m)^(?=NodeName=)", text):
-        if record.startswith("NodeName="):
-            name, state = _value(record, "NodeName"), _value(record, "State")
-            marks = state.rstrip("*~#!%$@^-+")
-            reason = re.search(r"(?m)^[ \t]*Reason=(.*)$", record)
-            address = re.search(r"(?m)\bNodeAddr=(\S+)", record)
-            silent = "*" in state or "NOT_RESPONDING" in state
-            why = reason[1].strip() if reason else ""
-            found[name] = SlurmNode(name, address[1] if address else name, tuple(marks.split("+")), silent, why)
-    return found
+    """Nodes of `scontrol show node`, by name. Raises Unreachable for a text that is none."""
+    records = (record for record in re.split(r"(?m)^(?=NodeName=)", text) if record.startswith("NodeName="))
+    try:
+        return {node.name: node for node in map(_node_in, records)}
+    except ValueError as error:
+        raise _not_known("node", text, error) from error
+
+
+def _node_in(record: str) -> SlurmNode:
+    name, state = _value(record, "NodeName"), _value(record, "State")
+    marks = state.rstrip("*~#!%$@^-+")
+    reason = re.search(r"(?m)^[ \t]*Reason=(.*)$", record)
+    address = re.search(r"(?m)\bNodeAddr=(\S+)", record)
+    silent = "*" in state or "NOT_RESPONDING" in state
+    why = reason[1].strip() if reason else ""
+    return SlurmNode(name, address[1] if address else name, tuple(marks.split("+")), silent, why)
+
+
+def _not_known(what: str, text: str, error: Exception) -> Unreachable:
+    says = f"`scontrol show {what}` printed something unexpected: {error}"
+    seen = tuple(text.strip().splitlines()[:4])
+    return unreachable_for("tool-output-unknown", says, seen, way="scontrol", what=what)
 
 
 def _value(record: str, key: str) -> str:
@@ -153,11 +157,14 @@ def _value(record: str, key: str) -> str:
 
 def _indices(gres: str) -> tuple[int, ...]:
     """`gpu:a100:2(IDX:0-1)`, several with commas: the indices."""
-    found: list[int] = []
+    found: set[int] = set()
     for match in _GPUS.finditer(gres):
-        parts = [part.partition("-") for part in match["list"].split(",") if part]
-        found += [number for low, _, high in parts for number in range(int(low), int(high or low) + 1)]
-    return tuple(sorted(set(found)))
+        for low, _, high in (part.partition("-") for part in match["list"].split(",") if part):
+            first, last = number(low), number(high or low)
+            if max(last - first, len(found)) >= MOST_GPUS:
+                raise ValueError(f"more than {MOST_GPUS} GPUs of a node")
+            found.update(range(first, last + 1))
+    return tuple(sorted(found))
 
 
 def said(complaint: str) -> tuple[str, ...]:
@@ -171,15 +178,15 @@ def refusal(complaint: str, job: str, node: str | None = None, seconds: float = 
     where they tell nothing. `seconds`: how long the program took to say them."""
     seen = said(complaint)
     if _AUTH.search(complaint):
-        says = "Slurm does not accept our identity: munge made no credential, or the other side takes none of ours"
+        says = "Slurm does not accept our identity: munge made no credential, or the other side rejects it"
         return _not_believed(says, seen)
     if node is not None and _HUNG_UP.search(complaint) and seconds > AT_ONCE_S:
-        says = f"slurmd on {node} took our connection, and no answer to our order came within {seconds:.0f} s: what is "
-        says += "larger than one packet may not get through, or it hangs"
+        says = f"slurmd on {node} accepted our connection and did not answer our request within {seconds:.0f} s: "
+        says += "full-size packets may not get through, or it hangs"
         return unreachable_for("slurm-unreachable", says, seen, way="broke", node=word(node), on=node)
     if node is not None and _HUNG_UP.search(complaint):
-        says = f"slurmd on {node} took our order and hung up without an answer, as it does with a credential that it "
-        return _not_believed(says + "does not accept", seen)
+        says = f"slurmd on {node} accepted our request and hung up without an answer, as when it rejects a credential"
+        return _not_believed(says, seen)
     if node is not None and _NO_SLURMD.search(complaint):
         return _no_slurmd(node, seen)
     if _CONTROLLER.search(complaint):
@@ -224,8 +231,8 @@ def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreac
     """Why a job has no step on a node, or, without one, anywhere; None where it should have. `seen`: what srun said."""
     about = (f"scontrol: job {job.id}: {job.state}" + (f", {job.reason}" if job.reason not in NONE else ""),)
     evidence = (*seen, *about)
-    told = next((match for line in seen if (match := _CANCELLED.search(line))), None)
-    why = told["why"].strip().lower() if told else ""
+    cancelled = next((match for line in seen if (match := _CANCELLED.search(line))), None)
+    why = cancelled["why"].strip().lower() if cancelled else ""
     cause = "slurm-job-ended"
     if job.restarts and (job.state not in RUNNING or "requeue" in why):
         way, says = "requeued", f"job {job.id} was requeued: it ended here, and is {job.state.lower()} once more"
@@ -236,7 +243,7 @@ def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreac
         return _over(job, why, evidence)
     elif node is not None and node not in job.nodes:
         cause, way, says = "slurm-node-not-in-job", "live", f"{node} is not among the nodes of job {job.id}"
-    elif told:
+    elif cancelled:
         way, says = "step", f"our step on {node} was cancelled; job {job.id} itself runs on"
     else:
         return None
@@ -355,9 +362,9 @@ class Allocations:
         `says` is what was noticed of it; `complaint` what its srun said, `seconds` after it was started; `lives`: it
         has not ended."""
         seen = said(complaint)
-        told = refusal(complaint, number, name, seconds)
-        if told and told.cause == "slurm-auth-failed":
-            return told  # no other of Slurm's programs would accept us either
+        fault = refusal(complaint, number, name, seconds)
+        if fault and fault.cause == "slurm-auth-failed":
+            return fault  # no other of Slurm's programs would accept us either
         try:
             job = self._answers.ask(("job", number), FRESH_S, lambda: job_of(number))
             over = ended(job, name, seen)
@@ -370,13 +377,13 @@ class Allocations:
             return Unreachable(
                 error.cause, f"{says}; Slurm gives no reason: {error.says}", error.remedy, (*seen, *error.evidence)
             )
-        if told := told or (node and unhealthy(node, seen)) or over:
-            return told
+        if fault := fault or (node and unhealthy(node, seen)) or over:
+            return fault
         if lives:
             return silent(name, says, seen)
         return unreachable_for(
             "slurm-step-failed",
-            f"{says}; job {number} runs, and Slurm has nothing against {name}" + (f": {seen[-1]!r}" if seen else ""),
+            f"{says}; job {number} runs, and Slurm reports no fault of {name}" + (f": {seen[-1]!r}" if seen else ""),
             seen,
             way="not-started",
             number=word(number),

@@ -81,7 +81,7 @@ class Logins:
                 raise
             raise unreachable_for(
                 "open-files-limit",
-                f"{node.name}: runbook may not open more files on this machine, and cannot dial",
+                f"{node.name}: runbook cannot open more files on this machine, so it cannot connect",
                 (f"{type(error).__name__}: {error}",),
                 way="controller",
             ) from error

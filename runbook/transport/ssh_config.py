@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 import pwd
 import re
@@ -17,6 +18,7 @@ import paramiko
 from runbook.causes.findings import unreachable_for
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Ssh
+from runbook.model.safe_files import open_regular
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,11 @@ def _ssh_g(host: str, ssh: Ssh) -> dict[str, list[str]]:
             return options
     if not _is_there(user_config):
         return defaults
-    found: dict[str, Any] = dict(_parsed(user_config, user_config.stat().st_mtime_ns).lookup(host))
+    try:
+        found: dict[str, Any] = dict(_parsed(user_config, user_config.stat().st_mtime_ns).lookup(host))
+    except (paramiko.SSHException, ValueError) as error:
+        says = f"{user_config} is no configuration of ssh: {str(error)[:200]}"
+        raise unreachable_for("ssh-handshake-failed", says, way="config", host=word(host)) from None
     return defaults | {
         name: list(value) if isinstance(value, (list, tuple)) else [str(value)] for name, value in found.items()
     }
@@ -187,7 +193,7 @@ def _login() -> str:
 
 def _is_there(file: Path) -> bool:
     try:
-        return file.exists()
+        return file.is_file()
     except OSError:  # its folder is another user's
         return False
 
@@ -203,18 +209,26 @@ def _wants_openssh(user_config: Path) -> bool:
 
 def _keywords(config: Path) -> set[str]:
     try:
-        lines = [line.strip() for line in config.read_text(errors="replace").splitlines()]
+        lines = [line.strip() for line in _text(config).splitlines()]
     except OSError:
         return set()
     return {re.split(r"[\s=]", line, maxsplit=1)[0].lower() for line in lines if line and not line.startswith("#")}
 
 
+LARGEST = 1 << 20
+"""Bytes of a configuration that are read."""
+
+
 @functools.lru_cache(maxsize=4)
 def _parsed(user_config: Path, _changed: int) -> paramiko.SSHConfig:
     config = paramiko.SSHConfig()
-    with user_config.open() as file:
-        config.parse(file)
+    config.parse(io.StringIO(_text(user_config)))
     return config
+
+
+def _text(config: Path) -> str:
+    with open_regular(config) as file:
+        return file.read(LARGEST).decode("utf-8", "replace")
 
 
 def host_port(text: str) -> tuple[str, int | None]:

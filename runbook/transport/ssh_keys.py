@@ -264,7 +264,7 @@ class KnownHosts:
         is written. OSError where it cannot be written.
         """
         if UNWRITABLE.search(name):
-            raise OSError(errno.EINVAL, f"no line can be for a host of the name {name!r}")
+            raise OSError(errno.EINVAL, f"known_hosts cannot hold a host of the name {name!r}")
         Path(file).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _opened(file, os.O_RDWR | os.O_APPEND | os.O_CREAT) as descriptor:
             _wait_for_lock(descriptor)
@@ -407,7 +407,7 @@ def _no_file_of_keys(status: os.stat_result) -> str | None:
             stat.S_IFBLK: "it is a device",
         }.get(stat.S_IFMT(status.st_mode), "it is no file")
     if status.st_size > MOST_BYTES:
-        return f"its {bytes_text(status.st_size)} are too much: up to {bytes_text(MOST_BYTES)} are read"
+        return f"it is too large ({bytes_text(status.st_size)}): up to {bytes_text(MOST_BYTES)} are read"
     return None
 
 

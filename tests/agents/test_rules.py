@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 import zlib
 from collections.abc import Iterator, Mapping
@@ -19,6 +21,7 @@ pytest.importorskip("websockets")
 from runbook.agent.permissions import LOOKS, NotAllowed, OrderFilter, OwnerRules, read_rules
 from runbook.agent.protocol import Open
 from runbook.model.errors import FilesWrong, Unreachable
+from runbook.node import job_control
 from runbook.transport import ProgramNotStarted, Session
 from runbook.transport.bootstrap import first_input
 from runbook.transport.stream import ProcessStream
@@ -91,6 +94,59 @@ def test_what_the_server_sends_as_a_program_is_not_run(gated: Session, tmp_path:
 def test_a_runs_folder_lies_where_it_may(config: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(Unreachable):
         session(tmp_path / "work", OwnerRules(None, (str(tmp_path / "work"),), "look"), config)
+
+
+ELSEWHERE = (
+    "data",
+    "data/job/node",
+    "data/job/node/attempt-01",
+    "work/../data",
+    "work/../data/job/node/attempt-01",
+    "data/../../..",
+)
+
+
+@pytest.mark.parametrize("do", sorted(job_control.ORDERS))
+def test_no_order_about_jobs_writes_removes_or_reads_what_is_no_job(do: str, gated: Session, tmp_path: Path) -> None:
+    """The supervisor would obey: it is the login's own. The gate must not let it hear of that."""
+    mine = tmp_path / "data" / "job" / "node" / "attempt-01"
+    mine.mkdir(parents=True, mode=0o700)
+    for folder in (mine, *mine.parents[:3]):
+        folder.chmod(0o700)
+        (folder / "secret.out").write_text("mine")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if "work" not in path.parts}
+    for name in ELSEWHERE:
+        place = f"{tmp_path}/{name}"
+        about = {"job": "job", "node": "node", "gpus": []}
+        more = {"about": about, "attempt": "../../owned", "hash": ["/etc/passwd"], "whole": True, "most": 1 << 20}
+        order = {"do": do, "folder": place, "workdir": place, "node": "node", "job": None, **more}
+        with pytest.raises(ProgramNotStarted, match="commands: look"):
+            gated.ask({"do": "call", "program": "job_control", "arguments": order}, b"{}", timeout_s=10)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if "work" not in path.parts} == before
+
+
+@pytest.mark.parametrize("do", ["list", "watch", "stop", "kill"])
+def test_jobs_where_the_owner_allows_them_are_seen_and_ended(do: str, gated: Session, tmp_path: Path) -> None:
+    attempt = tmp_path / "work" / "job" / "node" / "attempt-01"
+    attempt.mkdir(parents=True, mode=0o700)
+    try:
+        order = {"do": do, "workdir": str(tmp_path / "work"), "folder": str(attempt), "node": "node", "most": 4096}
+        gated.ask({"do": "call", "program": "job_control", "arguments": order}, b"{}", timeout_s=30)
+    finally:
+        shutil.rmtree(tmp_path / "work" / "job")
+
+
+@pytest.mark.parametrize("put", ["a link that leads nowhere", "a link to itself", "a folder", "a pipe"])
+def test_rules_that_are_no_file_allow_nothing(put: str, tmp_path: Path) -> None:
+    file = tmp_path / "agent.yml"
+    if put == "a folder":
+        file.mkdir()
+    elif put == "a pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to(tmp_path / ("agent.yml" if "itself" in put else "nowhere"))
+    with pytest.raises(FilesWrong):
+        read_rules(file)
 
 
 def opened() -> OrderFilter:

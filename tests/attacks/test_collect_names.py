@@ -274,8 +274,17 @@ def test_a_hostile_node_beside_an_honest_one(two_nodes: Callable[[object], tuple
 
 # The controller's own side: a run's folder.
 
-RESULT = {"version": 1, "run_id": "x", "playbook": "p.yml", "inventory": "i.yml", "nodes": ["node-a"], "verdict": "fail", "stopped_at": "ping", "causes": ["a"]}  # fmt: skip
-STARTED = {"event": "run-started", "time": 1.7e9, **RESULT}
+SAID = {
+    "version": 1,
+    "run_id": "x",
+    "playbook": "p.yml",
+    "inventory": "i.yml",
+    "nodes": ["node-a"],
+    "stages": [],
+    "run_dir": "",
+}
+RESULT = {**SAID, "verdict": "fail", "exit_code": 1, "stopped_at": "ping", "seconds": 1.0, "causes": ["a"]}
+STARTED = {"event": "run-started", "time": 1.7e9, **RESULT, "version": "0.1.0"}
 
 
 def run_folder(path: Path, result: str, events: str) -> Path:

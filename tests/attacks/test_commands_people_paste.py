@@ -119,9 +119,16 @@ OURS = {
     "parsers/host_resources.py": {"remedy"},
     "checks/bandwidth/adapters.py": {"'clsact' if 'clsact' in tc.get('qdisc', '') else 'ingress'"},
     "checks/ping/host_names.py": {"append"},
-    "checks/network/routing.py": {"family(target)", "typed(words)"},
+    "checks/network/routing.py": {"family(target)", "family(ipaddress.ip_address(address))", "typed(words)"},
     "checks/ping/routes.py": {
-        *("family(network)", "family(target)", "typed(route)", "ipaddress.ip_interface(prefix).network", "mine.ip"),
+        *(
+            "prefix",
+            "family(network)",
+            "family(target)",
+            "typed(route)",
+            "ipaddress.ip_interface(prefix).network",
+            "mine.ip",
+        ),
         "f'{mine.ip}/{network.prefixlen}'",
     },
     "checks/ping/no_answer.py": {
@@ -132,6 +139,7 @@ OURS = {
     "checks/reach/gpus.py": {"words"},
     "checks/reach/torch.py": {"node.interpreter_typed"},
     "transport/session.py": {"quoted"},
+    "transport/slurm.py": {"what"},
     "transport/ssh_errors.py": {"rename", "jump", "trust", "_quoted(target.entry)"},
 }
 SENTENCES = re.compile(

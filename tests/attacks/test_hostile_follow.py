@@ -81,7 +81,7 @@ ENDING: dict[str, tuple[Callable[[Json], Json], str]] = {
     "more than was asked for": (too_much, "and was asked for"),
     "a name that is a path": (lambda said: {**said, "read": {"../x.out": ""}}, "not what our programs say"),
     "a state that is none": (lambda said: kept(said, state="asleep"), "not what our programs say"),
-    "nothing at all": (lambda _: UNANSWERED, "has said nothing about the job"),
+    "nothing at all": (lambda _: UNANSWERED, "has reported nothing about the job"),
     "logs that never come": (more_of_it, "not everything was read: node-b"),
 }
 """What it says; a part of what is told of it."""

@@ -238,8 +238,8 @@ def test_the_real_program_alone_with_a_lying_node_is_3_with_its_sentence(site: S
             check=False,
         )
         assert (done.returncode, done.stdout) == (3, "")
-        assert re.match(r"tool-output-unknown: node-b: .*`\$\.jobs\[\d\]\.attempts`", done.stderr)
-        assert "\n   fix       " in done.stderr
+        assert re.match(r"error\[tool-output-unknown\]: node-b: .*`\$\.jobs\[\d\]\.attempts`", done.stderr)
+        assert "\n  fix       " in done.stderr
 
 
 # Damaged journals.

@@ -5,6 +5,7 @@ Real processes, since it is about what a process is born with. One call with eve
 
 from __future__ import annotations
 
+import argparse
 import functools
 import itertools
 import os
@@ -17,6 +18,9 @@ from pathlib import Path
 
 import pytest
 from profiles import one_in
+from report.varied import failing, write_run
+
+from runbook.cli.argument_parser import parser
 
 ROOT = Path(__file__).parents[2]
 INVENTORY = """\
@@ -57,6 +61,20 @@ MORE: dict[str, tuple[str, ...]] = {
     "collect": ("collect", "-i", "inventory.yml", "--out", "FRESH.tar.gz"),
     "ps -o json": ("ps", "-i", "inventory.yml", "-o", "json"),
     **{f"{name} of no job": (name, "20260101", "-i", "inventory.yml") for name in ("logs", "attach", "stop", "clean")},
+    "report": ("report", "run", "--out", "FRESH.html"),
+    "report of two": ("report", "run", "run", "--out", "FRESH.html"),
+    "report of nothing": ("report", "no-such"),
+    "attach of no run": ("attach", "-i", "inventory.yml", "--run-dir", "work"),
+    "init of a host that is none": ("inventory", "init", "127.0.0.1:1", "--out", "FRESH.yml"),
+    "serve on no address": ("serve", "--listen", "nowhere"),
+    "serve user list": ("serve", "user", "list", "--data", "FRESH"),
+    "serve user add": ("serve", "user", "add", "ann", "--role", "viewer", "--data", "FRESH"),
+    "serve user remove": ("serve", "user", "remove", "ann", "--data", "FRESH"),
+    "serve user link": ("serve", "user", "link", "ann", "--data", "FRESH"),
+    "serve enrol": ("serve", "enrol", "--data", "FRESH"),
+    "agent enrol": ("agent", "enrol", "runbook-agent-1-x", "--dir", "FRESH"),
+    "agent install": ("agent", "install", "--dir", "FRESH"),
+    **{f"agent {name}": ("agent", name, "--dir", "FRESH") for name in ("run", "status", "drain")},
     "completion": ("completion", "bash"),
     "--version": ("--version",),
     "--help": ("--help",),
@@ -90,6 +108,25 @@ UNTOLD = ("stdout closed", "both closed", "all closed", "stdout full", "both ful
 MISSING_FOLDER = ("no folder", "folder not to be written")
 
 
+NOT_HERE = {("agent", "uninstall"): "it would stop a unit of this machine"}
+
+
+def test_every_command_is_here() -> None:
+    """A new one needs a row above."""
+    told = {*(COMMANDS | MORE).values()}
+
+    def leaves(of: argparse.ArgumentParser, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        below = [action for action in of._actions if isinstance(action, argparse._SubParsersAction)]
+        for action in below:
+            for name, one in action.choices.items():
+                yield from leaves(one, (*words, name))
+        if not below or not below[0].required:
+            yield words
+
+    missing = {words for words in leaves(parser(), ()) if not any(one[: len(words)] == words for one in told)}
+    assert missing == set(NOT_HERE)
+
+
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     """Open to everybody: some of the processes are nobody's."""
@@ -110,6 +147,7 @@ def folder() -> Iterator[Path]:
     }
     for name, text in texts.items():
         (path / name).write_text(text)
+    write_run(path / "run", failing("firewall"))
     yield path
     shutil.rmtree(path)
 

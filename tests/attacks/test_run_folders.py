@@ -85,7 +85,7 @@ def test_what_no_run_of_ours_left_is_refused_and_stays_as_it_is(folder: Path, na
         (folder / "out" / name).symlink_to(folder / target[kind])
     else:
         (folder / "out" / name).write_text("mine\n")
-    with pytest.raises(FilesWrong, match=f"out: there is {name}"), run_folder(str(folder / "out"), "x"):
+    with pytest.raises(FilesWrong, match=f"out holds {name}"), run_folder(str(folder / "out"), "x"):
         pass
     assert [path.name for path in (folder / "precious").iterdir()] == ["bashrc"]
     assert (folder / "precious" / "bashrc").read_text() == "mine\n"
@@ -97,7 +97,7 @@ def test_that_is_2_and_nothing_is_run(folder: Path) -> None:
     (folder / "out" / "logs").symlink_to(folder)
     done = run(folder, "--run-dir", "out")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "error[arguments.run-dir]: out: there is logs, and not as a run of this user left it" in done.stderr
+    assert "error[arguments.run-dir]: out holds logs, which no run of this user wrote" in done.stderr
     assert not (folder / "work").exists()
 
 
@@ -140,7 +140,7 @@ def test_a_folder_of_another_user_is_refused(folder: Path, common: Path, mode: i
     theirs = folder_of(ATTACKER, common / "out", mode)
     done = run(folder, "--run-dir", str(theirs))
     assert (done.returncode, done.stdout) == (2, "")
-    assert "it is another user's" in done.stderr
+    assert "it belongs to another user" in done.stderr
     assert list(theirs.iterdir()) == []
 
 

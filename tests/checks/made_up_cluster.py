@@ -20,7 +20,7 @@ from runbook.model.verdict import Outcome, Verdict
 from runbook.transport import ProgramNotStarted, Remote, Site
 
 A, B, C = "10.0.0.1", "10.0.0.2", "10.0.0.3"
-ADDRESSES = {"node-a": A, "node-b": B, "node-c": C}
+ADDRESSES = {"node-a": A, "node-b": B, "node-c": C, "node-d": "10.0.0.4"}
 
 
 def node(name: str, **options: Any) -> Node:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from dataclasses import replace
+from itertools import permutations
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
@@ -252,6 +253,46 @@ def test_loss_is_a_rules_doing_only_where_the_rule_draws_lots(rule: str, cause: 
         assert finding.says.startswith("node-b drops some of the packets of TCP 29501 from 10.0.0.1 to 10.0.0.2")
         assert rule in finding.says
         assert finding.remedy == "sudo iptables -D INPUT 1", "an exception would leave it to whom it did not strike yet"
+
+
+def test_who_got_some_through_a_rule_that_stops_others_met_no_loss() -> None:
+    failed = [dial("node-a", "node-b", "dropped"), dial("node-c", "node-b", "dropped", port=29501)]
+    late = dial("node-c", "node-b", "open", tries=4)
+    rules_ = {"node-a": ruled(), "node-b": ruled(LIMIT), "node-c": ruled()}
+    at = context(cluster(node("node-a"), node("node-b"), node("node-c")))
+    ((name, (finding,)),) = Trouble.of(at, [*failed, late], rules_).findings().items()
+    assert (name, finding.cause, finding.peers) == ("node-b", "firewall-drop", ("node-a", "node-c"))
+    assert all(address in finding.remedy for address in (A, C))
+
+
+FOUR = ("node-a", "node-b", "node-c", "node-d")
+
+
+def without_a_rule(*dials: Dial) -> dict[str, list[Finding]]:
+    """Of four nodes; all dials between them that are not given open, and no node has a rule."""
+    failed = {(one.source, one.destination) for one in dials}
+    fine = [dial(one, other, "open") for one, other in permutations(FOUR, 2) if (one, other) not in failed]
+    return dict(
+        Trouble.of(context(cluster(*map(node, FOUR))), [*dials, *fine], dict.fromkeys(FOUR, ruled())).findings()
+    )
+
+
+@pytest.mark.parametrize("outcome", ["dropped", "refused", "rejected", "silent", "lost", "reset", "stranger"])
+@pytest.mark.parametrize("way", [1, -1])
+def test_without_a_rule_it_is_the_node_that_all_failures_have_in_common(outcome: str, way: int) -> None:
+    """Also where that one dials: those whom it cannot reach are reached by the others."""
+    pairs = [("node-c", other)[::way] for other in ("node-a", "node-b", "node-d")]
+    ((name, (finding,)),) = without_a_rule(*(dial(pair[0], pair[1], outcome) for pair in pairs)).items()
+    assert (name, finding.peers) == ("node-c", ("node-a", "node-b", "node-d"))
+    assert finding.says.startswith("what fails with node-a, node-b and node-d has node-c in common: ")
+
+
+def test_a_rule_that_is_found_needs_nothing_in_common() -> None:
+    failed = [dial("node-c", "node-a", "dropped"), dial("node-c", "node-b", "dropped")]
+    at = context(cluster(*map(node, FOUR)))
+    closed = ruled("-A INPUT -p tcp -m tcp --dport 29500 -j DROP")
+    found = Trouble.of(at, failed, {"node-a": closed, "node-b": closed, "node-c": ruled()}).findings()
+    assert set(found) == {"node-a", "node-b"}
 
 
 def test_connections_that_opened_late_are_a_warning() -> None:

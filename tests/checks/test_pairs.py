@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.checks.network.pairs import ALL_UP_TO, AROUND, Pairs, around, chosen
+from runbook.checks.network.pairs import ALL_UP_TO, AROUND, Blame, Pairs, around, chosen, groupings
+
+from .made_up_cluster import cluster, context, node
 
 NUMBERS = st.integers(2, 300)
 
@@ -62,6 +66,15 @@ def test_groups_are_crossed(count: int, size: int) -> None:
         assert met >= {(one, other) for one in racks for other in racks if one != other}
 
 
+def test_subnets_racks_and_leaves_of_the_inventory_are_groups() -> None:
+    places = {"rack": "r1", "leaf": "l1"}
+    one, other = node("node-a", **places), node("node-b", rack="r1", leaf="l2", address="10.0.1.1")
+    assert groupings(context(cluster(one, other))) == [
+        {"node-a": "10.0.0.0/24", "node-b": "10.0.1.0/24"},
+        {"node-a": "leaf l1", "node-b": "leaf l2"},
+    ]
+
+
 def test_a_group_for_each_node_tells_nothing() -> None:
     names = named(100)
     alone = {name: name for name in names}
@@ -94,3 +107,46 @@ def test_what_is_left_out_is_said(count: int, text: str) -> None:
     note = chosen(named(count), "n0").note()
     assert text in note
     assert "pairs: all" in note
+
+
+RACKS = {name: f"rack {name[0].upper()}" for name in ("a1", "a2", "a3", "a4", "b1", "b2", "c1", "c2")}
+TRIED = {frozenset(pair) for pair in combinations(RACKS, 2)}
+
+
+def blame(*bad: str) -> Blame:
+    """Bad are pairs of single nodes, such as `a1-b1`, or all pairs of two racks, such as `a-b`."""
+    pairs = {
+        pair
+        for pair in TRIED
+        for one, other in (text.split("-") for text in bad)
+        for mine, its in (sorted(pair), sorted(pair, reverse=True))
+        if mine.startswith(one) and its.startswith(other)
+    }
+    return Blame.of(pairs, TRIED, [RACKS])
+
+
+def test_where_two_racks_cannot_talk_it_is_what_joins_them() -> None:
+    found = blame("a-b")
+    assert found.apart.startswith("what fails is nearly every pair between rack A and rack B, and no other")
+    assert {name: " ".join(sorted(peers)) for name, peers in found.nodes.items()} == {
+        **dict.fromkeys(("a1", "a2", "a3", "a4"), "b1 b2"),
+        **dict.fromkeys(("b1", "b2"), "a1 a2 a3 a4"),
+    }
+
+
+def test_a_rack_that_reaches_no_other_is_named_and_the_others_are_not() -> None:
+    assert set(blame("a-b", "c-b").nodes) == {"b1", "b2"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "nodes"),
+    [
+        (("a1-b", "a1-c"), {"a1"}),  # one node of the rack is what they have in common
+        (("a-b1",), {"b1"}),
+        (("a-b", "a1-a2"), {"b1", "b2", "a1", "a2"}),  # inside a rack as well: that is not the way between two
+        (("a1-b1", "a2-b2"), {"a1", "b1", "a2", "b2"}),
+    ],
+)
+def test_what_nodes_have_in_common_comes_before_what_racks_have(bad: tuple[str, ...], nodes: set[str]) -> None:
+    found = blame(*bad)
+    assert (set(found.nodes), found.apart) == (nodes, "")

@@ -576,11 +576,52 @@ RULES = [
             "rule del priority 9",
         ),
         ({}, ["10.0.0.1/24"], "route add 10.0.0.0/24 dev eth0 src 10.0.0.1"),
-        ({}, ["10.0.0.1/32"], "address add 10.0.0.1/24 dev eth0"),
+        (
+            {},
+            ["10.0.0.1/32"],
+            (
+                "address add 10.0.0.1/24 dev eth0 && sudo ip address del 10.0.0.1/32 dev eth0"
+                " && sudo ip neighbor flush dev eth0 nud noarp"
+            ),
+        ),
     ],
 )
 def test_what_mends_a_missing_route(route: Facts, prefixes: list[str], fix: str) -> None:
     assert remedy_of_no_route(route, *prefixes)[1] == f"sudo ip {fix}"
+
+
+def test_a_peer_whose_address_a_narrow_netmask_makes_the_broadcast_address_is_not_silent() -> None:
+    """The kernel finds a route to it, of type broadcast: it is the netmask of the sender, and nobody else's doing."""
+    inventory = cluster(node("node-a"), node("node-b", address="10.0.0.7"), node("node-c"))
+    narrow, wide = {"eth0": card("10.0.0.1/29")}, {"eth0": card("10.0.0.7/24")}
+    silent = {**NOTHING, "route": {"dev": "eth0", "src": A}}
+    answers = {
+        "node-a": answer(target("node-b", "10.0.0.7", **silent), target("node-c", C), interfaces=narrow),
+        "node-b": answer(target("node-a", A, **silent), target("node-c", C), interfaces=wide),
+        "node-c": answer(target("node-a", A), target("node-b", "10.0.0.7"), interfaces={"eth0": card("10.0.0.3/24")}),
+    }
+    outcomes = Judge(Observations(context(inventory), answers, [])).outcomes({})
+    failed = {outcome.node: [finding.cause for finding in outcome.findings] for outcome in outcomes if outcome.findings}
+    assert failed == {"node-a": ["no-route"]}
+    assert "10.0.0.1/29, which leaves node-b out" in outcomes[0].findings[0].says
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"), [(4, 6, ["packet-loss"]), (4, 4, []), (None, 6, []), (4, None, [])]
+)
+def test_a_link_that_does_not_stay_up_is_its_nodes_fault(
+    before: int | None, after: int | None, found: list[str]
+) -> None:
+    """By the kernel's own count, also where what was tried came through between two times."""
+    inventory = cluster()
+    facts = facts_of(inventory)
+    facts["node-b"]["interfaces"]["eth0"]["carrier_changes"] = before
+    answers = {
+        "node-a": answer(target("node-b", B), interfaces={"eth0": card("10.0.0.1/24")}),
+        "node-b": answer(target("node-a", A), interfaces={"eth0": card("10.0.0.2/24", carrier_changes=after)}),
+    }
+    outcomes = Judge(Observations(context(inventory, facts), answers, [])).outcomes({})
+    assert [[finding.cause for finding in outcome.findings] for outcome in outcomes] == [[], found]
 
 
 def test_a_route_that_may_not_be_the_one_is_not_blamed() -> None:

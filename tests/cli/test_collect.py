@@ -54,13 +54,20 @@ def make_run(folder: Path, run_id: str = "20260102-030405-abcdef", inventory: st
     (run / "logs").mkdir(parents=True)
     (folder / "playbook.yml").write_text("name: p # of mallory\nstages: [{check: ping}, {check: connection}]\n")
     said = {"run_id": run_id, "playbook": "playbook.yml", "inventory": inventory, "nodes": ["node-a"]}
-    started = {"event": "run-started", "time": time.time() + 1000, **said}
+    at = time.time() + 1000
+    started = {"event": "run-started", "time": at, "version": "0.1.0", "stages": ["ping"], "run_dir": str(run), **said}
+    ended = {"verdict": "fail", "exit_code": 1, "stopped_at": "ping", "seconds": 1.0, "causes": ["mtu-blackhole"]}
     planted = {"event": "progress", "text": PLANTED_LOG, "data": {"token": OTHERS[0], "mallory": f"x{SECRET}"}}
     lines = (
-        json.dumps(started) + "\n" + json.dumps(planted).replace("s3cr3t", "s3c\\u00723t").replace("/", "\\/") + "\n"
+        json.dumps(started)
+        + "\n"
+        + json.dumps(planted).replace("s3cr3t", "s3c\\u00723t").replace("/", "\\/")
+        + "\n"
+        + json.dumps({"event": "run-finished", "time": at, "run_dir": str(run), **ended})
+        + "\n"
     )
     (run / "events.jsonl").write_text(lines)
-    result = {"version": 1, **said, "verdict": "fail", "stopped_at": "ping", "causes": ["mtu-blackhole"], "stages": []}
+    result = {"version": 1, **said, **ended, "stages": []}
     (run / "result.json").write_text(json.dumps({**result, "says": PLANTED_LOG}))
     (run / "logs" / "rank-00000.node-a.log").write_text(PLANTED_LOG)
     return run

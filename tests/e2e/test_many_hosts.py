@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from lab import Lab, runbook_cli
@@ -56,10 +57,11 @@ time.sleep(900)
 UNTIL_IT_LISTENS = "for i in $(seq 300); do [ -s /tmp/taken ] && exit 0; sleep 0.1; done; exit 1"
 
 
-def looked(lab: Lab) -> Ran:
+def looked(lab: Lab, **changes: Any) -> Ran:
+    """With these changes of the inventory."""
     playbook, folder = lab.tmp / "reach.yml", lab.tmp / f"run-{next(NUMBERS)}"
     playbook.write_text(REACH_TO_FIREWALL)
-    arguments = ("run", str(playbook), "-i", str(lab.inventory()), "--run-dir", str(folder))
+    arguments = ("run", str(playbook), "-i", str(lab.inventory(**changes)), "--run-dir", str(folder))
     return Ran(runbook_cli(lab, *arguments, timeout=400), folder)
 
 
@@ -164,3 +166,30 @@ def test_one_of_many_is_named_on_a_busy_machine(thirty_two: Lab, fault: str) -> 
     accused = ran.findings()
     assert {(where, node) for where, node, _ in accused} == {(stage, name)}, ran.text()
     assert accused[0][2] in causes, ran.text()
+
+
+BETWEEN = {
+    "what one node dials": ("node-c",),
+    "what one node is dialled at": ("node-f",),
+    "the way between two racks": tuple(f"node-{letter}" for letter in "abcdefgh"),
+}
+"""What a switch or a router drops, unseen by any node: whose doing it is."""
+
+
+@pytest.mark.thorough
+@pytest.mark.xdist_group("one at a time")
+@pytest.mark.parametrize("what", BETWEEN)
+def test_what_lies_between_accuses_nobody_at_the_other_end(what: str) -> None:
+    with Lab(8) as lab:
+        if what == "the way between two racks":
+            far = ", ".join(host.port for host in lab.hosts[5:])
+            for host in lab.hosts[:5]:
+                host.switch_rule(f"oifname {{ {far} }} drop")
+        else:
+            way = "from" if "dials" in what else "to"
+            lab[BETWEEN[what][0]].switch_rule("tcp dport 1024-65535 tcp flags & (syn | ack) == syn drop", way)
+        ran = looked(lab, nodes={host.name: {"rack": "AB"[host.index >= 5]} for host in lab})
+    assert ran.code == 1, ran.text()
+    assert {node for _, node, _ in ran.findings()} == set(BETWEEN[what]), ran.text()
+    says = "between rack A and rack B" if len(BETWEEN[what]) > 1 else f"has {BETWEEN[what][0]} in common"
+    assert says in " ".join(ran.done.stdout.split()), ran.text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import Any, cast
 
 from checks.made_up_cluster import cluster, node
@@ -38,7 +38,8 @@ def attempt(number: int = 1, inventory: Inventory = PAIR, **options: Any) -> Att
 def kept(folder: Path, tried: Attempt | None = None, *, secrets: Sequence[str] = ()) -> KeptProcesses:
     tried = tried or attempt()
     redactor = Redactor([Secret(text, "TOKEN") for text in secrets])
-    site = cast(Site, SimpleNamespace(sessions={}, failures={}))
+    site = cast(Site, SimpleNamespace(sessions={}, failures={}, forks=64))
+    site.each = MethodType(Site.each, site)  # type: ignore[method-assign]
     run = Run("job-1", folder, site, redactor=redactor)
     at = Context(run, tried.inventory, "train", time.monotonic() + 60.0, lambda *_, **__: None)
     made = KeptProcesses(at, tried.folder, tried.places, RankLogs(folder, tried.folder, redactor, lambda *_: None))

@@ -300,7 +300,7 @@ def test_which_of_several_nodes_that_wait_for_a_cpu_is_late_is_chance(tmp_path: 
         search.look()
         search.look()
         assert search.told == ["node-a"] * named
-        assert any("wait for a CPU, so which is late is chance" in text for text in search.said) is not named
+        assert any("wait for a CPU, so it is chance which one is late" in text for text in search.said) is not named
 
 
 # What is said.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.node import local_addresses
-from runbook.node.local_addresses import is_local, proves_nothing
+from runbook.node import proc
+from runbook.node.proc import bind_proves_nothing, is_local
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,8 @@ def test_a_bind_proves_nothing_where_any_address_can_be_bound(monkeypatch: pytes
         "/proc/net/fib_trie": "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 10.0.0.0\n        /24 link UNICAST\n"
         "     |-- 10.0.0.7\n        /32 host LOCAL\n     |-- 10.1.0.0\n        /16 host LOCAL",
     }
-    monkeypatch.setattr(local_addresses, "read", files.get)
-    assert proves_nothing("10.0.0.8", ipv6=False)
-    assert not proves_nothing("10.0.0.7", ipv6=False)
-    assert not proves_nothing("10.1.2.3", ipv6=False), "a whole network of its own, as of an anycast service"
-    assert not proves_nothing("fd00::1", ipv6=True), "there a bind does prove it"
+    monkeypatch.setattr(proc, "read", files.get)
+    assert bind_proves_nothing("10.0.0.8", ipv6=False)
+    assert not bind_proves_nothing("10.0.0.7", ipv6=False)
+    assert not bind_proves_nothing("10.1.2.3", ipv6=False), "a whole network of its own, as of an anycast service"
+    assert not bind_proves_nothing("fd00::1", ipv6=True), "there a bind does prove it"

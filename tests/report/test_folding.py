@@ -31,6 +31,7 @@ def test_the_gist_is_what_is_left_without_names_and_numbers(one: str, other: str
     [
         (["n1 is down", "n2 is down", "n3 is down"], "n[1-3] is down"),
         (["n1: 10.0.0.1 port 22", "n2: 10.0.0.2 port 22"], "n[1-2]: 10.0.0.[1-2] port 22"),
+        (["from n1 (10.0.0.1), n9", "from n2 (10.0.0.2), n9"], "from n[1-2] (10.0.0.[1-2]), n9"),
         (["took 3.5 s", "took 12 s", "took 9 s", "took 1 s", "took 7 s"], "took 1…12 s"),
         (["exited with 1, not 0", "exited with -9, not 0"], "exited with -9/1, not 0"),
         (["lost n1", "lost n1 and n2"], None),

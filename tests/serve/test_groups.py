@@ -117,6 +117,14 @@ def test_a_rank_that_has_moved_to_a_spare_is_shown_there() -> None:
     assert [cell.step for cells in silent.values() for cell in cells] == [None, "3"]
 
 
+def test_an_agent_takes_no_rank_of_another_node() -> None:
+    planned = {"a": {0: RankCell(0, "failed")}, "b": {1: RankCell(1, "running")}}
+    lies = {rank: RankCell(rank, "running", "7", 0.5, 300, 1 << 50) for rank in range(100)}
+    shown = rank_cells(planned, {"a": {0: RankCell(0, "failed", "3", 0.5, 100, 1)}, "b": lies})
+    assert [(cell.rank, cell.state) for cell in shown["a"]] == [(0, "failed")]
+    assert (1, "running") in [(cell.rank, cell.state) for cell in shown["b"]]
+
+
 def test_a_world_size_that_does_not_fit_is_refused_with_the_reason(workspace: Workspace) -> None:
     pool(workspace)
     with pytest.raises(actions.Refused, match=r"a world size of 5 does not fit: these nodes make 4 ranks \(gn6 1, "):
@@ -317,7 +325,7 @@ def test_a_secret_cannot_be_moved_to_where_it_is_shown(workspace: Workspace) -> 
 def test_a_secret_is_hidden_whether_lint_tells_of_it_or_not(workspace: Workspace, lines: str) -> None:
     (workspace.groups.folder / "pool.yml").write_text(f"{POOL}{lines}\n")
     look = workspace.view("pool")
-    assert SECRET not in repr((look.linted.told, look.linted.shown, look.meaning))
+    assert SECRET not in repr((look.linted.findings, look.linted.shown, look.meaning))
     assert not look.linted.closed
     assert "7ab3c45d9e02" not in look.linted.shown
     proposed = actions.propose(workspace, look.file, {"text": look.linted.shown.replace("gn7", "gn8")})

@@ -61,7 +61,7 @@ SAID_OTHERWISE = {
     "Kill a run": "Stop or kill a run",
     "The logs of a run": "The files of a run",
     "People, tokens, agents and the audit": "Who changed what",
-    "One's own account": "Who asks, and what that may",
+    "One's own account": "The person who asks, and the role",
     "Order the nodes of a group": "Change a group",
 }
 NO_JSON = {

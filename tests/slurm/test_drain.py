@@ -96,8 +96,8 @@ def test_those_of_earlier_runs_count_and_an_administrators_reason_stands(monkeyp
         "PerCore=1", "PerCore=1\n   Reason=runbook: clock-skew x (r)", 1
     )
     slurm = ask(monkeypatch, Slurm(earlier))
-    assert "1 are out already" in drain({"n2": finding("clock-skew")}, "r", 10.0).says[0]
-    assert "n1 is out already" in drain({"n1": finding("clock-skew")}, "r", 100.0).says[0]
+    assert "1 are drained already" in drain({"n2": finding("clock-skew")}, "r", 10.0).says[0]
+    assert "n1 is drained already" in drain({"n1": finding("clock-skew")}, "r", 100.0).says[0]
     assert slurm.told == []
 
 

@@ -166,7 +166,7 @@ def test_an_order_that_was_given_up_is_no_credential_that_was_refused() -> None:
     told = refusal(words, "1", "node-b", seconds=10.1)
     assert told is not None
     assert told.cause == "slurm-unreachable"
-    assert "larger than one packet" in told.says
+    assert "full-size packets" in told.says
 
 
 def test_words_that_tell_nothing_are_nobodys_fault() -> None:

@@ -105,9 +105,7 @@ def _finding(at: Context, node: str, sockets: Facts | None, seen: list[str], pee
     reserved = sockets["reserved"] if sockets else 0
     usable = bounds[1] - bounds[0] + 1 - reserved if bounds else None
     if usable is not None and (sockets is None or sockets["taken"] - sockets["ours"] < usable):
-        says = (
-            f"the kernel of {node} has too few ports to hand out{which}: {usable} for everything that dials or listens"
-        )
+        says = f"the kernel of {node} has too few ports to hand out{which}: {usable} for all that dials or listens"
     else:
         says = (
             f"every port that the kernel of {node} may hand out{which} is taken: ranks there can neither dial nor "

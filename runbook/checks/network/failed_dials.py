@@ -22,13 +22,14 @@ from runbook.checks.network.dial import (
 )
 from runbook.checks.network.ephemeral_ports import exhausted, port_range
 from runbook.checks.network.packet_filters import by_policy, peers_of, rules_of, unseen
+from runbook.checks.network.pairs import Blame, groupings
 from runbook.checks.network.routing import Sent, gone, turned_away
 from runbook.firewall import Blocked, Ends, Evidence, Flow, also_small, explain_blocked, sent_elsewhere, sure
 from runbook.firewall.evaluate import EPHEMERAL, NumberRange
 from runbook.firewall.explain_connection import Seen, command_line
 from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
-from runbook.model.units import counted
+from runbook.model.units import counted, listed
 from runbook.model.verdict import Finding
 
 MOST_LINES = 10
@@ -37,21 +38,35 @@ MOST_LINES = 10
 @dataclass(frozen=True)
 class Accusation:
     """A node and its fault; `rule` is the rule, when it is certain. `itself`: the trouble is in its traffic to
-    itself."""
+    itself. `guess`: nothing shows at which end it is. `common`: what has this node in common with others, of which it
+    is known in the same way."""
 
     node: str
     finding: Finding
     rule: str = ""
     remedies: tuple[tuple[str, str], ...] = ()
     itself: bool = False
+    guess: bool = False
+    common: str = ""
 
     def same(self, other: Accusation) -> bool:
         """Whether both are one finding: the same rule, the same command, or the same trouble of a node with itself."""
         if self.rule or other.rule:
             return self.rule == other.rule
-        return self.finding.cause == other.finding.cause and (
-            other.itself or self.finding.remedy == other.finding.remedy
-        )
+        if self.finding.cause != other.finding.cause:
+            return False
+        return other.itself or self.finding.remedy == other.finding.remedy or "" != self.common == other.common
+
+    def placed(self, blame: Blame, dials: Sequence[Dial]) -> Accusation:
+        """A guess, told of the end of these dials that other failed ones have as well."""
+        shared = [name for name in _ends(dials) if len(blame.nodes.get(name, ())) > 1]
+        if len(shared) != 1 and not (blame.apart and self.node in shared):
+            return self
+        name = shared[0] if len(shared) == 1 else self.node
+        peers = blame.nodes[name]
+        why = blame.apart or f"what fails with {listed(peers)} has {name} in common"
+        finding = replace(self.finding, says=f"{why}: {self.finding.says}", peers=tuple(peers))
+        return replace(self, node=name, finding=finding, common=f"{dials[0].outcome} {dials[0].source == name}")
 
     def merged(self, other: Accusation) -> Accusation:
         mine, its = self.finding, other.finding
@@ -158,10 +173,10 @@ class Trouble:
         found: dict[str, list[Accusation]] = defaultdict(list)
         for node, finding in self._unsent().items():
             found[node].append(Accusation(node, finding))
-        for dials in self._by_rule():
-            if dials[0].outcome == "unsent":
-                continue
-            accusation = self._judge(dials)
+        judged = self._judged()
+        blame = self._blame({_ends(dials) for dials, accusation in judged if accusation.guess})
+        for dials, first in judged:
+            accusation = first.placed(blame, dials) if first.guess else first
             accusations = found[accusation.node]
             same = next((at for at, other in enumerate(accusations) if other.same(accusation)), None)
             if same is None:
@@ -169,6 +184,23 @@ class Trouble:
             else:
                 accusations[same] = accusations[same].merged(accusation)
         return {node: [accusation.finding for accusation in accusations] for node, accusations in found.items()}
+
+    def _judged(self) -> list[tuple[list[Dial], Accusation]]:
+        """The accusation of each group. Where a rule that only may stop them is told of others, those of which some
+        came through met it as well: that is no loss."""
+        judged = [(dials, self._judge(dials)) for dials in self._by_rule() if dials[0].outcome != "unsent"]
+        named = {accusation.rule for _, accusation in judged} - {""}
+        found = []
+        for dials, accusation in judged:
+            blocked = self.blocked(dials) if named and accusation.guess and dials[0].outcome in SEEN else None
+            known = blocked is not None and blocked.rule in named
+            found.append((dials, self._filtered(dials, blocked) if known else accusation))
+        return found
+
+    def _blame(self, bad: Iterable[frozenset[str]]) -> Blame:
+        """Whose doing these failed pairs are; a node's trouble with itself is its own."""
+        tried = {frozenset((dial.source, dial.destination)) for dial in (*self.good, *self.bad)}
+        return Blame.of((pair for pair in bad if len(pair) > 1), tried, groupings(self.at))
 
     def _unsent(self) -> dict[str, Finding]:
         """Nodes that had no port left to dial from."""
@@ -276,7 +308,7 @@ class Trouble:
                 destination=destination,
                 source=source,
             )
-            return Accusation(destination, finding)
+            return Accusation(destination, finding, guess=True)
         if first.outcome in ("dropped", "rejected") and (missing := self._gone(first)):
             node, finding = missing
             return Accusation(node, shown(finding, node, dials))
@@ -301,9 +333,9 @@ class Trouble:
         by_chance = blocked is not None and blocked.by_chance
         quiet = first.outcome in ("dropped", "silent", "lost")
         if quiet and not sure(blocked) and not by_chance and (lossy := self._lossy(dials)):
-            return Accusation(destination, lossy_link(source, destination, lossy, seen))
+            return Accusation(destination, lossy_link(source, destination, lossy, seen), guess=True)
         if first.outcome in OPENED and not (blocked and (sure(blocked) or blocked.remedies)):
-            return Accusation(destination, self._broken(dials, seen))
+            return Accusation(destination, self._broken(dials, seen), guess=True)
         return None
 
     def _filtered(self, dials: list[Dial], blocked: Blocked | None) -> Accusation:
@@ -313,7 +345,7 @@ class Trouble:
         if blocked is None:
             says = f"{destination} refuses {source} on {ports_text(dials)} although our listener was up"
             finding = finding_for("master-not-listening", says, tuple(seen), (source,), destination=destination)
-            return Accusation(destination, finding)
+            return Accusation(destination, finding, guess=True)
         cause, says = blocked.cause, blocked.says
         ends = Ends.of(self.evidence, source, destination)
         if first.outcome == "lost" and not also_small(blocked, self._flow(first), ends):
@@ -329,7 +361,8 @@ class Trouble:
         more = () if sure(blocked) else unseen(self.at, dials)
         evidence = (*more, *why_so_many(dials, blocked.remedy, self._handed_out(dials)), *blocked.evidence)
         finding = shown(Finding(cause, says, blocked.remedy, evidence), blocked.node, dials)
-        return Accusation(blocked.node, finding, blocked.rule, blocked.remedies, source == destination)
+        guess = blocked.between or blocked.unread
+        return Accusation(blocked.node, finding, blocked.rule, blocked.remedies, source == destination, guess)
 
     def _gone(self, dial: Dial) -> tuple[str, Finding] | None:
         """What one of the two ends has lost since the run began, which explains it before any rule does."""
@@ -411,6 +444,10 @@ class Trouble:
             way="between",
             packets=word(f"tcp port {first.port} and host {self.destination_of(first)}"),
         )
+
+
+def _ends(dials: Sequence[Dial]) -> frozenset[str]:
+    return frozenset((dials[0].source, dials[0].destination))
 
 
 def lossy_link(source: str, destination: str, lossy: str, seen: tuple[str, ...]) -> Finding:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import ipaddress
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import permutations
 
 from runbook.checks.context import Context
 from runbook.checks.network.dial import number
 from runbook.model.grouping import grouped
 from runbook.model.units import listed
+from runbook.model.verdict import Finding
 
 ALL_UP_TO = 16
 """Up to this many nodes, every pair is tried."""
@@ -95,8 +97,9 @@ def groupings(at: Context) -> list[Mapping[str, str]]:
         name: str(ipaddress.ip_network((address, SUBNET_BITS[address.version]), strict=False))
         for name, address in numbers.items()
     }
-    named = [{n.name: str(n.vars[key]) for n in at.nodes if n.vars.get(key)} for key in ("rack", "leaf")]
-    return [grouping for grouping in (subnets, *named) if len(set(grouping.values())) > 1]
+    racks = {node.name: f"rack {node.rack}" for node in at.nodes if node.rack}
+    leaves = {node.name: f"leaf {node.leaf}" for node in at.nodes if node.leaf}
+    return [grouping for grouping in (subnets, racks, leaves) if len(set(grouping.values())) > 1]
 
 
 def members(names: Iterable[str], grouping: Mapping[str, str]) -> list[list[str]]:
@@ -166,6 +169,63 @@ def culprits(pairs: Iterable[frozenset[str]]) -> Mapping[str, list[str]]:
             blamed[name] += sorted(peers[name])
         left = {pair for pair in left if not pair & set(chosen)}
     return blamed
+
+
+MISSING = 8
+"""Of so many pairs between two groups that cannot talk, one may seem to be in order: packets get lost by chance."""
+
+
+@dataclass(frozen=True)
+class Blame:
+    """`nodes` to blame, each with the other ends of its bad pairs. `apart`: that what fails is the way between groups
+    of nodes; no one of these is to blame then, and all are named."""
+
+    nodes: Mapping[str, list[str]]
+    apart: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        bad: Iterable[frozenset[str]],
+        tried: Iterable[frozenset[str]],
+        groupings: Iterable[Mapping[str, str]],
+    ) -> Blame:
+        bad, tried = set(bad), set(tried)
+        nodes = culprits(bad)
+        if not any(len(peers) == len(bad) for peers in nodes.values()):  # else one node explains it all
+            for grouping in groupings:
+                if found := _apart(bad, tried, grouping):
+                    return found
+        return cls(nodes)
+
+    def told(self, finding: Finding) -> Finding:
+        return replace(finding, says=f"{finding.says}; {self.apart}") if self.apart else finding
+
+
+def _apart(bad: set[frozenset[str]], tried: set[frozenset[str]], grouping: Mapping[str, str]) -> Blame | None:
+    """Where all bad pairs cross groups, and between these groups next to no pair is in order."""
+
+    def groups(pair: frozenset[str]) -> frozenset[str]:
+        return frozenset(grouping.get(name, "") for name in pair)
+
+    between = grouped((groups(pair), pair) for pair in bad)
+    crossed = grouped((groups(pair), pair) for pair in tried)
+    for couple, pairs in between.items():
+        ends = members(frozenset().union(*pairs), grouping)
+        if len(couple) < 2 or "" in couple or any(len(names) < 2 for names in ends):
+            return None
+        if (len(crossed[couple]) - len(pairs)) * MISSING > len(crossed[couple]):
+            return None
+    guilty = culprits(between)
+    nodes = grouped(
+        (name, other)
+        for pair in sorted(map(sorted, bad))
+        for name, other in permutations(pair)
+        if grouping[name] in guilty
+    )
+    ways = listed(" and ".join(sorted(couple)) for couple in sorted(between, key=sorted))
+    says = f"what fails is nearly every pair between {ways}, and no other: look at what joins them, not at one node"
+    return Blame(nodes, says)
 
 
 def ends(name: str, peers: Iterable[str]) -> str:

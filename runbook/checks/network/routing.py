@@ -122,8 +122,8 @@ def _leads(
 ) -> RouteRefusal | bool:
     """The refusal that a rule ends in; True: a way; False: nothing, the next rule is asked."""
     text, narrow = rule_text(rule), bool(selectors(rule)) or "not" in rule
-    version = family(ipaddress.ip_address(address))
-    remove = mend("no-route", "rule", family=version, priority=word(rule.get("priority")))
+    target = ipaddress.ip_address(address)
+    remove = mend("no-route", "rule", family=family(target), priority=word(rule.get("priority")))
     if rule.get("action") in REFUSALS:
         return RouteRefusal(f"policy rule `{text}` refuses it", remove, certain, text, narrow)
     table = str(rule.get("table", "main"))
@@ -138,7 +138,7 @@ def _leads(
     words = f"{kind} {best['dst']}" + (f" table {table}" if table != "main" else "")
     via = f", to which policy rule `{text}` leads," if table not in ("main", "local", "default") else ""
     # A rule for few packets was made for what it does to them; another rule's table may serve other packets.
-    fix = remove if narrow else mend("no-route", "delete", family=version, route=typed(words))
+    fix = remove if narrow else mend("no-route", "delete", family=family(target), route=typed(words))
     return RouteRefusal(f"route `{words}`{via} refuses it", fix, certain, text, narrow)
 
 

@@ -11,7 +11,7 @@ from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
 from runbook.checks.context import Facts
 from runbook.checks.network.dial import ANY_PORT, Dial
-from runbook.checks.network.pairs import culprits, ends
+from runbook.checks.network.pairs import ends
 from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.firewall import Ends, Explanation, Flow, explain_blocked
 from runbook.model.command_quoting import word
@@ -69,9 +69,10 @@ def loses(pair: Pair) -> bool:
 def loss_findings(seen: Observations, found: Iterable[Loss]) -> dict[str, list[Finding]]:
     """By node: the one that all losing pairs have in common, or both ends where none is."""
     bad = [loss for loss in found if not loss.harmless]
+    blame = seen.blame(loss.pair.ends for loss in bad)
     return {
-        name: [_finding(seen, name, peers, [loss for loss in bad if name in loss.pair.ends])]
-        for name, peers in culprits(loss.pair.ends for loss in bad).items()
+        name: [blame.told(_finding(seen, name, peers, [loss for loss in bad if name in loss.pair.ends]))]
+        for name, peers in blame.nodes.items()
     }
 
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from runbook.causes.findings import finding_for
 from runbook.checks.context import ipv4_first
 from runbook.checks.network.dial import ANY_PORT
-from runbook.checks.network.pairs import culprits
 from runbook.checks.network.routing import typed
 from runbook.checks.ping.observations import Observations, Pair, pairs_with
 from runbook.files.address import is_ip
@@ -60,8 +59,10 @@ def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
     # What explains one direction explains the silence of the other one as well.
     explained = pairs_with(found)
     left = [pair for pair in left if pair.ends not in explained]
-    for name, peers in culprits(pair.ends for pair in left).items():
-        found[name].append(_nobody(seen, name, peers, [pair for pair in left if name in pair.ends]))
+    blame = seen.blame(pair.ends for pair in left)
+    for name, peers in blame.nodes.items():
+        nobody = _nobody(seen, name, peers, [pair for pair in left if name in pair.ends])
+        found[name].append(blame.told(nobody))
     return dict(found)
 
 

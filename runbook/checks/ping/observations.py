@@ -11,6 +11,7 @@ from typing import Any
 from runbook.checks.context import Context, Facts, ipv4_first, is_link_local, select_interfaces
 from runbook.checks.network.dial import UNMEASURED, Dial, number
 from runbook.checks.network.packet_filters import rules_of
+from runbook.checks.network.pairs import Blame, groupings
 from runbook.files.address import is_ip
 from runbook.firewall import Evidence
 from runbook.launch.ranks import socket_interface
@@ -147,6 +148,10 @@ class Observations:
         for pair in self.pairs:
             found.setdefault(pair.peer, pair)
         return found
+
+    def blame(self, bad: Iterable[frozenset[str]]) -> Blame:
+        """Whose doing these pairs of nodes are."""
+        return Blame.of(bad, {pair.ends for pair in self.pairs}, groupings(self.at))
 
     def pair(self, source: str, peer: str) -> Pair | None:
         return self._by_ends.get((source, peer))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from runbook.causes.catalogue import mend
 from runbook.checks.network.dial import ANY_PORT
-from runbook.checks.network.pairs import culprits, ends
+from runbook.checks.network.pairs import ends
 from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.firewall import Ends, Evidence, Flow, also_small, explain_blocked
 from runbook.model.command_quoting import word
@@ -119,8 +119,9 @@ def size_findings(seen: Observations, found: list[Way]) -> dict[str, list[Findin
         findings[node].append(_explained(node, [way for way, _ in those], [reason for _, reason in those]))
     explained = {way.ends for those in grouped.values() for way, _ in those}
     left = [way for way in left if way.ends not in explained or way.by_tcp]
-    for node in culprits(way.ends for way in left):
-        findings[node].append(_hop(seen, node, [way for way in left if node in way.ends]))
+    blame = seen.blame(way.ends for way in left)
+    for node in blame.nodes:
+        findings[node].append(blame.told(_hop(seen, node, [way for way in left if node in way.ends])))
     return findings
 
 

@@ -20,7 +20,15 @@ from runbook.checks.ping.loss import chance_findings, loses, loss_findings, loss
 from runbook.checks.ping.no_answer import silence_findings
 from runbook.checks.ping.observations import Observations, Pair, pairs_with
 from runbook.checks.ping.packet_sizes import cannot_probe, only_icmp_limited, size_findings, smaller_path, ways
-from runbook.checks.ping.routes import address_findings, address_warnings, route_findings, strangers, wrong_interface
+from runbook.checks.ping.routes import (
+    address_findings,
+    address_warnings,
+    flapped,
+    route_findings,
+    strangers,
+    taken_for_all,
+    wrong_interface,
+)
 from runbook.launch.ranks import socket_interface
 from runbook.model.inventory import Node
 from runbook.model.units import counted, listed
@@ -182,9 +190,11 @@ class Judge:
             self._warn(pair)
             if pair.unmeasured:
                 self._too_busy(pair)
+        self._add(flapped(seen))
         self._add(strangers(seen))
         self._add(wrong_interface(seen, self._left(pair for pair in seen.pairs if pair.routeless or pair.unanswered)))
-        self._add(route_findings(seen, self._left(pair for pair in seen.pairs if pair.routeless)))
+        routeless = [p for p in seen.pairs if p.routeless or (p.unanswered and taken_for_all(seen, p))]
+        self._add(route_findings(seen, self._left(routeless)))
         self._add(silence_findings(seen, self._left(pair for pair in seen.pairs if pair.unanswered)))
         left = self._left(seen.pairs)
         lost = losses(seen, left)

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 
 from runbook.causes.catalogue import mend
 from runbook.causes.findings import finding_for
-from runbook.checks.network.pairs import culprits
 from runbook.checks.network.routing import Sent, family, refusal, typed
 from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.files.address import is_ip, is_loopback
@@ -214,6 +213,33 @@ def wrong_interface(seen: Observations, pairs: list[Pair]) -> Found:
     return found
 
 
+def flapped(seen: Observations) -> Found:
+    """Nodes whose link went down or up since `reach` looked, by the kernel's own count: what was lost meanwhile follows
+    from that."""
+    found: Found = {}
+    for node in seen.nodes:
+        name = seen.data_interface(node.name)
+        now = seen.interface(node.name, name) if name else None
+        before = seen.at.facts(node.name).get("interfaces", {}).get(name, {}).get("carrier_changes")
+        after = now.get("carrier_changes") if now else None
+        if name is None or before is None or after is None or after <= before:
+            continue
+        peers = dict.fromkeys(peer for pair in seen.pairs if node.name in pair.ends for peer in pair.ends - {node.name})
+        found[node.name] = [
+            finding_for(
+                "packet-loss",
+                f"the link of {name} on {node.name} does not stay up: it went down or up {after - before} times since "
+                "the run began",
+                (f"{node.name}: /sys/class/net/{name}/carrier_changes was {before}, and is {after}",),
+                tuple(peers),
+                way="interface",
+                name=node.name,
+                interface=word(name),
+            )
+        ]
+    return found
+
+
 def strangers(seen: Observations) -> Found:
     """Nodes for whose address another machine answers on the segment, by its hardware address; reported only when TCP
     to that address failed for a node."""
@@ -290,7 +316,8 @@ def route_findings(seen: Observations, pairs: list[Pair]) -> dict[str, list[Find
     apart: list[Pair] = []
     stuck = {(pair.source, pair.peer) for pair in pairs}
     for pair in pairs:
-        reason = _refused(pair) or _connected(seen, pair) or _netmask(seen, pair)
+        own = None if taken_for_all(seen, pair) else _connected(seen, pair)
+        reason = _refused(pair) or own or _netmask(seen, pair)
         if reason is None and (pair.peer, pair.source) in stuck:
             apart.append(pair)
         else:
@@ -298,15 +325,17 @@ def route_findings(seen: Observations, pairs: list[Pair]) -> dict[str, list[Find
             grouped[(pair.source, *reason)].append(pair)
     for (source, why, fix), those in grouped.items():
         found[source].append(_finding(source, those, f": {why}" if why else "", fix))
-    for name, peers in culprits(pair.ends for pair in apart).items():
-        found[name].append(_apart(seen, name, peers, [pair for pair in apart if name in pair.ends]))
+    blame = seen.blame(pair.ends for pair in apart)
+    for name, peers in blame.nodes.items():
+        unrouted = _apart(seen, name, peers, [pair for pair in apart if name in pair.ends])
+        found[name].append(blame.told(unrouted))
     return dict(found)
 
 
 def _finding(source: str, pairs: list[Pair], why: str, fix: str) -> Finding:
     peers = tuple(pair.peer for pair in pairs)
     where = listed(f"{pair.peer} ({pair.numeric})" for pair in pairs)
-    said = (f"{source}: ip route get {pair.numeric}: {pair.route['error']}" for pair in pairs[:4])
+    said = (f"{source}: ip route get {pair.numeric}: {pair.route.get('error') or 'broadcast'}" for pair in pairs[:4])
     return Finding("no-route", f"{source} has no route to {where}{why}", fix, tuple(said), peers)
 
 
@@ -346,8 +375,16 @@ def _netmask(seen: Observations, pair: Pair) -> tuple[str, str] | None:
                 if other != pair.source and mine.ip in network and ipaddress.ip_address(pair.numeric) in network:
                     why = f"{interface} has {prefix}, which leaves {pair.peer} out, while {other} has {theirs}"
                     address = f"{mine.ip}/{network.prefixlen}"
-                    return why, mend("no-route", "netmask", address=address, interface=word(interface))
+                    return why, mend("no-route", "netmask", address=address, narrow=prefix, interface=word(interface))
     return None
+
+
+def taken_for_all(seen: Observations, pair: Pair) -> bool:
+    """Whether the source's netmask makes the peer's address the one by which all of its network are meant: the kernel
+    knows a way there, and sends nothing to a single machine."""
+    address = ipaddress.ip_address(pair.numeric)
+    networks = [ipaddress.ip_interface(prefix).network for _, prefix in seen.prefixes(pair.source)]
+    return any(address == net.broadcast_address for net in networks if net.version == 4 and net.num_addresses > 2)
 
 
 def _missing(seen: Observations, pair: Pair) -> str:
@@ -367,7 +404,7 @@ def _apart(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) -
     networks = list(dict.fromkeys(str(ipaddress.ip_interface(prefix).network) for _, prefix in theirs.values()))
     shown = [f"{node}: {interface} has {prefix}" for node, (interface, prefix) in {**mine, **theirs}.items()]
     place = f"its {interface} has {mine[name][1]}, and they are in {listed(networks)}" if mine and networks else ""
-    errors = [f"{pair.source}: ip route get {pair.numeric}: {pair.route['error']}" for pair in pairs[:3]]
+    errors = [f"{p.source}: ip route get {p.numeric}: {p.route.get('error') or 'broadcast'}" for p in pairs[:3]]
     wanted = networks[0] if networks else "THE NETWORK OF THE OTHERS"
     length = wanted.partition("/")[2] or "LENGTH"
     return finding_for(

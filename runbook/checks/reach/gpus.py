@@ -22,7 +22,7 @@ from runbook.checks.reach.gpu_faults import (
 )
 from runbook.launch.ranks import network_environment
 from runbook.model.inventory import Node
-from runbook.model.units import counted, listed, number
+from runbook.model.units import counted, listed, whole_number
 from runbook.model.verdict import Finding, Outcome
 from runbook.parsers.nvidia import Gpu, Listing, bus_key, parse_apps, parse_details, parse_gpus, parse_links
 from runbook.parsers.nvidia_logs import APPLICATION, MENDED_BY, XidEvent, ago, events
@@ -309,7 +309,7 @@ def driver_too_old(node: Node, judged: GpuJudgement, torch_cuda: str | None) -> 
 
 def version(text: str) -> tuple[int, ...]:
     head = text.strip().split(" ", 1)[0]
-    return tuple(number(part) for part in head.split(".") if part.isdecimal())
+    return tuple(found for part in head.split(".") if (found := whole_number(part)) is not None)
 
 
 def shared_gpus(at: Context, node: Node, of_its_machine: Iterable[Node]) -> list[Finding]:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from runbook.causes.catalogue import of_kind
 from runbook.diagnose.judge import NO_EVIDENCE, Cause
 from runbook.diagnose.rule_types import Hit, Line, Tier
+from runbook.model.safe_files import open_regular
 
 RESULT = "result.json"
 UNFINISHED = "unfinished"
@@ -71,7 +72,7 @@ def read_run(folder: Path) -> OwnRun:
     """What the run found; of a run that was killed there may be no verdict, or half of one."""
     file = folder / RESULT
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             data = stream.read(MOST + 1)
         if len(data) > MOST:
             return OwnRun(folder, UNFINISHED, None, (), f"it has more than {MOST:,} bytes")

@@ -13,7 +13,7 @@ from runbook.model.grouping import grouped
 from runbook.model.node_ranges import fold
 from runbook.model.units import bytes_text, significant
 from runbook.report.html.recorded_run import Recorded
-from runbook.report.run_record import Pair, StageRecord, fastest_links, number
+from runbook.report.run_record import Pair, StageRecord, fastest_links, number, slowest_between
 
 TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 MOST_TICKS = 6
@@ -156,11 +156,11 @@ def sweep(recorded: Recorded, stage: StageRecord) -> Sweep | None:
 
 def rows_of(recorded: Recorded, stage: StageRecord) -> tuple[SizeRow, ...]:
     """The rows from its progress events, else from its outcomes."""
-    told: Sequence[object] = recorded.progress_of(stage).rows
-    if not told:
+    listing: Sequence[object] = recorded.progress_of(stage).rows
+    if not listing:
         listed = (outcome.metrics.get("rows") for outcome in stage.outcomes)
-        told = next((rows for rows in listed if isinstance(rows, list) and rows), [])
-    return tuple(row for values in told if isinstance(values, Mapping) and (row := _row(values)))
+        listing = next((rows for rows in listed if isinstance(rows, list) and rows), [])
+    return tuple(row for values in listing if isinstance(values, Mapping) and (row := _row(values)))
 
 
 def _row(values: Mapping[str, object]) -> SizeRow | None:
@@ -408,12 +408,7 @@ def groups_of(names: Sequence[str], plan: Mapping[str, object]) -> list[tuple[st
 def _rows(
     groups: Sequence[tuple[str, Sequence[str]]], links: Mapping[Pair, MeasuredPair]
 ) -> tuple[tuple[Cell, ...], ...]:
-    place = {name: at for at, (_, members) in enumerate(groups) for name in members}
-    worst: dict[tuple[int, int], MeasuredPair] = {}
-    for (source, target), link in links.items():
-        key = place[source], place[target]
-        if key not in worst or link.gbps < worst[key].gbps:
-            worst[key] = link
+    worst = slowest_between([members for _, members in groups], links)
     return tuple(tuple(_cell(worst.get((row, column))) for column in range(len(groups))) for row in range(len(groups)))
 
 

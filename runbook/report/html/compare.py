@@ -97,8 +97,8 @@ class RunComparison:
             "alike": self.alike,
             "differences": [
                 {"of": of, "name": one.name, "a": one.one, "b": one.other, "where": one.where}
-                for of, told in facts.items()
-                for one in told
+                for of, differences in facts.items()
+                for one in differences
             ],
             "stages": [
                 {**ratio.as_json(), "verdicts": [ratio.one_verdict, ratio.other_verdict]} for ratio in self.stages
@@ -159,7 +159,7 @@ def _run(recorded: Recorded) -> dict[str, str]:
 
 
 def _node(entry: Mapping[str, object]) -> dict[str, str]:
-    told = {
+    facts = {
         "address": of_nodes.text(entry.get("address")),
         "ranks": of_nodes.ranks_text(entry),
         "devices": of_nodes.devices_text(entry),
@@ -167,7 +167,7 @@ def _node(entry: Mapping[str, object]) -> dict[str, str]:
         "leaf": of_nodes.text(entry.get("leaf")),
         **of_nodes.reached(entry),
     }
-    return {name: value for name, value in told.items() if value and name != "ranks on it"}
+    return {name: value for name, value in facts.items() if value and name != "ranks on it"}
 
 
 def _by_node(one: Mapping[str, Mapping[str, str]], other: Mapping[str, Mapping[str, str]]) -> tuple[Difference, ...]:

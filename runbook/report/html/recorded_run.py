@@ -65,10 +65,10 @@ class Recorded:
         self._progress: dict[int, StageProgress] = {}
         events = self._events()
         if not self.record.stages and not self.record.started:
-            told = _from_result(self._result())
-            for event in told:
+            of_result = _from_result(self._result())
+            for event in of_result:
                 self._take(event)
-            if not told:
+            if not of_result:
                 message = f"{folder}: no run's files are there"
                 help = "name the folder of a run: it holds `events.jsonl` and `result.json`"
                 raise FilesWrong.of("report.no-run", message, help=help)
@@ -174,18 +174,18 @@ class Recorded:
         self.record(event)
         if not isinstance(event, Progress):
             return
-        told = self.progress_of(self.record.stage(event.stage, event.time))
+        progress = self.progress_of(self.record.stage(event.stage, event.time))
         row, attempt, ends = (event.data.get(key) for key in ("row", "attempt", "ends"))
         if isinstance(row, Mapping):
-            told.rows.append(row)
+            progress.rows.append(row)
         elif isinstance(attempt, Mapping):
-            told.attempts.append((event.time, attempt))
+            progress.attempts.append((event.time, attempt))
         elif isinstance(ends, Mapping):
-            told.ends.append(ends)
+            progress.ends.append(ends)
         if event.text:
-            told.said += 1
-            if len(told.marks) < MOST_MARKS:
-                told.marks.append(event)
+            progress.said += 1
+            if len(progress.marks) < MOST_MARKS:
+                progress.marks.append(event)
 
     def _result(self) -> object:
         text = self.text("result.json", most=MOST_RESULT)
@@ -315,14 +315,14 @@ def states(text: str) -> str:
         return ""
 
 
-def _rank(rank: str, told: Mapping[str, Any]) -> Iterator[str]:
-    for process in told["processes"]:
+def _rank(rank: str, seen: Mapping[str, Any]) -> Iterator[str]:
+    for process in seen["processes"]:
         cpu = number(process.get("cpu"))
         busy = "" if cpu is None else f", {cpu:.0%} of a CPU"
         who = f"rank {rank}: pid {process.get('pid')} {process.get('comm')}"
         yield f"{who}, state {process.get('state')}{busy}, in {process.get('wchan')}"
-    yield from (f"  {line}" for line in str(told.get("stack") or "").splitlines())
-    for pid, stack in told["own_stacks"].items():
+    yield from (f"  {line}" for line in str(seen.get("stack") or "").splitlines())
+    for pid, stack in seen["own_stacks"].items():
         yield f"  stack of {pid}:"
         yield from (f"    {line}" for line in str(stack).splitlines())
 

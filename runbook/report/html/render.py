@@ -8,7 +8,7 @@ import functools
 import hashlib
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -60,8 +60,10 @@ def fragment(run_dir: Path, *, lives: bool = False) -> str:
 
 def render_comparison(one: Path, other: Path) -> str:
     """What differs between two runs as one HTML document. Raises FilesWrong where one is no run's folder."""
-    told = comparison(one, other)
-    return _document("document.html", {"comparison": told, "title": f"{told.one.title} against {told.other.title}"})
+    compared = comparison(one, other)
+    return _document(
+        "document.html", {"comparison": compared, "title": f"{compared.one.title} against {compared.other.title}"}
+    )
 
 
 def comparison_fragment(one: Path, other: Path) -> str:
@@ -78,13 +80,13 @@ def part(name: str) -> str:
     return resources.files("runbook.report.html").joinpath(name).read_text(encoding="utf-8")
 
 
-def _document(template: str, told: Mapping[str, Any]) -> str:
+def _document(template: str, values: Mapping[str, Any]) -> str:
     style, script = part("style.css"), part("copy.js")
     allowed = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
     # Both are ours, and end no element of HTML.
     given = {"style": Markup(style), "script": Markup(script), "policy": policy}
-    return _templates().get_template(template).render(**told, **given)
+    return _templates().get_template(template).render(**values, **given)
 
 
 def _hash(text: str) -> str:
@@ -124,13 +126,13 @@ def _template_values(recorded: Recorded) -> dict[str, Any]:
 
 def _with_followers(found: Sequence[FindingBlock]) -> list[tuple[FindingBlock, list[FindingBlock]]]:
     """The blocks of root causes, each with the blocks that follow from it; under the first of two with one cause."""
-    told: set[str] = set()
+    seen: set[str] = set()
     pairs = []
     for block in found:
         if not block.follows:
-            under = [other for other in found if other.follows == block.cause and block.cause not in told]
+            under = [other for other in found if other.follows == block.cause and block.cause not in seen]
             pairs.append((block, under))
-            told.add(block.cause)
+            seen.add(block.cause)
     return pairs
 
 
@@ -219,12 +221,8 @@ def fixes(said: Iterable[Said], block: FindingBlock) -> list[Fix]:
                 found.append(Fix(where, "", (*before, *step.commands)))
                 continue
             commands = tuple(dict.fromkeys(filter(_typed, QUOTED.findall(step.note))))
-            found.append(Fix(where or _whose(on, block), step.note, commands))
+            found.append(Fix(where or (fold(on) if len(block.fixes) > 1 else ""), step.note, commands))
     return found
-
-
-def _whose(nodes: Collection[str], block: FindingBlock) -> str:
-    return fold(nodes) if len(block.fixes) > 1 else ""
 
 
 def _typed(text: str) -> bool:

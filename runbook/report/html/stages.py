@@ -80,14 +80,19 @@ def _round(seconds: float) -> str:
     return f"{seconds:g} s" if 0.1 <= seconds < 99.95 or not seconds else seconds_text(seconds)
 
 
+def _bar(start: float, seconds: float, span: tuple[float, float]) -> tuple[str, str]:
+    """Where it begins and how wide it is, in a picture of the time `span`: its beginning and its length."""
+    began, whole = span
+    left = min(max(0.0, (start - began) / whole), 1 - THINNEST)
+    return percent(left), percent(max(THINNEST, min(seconds / whole, 1 - left)))
+
+
 def _lane(
     recorded: Recorded, stage: StageRecord, span: tuple[float, float], gist: Gist, drops: Sequence[NodesDropped]
 ) -> Lane:
-    began, whole = span
     start = stage.started.time
     seconds = stage.finished.seconds if stage.finished else max(0.0, recorded.record.last_time - start)
-    left = min(max(0.0, (start - began) / whole), 1 - THINNEST)
-    width = max(THINNEST, min(seconds / whole, 1 - left))
+    left, width = _bar(start, seconds, span)
     goes_on = recorded.lives and stage.finished is None
     groups = outcome_groups(stage.outcomes, gist) if goes_on else stage_groups(stage, gist)
     marks = recorded.progress_of(stage).marks
@@ -99,8 +104,8 @@ def _lane(
         verdict=stage.verdict,
         seconds=seconds,
         finished=stage.finished is not None,
-        left=percent(left) if recorded.timed else None,
-        width=percent(width),
+        left=left if recorded.timed else None,
+        width=width,
         marks=_marks(recorded, stage, span),
         groups=tuple(shown),
         more=sum(len(group.nodes) for group in groups[len(shown) :]),
@@ -164,16 +169,16 @@ class LaunchLanes:
 def launches(recorded: Recorded) -> list[LaunchLanes]:
     found = []
     for stage in recorded.record.stages:
-        told = recorded.progress_of(stage)
-        if stage.started.check == "launch" and (told.attempts or told.ends):
-            found.append(LaunchLanes(stage.name, tuple(_attempts(recorded, stage, told))))
+        progress = recorded.progress_of(stage)
+        if stage.started.check == "launch" and (progress.attempts or progress.ends):
+            found.append(LaunchLanes(stage.name, tuple(_attempts(recorded, stage, progress))))
     return found
 
 
-def _attempts(recorded: Recorded, stage: StageRecord, told: StageProgress) -> list[AttemptLane]:
+def _attempts(recorded: Recorded, stage: StageRecord, progress: StageProgress) -> list[AttemptLane]:
     until = stage.started.time + stage.finished.seconds if stage.finished else recorded.record.last_time
-    ends = {str(one.get("number")): one for one in told.ends}
-    attempts = told.attempts or [(stage.started.time, {"number": name}) for name in ends]
+    ends = {str(one.get("number")): one for one in progress.ends}
+    attempts = progress.attempts or [(stage.started.time, {"number": name}) for name in ends]
     found = []
     for at, (begun, about) in enumerate(attempts):
         name = str(about.get("number"))
@@ -209,13 +214,11 @@ def _lanes(processes: Sequence[Mapping[str, object]], span: tuple[float, float])
 
 def _process(one: Mapping[str, object], span: tuple[float, float]) -> ProcessBar:
     began, over = span
-    whole = max(over - began, 1e-9)
     started, ended = number(one.get("started")), number(one.get("ended"))
     left, width = None, ""
     if started is not None:
-        place = min(max(0.0, (started - began) / whole), 1 - THINNEST)
-        long = ((ended if ended is not None else over) - started) / whole
-        left, width = percent(place), percent(max(THINNEST, min(long, 1 - place)))
+        seconds = (ended if ended is not None else over) - started
+        left, width = _bar(started, seconds, (began, max(over - began, 1e-9)))
     listed = one.get("ranks")
     ranks = [rank for rank in listed if isinstance(rank, int)] if isinstance(listed, list) else []
     named = span_of(ranks[0], ranks[-1]) if ranks else "?"

@@ -240,7 +240,7 @@ PAGES = [
     Page("/admin/agents/{name}/revoke", ("POST",), revoke_agent, "admin", says="Revoke an agent"),
     Page("/account", ("GET",), account, "viewer", says="One's own account"),
     Page("/account/password", ("POST",), new_password, "viewer", says="Change the own password"),
-    Page("/api/v1/me", ("GET",), api_me, "viewer", kind="api", says="Who asks, and what that may"),
+    Page("/api/v1/me", ("GET",), api_me, "viewer", kind="api", says="The person who asks, and the role"),
     Page("/api/v1/people", ("GET",), api_people, "admin", kind="api", says="List the people"),
     Page("/api/v1/people", ("POST",), api_add_person, "admin", kind="api", says="Add a person"),
     Page("/api/v1/people/{name}", ("PUT",), api_change_person, "admin", kind="api", says="Change a person's role"),

@@ -14,7 +14,6 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from runbook.model.inventory import SHELLS
 from runbook.serve import group_actions as actions
-from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import MOST_BYTES, ChangedMeanwhile, GroupFile, Groups, NoGroup, Version
 from runbook.serve.group_form import fields_of, nodes_of
 from runbook.serve.group_preview import Linted, Meaning, difference, linted, scripts, zipped
@@ -51,10 +50,6 @@ def _acting(action: Callable[..., object], **more: Any) -> Handler:
         return _to(_name(request))
 
     return act
-
-
-def _agents(request: Request) -> Mapping[str, AgentState]:
-    return {agent.name: agent for agent in fleet_of(request).nodes()}
 
 
 def _field(request: Request, name: str) -> str:
@@ -118,7 +113,8 @@ async def move(request: Request) -> Response:
 
 async def _moved(request: Request, chosen: Sequence[tuple[str, str]], target: str) -> list[str]:
     request.state.about = f"{', '.join(node for _, node in chosen)} to {target or 'no group'}"
-    return await _act(request, actions.move, chosen, target, agents=_agents(request))
+    agents = {agent.name: agent for agent in fleet_of(request).nodes()}
+    return await _act(request, actions.move, chosen, target, agents=agents)
 
 
 # One group.
@@ -155,7 +151,7 @@ async def _page(
         editing_text="text" in given,
         proposed=proposed,
         now=proposed.meaning if proposed else look.meaning,
-        told=(proposed.linted if proposed else look.linted).told,
+        findings=(proposed.linted if proposed else look.linted).findings,
         before={rank.worker: rank.rank for rank in look.meaning.ranks},
         wrong=wrong,
         latest=latest,
@@ -204,7 +200,7 @@ async def preview(request: Request) -> Response:
         group=name,
         proposed=proposed,
         now=proposed.meaning,
-        told=proposed.linted.told,
+        findings=proposed.linted.findings,
         before={rank.worker: rank.rank for rank in look.meaning.ranks},
         shells=SHELLS,
     )
@@ -308,7 +304,7 @@ def _attachment(data: bytes, name: str, kind: str) -> Response:
 def as_json(look: GroupView, latest: RunRow | None, *, whole: bool = False) -> dict[str, Any]:
     """A group as the API tells it; `whole` with its text, ranks, environments and findings."""
     means = look.meaning
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "name": look.file.name,
         "hash": look.file.hash,
         "nodes": list(means.nodes),
@@ -320,8 +316,8 @@ def as_json(look: GroupView, latest: RunRow | None, *, whole: bool = False) -> d
         "latest_run": latest.id if latest else None,
     }
     if whole:
-        told |= {"text": look.linted.shown, **meaning_json(means), "findings": findings_json(look.linted)}
-    return told
+        document |= {"text": look.linted.shown, **meaning_json(means), "findings": findings_json(look.linted)}
+    return document
 
 
 def meaning_json(means: Meaning) -> dict[str, Any]:
@@ -334,7 +330,7 @@ def meaning_json(means: Meaning) -> dict[str, Any]:
 
 
 def findings_json(seen: Linted) -> list[dict[str, Any]]:
-    return list(map(asdict, seen.told))
+    return list(map(asdict, seen.findings))
 
 
 def _if_match(request: Request) -> str:
@@ -392,9 +388,9 @@ async def api_preview(request: Request) -> Response:
     workspace, name = workspace_of(request), _name(request)
     file = (await run_in_threadpool(workspace.view, name)).file
     proposed = await run_in_threadpool(actions.propose, workspace, file, _asked_fields(await json_body(request)))
-    told = {"changed": proposed.changed, "diff": proposed.difference, "findings": findings_json(proposed.linted)}
+    document = {"changed": proposed.changed, "diff": proposed.difference, "findings": findings_json(proposed.linted)}
     means = proposed.meaning
-    return await json(lambda: {**told, **meaning_json(means), "world_size": means.world_size})
+    return await json(lambda: {**document, **meaning_json(means), "world_size": means.world_size})
 
 
 async def api_delete(request: Request) -> Response:

@@ -58,7 +58,7 @@ async def _in_turn(request: Request, look: Callable[..., T], *args: Any) -> T:
         return await run_in_threadpool(look, request, *args)
     async with request.app.state.searches:
         if await request.is_disconnected():
-            raise RequestRefused(503, "nobody waits for this any more")
+            raise RequestRefused(503, "the client has gone")
         return await run_in_threadpool(look, request, *args)
 
 
@@ -88,12 +88,12 @@ async def log_page(request: Request) -> Response:
 
     def link(**more: Any) -> str:
         kept = {key: request.query_params[key] for key in ("rank", "q", "case") if request.query_params.get(key)}
-        told = {
+        query = {
             "file": "" if whole else chosen,
             **kept,
             **{key: value for key, value in more.items() if value is not None},
         }
-        return f"/runs/{quote(id)}/logs?{urlencode(told)}"
+        return f"/runs/{quote(id)}/logs?{urlencode(query)}"
 
     ranks = sorted({one.ranks[0] for one in every if one.ranks and one.ranks[0] == one.ranks[1]})
     return await html(
@@ -131,23 +131,23 @@ async def api_logs(request: Request) -> Response:
     workspace, id = workspace_of(request), request.path_params["id"]
     await run_in_threadpool(known_run, workspace, id)
     files = await run_in_threadpool(logs.files, workspace.runs.path(id))
-    told: dict[str, Any] = {"files": list(map(asdict, files))}
+    document: dict[str, Any] = {"files": list(map(asdict, files))}
     rank = whole_number(request, "rank")
     found = await _in_turn(request, _found_in_all, id, [one for one in files if rank is None or one.of_rank(rank)])
     if found is not None:
-        told["search"] = {
+        document["search"] = {
             "count": found.count,
             "exact": found.exact,
             "files": [{"id": file.id, "count": count} for file, count in found.files],
             "hits": [{"file": file.id, "at": line.at, "text": line.text} for file, line in found.hits],
         }
-    return JSONResponse(told)
+    return JSONResponse(document)
 
 
 async def api_log(request: Request) -> Response:
     """`before`, `after` or `at`: a place in bytes; none: the end. `q`: also the matches in the whole file."""
     file, window, found = await _in_turn(request, _looked, request.path_params["id"], request.path_params["file"])
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "name": file.name,
         "size": window.size,
         "begin": window.begin,
@@ -156,8 +156,8 @@ async def api_log(request: Request) -> Response:
     }
     if found is not None:
         hits = [{"at": line.at, "text": line.text} for line in found.hits]
-        told["search"] = {"count": found.count, "exact": found.exact, "hits": hits}
-    return JSONResponse(told)
+        document["search"] = {"count": found.count, "exact": found.exact, "hits": hits}
+    return JSONResponse(document)
 
 
 _ONE = "/runs/{id}/logs"

@@ -107,12 +107,11 @@ def _of_group(workspace: Workspace, look: GroupView, agents: Mapping[str, AgentS
     latest = workspace.latest_run(name)
     states = rank_states(workspace, latest) if latest else {}
     nodes = (*means.nodes, *means.spares)
-    told = {node: _with_heartbeat(agents.get(node), latest.job if latest else "") for node in nodes}
+    reported = {node: _with_heartbeat(agents.get(node), latest.job if latest else "") for node in nodes}
     planned: dict[str, dict[int, RankCell]] = {node: {} for node in nodes}
     for rank in means.ranks:
-        if rank.rank not in told[rank.node]:
-            planned[rank.node][rank.rank] = RankCell(rank.rank, states.get(rank.node, "none"))
-    cells = rank_cells(planned, told)
+        planned[rank.node][rank.rank] = RankCell(rank.rank, states.get(rank.node, "none"))
+    cells = rank_cells(planned, reported)
     run = latest.id if latest else ""
     return [_row(node, name, agents.get(node), cells[node], run, spare=node in means.spares) for node in nodes]
 
@@ -154,17 +153,20 @@ def _with_heartbeat(agent: AgentState | None, job: str) -> dict[int, RankCell]:
 
 
 def rank_cells(
-    planned: Mapping[str, Mapping[int, RankCell]], told: Mapping[str, Mapping[int, RankCell]]
+    planned: Mapping[str, Mapping[int, RankCell]], reported: Mapping[str, Mapping[int, RankCell]]
 ) -> dict[str, tuple[RankCell, ...]]:
     """By node, its ranks. What agents say is newer than what the run has written. A rank that several nodes report has
-    moved to a spare: it is where its latest attempt is."""
+    moved to a spare: it is where its latest attempt is. A node with ranks of its own takes none: its agent must not be
+    able to hide those of others."""
     latest: dict[int, int] = {}
-    for cell in (cell for cells in told.values() for cell in cells.values()):
-        latest[cell.rank] = max(latest.get(cell.rank, 0), cell.attempt or 0)
+    for node, own in planned.items():
+        for rank, cell in reported[node].items():
+            if rank in own or not own:
+                latest[rank] = max(latest.get(rank, 0), cell.attempt or 0)
     return {
         node: tuple(
             cell
-            for _, cell in sorted({**cells, **told[node]}.items())
+            for _, cell in sorted({**cells, **reported[node]}.items())
             if (cell.attempt or 0) >= latest.get(cell.rank, 0)
         )
         for node, cells in planned.items()
@@ -202,8 +204,8 @@ KEPT_CELLS = 5000
 
 def _wanted(row: NodeRow, words: list[str]) -> bool:
     states = " ".join(cell.state for cell in row.ranks)
-    told = f"{row.name} {row.group} {row.state} {states}{' spare' * row.spare}".lower()
-    return all(word in told for word in words)
+    text = f"{row.name} {row.group} {row.state} {states}{' spare' * row.spare}".lower()
+    return all(word in text for word in words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +236,7 @@ async def fleet(request: Request) -> Response:
 def _grid(workspace: Workspace, fleet: Fleet, query: str) -> Grid:
     every = rows(workspace, fleet)
     found = [row for row in every if _wanted(row, query.lower().split())]
-    told = (
+    markup = (
         environment()
         .get_template("fleet_grid.html")
         .render(
@@ -250,20 +252,20 @@ def _grid(workspace: Workspace, fleet: Fleet, query: str) -> Grid:
         )
     )
     # Every value in it is escaped where the template shows it.
-    return Grid(Markup(told), gzip.compress(told.encode(), PACKED))
+    return Grid(Markup(markup), gzip.compress(markup.encode(), PACKED))
 
 
 @lru_cache(KEPT_CELLS)
 def _cells(ranks: tuple[RankCell, ...]) -> Markup:
-    """The ranks of a node, most of the page: made again only when its agent has told something new."""
-    told: Markup = environment().get_template("fleet_ranks.html").module.cells(ranks, OLD_STEP_S)  # type: ignore[attr-defined]
-    return told
+    """The ranks of a node, most of the page: made again only when its agent reports something new."""
+    cells: Markup = environment().get_template("fleet_ranks.html").module.cells(ranks, OLD_STEP_S)  # type: ignore[attr-defined]
+    return cells
 
 
 async def node(request: Request) -> Response:
-    told = await run_in_threadpool(_known_of, request)
-    agent = fleet_of(request).node(told.name)
-    return await html(request, "node.html", node=told.name, told=told, agent=agent, node_glyphs=NODE_GLYPHS)
+    known = await run_in_threadpool(_known_of, request)
+    agent = fleet_of(request).node(known.name)
+    return await html(request, "node.html", node=known.name, known=known, agent=agent, node_glyphs=NODE_GLYPHS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,8 +288,8 @@ def _known_of(request: Request) -> KnownNode:
     if not own and not runs:
         raise RequestRefused(404, "no group, no agent and no run has such a node")
     states = tuple(fleet.history(name)[:STATES_OF_A_NODE])
-    told = tuple((run, goes_on(workspace, run), _of_node(workspace, run.id, name)) for run in runs)
-    return KnownNode(name, own, states, told, count)
+    shown = tuple((run, goes_on(workspace, run), _of_node(workspace, run.id, name)) for run in runs)
+    return KnownNode(name, own, states, shown, count)
 
 
 def _of_node(workspace: Workspace, id: str, name: str) -> list[dict[str, Any]]:
@@ -322,17 +324,17 @@ def _drained(request: Request, on: bool) -> None:
 
 
 async def api_node(request: Request) -> Response:
-    told = await run_in_threadpool(_known_of, request)
+    known = await run_in_threadpool(_known_of, request)
     return JSONResponse(
         {
-            "name": told.name,
-            "groups": list(map(_as_json, told.rows)),
-            "states": [{"at": at, "state": state} for at, state in told.states],
+            "name": known.name,
+            "groups": list(map(_as_json, known.rows)),
+            "states": [{"at": at, "state": state} for at, state in known.states],
             "runs": [
                 {"id": run.id, "verdict": run.verdict or None, "running": lives, "found": found}
-                for run, lives, found in told.runs
+                for run, lives, found in known.runs
             ],
-            "count": told.count,
+            "count": known.count,
         }
     )
 
@@ -351,9 +353,9 @@ async def api_fleet(request: Request) -> Response:
 
 
 def _as_json(row: NodeRow) -> dict[str, Any]:
-    told = {name: getattr(row, name) for name in row.__dataclass_fields__ if name != "ranks"}
+    fields = {name: getattr(row, name) for name in row.__dataclass_fields__ if name != "ranks"}
     ranks = [{name: getattr(cell, name) for name in cell.__dataclass_fields__} for cell in row.ranks]
-    return {**told, "group": row.group or None, "run": row.run or None, "ranks": ranks}
+    return {**fields, "group": row.group or None, "run": row.run or None, "ranks": ranks}
 
 
 PAGES = [

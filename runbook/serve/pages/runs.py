@@ -140,8 +140,8 @@ async def compare(request: Request) -> Response:
     workspace = workspace_of(request)
     ids = [request.query_params.get(side, "") for side in ("a", "b")]
     recent, _ = await run_in_threadpool(workspace.runs.search, RunFilter(), most=A_PAGE)
-    told = await run_in_threadpool(_compared, workspace, ids) if all(ids) else None
-    return await html(request, "compare.html", ids=ids, recent=recent, told=told)
+    differences = await run_in_threadpool(_compared, workspace, ids) if all(ids) else None
+    return await html(request, "compare.html", ids=ids, recent=recent, differences=differences)
 
 
 def _compared(workspace: Workspace, ids: list[str]) -> Markup:
@@ -282,11 +282,7 @@ def over_time(pair: Pair, found: dict[Pair, list[LinkMeasurement]]) -> Chart | N
     )
     marks = ticks(across, list(dict.fromkeys([*times[:-1:step], times[-1]])), _moment)
     chart = Chart(f"{pair[0]} and {pair[1]}", "Gbit/s", label, marks)
-    return drawn(chart, lines, across, around(speeds), where=_moment, say=_gbits)
-
-
-def _gbits(gbps: float) -> str:
-    return f"{significant(gbps)} Gbit/s"
+    return drawn(chart, lines, across, around(speeds), where=_moment, say=lambda gbps: f"{significant(gbps)} Gbit/s")
 
 
 def _moment(at: float) -> str:

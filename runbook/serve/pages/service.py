@@ -96,7 +96,7 @@ async def openapi(_request: Request) -> Response:
 
 
 PAGES = [
-    Page("/events", ("GET",), events, "viewer", kind="events", says="What changes, as it does"),
+    Page("/events", ("GET",), events, "viewer", kind="events", says="Changes, as they happen"),
     Page("/static/{name}", ("GET",), static, "anyone", says="Style sheet, script and icon"),
     Page("/healthz", ("GET",), healthz, "anyone", says="Whether the server lives"),
     Page("/metrics", ("GET",), metrics, "viewer", says="Counts for Prometheus"),

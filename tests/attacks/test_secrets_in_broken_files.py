@@ -1,0 +1,58 @@
+"""A secret that stands in a file in a wrong way, or where no rule looks: what is printed of that line, and said of it, shows stars."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
+
+import pytest
+from profiles import one_in
+
+from runbook.cli.main import main
+
+SECRET = "Zq7hunter2Xk9aB3cD4eF5"
+NODES = "name: x\nnodes:\n  a: {address: 10.0.0.1}\n"
+BROKEN = {
+    "an environment that is a list": f"{NODES}env: [API_TOKEN=@]\n",
+    "a list of mappings": f"{NODES}env:\n- API_TOKEN: @\n",
+    "an environment that is a text": f"{NODES}env: API_TOKEN=@\n",
+    "a key that is none": f"{NODES}evn: {{API_TOKEN: @}}\n",
+    "a variable beside the keys": f"{NODES}API_TOKEN: @\n",
+    "a variable in a node": "name: x\nnodes:\n  a: {address: 10.0.0.1, API_TOKEN: @}\n",
+    "a password of ssh": "name: x\nnodes:\n  a: {address: 10.0.0.1, ssh: {password: @}}\n",
+    "no space": f"{NODES}env:\n  API_TOKEN:@\n",
+    "an equals sign": f"{NODES}env:\n  API_TOKEN=@\n",
+    "an export": f"{NODES}env:\n  export API_TOKEN=@\n",
+    "a dash": f"{NODES}env:\n  - export API_TOKEN=@\n",
+    "brackets that are not closed": f"{NODES}env: {{API_TOKEN: @\n",
+    "a quote that is not closed": f'{NODES}env:\n  API_TOKEN: "@\n',
+    "a tab": f"{NODES}env:\n\tAPI_TOKEN: @\n",
+    "twice": f"{NODES}env:\n  API_TOKEN: @\n  API_TOKEN: @\n",
+    "a colon more": f"{NODES}env:\n  API_TOKEN: @: x\n",
+    "a stage that is a text": "name: p\nstages:\n- API_TOKEN=@ torchrun x.py\n",
+    "a stage of another name": "name: p\nstages:\n- {run: 'API_TOKEN=@ x'}\n",
+    "stages that are a mapping": "name: p\nstages:\n  shell: export API_TOKEN=@\n",
+    "a launch that is a text": "name: p\nstages:\n- launch: 'API_TOKEN=@ torchrun x.py'\n",
+    "an inventory of Ansible's": "all:\n  hosts:\n    a: {ansible_host: 10.0.0.1, ansible_password: @}\n",
+    "a hostfile": "node-a slots=8 password=@\n",
+    "a batch script": "#!/bin/bash\n#SBATCH -w gn1\nexport API_TOKEN=@\nsrun torchrun x.py --api-token @\n",
+    "variables alone": "API_TOKEN=@\n",
+    "JSON with a comma too many": '{"nodes": {"a": {}}, "env": {"API_TOKEN": "@",}}\n',
+    "compose": "services:\n  a: {environment: [API_TOKEN=@]}\n",
+}
+WAYS = (
+    ("lint",), ("lint", "-o", "json"), ("lint", "-o", "sarif"), ("lint", "-o", "github"), ("inventory", "import"),
+    ("inventory", "list", "-i"), ("inventory", "explain", "a", "-i"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("broken", "way"), one_in(5, ((broken, way) for broken in BROKEN for way in WAYS)))
+def test_no_secret_of_a_broken_file_is_printed(broken: str, way: tuple[str, ...], tmp_path: Path) -> None:
+    file = tmp_path / ("playbooks" if "stages:" in BROKEN[broken] else "inventories") / "x.yml"
+    file.parent.mkdir()
+    file.write_text(BROKEN[broken].replace("@", SECRET))
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), suppress(SystemExit):
+        assert main([*way, str(file)]) in (0, 1, 2)
+    assert SECRET not in out.getvalue() + err.getvalue()
