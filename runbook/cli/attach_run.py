@@ -71,6 +71,8 @@ def continued(arguments: argparse.Namespace, inventory: Inventory) -> int:
                 outcomes = follower.follow(stage.started.nodes)
             except FilesWrong as wrong:
                 outcomes = [_unknown(node, wrong) for node in stage.started.nodes]
+            if outcomes is None and not run_dir.exists():
+                stderr.line(f"note: {run_dir} was removed; its job goes on, and nobody follows it: `runbook ps`")
             if outcomes is None:
                 return INTERRUPTED
             outcomes = spares.with_replacements(outcomes) if spares else outcomes

@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import re
 import secrets
 import signal
 import time
@@ -20,7 +21,7 @@ from runbook.checks import CHECKS
 from runbook.cli.inventory_source import inventory_source, name_one
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import RunSettings, execute
-from runbook.engine.runfolder import run_folder
+from runbook.engine.runfolder import FILES, run_folder
 from runbook.files.extra_vars import parse_extra, unknown_names
 from runbook.files.file_kinds import INVENTORY, PLAYBOOK, shape_of
 from runbook.files.inventory import load_inventory
@@ -76,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             stdout.tell(redactor.text(plan_as_text(plan)))
         return 0
-    run_id = time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+    run_id = id_of(arguments.run_dir)
     with run_folder(arguments.run_dir, run_id, note) as run_dir:
         settings = RunSettings(run_id, run_dir, arguments.forks, arguments.keep)
         verdicts = verdicts_for_drain() if arguments.drain else None
@@ -87,6 +88,17 @@ def run(arguments: argparse.Namespace) -> int:
         if verdicts:
             take_out(verdicts, run_id, arguments.drain_at_most)
         return code
+
+
+RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
+
+
+def id_of(named: str | None) -> str:
+    """A new id; that of the folder `named` where it is called like one, as the server's are, and holds no run yet."""
+    folder = Path(named or "")
+    if RUN_ID.fullmatch(folder.name) and not any(os.path.lexists(folder / file) for file in FILES):
+        return folder.name
+    return time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
 
 
 def files_of(arguments: argparse.Namespace, extra: Mapping[str, object]) -> tuple[Playbook, Inventory, Origins]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import signal
 from collections.abc import Mapping, Sequence
@@ -18,9 +19,9 @@ from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.logs import end_of
 from runbook.jobs.missing_ranks import failed_to_meet, never_met, why_not_met
 from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses, ended_because_of
-from runbook.jobs.seen_processes import COMPUTES, seen_processes
-from runbook.jobs.stall import raised, waited_for
-from runbook.jobs.watch import WatchEnd
+from runbook.jobs.seen_processes import COMPUTES, FATAL, LOG_END, frames_of_crash, own_frame, seen_processes, shown
+from runbook.jobs.stall import TRACEBACK, raised, waited_for
+from runbook.jobs.watch import EXCEPTION, WatchEnd
 from runbook.model.command_quoting import word
 from runbook.model.process_end import ProcessEnd
 from runbook.model.units import seconds_text
@@ -61,6 +62,25 @@ GAVE_UP = ("rank-behind", "collective-stall-uniform")
 LEFT_S = 120.0
 """A collective fails soon after a peer has closed its connections: a peer that ended longer ago is not the reason."""
 
+HIDDEN_END = "ended with code 0, and the last that it wrote is an exception"
+
+OF_RANK = re.compile(r"^\[rank\d{1,7}\]: ?", re.MULTILINE)
+"""What torch puts before each line of an exception."""
+RESET = re.compile(
+    r"^[\w.]*(?:Connection(?:Reset|Aborted|)Error|ProtocolError)\b.*(?:reset by peer|Connection aborted)", re.I
+)
+"""An exception of Python's own: somebody whom the program talks to by itself, as a file server, has gone."""
+
+OF_NO_PROGRAM = ("Exception in thread", "Exception ignored")
+MOST_AFTER = 5
+"""Lines of a message that has several, and of libraries at the end of a program."""
+
+LAST_S = 5.0
+"""What is here for longer before a process ends, was written before its end."""
+
+ENDS_S = 10.0
+"""How long an interpreter may take to end after its program has closed its connections, on a busy machine."""
+
 TAIL = 8
 UNINFORMATIVE = ("\x1e", "-" * 20, "For simplicity, JAX has removed its internal frames")
 """Beginnings of lines that say nothing about the failure: our own events, and what JAX puts below an exception."""
@@ -73,19 +93,24 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
     first = first_of_launchers(kept, first, [member for member in kept.members if member.failed])
     first = _killed_beside(kept, first) or first
     node, finding = first.place.node, _finding(kept, first, frozen)
-    logged = None if failed_to_meet(first) else _by_logs(kept, first)
+    hidden = _hidden_error(kept, first)
+    logged = None if hidden or failed_to_meet(first) else _by_logs(kept, first, kept.members)
     if failed_to_meet(first):
         node, finding = why_not_met(kept, first)
+    elif hidden:
+        node, finding = hidden
     elif logged and logged.cause in GAVE_UP and first.raised:
         return _outcomes(kept, first, _waited_for(kept, logged, first, finding, frozen))
     elif logged and _differ(logged) and _says_more(logged, finding, first):
         _, finding = _finding_of_logs(kept, logged, first, finding)
+        says = f"ranks give different sizes or types to one call, or make different calls: {finding.says}"
+        finding = finding_for("mismatched-collectives", says, finding.evidence, way="sizes")
         return _outcomes(kept, first, {name: [finding] for name in kept.nodes})
     elif logged and logged.cause not in of_kind("consequence") and _says_more(logged, finding, first):
         node, finding = _finding_of_logs(kept, logged, first, finding)
     elif first.gave_up is None and (met := never_met(kept, first, frozen)):
         node, finding = met
-    elif logged and logged.cause in of_kind("consequence"):  # it saw another's end
+    elif _saw_an_end(logged) or (first.raised and _saw_an_end(_by_logs(kept, first, [first]))):
         node, finding = _left_the_others(kept, first) or _closed(kept, first, frozen) or (node, finding)
     return _outcomes(kept, first, {node: [finding]})
 
@@ -163,15 +188,22 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
         says = (
             f"{place.label} exited with code {code} after {_ran(member)}: {tail[-1] if tail else 'it printed nothing'}"
         )
+        if tail and RESET.search(OF_RANK.sub("", tail[-1])):
+            return finding_for("tcp-connection-lost-midrun", says, tail, way="program")
         return finding_for("program-error", says, tail, log=word(_log(kept, place)))
+    when = f"after {_ran(member)}"
+    log = end_of(kept.logs.folder / f"{place.name}.err", LOG_END)
+    if not end.from_outside and (frames := frames_of_crash(log)):
+        when, tail = f"{when}, in {own_frame(frames)}", _last_lines(log.rpartition(FATAL)[0])
+        tail = (*tail, *shown(place.label, frames))
     memory = (frozen.get(node) or {}).get("kernel_says", ()) if end.signal == signal.SIGKILL else ()
     evidence = (*map(str, memory[-2:]), *tail)
     if end.signal == signal.SIGKILL and (kills := int(member.journal.get("kernel_kills") or 0)):
-        says = f"{place.label} was killed by the kernel for lack of memory after {_ran(member)}"
+        says = f"{place.label} was killed by the kernel for lack of memory {when}"
         many = f"{kills} process{'es' * (kills > 1)} killed for lack of memory since it started"
         seen = (f"oom_kill in /proc/vmstat of {node}: {many}", *evidence)
         return finding_for("rank-killed", says, seen, way="kernel", node=node)
-    return of_signal(end, place.label, f"after {_ran(member)}", evidence, node, _log(kept, place))
+    return of_signal(end, place.label, when, evidence, node, _log(kept, place))
 
 
 def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object]) -> Finding:
@@ -191,12 +223,17 @@ def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object
     return script_stopped(event, f"{member.label} did not start", node, tail)
 
 
-def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
-    """The cause that the logs of all processes together show, when it says more than that something failed."""
+def _saw_an_end(told: Cause | None) -> bool:
+    """Whether the cause is that another rank had ended."""
+    return told is not None and told.cause in of_kind("consequence")
+
+
+def _by_logs(kept: KeptProcesses, first: KeptProcess, members: Sequence[KeptProcess]) -> Cause | None:
+    """The cause that the logs of these processes together show, when it says more than that something failed."""
     from runbook.diagnose.all_rules import scanner  # takes time: only for a job that failed
 
     scan = scanner()
-    for member in sorted(kept.members, key=lambda member: member is not first):
+    for member in sorted(members, key=lambda member: member is not first):
         for place in (*member.place.each, member.place):
             for end in ("err", "out"):
                 path = kept.logs.folder / f"{place.name}.{end}"
@@ -206,14 +243,28 @@ def _by_logs(kept: KeptProcesses, first: KeptProcess) -> Cause | None:
     return surely(scan)
 
 
-def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
-    """Those that had ended well, by themselves and shortly before `first` lost them in a collective, or `first` where
-    most had; None where nobody had."""
+def _ended_well(kept: KeptProcesses, first: KeptProcess, *, later_s: float) -> list[KeptProcess]:
+    """Those that ended well, by themselves, and shortly before `first` raised, or not so much later."""
     if not first.raised or first.ended is None:
-        return None
+        return []
     before = [member for member in kept.members if member.state == OVER and member.code == 0]
     before = [member for member in before if not member.journal.get("why") and member.ended is not None]
-    before = [member for member in before if 0.0 <= first.ended - (member.ended or 0.0) <= LEFT_S]
+    return [member for member in before if -later_s <= first.ended - (member.ended or 0.0) <= LEFT_S]
+
+
+def _hidden_error(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
+    """The exception that ended a process before, though its exit code does not tell."""
+    for one in _ended_well(kept, first, later_s=0.0):
+        if exception := last_exception(kept, one, one.place):
+            says = f"{one.label} {HIDDEN_END}: {exception}; {first.label} lost it after {_ran(first)}"
+            return one.place.node, finding_for("program-error", says, _tail(kept, one.place), way="hidden")
+    return None
+
+
+def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
+    """Those that ended well before `first` lost them in a collective, or meanwhile: a process closes its connections
+    some seconds before it ends. Or `first`, where most did; None where nobody did."""
+    before = _ended_well(kept, first, later_s=ENDS_S)
     if not before:
         return None
     if gone := next((member for member in before if member.journal.get("swept")), None):
@@ -294,13 +345,42 @@ def _log(kept: KeptProcesses, place: ProcessSpec) -> Path:
 def _last_said(kept: KeptProcesses, place: ProcessSpec) -> tuple[Path, tuple[str, ...]]:
     for end in ("err", "out"):
         path = kept.logs.folder / f"{place.name}.{end}"
-        if path.is_file():
-            lines = [
-                line for line in end_of(path, 8192).splitlines() if line.strip() and not line.startswith(UNINFORMATIVE)
-            ]
-            if lines:
-                return path, tuple(lines[-TAIL:])
+        if lines := _last_lines(end_of(path, 8192)):
+            return path, lines
     return kept.logs.folder / f"{place.name}.err", ()
+
+
+def last_exception(kept: KeptProcesses, member: KeptProcess, place: ProcessSpec) -> str:
+    """That of a traceback which is the last that one of its voices wrote, and wrote as the process ended; empty where
+    there is none."""
+    for end in ("err", "out"):
+        path = kept.logs.folder / f"{place.name}.{end}"
+        if not path.is_file() or path.stat().st_mtime < (member.ended or 0.0) - LAST_S:
+            continue
+        text = OF_RANK.sub("", end_of(path, LOG_END))
+        before, _, after = text.rpartition(TRACEBACK)
+        whose = before.rstrip().rpartition("\n")[2]
+        lines = [line for line in after.splitlines()[1:] if line.strip()]
+        said = list(itertools.dropwhile(lambda line: line.startswith(" "), lines))
+        if said and len(said) <= MOST_AFTER and EXCEPTION.match(said[0]) and not whose.startswith(OF_NO_PROGRAM):
+            return said[0]
+    return ""
+
+
+def hidden_ends(kept: KeptProcesses, node: str) -> list[str]:
+    """What is odd about processes of a node that ended well, in sentences."""
+    voices = [(member, one) for member in kept.on(node) if member.code == 0 for one in member.place.voices]
+    told = ((one.label, last_exception(kept, member, one)) for member, one in voices)
+    return [
+        f"{label} {HIDDEN_END}: {exception}; `python … | tee` hides an exit code without `set -o pipefail`"
+        for label, exception in told
+        if exception
+    ]
+
+
+def _last_lines(text: str) -> tuple[str, ...]:
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(UNINFORMATIVE)]
+    return tuple(lines[-TAIL:])
 
 
 def _ran(member: KeptProcess) -> str:

@@ -123,9 +123,9 @@ class Follower:
         self._heard = time.monotonic()
 
     def follow(self, nodes: Sequence[str]) -> list[Outcome] | None:
-        """One outcome for each node of the job, once it has ended; None where we are `leaving` before that. Its logs go
-        on in the run's folder, and its files are removed from nodes of which all logs are here. `nodes` are those of
-        the launch. Raises FilesWrong where no node knows the job."""
+        """One outcome for each node of the job, once it has ended; None where we are `leaving` before that, or somebody
+        has removed the run's folder. Its logs go on there, and its files are removed from nodes of which all logs are
+        here. `nodes` are those of the launch. Raises FilesWrong where no node knows the job."""
         with self._replaced:
             outcomes = self._follow(nodes)
         if outcomes is not None:
@@ -144,7 +144,7 @@ class Follower:
 
     def _follow(self, nodes: Sequence[str]) -> list[Outcome] | None:
         tries = 0
-        while not self._leaving.is_set():
+        while not self._is_leaving():
             before = time.monotonic()
             outcomes, after_s = self._ask() or ([], None)
             if after_s is not None:
@@ -159,6 +159,12 @@ class Follower:
             tries = 0 if time.monotonic() - before > WITHOUT_S else tries + 1
             self._leaving.wait(AGAIN_S[min(tries, len(AGAIN_S) - 1)])
         return None
+
+    def _is_leaving(self) -> bool:
+        """Without its folder nothing of the run can be kept, and nobody waits for it."""
+        if not self._run_dir.exists():
+            self._leaving.set()
+        return self._leaving.is_set()
 
     def _ask(self) -> tuple[list[Outcome], float | None] | None:
         """As `_look`, for the nodes that are reached; None also when none is."""
@@ -185,7 +191,7 @@ class Follower:
             self._tell_silent(node, error.says)
 
         def enough() -> bool:
-            return self._leaving.is_set() or any(time.monotonic() - at > WITHOUT_S for at in lost.values())
+            return self._is_leaving() or any(time.monotonic() - at > WITHOUT_S for at in lost.values())
 
         def watched() -> tuple[WatchEnd, Stall]:
             if tried is not None:

@@ -21,7 +21,7 @@ from runbook.checks.ranks.pool import dismiss_pool
 from runbook.jobs import stop_attempt
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
 from runbook.jobs.counters import CounterWatch
-from runbook.jobs.failure import judge_attempt
+from runbook.jobs.failure import hidden_ends, judge_attempt
 from runbook.jobs.logs import RankLogs
 from runbook.jobs.processes import KeptProcesses, stopped_by_user
 from runbook.jobs.progress import BEFORE_FIRST_S, StepProgress
@@ -398,6 +398,7 @@ class RunningAttempt:
                 warnings=[
                     *(f"stalled once: {says}" for says in dict.fromkeys(self._stalls)),
                     *([f"part of the logs is still on {name}: {kept.folders[name]}"] if name in left else []),
+                    *hidden_ends(kept, name),
                 ],
             )
             for name in kept.nodes

@@ -20,6 +20,7 @@ from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.jobs.seen_processes import StackFrame, frames_of, shown
 from runbook.jobs.stop_attempt import freeze
+from runbook.jobs.unlike_settings import unlike_settings
 from runbook.launch.ranks import dialled_address
 from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
@@ -36,7 +37,7 @@ WORKS = 0.05
 """This share of one CPU counts as work."""
 
 DOWNLOAD = 64 << 10
-"""More bytes within a look than launchers exchange."""
+"""More bytes within a look than launchers exchange, or who waits at the store."""
 
 BETWEEN_S = 6.0
 
@@ -93,6 +94,7 @@ class RendezvousWatch:
         self._timeout_s = timeout_s
         self._begun: float | None = None
         self._due = math.inf
+        self._told = False  # how the settings of ranks differ
         self._idle: frozenset[str] = frozenset()  # labels of ranks that were absent and idle at the look before
 
     def begin(self) -> None:
@@ -118,12 +120,19 @@ class RendezvousWatch:
         as long again."""
         at = replace(kept.at, inventory=self._inventory, deadline=time.monotonic() + LOOK_S)
         rendezvous = at.inventory.rendezvous
-        answers = within_job(rank_connections(at), set(names_by_address(at)), rendezvous.port)
-        if kept.ranks < 2 or all_connected(kept, answers, rendezvous.port):
+        ours = set(names_by_address(at))
+        answers = within_job(rank_connections(at), ours, rendezvous.port)
+        for line in () if self._told else unlike_settings(kept, answers):
+            kept.at.say(line)
+        self._told = True
+        came = all_connected(kept, answers, rendezvous.port)
+        if kept.ranks < 2 or (came and talk_together(answers, ours, rendezvous.port)):
             self.met()
             return {}
         self._due = time.monotonic() + max(IDLE_S, self.seconds)
         arrivals = list(arrivals_of(kept, answers, freeze(kept, seconds=LOOK_S), rendezvous.port))
+        if came:
+            return self._held(arrivals)
         if not any(one.waits for one in arrivals):
             return {}  # they do not meet at this port, or all are still on their way
         where = f"{dialled_address(rendezvous, len(at.nodes))}:{rendezvous.port}"
@@ -136,6 +145,29 @@ class RendezvousWatch:
             or _kept_apart(at, arrivals)
             or self._absent(kept, arrivals, since, where=where, opened=opened, blind=blind)
         )
+
+    def _held(self, arrivals: Sequence[Arrival]) -> dict[str, list[Finding]]:
+        """All ranks have come. Where all of them still wait there, idle, it is for ranks that the job does not have."""
+        if not all(one.waits for one in arrivals):
+            self.met()
+            return {}
+        idle = not any(one.works for one in arrivals)
+        before, self._idle = self._idle, frozenset(one.place.label for one in arrivals if idle)
+        if not idle:
+            return {}
+        if before != self._idle:
+            self._due = time.monotonic() + IDLE_S
+            return {}
+        says = (
+            f"all {len(arrivals)} ranks of the job are connected to the rendezvous and wait there, in two looks "
+            f"{IDLE_S:.0f} s apart: for more ranks than there are, after {seconds_text(self.seconds)}"
+        )
+        found: dict[str, list[Finding]] = {}
+        for arrival in arrivals:
+            lines = tuple(line for frames in arrival.stacks[:1] for line in shown(arrival.place.label, frames))
+            told = finding_for("world-size-mismatch", says, lines, way="program")
+            found.setdefault(arrival.place.node, [told])
+        return found
 
     def _absent(
         self,
@@ -202,6 +234,18 @@ def all_connected(kept: KeptProcesses, answers: Mapping[str, RankConnections], p
     return True
 
 
+def talk_together(answers: Mapping[str, RankConnections], ours: Set[str], port: int) -> bool:
+    """Whether any two ranks have a connection to each other beside those to the rendezvous port: then all were told
+    who takes part."""
+    return any(
+        one["open"]
+        and port not in (one["remote_port"], one["local_port"])
+        and (one["remote"] in ours or one["remote"].startswith("127."))
+        for its in answers.values()
+        for one in its["connections"]
+    )
+
+
 def _ranks_at(sockets: RankConnections, port: int) -> set[int | None]:
     found = {one["rank"] for one in sockets["listening"] if one["port"] == port}
     return found | {
@@ -228,7 +272,9 @@ def _of_member(member: KeptProcess, sockets: RankConnections, seen: Facts, port:
     place = member.place
     processes = tuple(seen.get("processes", ()))
     texts = [*seen.get("own_stacks", {}).values(), seen.get("stack") or ""]
-    works = bool(seen.get("works") or seen.get("moved")) or any(one["state"] in "RD" for one in processes)
+    # Who waits for more to join asks the store again and again.
+    least = DOWNLOAD if any(_joins(frames_of(text)) for text in texts) else 1
+    works = bool(seen.get("works")) or (seen.get("moved") or 0) >= least or any(p["state"] in "RD" for p in processes)
     ranks: set[int | None] = {None} if place.each else {*place.ranks}
     return _arrival(place, ranks, sockets, port, processes, texts, works=works)
 

@@ -67,6 +67,15 @@ THREAD_RAISED = re.compile(
 
 LOG_END = 16384
 
+THREAD = re.compile(r"^(?=(?:Current thread|Thread|Stack) )", re.MULTILINE)
+"""Where the frames of a thread begin."""
+
+MOST_THREADS = 100
+"""Faulthandler writes no more."""
+
+FATAL = "Fatal Python error: "
+"""How it begins when a signal of its own ends the process."""
+
 NO_FRAME = "<no Python frame>"
 """What faulthandler writes of a thread that runs no Python: of the main one, at the end of the interpreter."""
 
@@ -163,12 +172,8 @@ class SeenProcess:
 
     @property
     def own(self) -> StackFrame:
-        """Where the program itself is: the innermost frame in the folder of its main file, wherever the libraries
-        are."""
-        main = next((frame for frame in reversed(self.frames) if not frame.file.startswith("<")), self.frames[-1])
-        home = main.file.rpartition("/")[0]
-        within = [f for f in self.frames if f.file.startswith(f"{home}/") and not OF_A_LIBRARY.search(f.file)]
-        return within[0] if within else main
+        """Where the program itself is."""
+        return own_frame(self.frames)
 
     @property
     def place(self) -> str:
@@ -194,6 +199,14 @@ class SeenProcess:
 
     def shown(self) -> list[str]:
         return shown(self.label, self.frames)
+
+
+def own_frame(frames: Sequence[StackFrame]) -> StackFrame:
+    """The innermost of these frames in the folder of the program's main file, wherever the libraries are."""
+    main = next((frame for frame in reversed(frames) if not frame.file.startswith("<")), frames[-1])
+    home = main.file.rpartition("/")[0]
+    within = [one for one in frames if one.file.startswith(f"{home}/") and not OF_A_LIBRARY.search(one.file)]
+    return within[0] if within else main
 
 
 def shown(label: str, frames: Sequence[StackFrame]) -> list[str]:
@@ -322,15 +335,26 @@ def _starts_a_child(frame: StackFrame) -> bool:
 
 
 def frames_of(text: str) -> tuple[StackFrame, ...]:
-    """The main thread's frames in a dump of faulthandler or py-spy, the innermost first; none in another text."""
+    """The main thread's frames in a dump of faulthandler or py-spy, the innermost first; none in another text.
+    Faulthandler writes the oldest thread last, whichever was asked: one that blocks signals leaves them to another."""
+    threads = THREAD.split(text)[1:]
+    named = [one for one in threads if '"MainThread"' in one.partition("\n")[0]]
+    dumped = [one for one in threads if one.partition("\n")[0].endswith("(most recent call first):")]
+    if len(dumped) >= MOST_THREADS:
+        dumped = [one for one in dumped if one.startswith("Current ")]
+    return _frames_of_thread((named or dumped[-1:] or [""])[0])
+
+
+def frames_of_crash(log: str) -> tuple[StackFrame, ...]:
+    """Those of the thread that a signal has ended, where Python wrote them at the end of its log."""
+    threads = THREAD.split(log.rpartition(FATAL)[2])[1:] if FATAL in log else []
+    return _frames_of_thread(next((one for one in threads if not one.startswith("Thread ")), ""))
+
+
+def _frames_of_thread(text: str) -> tuple[StackFrame, ...]:
     found: list[StackFrame] = []
-    main = False
     for line in text.splitlines():
-        if line.startswith(("Current thread ", "Thread ")):
-            if found:
-                break
-            main = line.startswith("Current thread ") or '"MainThread"' in line
-        elif main and (frame := _frame(line)):
+        if frame := _frame(line):
             found.append(frame)
         elif len(found) == 1 and (match := SOURCE.match(line)):
             found[0] = replace(found[0], source=match[1])

@@ -25,6 +25,7 @@ from runbook.jobs.logs import end_of
 from runbook.jobs.processes import KeptProcesses, ended_because_of
 from runbook.jobs.progress import StepProgress
 from runbook.jobs.seen_processes import COMPUTES, IDLE, LOG_END, SeenProcess, seen_processes
+from runbook.jobs.unlike_settings import unlike_settings
 from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
 from runbook.model.units import bytes_text, seconds_text
@@ -45,6 +46,9 @@ OF_ONE_ROOT = frozenset(
     """broadcast broadcast_object_list scatter scatter_object_list gather gather_object reduce""".split()
 )
 """Calls in which a rank may be done before others come, and that programs often write in two lines."""
+
+UNTOLD = frozenset(("", "0"))
+"""What the kernel says of where a process sleeps, when it does not say it."""
 
 Found = dict[str, list[Finding]]
 
@@ -105,7 +109,8 @@ def judge_stall(
     if may_wait and only_calls and (apart := _kept_apart(kept, between(), since)):
         return JudgedStall(apart)
     at_end = any(member.over for member in kept.members) or any(one.ending for one in last.ranks)
-    works, steps = _works(last.ranks, accused=bool(found), at_end=at_end), _steps(progress.by_rank)
+    works = _works(last.ranks, accused=bool(found), at_end=at_end)
+    steps = (*_steps(progress.by_rank), *unlike_settings(kept, last.frozen))
     goes_on = works if at_end else ""
     if not found:
         nobody = _nobody(kept, last, since, steps)
@@ -149,7 +154,7 @@ def _places(ranks: Sequence[SeenProcess]) -> Iterator[str]:
 
 def accused(ranks: Sequence[SeenProcess], since: str) -> Found:
     """Findings by node; none when no rank stands out. `since` says how long there was no step."""
-    return _asleep(ranks, since) or _elsewhere(ranks, since) or _starved(ranks, since)
+    return _asleep(ranks, since) or _elsewhere(ranks, since) or _starved(ranks, since) or _mute(ranks, since)
 
 
 def _accused(kept: KeptProcesses, last: _Look, since: str) -> Found:
@@ -314,6 +319,41 @@ def _starved(ranks: Sequence[SeenProcess], since: str) -> Found:
         return finding_for("rank-behind", says, seen, way="cpu", node=one.node)
 
     return grouped((one.node, starved(one)) for one in guilty)
+
+
+def _mute(ranks: Sequence[SeenProcess], since: str) -> Found:
+    """Ranks that cannot be asked where they are, as one that blocks all signals, where the kernel shows that they are
+    elsewhere: all others sleep in one place of the kernel, those of them that can be asked in a call of all, and these
+    in another place, or compute. Where none can be asked, two of three have to wait for a thread of theirs, as in a
+    call of all."""
+    asked = [one for one in ranks if one.frames]
+    mute = [one for one in ranks if not (one.frames or one.ending or one.has_gpu) and (one.waited or 0.0) < COMPUTES]
+    if not mute or len(asked) + len(mute) < len(ranks):
+        return {}
+    if asked:
+        alike, usual = [one for one in asked if one.surely_waits and _sleeps(one)], {one.wchan for one in asked}
+    else:
+        ((most, _),) = Counter(one.wchan for one in mute).most_common(1)
+        alike, usual = [one for one in mute if one.wchan == most and _sleeps(one)], {most} if "futex" in most else {""}
+    if len(usual) != 1 or usual & UNTOLD or len(alike) < (len(asked) or max(2, 2 * len(mute) / 3)):
+        return {}
+    found: Found = {}
+    for one in [one for one in mute if one not in alike]:
+        if one.wchan in usual | UNTOLD if _sleeps(one) else one.cpu < COMPUTES:
+            continue
+        where = f" in {one.wchan} of the kernel" if _sleeps(one) else ""
+        waits = (
+            f"{_count(alike)} for it {alike[0].place}, in" if asked else f"{len(alike)} others, mute as well, sleep in"
+        )
+        says = f"{one.label} does not tell where it stands: {one.does}{where}, while {waits} {alike[0].wchan}; {since}"
+        evidence = (*_states([one]), *alike[0].shown())
+        told = finding_for("rank-behind", says, evidence, way="mute", node=one.node, pid=word(one.pid))
+        found.setdefault(one.node, []).append(told)
+    return found
+
+
+def _sleeps(one: SeenProcess) -> bool:
+    return one.state == "S" and one.stays and one.cpu < COMPUTES and not one.has_gpu
 
 
 def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Found:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 import time
 from dataclasses import dataclass
 from importlib import resources
@@ -35,6 +36,9 @@ AFTER_S = 8.0
 STACKS = "stacks"
 """The folder of an attempt in which its ranks write their stacks."""
 STACK_ON_SIGNAL = resources.files("runbook.node").joinpath("stack_on_signal.py")
+
+OF_TEXT = re.compile(r"-[a-z]*c\Z")
+"""The option of shells and Pythons behind which a program stands, and no file: `bash -lc 'python train.py'`."""
 
 READY_S = 30.0
 """How long a node may take to be ready, where the stage's `start_timeout` says nothing else."""
@@ -102,8 +106,9 @@ def _node(kept: KeptProcesses, attempt: Attempt, node: Node, facts: Facts) -> Fa
 
 
 def _sources(command: tuple[str, ...]) -> list[str]:
-    """Words of a command that name Python files: what has to be the same on every node."""
-    return [word for word in command if word.endswith(".py") and not word.startswith("-")]
+    """Words of a command that name Python files: what has to be the same on every node. What follows `-c` is a text."""
+    words = [word for before, word in zip(("", *command), command, strict=False) if not OF_TEXT.match(before)]
+    return [word for word in words if word.endswith(".py") and not word.startswith("-")]
 
 
 def _in_the_way(node: str, answer: Facts) -> Finding | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 
-from runbook.node.proc import bind_proves_nothing, read, status_field
+from runbook.node.proc import bind_proves_nothing, carrier_changes, read, status_field
 from runbook.node.tools import json_of, tool
 
 TYPE_CHECKING = False
@@ -34,6 +34,7 @@ def interfaces() -> dict[str, InterfaceFacts]:
                 "flags": entry.get("flags", []),
                 "addresses": [a["local"] for a in entry.get("addr_info", []) if a.get("local")],
                 "ipv6_off": read("/proc/sys/net/ipv6/conf/%s/disable_ipv6" % entry["ifname"]) == "1",
+                "carrier_changes": carrier_changes(entry["ifname"]),
             }
         return found
     try:

@@ -6,7 +6,8 @@ for, as torch does when it connects, "targets": [{"peer": str, "address": str,
 "spare": another address of the peer, or null}]}. Says one message: {"names": {name: {"addresses": [...] or null,
 "seconds": float, "in_hosts": [[line, text]]}}, "hostname": str, "own": the same as for a name, or null, "nameservers":
 [...], "name_sources": str or null, "hosts_unreadable": str or null, "reverse_late": bool, "interfaces": {name: {"mac",
-"mtu", "rp_filter", "prefixes"}}, "rp_filtered": packets that the reverse-path filter dropped meanwhile or null,
+"mtu", "rp_filter", "carrier_changes", "prefixes"}}, "rp_filtered": packets that the reverse-path filter dropped
+meanwhile or null,
 "neighbours_refused": how often meanwhile the kernel had no room for one more neighbour, or null, "awake": how late we
 ran meanwhile, "targets": [{peer, address, resolved, route, small, full, again, spare, neighbour, gateway: where one
 leads there and nobody answers, {"neighbour", "routes"}}]}.
@@ -26,7 +27,7 @@ import time
 
 from runbook.node.event_loop import EventLoop, pause
 from runbook.node.icmp_echo import echoes
-from runbook.node.proc import counted, read
+from runbook.node.proc import carrier_changes, counted, read
 from runbook.node.tools import find, json_of, run, tool
 
 TYPE_CHECKING = False
@@ -339,6 +340,7 @@ def interfaces() -> dict[str, NetworkInterface]:
             "mac": entry.get("address"),
             "mtu": entry.get("mtu"),
             "rp_filter": max(int(own or 0), int(everywhere or 0)),
+            "carrier_changes": carrier_changes(name),
             "prefixes": ["%s/%d" % (a["local"], a["prefixlen"]) for a in entry.get("addr_info", []) if a.get("local")],
         }
     return found

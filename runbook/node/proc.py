@@ -18,6 +18,10 @@ LONGEST_COMMAND = 200
 SHELLS = ("sh", "bash", "dash")
 """Names of processes that only lead to what a script starts."""
 
+SETTING = re.compile(r"(?:TORCH|NCCL|GLOO)_[A-Z0-9_]{1,80}\Z")
+MOST_SETTINGS = 100
+LONGEST_SETTING = 200
+
 
 def read(path: str) -> str | None:
     """A small text file without the white space around it, or None."""
@@ -105,6 +109,23 @@ def own_rank(pid: int) -> int | None:
     """The rank that a process was started as."""
     rank = variable(pid, "RANK") or ""
     return int(rank) if rank.isdigit() and len(rank) < 8 else None
+
+
+def settings_of_ranks(those: Iterable[int]) -> dict[str, dict[str, str]]:
+    """By rank, the variables of torch, NCCL and gloo that the first of its processes which is no shell was started
+    with; those that cannot be seen are left out."""
+    found: dict[str, dict[str, str]] = {}
+    for pid in those:
+        rank, its = own_rank(pid), stat(pid)
+        if rank is None or its is None or its.comm in SHELLS or str(rank) in found:
+            continue
+        try:
+            told = [one.decode("utf-8", "replace").partition("=") for one in environ(pid)]
+        except OSError:
+            continue
+        set_ = [(name, value[:LONGEST_SETTING]) for name, _, value in told if SETTING.match(name)]
+        found[str(rank)] = dict(set_[:MOST_SETTINGS])
+    return found
 
 
 def run_of(pid: int) -> str | None:
@@ -263,6 +284,12 @@ def counted(path: str, head: str) -> dict[str, int]:
     """The kernel's counters in the lines with this head, one of names and one of numbers; none where it has none."""
     rows = [line.split()[1:] for line in (read(path) or "").splitlines() if line.startswith(head)]
     return {name: int(number) for name, number in zip(*rows)} if len(rows) == 2 else {}
+
+
+def carrier_changes(interface: str) -> int | None:
+    """How often the link of an interface went up or down since boot; None where the kernel does not tell."""
+    count = (read("/sys/class/net/%s/carrier_changes" % interface) or "").strip()
+    return int(count) if count.isdigit() else None
 
 
 def kill(processes: Iterable[int], number: int) -> None:

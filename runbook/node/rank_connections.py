@@ -4,12 +4,22 @@ dialled, and where each rank listens.
 Argument: {"run_id": str}. Gives {"connections": [{"local", "local_port", "remote", "remote_port", "pid", "rank" (null:
 it has none), "open" (false: no answer to the dial yet), "unacked" (bytes sent and not acknowledged), "unread" (bytes
 that arrived and were not read), "resent" (how often in a row the oldest of them was sent again)}], "listening":
-[{"port", "rank"}]}.
+[{"port", "rank"}], "settings": {rank: the variables by which it sets up how it talks}}.
 """
 
 from __future__ import annotations
 
-from runbook.node.proc import DIALLING, ESTABLISHED, LISTEN, RUN_ID_VARIABLE, own_rank, sockets, tagged, tcp_sockets
+from runbook.node.proc import (
+    DIALLING,
+    ESTABLISHED,
+    LISTEN,
+    RUN_ID_VARIABLE,
+    own_rank,
+    settings_of_ranks,
+    sockets,
+    tagged,
+    tcp_sockets,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +29,9 @@ if TYPE_CHECKING:
 
 
 def look(arguments: dict[str, Any]) -> RankConnections:
-    inodes = sockets_of(arguments["run_id"])
+    processes = sorted(tagged({RUN_ID_VARIABLE: arguments["run_id"]}), reverse=True)
+    # A child that inherited a socket comes after the process that opened it.
+    inodes = {inode: pid for pid in processes for inode in sockets(pid)}
     ranks = {pid: own_rank(pid) for pid in set(inodes.values())}
     connections: list[TcpConnection] = []
     listening: list[Listener] = []
@@ -48,11 +60,8 @@ def look(arguments: dict[str, Any]) -> RankConnections:
                 "resent": one.resent,
             }
         )
-    return {"connections": connections, "listening": listening}
-
-
-def sockets_of(run_id: str) -> dict[str, int]:
-    """inode -> pid of every socket that a process of this run holds; a child that inherited one comes after the process
-    that opened it."""
-    held = sorted(tagged({RUN_ID_VARIABLE: run_id}), reverse=True)
-    return {inode: pid for pid in held for inode in sockets(pid)}
+    return {
+        "connections": connections,
+        "listening": listening,
+        "settings": settings_of_ranks(reversed(processes)),
+    }

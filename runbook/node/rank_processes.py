@@ -15,7 +15,7 @@ wait to send or to be acknowledged, "stack": what py-spy says, or None,
 [{"pid", "user", "command", "cpu"}] the other processes that use most of the CPU, "carried": bytes that all interfaces
 but lo carried, "kernel_kills": how many processes the kernel killed for lack of memory since boot, "kernel_says": [its
 lines about that], "gpu_use": {index: percent of the time in which something ran on it, as nvidia-smi tells} or null,
-"seconds": how long it watched}.
+"settings": {rank: the variables by which it sets up how it talks}, "seconds": how long it watched}.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from runbook.node.proc import (
     pause,
     pids,
     read,
+    settings_of_ranks,
     sockets,
     stat,
     status_field,
@@ -96,6 +97,7 @@ def look(arguments: dict[str, Any]) -> RankProcesses:
         "kernel_kills": kernel_kills(),
         "kernel_says": kernel_says(),
         "gpu_use": gpu_use(arguments["gpus"]) if arguments.get("gpus") else None,
+        "settings": settings_of_ranks(one.pid for mine in after.ranks.values() for one in mine),
         "seconds": after.clock - before.clock,
     }
 

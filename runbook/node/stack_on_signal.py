@@ -1,5 +1,5 @@
 """Lets a training be asked where it is: at a signal that nothing else uses, the stacks of all its threads go into a
-file.
+file. A crash is asked at once: its own thread's stack goes to stderr.
 
 A child that is forked writes into a file of its own: a data loader that hangs is often why its rank waits.
 
@@ -21,6 +21,15 @@ import signal
 import sys
 
 ABOVE_RTMIN = 7
+
+
+def dump_at_a_crash() -> None:
+    """Unless the program's user asked for that. Of the thread that crashes alone: the others run on."""
+    try:
+        if not faulthandler.is_enabled():
+            faulthandler.enable(all_threads=False)
+    except (OSError, ValueError, RuntimeError, AttributeError):
+        pass  # it has no stderr
 
 
 def register(folder: str) -> None:
@@ -55,5 +64,6 @@ def hidden(folder: str) -> None:
 
 
 if os.environ.get("RUNBOOK_STACKS"):
+    dump_at_a_crash()
     register(os.environ["RUNBOOK_STACKS"])
     hidden(os.path.abspath(os.environ["RUNBOOK_STACKS"]))

@@ -66,5 +66,5 @@ def state(pid: int) -> str:
 
 def current(text: str) -> str:
     """Of a dump of all threads, the one of this process's main thread."""
-    at = text.rfind("Current thread ")
+    at = max(text.rfind("Current thread "), text.rfind("\nThread "))
     return text[at:].partition("\n\n")[0][:LONGEST] if at >= 0 else ""

@@ -116,7 +116,7 @@ def enrol(store: Store, settings: ServeSettings, by: str, name: str | None = Non
     """A string with which one host can be enrolled within the hour. `name`: only as this node, which is replaced where
     it is enrolled already. Raises ValueError for an invalid name."""
     if name is not None and not NAME.match(name):
-        raise ValueError(f"a node cannot be called {name!r}")
+        raise ValueError(f"a node cannot be called {name!r}: it has letters, digits, _, . and -")
     secret, now = secrets.token_urlsafe(32), time.time()
     with store.write() as db:
         db.execute("DELETE FROM enrolments WHERE expires_at < ?", (now,))

@@ -105,4 +105,13 @@ def failure(request: Request, status: int, says: str, help: str = "") -> Respons
     """An error as a page, or as JSON where the client speaks that."""
     if request.state.kind != "page":
         return JSONResponse({"error": {"status": status, "says": says, "help": help}}, status)
-    return _html(request, "error.html", status, {"code": status, "says": says, "help": help})
+    return _html(
+        request, "error.html", status, {"code": status, "says": says, "help": help, "back": _came_from(request)}
+    )
+
+
+def _came_from(request: Request) -> str:
+    """The page of ours that a form or a link was on, as a path; empty where that is not known."""
+    origin = getattr(request.state, "origin", "")
+    path = request.headers.get("referer", "").removeprefix(origin) if origin else ""
+    return path if path.startswith("/") and not path.startswith("//") and path != request.url.path else ""

@@ -46,6 +46,7 @@ Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
 Rank = Annotated[int, Meta(ge=0, le=1 << 24)]
 Mtu = Annotated[int, Meta(ge=0, le=1 << 31)]
 Digits = Annotated[str, Meta(pattern=r"\A[0-9]{1,10}\Z")]
+Variable = Annotated[str, Meta(pattern=r"\A[A-Z_][A-Z0-9_]{0,99}\Z")]
 Version = Annotated[str, Meta(pattern=r"\A[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}\Z")]
 Interface = Annotated[str, Meta(pattern=r"\A[^\s/\x00-\x1f\x7f]{1,128}\Z")]
 """The kernel allows every byte in it but white space and the slash."""
@@ -154,6 +155,7 @@ class InterfaceFacts(TypedDict):
     flags: list[Word]
     addresses: list[Address]
     ipv6_off: NotRequired[bool]
+    carrier_changes: NotRequired[Count | None]
 
 
 class Limits(TypedDict, total=False):
@@ -251,6 +253,7 @@ class NetworkInterface(TypedDict):
     mac: Line | None
     mtu: Mtu | None
     rp_filter: Integer
+    carrier_changes: NotRequired[Count | None]
     prefixes: list[Prefix]
 
 
@@ -455,6 +458,7 @@ class Listener(TypedDict):
 class RankConnections(TypedDict):
     connections: list[TcpConnection]
     listening: list[Listener]
+    settings: NotRequired[dict[Digits, dict[Variable, Line]]]
 
 
 class ProcessFacts(TypedDict):
@@ -494,6 +498,7 @@ class RankProcesses(TypedDict):
     kernel_kills: Count | None
     kernel_says: list[Line]
     gpu_use: dict[Digits, Count] | None
+    settings: NotRequired[dict[Digits, dict[Variable, Line]]]
     seconds: Seconds
 
 

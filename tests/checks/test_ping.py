@@ -606,6 +606,24 @@ def test_a_peer_whose_address_a_narrow_netmask_makes_the_broadcast_address_is_no
     assert "10.0.0.1/29, which leaves node-b out" in outcomes[0].findings[0].says
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "found"), [(4, 6, ["packet-loss"]), (4, 4, []), (None, 6, []), (4, None, [])]
+)
+def test_a_link_that_does_not_stay_up_is_its_nodes_fault(
+    before: int | None, after: int | None, found: list[str]
+) -> None:
+    """By the kernel's own count, also where what was tried came through between two times."""
+    inventory = cluster()
+    facts = facts_of(inventory)
+    facts["node-b"]["interfaces"]["eth0"]["carrier_changes"] = before
+    answers = {
+        "node-a": answer(target("node-b", B), interfaces={"eth0": card("10.0.0.1/24")}),
+        "node-b": answer(target("node-a", A), interfaces={"eth0": card("10.0.0.2/24", carrier_changes=after)}),
+    }
+    outcomes = Judge(Observations(context(inventory, facts), answers, [])).outcomes({})
+    assert [[finding.cause for finding in outcome.findings] for outcome in outcomes] == [[], found]
+
+
 def test_a_route_that_may_not_be_the_one_is_not_blamed() -> None:
     """A longer one wins, and a rule that looks at a mark that somebody may set is only likely."""
     routes = [{"type": "blackhole", "dst": "10.0.0.0/8", "table": "main"}, {"dst": "10.0.0.0/24", "table": "main"}]

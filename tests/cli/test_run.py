@@ -251,3 +251,14 @@ def test_a_plan_names_a_check_once(
     told = capsys.readouterr().out
     assert "  1. reach on 2 nodes" in told
     assert "  2. first  [shell] on 2 nodes" in told
+
+
+def test_a_run_in_a_folder_that_is_called_like_one_has_its_id_once(folder: Path) -> None:
+    id = "20260102-030405-abcdef"
+
+    def told() -> str:
+        assert run(folder, "--run-dir", f"runs/{id}").returncode == 0
+        return str(json.loads((folder / "runs" / id / "result.json").read_text())["run_id"])
+
+    assert told() == id
+    assert told() != id  # its files are moved aside, and what it left on nodes may still be there

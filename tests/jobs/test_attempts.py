@@ -85,6 +85,7 @@ def test_what_is_written_down_for_who_comes_later() -> None:
 
 def test_python_files_of_a_command_are_compared() -> None:
     assert _sources(("python", "-m", "train.py", "--config=x.py", "lib/data.py")) == ["train.py", "lib/data.py"]
+    assert _sources(("bash", "-lc", "exec python train.py", "x.py")) == ["x.py"]
 
 
 def answer(**facts: Any) -> Facts:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runbook.jobs.failure import judge_attempt
+from runbook.jobs.failure import hidden_ends, judge_attempt
 from runbook.jobs.processes import KeptProcess, KeptProcesses
+from runbook.jobs.retry import decide
 from runbook.jobs.watch import WatchEnd, earliest
 from runbook.model.verdict import Finding, Verdict
 
@@ -72,6 +74,29 @@ def test_a_crash_may_follow_from_an_error_and_stays_behind_it(tmp_path: Path, nu
     assert guilty(made, first)[1].cause == "program-error"
 
 
+ABORTED = b"""\
+terminate called after throwing an instance of 'std::runtime_error'
+Fatal Python error: Aborted
+
+Current thread 0x00007f1 (most recent call first):
+  File "/venv/lib/python3.11/site-packages/torch/_ops.py", line 1243 in __call__
+  File "/srv/train.py", line 12 in forward
+  File "/srv/train.py", line 90 in <module>
+
+Extension modules: numpy._core._multiarray_umath, torch._C (total: 27)
+"""
+
+
+def test_who_crashed_is_told_with_its_python_line(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    first = ended(made, 2, -signal.SIGABRT, 101.0)
+    wrote(made, first, err=ABORTED)
+    node, finding = guilty(made, first)
+    assert (node, finding.cause) == ("node-b", "rank-crashed")
+    assert finding.says == "rank 2 on node-b crashed (signal 6, SIGABRT) after 1.0 s, in forward (/srv/train.py:12)"
+    assert finding.evidence[0].startswith("terminate called after throwing")
+
+
 @pytest.mark.parametrize("mistake", [b"KeyError: 'lr'", b"ModuleNotFoundError: No module named 'x'"])
 def test_a_mistake_of_ones_own_is_no_lost_peer(tmp_path: Path, mistake: bytes) -> None:
     made = kept(tmp_path)
@@ -99,8 +124,10 @@ def test_of_two_that_crashed_the_earlier_is_the_first(tmp_path: Path) -> None:
 
 
 def test_who_ended_well_before_the_others_lost_it_is_named(tmp_path: Path) -> None:
-    """A shorter data set on one rank: gloo tells the others only that a peer closed its connection."""
-    for late, cause, node in ((-2.0, "mismatched-collectives", "node-b"), (2.0, "program-error", "node-a")):
+    """A shorter data set on one rank: gloo tells the others only that a peer closed its connection, and its interpreter
+    ends after that."""
+    left = ("mismatched-collectives", "node-b")
+    for late, (cause, node) in ((-2.0, left), (2.0, left), (20.0, ("program-error", "node-a"))):
         folder = tmp_path / str(late)
         folder.mkdir()
         made = kept(folder)
@@ -109,7 +136,80 @@ def test_who_ended_well_before_the_others_lost_it_is_named(tmp_path: Path) -> No
         wrote(made, first, err=LOST_A_PEER[0] + b"\n")
         found = guilty(made, first)
         assert (found[0], found[1].cause) == (node, cause)
-        assert ("rank 3 on node-b ended with code 0" in found[1].says) is (late < 0)
+        assert ("rank 3 on node-b ended with code 0" in found[1].says) is (node == "node-b")
+
+
+def test_an_exception_that_a_rank_caught_before_it_left_hides_nothing(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    left = ended(made, 3, 0, 100.9)
+    wrote(made, left, err=b'Traceback (most recent call last):\n  File "/srv/a.py", line 3, in f\nKeyError: 1\n')
+    left.ended = time.time() + 60.0
+    first = ended(made, 0, 1, left.ended + 0.5)
+    wrote(made, first, err=b"Traceback (most recent call last):\n" + LOST_A_PEER[0] + b"\n")
+    found = guilty(made, first)
+    assert (found[0], found[1].cause) == ("node-b", "mismatched-collectives")
+
+
+RAISED = b"""[rank2]: Traceback (most recent call last):
+[rank2]:   File "/srv/train.py", line 12, in <module>
+[rank2]:     main()
+[rank2]: ValueError: label 11 is out of range
+"""
+
+
+def test_an_exception_whose_exit_code_a_pipe_hides_is_told_where_it_was_raised(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    hidden = ended(made, 2, 0, 101.0)
+    first = ended(made, 0, 1, 101.5)
+    wrote(made, first, err=LOST_A_PEER[0])
+    wrote(made, hidden, out=b"step 9\n" + RAISED)
+    node, finding = guilty(made, first)
+    assert (node, finding.cause) == ("node-b", "program-error")
+    assert "rank 2 on node-b ended with code 0, and the last that it wrote is an exception: ValueError" in finding.says
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        RAISED + b"caught, and on we go\n" * 6,
+        b"Exception in thread Thread-1 (run):\n" + RAISED,
+        b"Exception ignored in: <function f>\n" + RAISED,
+        b"Traceback (most recent call last):\n  File",
+    ],
+)
+def test_what_a_program_prints_of_exceptions_that_did_not_end_it_is_nothing_odd(tmp_path: Path, text: bytes) -> None:
+    made = kept(tmp_path)
+    for rank, said in ((2, text), (3, RAISED)):
+        wrote(made, ended(made, rank, 0, 101.0), err=said)
+    (told,) = hidden_ends(made, "node-b")
+    assert told.startswith("rank 3 on node-b ended with code 0")
+    assert hidden_ends(made, "node-a") == []
+    for member in made.on("node-b"):
+        member.ended = time.time() + 60.0  # it went on for a minute, and wrote nothing
+    assert hidden_ends(made, "node-b") == []
+
+
+@pytest.mark.parametrize(
+    ("last", "cause"),
+    [
+        (b"ConnectionResetError: [Errno 104] Connection reset by peer", "tcp-connection-lost-midrun"),
+        (b"[rank0]: ConnectionResetError: [Errno 104] Connection reset by peer", "tcp-connection-lost-midrun"),
+        (
+            b"requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))",
+            "tcp-connection-lost-midrun",
+        ),
+        (b"ConnectionError: Couldn't reach 'data' on the Hub", "program-error"),
+        (b"ValueError: Connection reset by peer", "program-error"),
+    ],
+)
+def test_a_connection_of_the_programs_own_that_was_reset_may_be_gone(tmp_path: Path, last: bytes, cause: str) -> None:
+    made = kept(tmp_path)
+    first = ended(made, 0, 1, 101.0)
+    trace = b'Traceback (most recent call last):\n  File "/srv/train.py", line 3, in <module>\n    fetch()\n'
+    wrote(made, first, err=trace + last + b"\n")
+    assert guilty(made, first)[1].cause == cause
+    assert decide([cause], 1).again is (cause != "program-error")
 
 
 def test_who_crashes_because_ranks_differ_need_not_be_the_odd_one(tmp_path: Path) -> None:
@@ -119,7 +219,8 @@ def test_who_crashes_because_ranks_differ_need_not_be_the_odd_one(tmp_path: Path
     said = b"terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 1092 vs 4\n"
     wrote(made, first, err=said)
     outcomes = judge_attempt(made, WatchEnd("failed", first), {})
-    assert [one.node for one in outcomes if one.verdict is Verdict.FAIL] == ["node-a", "node-b"]
+    failed = {one.node: one.findings[0].cause for one in outcomes if one.verdict is Verdict.FAIL}
+    assert failed == {"node-a": "mismatched-collectives", "node-b": "mismatched-collectives"}
     assert "rank 0 on node-a crashed" in outcomes[0].findings[0].says
 
 

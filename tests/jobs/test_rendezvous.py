@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checks import made_up_cluster
 
 from runbook.checks.context import Facts
 from runbook.checks.network.live_traffic import Between
 from runbook.jobs import rendezvous
 from runbook.jobs.processes import KeptProcesses
 from runbook.jobs.rendezvous import IDLE_S, RendezvousWatch
+from runbook.jobs.unlike_settings import unlike_settings
 from runbook.model.verdict import Finding
 
 from .made_up_attempts import attempt, journal, kept
@@ -36,11 +38,14 @@ class World:
     dials: dict[int, str] = field(default_factory=dict)
     dialled: str = "10.0.0.1"
     opened: bool = True
+    talk: bool = True
+    moved: int = 0
     stacks: dict[int, str] = field(default_factory=dict)
     state: dict[int, str] = field(default_factory=dict)
     working: set[int] = field(default_factory=set)
     unheard: set[str] = field(default_factory=set)
     between: Between = field(default_factory=Between)
+    settings: dict[int, dict[str, str]] = field(default_factory=dict)
     froze: int = 0
     said: list[str] = field(default_factory=list)
 
@@ -52,6 +57,7 @@ class World:
             its = told.setdefault(node, {"connections": [], "listening": []})
             ends = [(PORT, True)] if rank in self.connected else []
             ends += [(int(self.dials[rank]), False)] if rank in self.dials else []
+            ends += [(50000, True)] if rank in self.connected and self.talk else []
             its["connections"] += [
                 {
                     "remote": "10.0.0.1" if is_open else self.dialled,
@@ -62,6 +68,7 @@ class World:
                 }
                 for port, is_open in ends
             ]
+            its.setdefault("settings", {})[str(rank)] = self.settings.get(rank, {})
             its["listening"] += [{"port": PORT, "rank": 0}] if rank == 0 and self.opened else []
         return told
 
@@ -76,7 +83,7 @@ class World:
                     {"pid": 100 + rank, "state": state, "wchan": "", "rank": rank, "comm": "python", "cpu": 0.0}
                 ],
                 "works": rank in self.working,
-                "moved": 0,
+                "moved": self.moved,
                 "own_stacks": {"1": self.stacks[rank]} if rank in self.stacks else {},
                 "stack": None,
             }
@@ -130,6 +137,25 @@ def test_ranks_that_have_met_are_not_looked_at_and_not_asked_again(world: World,
     clock[0] += 1e9
     assert not tried.due()
     assert (world.froze, world.said) == (0, [])
+
+
+def test_settings_that_only_some_ranks_have_are_told_once(world: World, clock: list[float]) -> None:
+    world.settings = {0: {"NCCL_DEBUG": "INFO", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}}
+    world.settings |= {rank: {"NCCL_DEBUG": "INFO"} for rank in (1, 2, 3)}
+    assert looks(world, clock, 3) == {}
+    (line,) = [text for text in world.said if "same" in text]
+    assert line == (
+        "TORCH_DISTRIBUTED_DEBUG is not the same everywhere: `DETAIL` for rank 0 on node-a, "
+        "not set for rank 1 on node-a, rank 2 on node-b, rank 3 on node-b"
+    )
+
+
+def test_settings_of_the_inventory_and_of_nobody_else_are_not_told(world: World) -> None:
+    nodes = (made_up_cluster.node(name, env={"NCCL_IB_HCA": name}) for name in ("node-a", "node-b"))
+    world.made.at = replace(world.made.at, inventory=made_up_cluster.cluster(*nodes))
+    told = {name: {"settings": {"0": {"NCCL_IB_HCA": name}}} for name in ("node-a", "node-b")}
+    assert unlike_settings(world.made, told) == []
+    assert unlike_settings(world.made, {"node-a": {"settings": {"0": {"NCCL_ALGO": "Ring"}}}, "node-b": {}}) == []
 
 
 def test_a_job_that_does_not_meet_at_the_port_is_let_alone_and_looked_at_ever_more_rarely(
@@ -248,6 +274,38 @@ def test_who_waits_for_a_server_of_its_own_does_not_wait_for_the_others(world: W
     world.connected, world.stacks = {0, 1, 3}, {0: JOINING, 2: ASLEEP}
     ((node, (finding,)),) = looks(world, clock, times=2).items()
     assert (node, finding.cause) == ("node-b", "ranks-missing"), "it is the one that has not come"
+
+
+def test_ranks_that_all_wait_for_more_than_there_are_are_told_the_wrong_size(world: World, clock: list[float]) -> None:
+    world.connected, world.talk = {0, 1, 2, 3}, False
+    world.stacks, world.moved = dict.fromkeys(range(4), JOINING), 17_112  # rank 0 asks its own store
+    found = looks(world, clock, times=2)
+    assert sorted(found) == ["node-a", "node-b"]
+    assert {one.cause for told in found.values() for one in told} == {"world-size-mismatch"}
+    assert "init_process_group" in "".join(found["node-b"][0].evidence)
+    assert world.froze == 2
+
+
+@pytest.mark.parametrize(
+    ("stacks", "working", "looked"),
+    [
+        (dict.fromkeys(range(4), ASLEEP), set(), 1),  # they have come out of it, and need no connections
+        ({**dict.fromkeys(range(4), JOINING), 2: ASLEEP}, set(), 1),
+        ({}, set(), 1),
+        (dict.fromkeys(range(4), JOINING), {1}, 4),  # it may be about to go on
+    ],
+)
+def test_ranks_that_have_come_and_need_no_more_are_left_alone(
+    world: World, clock: list[float], stacks: dict[int, str], working: set[int], looked: int
+) -> None:
+    world.connected, world.talk, world.stacks, world.working = {0, 1, 2, 3}, False, stacks, working
+    tried = RendezvousWatch(attempt().inventory, 120.0)
+    tried.begin()
+    for _ in range(1000):
+        clock[0] += 2.0
+        if tried.due() and world.froze < 4:
+            assert tried.look(world.made) == {}
+    assert world.froze == looked
 
 
 def test_a_stopped_helper_beside_a_rank_that_works_is_no_stopped_rank(world: World, clock: list[float]) -> None:

@@ -143,6 +143,40 @@ def test_who_sleeps_in_the_call_of_all_out_of_its_quota_is_behind() -> None:
     assert told(standing(0, REDUCE), *(standing(rank, REDUCE, throttled=0.9) for rank in (1, 2))) == {}
 
 
+def test_who_does_not_tell_where_it_stands_is_behind_where_the_kernel_shows_it_elsewhere() -> None:
+    """It blocks all signals, or is no Python program."""
+    waiting = [standing(rank, REDUCE) for rank in (0, 1)]
+    asleep = replace(standing(2, ()), wchan="hrtimer_nanosleep")
+    assert told(*waiting, asleep) == {"node-2": ["rank-behind"]}
+    (finding,) = accused([*waiting, asleep], "no step")["node-2"]
+    assert "it sleeps in hrtimer_nanosleep of the kernel, while 2 others wait for it in all_reduce" in finding.says
+    assert "--pid 102" in finding.remedy
+    assert told(*waiting, standing(2, (), "R", cpu=0.99, waited=0.01)) == {"node-2": ["rank-behind"]}
+    for innocent in (
+        replace(asleep, wchan="0"),
+        replace(asleep, stays=False),
+        replace(asleep, has_gpu=True),
+        replace(asleep, ending=True),
+    ):
+        assert told(*waiting, innocent) == {}
+    assert told(*waiting, standing(3, QUEUE), asleep) == {"node-3": ["rank-behind"]}
+    elsewhere = replace(waiting[0], wchan="do_epoll_wait")
+    assert told(elsewhere, waiting[1], asleep) == {}  # who waits in the call of all may do so in several places
+    assert told(replace(waiting[0], wchan=""), asleep) == {}
+
+
+def test_of_ranks_that_are_all_mute_the_one_that_sleeps_in_another_place_is_behind() -> None:
+    *others, asleep = (replace(standing(rank, ()), wchan="futex_wait_queue") for rank in range(4))
+    asleep = replace(asleep, wchan="pipe_read")
+    assert told(*others, asleep) == {"node-3": ["rank-behind"]}
+    (finding,) = accused([*others, asleep], "no step")["node-3"]
+    assert "in pipe_read of the kernel, while 3 others, mute as well, sleep in futex_wait_queue" in finding.says
+    assert told(*others, replace(others[2], cpu=0.99, state="R", node="node-3")) == {"node-3": ["rank-behind"]}
+    assert told(*others) == told(others[0], asleep) == told(*others[:2], asleep, asleep) == {}
+    assert told(*(replace(one, wchan="do_poll") for one in others), asleep) == {}
+    assert told(*others, replace(asleep, state="D", stays=False)) == {}
+
+
 def test_a_moment_in_a_disk_is_no_proof() -> None:
     assert told(standing(0, REDUCE), standing(1, (), "D", stays=False)) == {}
 
@@ -452,6 +486,10 @@ def test_dumps_of_both_tools_are_read() -> None:
     )
     assert frames_of(by_py_spy) == (StackFrame("threading.py", 327, "wait"), StackFrame("train.py", 90, "<module>"))
     assert frames_of("Segmentation fault") == ()
+    blocked = by_us.replace("Current thread", "Thread")  # another thread than the main one took the signal
+    assert frames_of(blocked) == frames_of(blocked.replace("Thread", "Current thread", 1)) == frames_of(by_us)
+    many = "".join(by_us.partition("\n\n")[0] + "\n\n" for _ in range(99))
+    assert frames_of(by_us.partition("\n\n")[2] + "\n" + many)[0].line == 46  # no more than a hundred are written
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -146,6 +147,22 @@ def test_the_server_ends_and_comes_back_and_the_run_is_told_to_its_end(tmp_path:
         *lines, last = file.read_text().splitlines()
         assert last == f"rank {rank} all {len(lines)}"
         assert lines == [f"rank {rank} line {number}" for number in range(1, len(lines) + 1)]
+
+
+def test_who_follows_a_run_ends_with_its_folder_and_no_rank_notices(tmp_path: Path) -> None:
+    work = prepared(tmp_path)
+    with running(tmp_path) as server:
+        _, id = launched(server, tmp_path / "data")
+        ranks, folder = pids(work), tmp_path / "data" / "runs" / id
+        follower = json.loads((folder / "follower.json").read_text())["pid"]
+        until("it follows", lambda: any("line" in file.read_text() for file in folder.glob("logs/*/*.out")))
+        assert lives(follower)
+        shutil.rmtree(folder.rename(tmp_path / "removed"))
+        until("nobody follows it", lambda: not lives(follower))
+        assert all(map(lives, ranks.values()))
+        assert not folder.exists()
+        (work / "enough").touch()
+        until("the ranks have ended", lambda: not any(map(lives, ranks.values())))
 
 
 def test_stop_ends_what_was_left_to_itself(tmp_path: Path) -> None:

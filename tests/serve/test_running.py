@@ -134,6 +134,20 @@ def test_slow_and_endless_heads_and_bodies_are_cut_off(tmp_path: Path, monkeypat
         assert "Traceback" not in server.stop()[1]
 
 
+def test_a_refused_form_leads_back_to_its_page_and_nowhere_else(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        headers = {"Cookie": server.log_in(), "Origin": server.url, "Content-Type": "application/x-www-form-urlencoded"}
+        for referer, back in (
+            (f"{server.url}/groups?select=all", 'href="/groups?select=all">Back<'),
+            (f"{server.url}//evil.test/", None),
+            ("http://evil.test/groups", None),
+            (f"{server.url}.evil.test/", None),
+        ):
+            status, page = server.ask("POST", "/move", {**headers, "Referer": referer}, "csrf=wrong")
+            assert status == 403
+            assert (back in page) if back else (">Back<" not in page), referer
+
+
 def test_a_body_that_never_comes_delays_no_end_and_is_no_error(tmp_path: Path) -> None:
     with running(tmp_path) as server, socket.create_connection(("127.0.0.1", server.port)) as body:
         head = f"POST /login HTTP/1.1\r\nHost: {server.host}\r\nOrigin: {server.url}\r\nContent-Length: 100\r\n"

@@ -23,6 +23,7 @@ from runbook.checks.ping.packet_sizes import cannot_probe, only_icmp_limited, si
 from runbook.checks.ping.routes import (
     address_findings,
     address_warnings,
+    flapped,
     route_findings,
     strangers,
     taken_for_all,
@@ -189,6 +190,7 @@ class Judge:
             self._warn(pair)
             if pair.unmeasured:
                 self._too_busy(pair)
+        self._add(flapped(seen))
         self._add(strangers(seen))
         self._add(wrong_interface(seen, self._left(pair for pair in seen.pairs if pair.routeless or pair.unanswered)))
         routeless = [p for p in seen.pairs if p.routeless or (p.unanswered and taken_for_all(seen, p))]

@@ -213,6 +213,33 @@ def wrong_interface(seen: Observations, pairs: list[Pair]) -> Found:
     return found
 
 
+def flapped(seen: Observations) -> Found:
+    """Nodes whose link went down or up since `reach` looked, by the kernel's own count: what was lost meanwhile follows
+    from that."""
+    found: Found = {}
+    for node in seen.nodes:
+        name = seen.data_interface(node.name)
+        now = seen.interface(node.name, name) if name else None
+        before = seen.at.facts(node.name).get("interfaces", {}).get(name, {}).get("carrier_changes")
+        after = now.get("carrier_changes") if now else None
+        if name is None or before is None or after is None or after <= before:
+            continue
+        peers = dict.fromkeys(peer for pair in seen.pairs if node.name in pair.ends for peer in pair.ends - {node.name})
+        found[node.name] = [
+            finding_for(
+                "packet-loss",
+                f"the link of {name} on {node.name} does not stay up: it went down or up {after - before} times since "
+                "the run began",
+                (f"{node.name}: /sys/class/net/{name}/carrier_changes was {before}, and is {after}",),
+                tuple(peers),
+                way="interface",
+                name=node.name,
+                interface=word(name),
+            )
+        ]
+    return found
+
+
 def strangers(seen: Observations) -> Found:
     """Nodes for whose address another machine answers on the segment, by its hardware address; reported only when TCP
     to that address failed for a node."""
