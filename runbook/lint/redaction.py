@@ -60,9 +60,10 @@ def likely_secrets(documents: Mapping[str, Document], shown: Iterable[Span], kno
     """What looks like a secret on lines that are shown, and on which no rule found one: a file that is wrong may hold
     secrets where no rule looks."""
     looked = {(span.file, span.line) for span in known}
+    texts = {file: document.lines for file, document in documents.items()}
     for file, number in dict.fromkeys((span.file, span.line) for span in shown):
-        lines = documents[file].lines if file in documents and (file, number) not in looked else ()
-        if 1 <= number <= len(lines):
+        lines = texts.get(file, ())
+        if 1 <= number <= len(lines) and (file, number) not in looked:
             for start, end in joined(secret_places(lines[number - 1])):
                 if end - start >= _LEAST:
                     yield Span(file, number, start + 1, end - start)
