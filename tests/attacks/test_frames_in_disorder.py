@@ -141,7 +141,10 @@ def disordered(name: str, disorder: str, count: int, folder: Path) -> None:
     assert not failures, f"{len(failures)} of {count}\n" + "\n\n".join(failures[:5])
 
 
-CASES = [(name, disorder) for at, name in enumerate(recordings()) for disorder in list(DISORDERS)[at % 3 :: 3]]
+COMMANDS = [name for name in recordings() if recording(name).command[0] != "attach"]
+"""Who attaches waits for as long as the job goes on, and here it may never be heard to end."""
+
+CASES = [(name, disorder) for at, name in enumerate(COMMANDS) for disorder in list(DISORDERS)[at % 3 :: 3]]
 
 
 @pytest.mark.parametrize(("name", "disorder"), one_in(9, CASES))
@@ -153,7 +156,7 @@ def test_frames_in_disorder(name: str, disorder: str, tmp_path: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("disorder", DISORDERS)
 def test_much_disorder(disorder: str, tmp_path: Path) -> None:
-    for name in recordings():
+    for name in COMMANDS:
         disordered(name, disorder, 2, tmp_path / name)
 
 
