@@ -54,7 +54,7 @@ ENDING_S = 3600.0
 HURRIED_S = 15.0
 
 LOOK_S = 0.5
-"""How often it is looked whether somebody wishes the end of a run at once."""
+"""Seconds between two looks at the mark in the run's folder that ends its ranks without their grace."""
 
 
 @dataclass(frozen=True)

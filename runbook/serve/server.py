@@ -150,12 +150,35 @@ OPEN_FILES = 16384
 log = logging.getLogger("runbook.serve")
 
 
-class BoundedProtocol(HttpToolsProtocol):
+class ReadOrEnded(asyncio.Protocol):
+    """A connection whose other end reads within TAKE_S what is written to it; or it ends."""
+
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    _untaken: asyncio.TimerHandle | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._taken()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._untaken = self.loop.call_later(TAKE_S, discard, self.transport)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._taken()
+
+    def _taken(self) -> None:
+        if self._untaken is not None:
+            self._untaken.cancel()
+
+
+class BoundedProtocol(ReadOrEnded, HttpToolsProtocol):
     """One connection: the head of every request arrives within its time and its size, and answers are read; or it
     ends."""
 
     _deadline: asyncio.TimerHandle | None = None
-    _untaken: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _in_head = True
 
@@ -168,8 +191,6 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._no_deadline()
-        if self._untaken is not None:
-            self._untaken.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -198,15 +219,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._no_deadline()
         super().on_headers_complete()
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._untaken = self.loop.call_later(TAKE_S, discard, self.transport)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._untaken is not None:
-            self._untaken.cancel()
-
     def drop_unfinished(self) -> None:
         """End the connection if the body of its request is still to come."""
         if getattr(self.cycle, "more_body", False) and not self.cycle.response_complete:  # None at first
@@ -218,18 +230,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self._deadline = None
 
 
-class BoundedSocket(WebSocketsSansIOProtocol):
+class BoundedSocket(ReadOrEnded, WebSocketsSansIOProtocol):
     """One socket of an agent: frames that bring no message are few, since nothing else holds back who sends them, and
     what is written to it is read; or it ends."""
 
-    _untaken: asyncio.TimerHandle | None = None
     _frames = 0
     _since = 0.0
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._untaken is not None:
-            self._untaken.cancel()
-        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         for at in range(0, len(data), PARSED):  # all of a piece is parsed before the first frame of it is looked at
@@ -256,15 +262,6 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         if self._frames > MOST_FRAMES:
             self.transport.abort()
         return not self.transport.is_closing()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._untaken = self.loop.call_later(TAKE_S, discard, self.transport)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._untaken is not None:
-            self._untaken.cancel()
 
 
 def discard(transport: asyncio.Transport) -> None:

@@ -93,7 +93,7 @@ NOISE = 1 << 16
 MOST_NOISE = 16 << 20
 """Bytes that a login may print before that: a login that prints for ever is given up."""
 
-_NO_NULL = re.compile(r"create /dev/null|/dev/null: (?:Permission denied|Read-only|No space)")
+_NULL_COMPLAINT = re.compile(r"create /dev/null|/dev/null: (?:Permission denied|Read-only|No space)")
 """What shells say of it."""
 
 PASSWORD_DUE = re.compile(
@@ -167,7 +167,7 @@ def no_supervisor(node: str, place: str, opening: Opening, complaint: str) -> Un
 def _no_python(node: str, place: str, codes: tuple[int, ...], complaint: str) -> NoPython:
     """Why none of the interpreters there works; `codes` are the exit codes of those that were tried."""
     said = last_lines(complaint)
-    broken = next((line for line in said if _NO_NULL.search(line)), "")
+    broken = next((line for line in said if _NULL_COMPLAINT.search(line)), "")
     if broken or NO_NULL in codes:  # what the shell says may come later than its exit codes
         says = f"programs on {place} cannot write to /dev/null" + (f": {broken!r}" if broken else "")
         return NoPython("login-shell-failed", says, mend("login-shell-failed", "no-null", node=node), said)
