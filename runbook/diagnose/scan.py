@@ -31,6 +31,7 @@ from runbook.diagnose.log_lines import (
 from runbook.diagnose.progress_lines import (
     ENDED,
     GOES_ON,
+    LAST_WORDS,
     NOISE,
     PROGRESS_KEYS,
     REACHED_KEYS,
@@ -43,6 +44,7 @@ from runbook.diagnose.scan_limits import LIMITS, KeptHits, Raw, ScanLimits, Sour
 
 STEADY = 3  # lines of progress after a failure that show more than what another rank had begun to print
 ENDING = 20  # lines in which a run may say that it has ended
+LAST = 3  # of them that are its last words
 FAR = 200  # characters before what a line says, from which on it is quoted from there
 AROUND = 60
 OVERLAP = 200  # bytes that pieces of a long line share
@@ -95,6 +97,7 @@ class Scanner:
         self.ends: dict[str, int] = {}
         self.passed: dict[str, int] = {}  # the line in which a suite of tests says that all is well, by source
         self.ended: dict[str, int] = {}  # the line in which a run says that it is over, by source
+        self.last_words: list[Hit] = []  # last lines that are no good end, and no sign
         self.work = 0  # lines, in the time that one takes which is known already
         self._remembered = 0  # bytes of shapes
         self._often: Counter[bytes] = Counter()  # lines of a shape that were read in full, over all sources
@@ -134,7 +137,7 @@ class Scanner:
                     here.put_off(number, raw, section)
         if open_line:
             self._close(here, open_line, open_kind, section)
-        self._look_for_its_end(source, ending, number)
+        self._look_for_its_end(source, ending, number, section)
         self._read_what_was_left(here)
         self._passed_over[source] += here.passed_over
         self.lines += number
@@ -157,8 +160,9 @@ class Scanner:
             self._remembered += len(shape)
         return kind
 
-    def _look_for_its_end(self, source: str, ending: Sequence[bytes], number: int) -> None:
-        """Whether the last lines, of which the last has this number, say that the run has ended."""
+    def _look_for_its_end(self, source: str, ending: Sequence[bytes], number: int, section: Speaker) -> None:
+        """Whether the last lines, of which the last has this number, say that the run has ended, or that all is not
+        well."""
         for at, raw in enumerate(ending, number + 1 - len(ending)):
             self._note(raw)
             low = raw.lower()
@@ -166,6 +170,12 @@ class Scanner:
             if over is not None:
                 over[source] = at
                 self.reached = Reached.PROGRESS
+        told = [(at, raw) for at, raw in enumerate(ending, number + 1 - len(ending)) if raw.strip()]
+        for at, piece in ((at, piece) for at, raw in told[-LAST:] for piece in unpacked(raw)[-LAST:] or [raw]):
+            line = read_line(source, at, piece, section)
+            low = line.text.lower()
+            if LAST_WORDS.match(low.encode()) and not NOISE.search(low):
+                self.last_words.append(Hit("last-words", line))
 
     def _read_what_was_left(self, here: SourceLines) -> None:
         for at, raw, who in here.late:
