@@ -7,6 +7,7 @@ and the last.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from runbook.diagnose.literal_index import DIGITS, Index
+from runbook.diagnose.literal_index import DIGITS, Index, one_of
 from runbook.diagnose.log_lines import (
     ABROAD,
     LONGEST,
@@ -48,10 +49,13 @@ LAST = 3  # of them that are its last words
 FAR = 200  # characters before what a line says, from which on it is quoted from there
 AROUND = 60
 OVERLAP = 200  # bytes that pieces of a long line share
-# The work of such a line, and of each byte in full; one of a known shape is 1.
+# The work of such a line, and of each byte in full; of one that is put off, may have more on the next, or has a sign.
+# One of a known shape is 1.
 NEW_SHAPE, IN_FULL, A_BYTE = 100, 400, 10
+PUT_OFF, OPEN, WITH_SIGNS = 50, 50, 10
 ESCAPED = b"\\u"  # a letter of another script in JSON, its number partly of digits
 HEADINGS = ("###", "==>", "---", "===", ">>>")
+MAY_GO_ON = re.compile(one_of([key.encode() for key in PROGRESS_KEYS]))
 HEADING_BYTES = tuple(heading.encode() for heading in HEADINGS)
 
 
@@ -64,6 +68,9 @@ class _Kind(NamedTuple):
     heads: bool = False
     opens: bool = False  # more may follow on the next line
     late: bool = False  # it was not searched: if at all, it is read when the source has ended
+
+
+LATER = _Kind(late=True)
 
 
 class Catalogue:
@@ -150,9 +157,13 @@ class Scanner:
     def _unlike_all_before(self, here: SourceLines, shape: bytes, raw: bytes) -> _Kind:
         """The kind of a line whose shape was not met. When many new shapes follow each other, a line is read for
         progress only."""
-        if here.full and len(self._shapes) >= self._limits.unlike:
-            goes_on = bool(GOES_ON.match(searched(raw).lower()))
-            return _Kind(goes_on=goes_on, heads=raw.startswith(HEADING_BYTES), late=True)
+        many = len(self._shapes) >= self._limits.unlike or self._remembered >= self._limits.unlike_bytes
+        if here.full and many:
+            self.work += PUT_OFF
+            low = searched(raw).lower()
+            goes_on = MAY_GO_ON.search(low) is not None and GOES_ON.match(low) is not None
+            heads = raw.startswith(HEADING_BYTES)
+            return _Kind(goes_on=goes_on, heads=heads, late=True) if goes_on or heads else LATER
         self.told = self.told or bool(raw.strip())
         kind = self._kind(raw)
         if not self._crowded and len(shape) < self._limits.shape_bytes and ESCAPED not in raw:
@@ -173,8 +184,7 @@ class Scanner:
         told = [(at, raw) for at, raw in enumerate(ending, number + 1 - len(ending)) if raw.strip()]
         for at, piece in ((at, piece) for at, raw in told[-LAST:] for piece in unpacked(raw)[-LAST:] or [raw]):
             line = read_line(source, at, piece, section)
-            low = line.text.lower()
-            if LAST_WORDS.match(low.encode()) and not NOISE.search(low):
+            if LAST_WORDS.match(line.text.lower().encode()) and not NOISE.search(line.text.lower()):
                 self.last_words.append(Hit("last-words", line))
 
     def _read_what_was_left(self, here: SourceLines) -> None:
@@ -211,6 +221,7 @@ class Scanner:
 
     def _close(self, here: SourceLines, line: BrokenLine, kind: _Kind, section: Speaker) -> None:
         """Read a line that was open, as a whole and as it stood, where its shape is still wanted."""
+        self.work += OPEN
         for raw in line.readings:
             shape = raw.translate(None, DIGITS)
             told = kind if raw is line.begun else self._shapes.get(shape) or self._kind(raw)
@@ -219,6 +230,7 @@ class Scanner:
 
     def _wants(self, here: SourceLines, shape: bytes, raw: Raw, most: int) -> bool:
         """Whether the line is to be read now; of a shape that many sources had, some lines of each are enough."""
+        self.work += WITH_SIGNS
         limits = self._limits
         if most <= limits.keeps_all and self._often[shape] >= limits.often:
             most = limits.of_an_often_one
