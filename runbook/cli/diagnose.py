@@ -30,7 +30,7 @@ HEAD = 128 * 1024
 """Bytes at a file's beginning in which outputs of tools are looked for."""
 SMALL = 16 * 1024
 WORK = 5_000_000  # lines as the scanner counts its work, for what is packed
-BYTES = 24  # unpacked, that cost as much as a line
+BYTES = 32  # unpacked, that cost as much as a line
 WORK_A_BYTE = 10  # of a file on disk that is larger than half a megabyte
 NAMED = 4  # files that a sentence names
 RDMA = re.compile(

@@ -52,7 +52,7 @@ OVERLAP = 200  # bytes that pieces of a long line share
 # The work of such a line, and of each byte in full; of one that is put off, may have more on the next, or has a sign.
 # One of a known shape is 1.
 NEW_SHAPE, IN_FULL, A_BYTE = 100, 400, 10
-PUT_OFF, OPEN, WITH_SIGNS = 50, 50, 10
+PUT_OFF, OPEN, WITH_SIGNS = 25, 16, 5
 ESCAPED = b"\\u"  # a letter of another script in JSON, its number partly of digits
 HEADINGS = ("###", "==>", "---", "===", ">>>")
 MAY_GO_ON = re.compile(one_of([key.encode() for key in PROGRESS_KEYS]))
@@ -240,7 +240,7 @@ class Scanner:
         return wanted
 
     def _kind(self, raw: bytes) -> _Kind:
-        self.work += NEW_SHAPE
+        self.work += NEW_SHAPE + len(raw) // 2
         if b"\\" in raw:
             raw = b" ".join(unpacked(raw)) or raw
         found = self._index.find(raw.lower())
