@@ -120,24 +120,25 @@ class Scanner:
         went_on: deque[int] = deque(maxlen=STEADY)
         shapes = self._shapes
         open_line: BrokenLine | None = None
-        open_kind = _Kind()
+        open_kind, open_shape = _Kind(), b""
         ending: list[bytes] = []
         for lines in _lines(chunks, partial(self._cut.update, [source]), self._limits.pending):
             ending = [*ending, *map(searched, lines[-ENDING:])][-ENDING:]
             self.work += len(lines)
             for raw in lines:
                 number += 1
-                if open_line and not open_line.takes(raw):
+                shape = raw.translate(None, DIGITS)
+                # One that begins the same way is the next of its kind.
+                if open_line and (shape == open_shape or not open_line.takes(raw)):
                     self._close(here, open_line, open_kind, section)
                     open_line = None
-                shape = raw.translate(None, DIGITS)
                 kind = shapes.get(shape) or self._unlike_all_before(here, shape, raw)
                 if kind.goes_on:
                     went_on.append(number)
                 if kind.heads:
                     section = section_of(raw[:LONGEST].decode("utf-8", "replace")) or section
                 if kind.opens and not open_line:
-                    open_line, open_kind = BrokenLine(number, raw), kind
+                    open_line, open_kind, open_shape = BrokenLine(number, raw), kind, shape
                 elif kind.signs and self._wants(here, shape, (number, raw, kind.signs, section), kind.most):
                     self._read(here, number, raw, kind.signs, section)
                 elif kind.late:
