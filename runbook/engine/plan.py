@@ -243,9 +243,7 @@ def _wanted(stages: Sequence[Stage], choice: Choice, source: str) -> list[Stage]
             help = did_you_mean(choice.start_at, [stage.name for stage in stages])
             raise FilesWrong.of("arguments.unknown-stage", f"{source} has no stage {choice.start_at!r}", help=help)
         wanted = wanted[wanted.index(matching[0]) :]
-    known = list(
-        dict.fromkeys([*(tag for stage in stages for tag in stage.tags), "all", "always", "tagged", "untagged"])
-    )
+    known = dict.fromkeys(tag for stage in stages for tag in (*stage.tags, "all", "always", "tagged", "untagged"))
     unknown = [
         tag for tag in (*choice.tags, *choice.skip_tags) if tag not in known and tag not in {s.name for s in stages}
     ]
