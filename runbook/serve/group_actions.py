@@ -181,7 +181,8 @@ def _moved(
 ) -> list[str]:
     source = workspace.groups.read(group) if group else None
     sink = workspace.groups.read(target) if target else None
-    out, into = source and opened(group, source.text), sink and opened(target, sink.text)
+    out = opened(group, source.text) if source else None
+    into = opened(target, sink.text) if sink else None
     alone = into is not None and not nodes_of(into) and len(nodes) == 1
     for node in nodes:
         settings = settings_of_node(out, node) if out else _of_agent(node, agents, alone=alone)
