@@ -135,7 +135,7 @@ def test_every_target_of_make_is_there(page: Path) -> None:
     assert set(told) <= targets
 
 
-BY_NAME = re.compile(r"pip3? install[^\n]*[\s'\"`]runbook(?![\w/.-])")
+BY_NAME = re.compile(r"pip3? install[^\n]*[ '\"`]runbook(?![\w/.-])")
 
 
 def test_nothing_installs_the_package_by_its_name() -> None:

@@ -9,6 +9,7 @@ import os
 import re
 from pathlib import Path
 
+from runbook.files.node_sets import listed
 from runbook.files.suggestions import nearest
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem
@@ -90,7 +91,7 @@ def _missing(name: str, kind: str, what: str) -> Problem:
 
 def _hosts(name: str) -> str | None:
     """`a,b,` as Ansible takes hosts, a login, a range or one host, as `inventory init` takes them."""
-    hosts = [part for part in name.split(",") if part]
+    hosts = listed(name)
     return " ".join(map(word, hosts)) if hosts and all(map(_HOST.fullmatch, hosts)) else None
 
 
