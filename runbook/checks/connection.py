@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check, argument
 from runbook.checks.context import IMPORT_TIMEOUT_S, Context
 from runbook.checks.network.live_traffic import Between

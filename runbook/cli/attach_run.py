@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.cli.run import detached, files_of
 from runbook.engine.bad_nodes import Spares
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.bandwidth.adapters import interfaces_of
 from runbook.checks.context import no_answer
 from runbook.jobs.processes import KeptProcesses

@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runbook.causes.catalogue import of_kind
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for, of_kind
 from runbook.checks.context import Facts
 from runbook.checks.ranks.own_failure import STOPPED, of_signal, script_stopped, surely
 from runbook.jobs.attempt import ProcessSpec

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context, Run
 from runbook.checks.ranks.pool import dismiss_pool
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from runbook.causes.catalogue import of_kind
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for, of_kind
 from runbook.checks.base import Check, Environment
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.live_traffic import Between, between

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Facts
 from runbook.jobs.logs import end_of
 from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses

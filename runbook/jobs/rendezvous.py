@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.live_traffic import between, names_by_address, rank_connections
 from runbook.checks.ranks.evidence import rank_stopped

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from importlib import resources
 
-from runbook.causes.findings import finding_for, unreachable_for
+from runbook.causes.catalogue import finding_for, unreachable_for
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.ping.host_names import gloo_announces, own_name_finding
 from runbook.checks.ping.observations import Observations

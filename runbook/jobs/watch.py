@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.causes.findings import unreachable_for
+from runbook.causes.catalogue import unreachable_for
 from runbook.checks.context import Facts
 from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses
 from runbook.model.errors import Unreachable

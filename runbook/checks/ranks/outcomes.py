@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.context import no_answer
 from runbook.checks.network.ephemeral_ports import NO_PORT, exhausted
 from runbook.checks.ranks.collective_calls import mismatched
