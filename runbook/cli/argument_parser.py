@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 import runbook
-from runbook.model.escaped_text import visible
+from runbook.model.safe_text import visible
 
 EXITS = """\
 exit codes:

@@ -29,16 +29,15 @@ from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Unreachable
-from runbook.model.escaped_text import visible
 from runbook.model.exit_codes import DONE, UNKNOWN
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
 from runbook.model.redact import long_enough
+from runbook.model.safe_text import one_line, visible
 from runbook.model.secrets import Secret
 from runbook.model.units import bytes_text, counted, seconds_text
 from runbook.report.folding import unreached_alike
-from runbook.report.safe_text import one_line
 from runbook.report.standard_streams import stderr, stdout
 
 

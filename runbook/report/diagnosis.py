@@ -9,9 +9,8 @@ from itertools import islice
 
 from runbook.causes.catalogue import CausePage, mend
 from runbook.diagnose.judge import Cause
-from runbook.model.escaped_text import visible
+from runbook.model.safe_text import one_line, visible
 from runbook.model.units import counted
-from runbook.report.safe_text import one_line
 
 VERSION = 1
 SET_UP = "no line says that anything failed, and none after the setup shows that it went on or ended"
