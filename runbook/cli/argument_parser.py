@@ -85,7 +85,7 @@ class Parser(argparse.ArgumentParser):
         return known, left
 
     def error(self, message: str) -> NoReturn:
-        from runbook.cli.other_words import instead, misread
+        from runbook.cli.usage_hints import instead, misread
 
         message = misread(message, self, self._given)
         help = instead(message, self, self._given)

@@ -19,7 +19,7 @@ from runbook.cli.run import detached, files_of
 from runbook.engine.bad_nodes import Spares
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
 from runbook.engine.run import causes, sayer, spares_of
-from runbook.engine.runfolder import ENDING, folder_of_run
+from runbook.engine.run_folder import ENDING, folder_of_run
 from runbook.jobs.follow_launch import Follower, Launched
 from runbook.model.errors import FilesWrong
 from runbook.model.events import (

@@ -21,7 +21,7 @@ from runbook.collect.archive_entries import UNFIT, Absent
 from runbook.collect.ask_nodes import WINDOWS, NodeAnswer
 from runbook.collect.gather import CollectRequest, Gathered, gather
 from runbook.collect.local_files import RunFolder, read_run
-from runbook.engine.runfolder import latest_run
+from runbook.engine.run_folder import latest_run
 from runbook.files.environment_values import AnyVariable
 from runbook.files.inventory import load_inventory
 from runbook.files.node_sets import select

@@ -15,7 +15,7 @@ from typing import Any
 
 from runbook.checks.context import Run
 from runbook.cli.inventory_source import load
-from runbook.engine.runfolder import run_folder
+from runbook.engine.run_folder import run_folder
 from runbook.files.node_sets import select
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.follow_logs import Tell, follow, kept_of, supervise

@@ -21,7 +21,7 @@ from runbook.checks import CHECKS
 from runbook.cli.inventory_source import inventory_source, name_one
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import RunSettings, execute
-from runbook.engine.runfolder import FILES, run_folder
+from runbook.engine.run_folder import FILES, run_folder
 from runbook.files.extra_vars import parse_extra, unknown_names
 from runbook.files.file_kinds import INVENTORY, PLAYBOOK, shape_of
 from runbook.files.inventory import load_inventory

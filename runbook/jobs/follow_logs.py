@@ -11,10 +11,10 @@ from runbook.checks.context import Context, Run
 from runbook.jobs import stop_attempt
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.failure import judge_attempt
+from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.known_jobs import Cluster, KnownJob
 from runbook.jobs.launch import Stall
 from runbook.jobs.logs import JobSecrets, RankLogs
-from runbook.jobs.processes import KeptProcesses
 from runbook.jobs.stall import outcomes_of_stall
 from runbook.jobs.watch import HELD_UP, Fetching, WatchEnd, watch
 from runbook.model.errors import Unreachable

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Facts
+from runbook.jobs.kept_processes import OVER, KeptProcess, KeptProcesses
 from runbook.jobs.logs import end_of
-from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses
 from runbook.model.command_quoting import word
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding

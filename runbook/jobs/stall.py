@@ -21,8 +21,8 @@ from runbook.checks.context import Facts
 from runbook.checks.network.live_traffic import Between
 from runbook.checks.ranks.evidence import rank_stopped
 from runbook.jobs.attempt import ProcessSpec
+from runbook.jobs.kept_processes import KeptProcesses, ended_because_of
 from runbook.jobs.logs import end_of
-from runbook.jobs.processes import KeptProcesses, ended_because_of
 from runbook.jobs.progress import StepProgress
 from runbook.jobs.seen_processes import COMPUTES, IDLE, LOG_END, SeenProcess, seen_processes
 from runbook.jobs.unlike_settings import unlike_settings

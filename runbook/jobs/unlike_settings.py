@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runbook.checks.context import Facts
-from runbook.jobs.processes import KeptProcesses
+from runbook.jobs.kept_processes import KeptProcesses
 from runbook.launch.ranks import network_environment
 from runbook.transport.node_answers import RankConnections
 

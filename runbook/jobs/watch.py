@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from runbook.causes.catalogue import unreachable_for
 from runbook.checks.context import Facts
-from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses
+from runbook.jobs.kept_processes import OVER, KeptProcess, KeptProcesses
 from runbook.model.errors import Unreachable
 from runbook.transport import ProgramNotStarted, Session
 

@@ -11,9 +11,9 @@ from checks.made_up_cluster import cluster, node
 
 from runbook.checks.context import Facts
 from runbook.jobs import follow_logs, stop_attempt
+from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.known_jobs import Cluster, KnownJob
 from runbook.jobs.logs import JobSecrets
-from runbook.jobs.processes import KeptProcesses
 from runbook.jobs.watch import take
 from runbook.model.errors import Unreachable
 from runbook.model.redact import Redactor
