@@ -15,11 +15,10 @@ from runbook.launch.ranks import hca_expression, network_environment
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.nccl_devices import Selection, selection
-from runbook.model.units import counted, listed, whole_number
+from runbook.model.units import counted, listed, some, whole_number
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.node.ibstat import GIDS
 from runbook.parsers.ibstat import STATES, Port, from_sysfs, parse, read
-from runbook.parsers.tool_reading import some
 from runbook.transport.node_answers import IBSTAT
 
 PHYSICAL = {
