@@ -17,8 +17,8 @@ from runbook.checks.context import Run
 from runbook.cli.inventory_source import load
 from runbook.engine.run_folder import run_folder
 from runbook.files.node_sets import select
+from runbook.jobs.attach import Tell, follow, kept_of, supervise
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.follow_logs import Tell, follow, kept_of, supervise
 from runbook.jobs.known_jobs import Cluster, KnownJob, clean, living, stop
 from runbook.jobs.launch import Stall
 from runbook.jobs.logs import JobSecrets, job_secrets

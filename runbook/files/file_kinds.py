@@ -237,8 +237,6 @@ def _of_text(text: str) -> Kind | None:
 
 # Inventories of other programs: which kind a text is, or why that cannot be decided.
 
-KINDS = ("hostfile", "ansible", "slurm")
-
 _SECTION = re.compile(r"\[[^\[\]\s]+\]\s*(#.*)?")
 _SLOTS = re.compile(r"\A\S+(\s+(slots|count|cpu|max[_-]slots|slots[_-]max|user|username|ifname)\s*=\s*\S+)+")
 _COUNTED = re.compile(r"\A[^\s:=]+:(?P<slots>[0-9]{1,5})")
@@ -249,8 +247,8 @@ _MOST_SLOTS = 256  # `host:8` has slots; `host:2222` may well have a port
 
 
 def foreign_kind_or_none(text: str, file: str) -> str | None:
-    """One of KINDS; None for a text that is none of them, that would have to be run, or for which it cannot be
-    decided."""
+    """`hostfile`, `ansible` or `slurm`; None for a text that is none of them, that would have to be run, or for which
+    it cannot be decided."""
     try:
         refuse_unreadable(text, file)
         return foreign_kind(text, file)

@@ -19,8 +19,8 @@ from typing import Protocol
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context, Run
 from runbook.checks.ranks.pool import dismiss_pool
+from runbook.jobs.attach import kept_of, supervise
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
-from runbook.jobs.follow_logs import kept_of, supervise
 from runbook.jobs.kept_processes import KeptProcesses, stopped_by_user
 from runbook.jobs.known_jobs import Cluster, KnownJob, clean, living, stop
 from runbook.jobs.launch import RunningAttempt, Stall

@@ -1,4 +1,5 @@
-"""Read a job's logs from its nodes: once, or for as long as it lives. Attached, the first failure ends all."""
+"""Attach to a job that lives on its nodes: its processes as their journals tell them, its logs, once or for as long as
+it lives, and its end: the first failure ends all."""
 
 from __future__ import annotations
 
