@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from runbook.cli.extras import not_installed
 from runbook.model.errors import FilesWrong
-from runbook.model.escaped_text import visible
+from runbook.model.safe_text import visible
 from runbook.report.standard_streams import complain, stderr, stdout
 
 if TYPE_CHECKING:

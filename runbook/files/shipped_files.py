@@ -13,7 +13,7 @@ from runbook.files.node_sets import listed
 from runbook.files.suggestions import nearest
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem
-from runbook.model.escaped_text import visible
+from runbook.model.safe_text import visible
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 SUFFIXES = (".yml", ".yaml")

@@ -10,6 +10,7 @@ from typing import Any
 
 from runbook.files.address import address_fault, is_ip, is_loopback, strip_brackets
 from runbook.files.node_sets import expand
+from runbook.importers.foreign_inventory import LOGIN
 from runbook.importers.survey_facts import Interfaces, addresses_of, interfaces_of, is_usable
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.inventory import Node, Ssh
@@ -18,7 +19,6 @@ from runbook.transport.node_answers import HOST_FACTS, IBSTAT, PYTHONS, ROUTE, S
 
 _PORT = re.compile(r"\A(?P<host>.+):(?P<port>[0-9]{1,5})")
 _OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")  # commas
-_USER = re.compile(r"[^-\s]\S*")
 _TEMPORARY = "/tmp"  # the session's own folder: a survey leaves no ~/.runbook behind
 
 
@@ -69,7 +69,7 @@ def _hosts(word: str, login: Login) -> list[SurveyHost]:
     user, at, rest = word.removeprefix("ssh://").rpartition("@")
     if at and not user:
         raise ValueError("no login name stands before `@`")
-    if at and not _USER.fullmatch(user):
+    if at and not LOGIN.fullmatch(user):
         raise ValueError(f"`{user}` is not a login name")
     port = login.port
     match = _PORT.fullmatch(rest)
