@@ -221,11 +221,12 @@ for name, look in (
         print(name, "unknown:", type(error).__name__, error)
 """
 ACTIVATED = """\
-command -v source >/dev/null 2>&1 || source() { . "$@"; }
-%s{
-%s
-} </dev/null
-exec "$@"
+command -v source >/dev/null 2>&1 || {
+  source() { file=$1; shift; . "$file"; }
+  alias .=source
+}
+%seval %s </dev/null
+exec %s
 """
 CONDA = """\
 for conda in "${CONDA_EXE:-}" conda "$HOME/miniconda3/bin/conda" "$HOME/miniforge3/bin/conda" \
@@ -530,7 +531,9 @@ def python(arguments: dict[str, Any]) -> CollectedAnswer:
     if not activate:
         return run("python", argv, 25, shown=shown)
     conda = CONDA if re.match(r"\s*conda\s+activate\b", activate) else ""
-    return run("python", ["/bin/sh", "-c", ACTIVATED % (conda, activate), "sh"] + argv, 25, shown=shown)
+    words = " ".join(shlex.quote(word) for word in argv)  # words of the shell's own would go to the files that it reads
+    line = ACTIVATED % (conda, shlex.quote(activate), words)
+    return run("python", ["/bin/sh", "-c", line], 25, shown=shown)
 
 
 def about_ports(ports: list[tuple[int, int]]) -> list[CollectedCommand]:

@@ -199,7 +199,7 @@ def test_a_batch_file_that_activates_is_called(line: str, written: str) -> None:
 
 @pytest.mark.parametrize(("module", "line"), [(sh, "act \\"), (bat, "act ^"), (bat, "act ^ "), (ps1, "act `")])
 def test_an_activate_line_that_would_go_on_is_refused(module: Any, line: str) -> None:
-    with pytest.raises(CannotQuote, match="next line"):
+    with pytest.raises(CannotQuote, match="next line|goes on"):
         module.line(line)
 
 
@@ -258,7 +258,7 @@ def test_a_template_with_an_unknown_name_is_refused(template: str) -> None:
 def test_what_was_quoted_is_printed() -> None:
     assert printed(
         "sh", "{{ k | setting(v) }} {{ l | line }} # {{ c | comment }}", k="A", v="x y", l="a && b", c="\n"
-    ) == ("export A='x y' a && b # ?")
+    ) == ("export A='x y' 'a && b' # ?")
     assert printed("bat", "{{ k | setting(v) }}", k="A", v="100%") == 'set "A=100%%"'
     assert printed("ps1", "{{ k | setting(v) }}", k="A", v="it's") == "$env:A = 'it''s'"
 

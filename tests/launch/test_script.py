@@ -195,6 +195,19 @@ def test_a_signal_reaches_every_rank_and_the_script_waits_for_them(
     assert {file.name for file in tmp_path.glob("ended*")} == {f"ended{rank}" for rank in range(count)}
 
 
+@EACH_SHELL
+def test_ctrl_backslash_ends_ranks_that_do_not_listen(shell: str, tmp_path: Path) -> None:
+    """A shell's background processes are deaf to QUIT: they would outlive the script."""
+    line = 'trap "" TERM; echo $$ >"pid$RANK"; mv "pid$RANK" "ready$RANK"; while :; do sleep 0.1; done'
+    path = written(tmp_path, "sh", processes=ranks(2), command=("sh", "-c", line))
+    with subprocess.Popen([shell, str(path)], cwd=tmp_path) as process:
+        wait_until("both are ready", lambda: len(list(tmp_path.glob("ready*"))) == 2)
+        process.send_signal(signal.SIGQUIT)
+        assert process.wait(timeout=60) == 128 + signal.SIGKILL
+    for file in tmp_path.glob("ready*"):
+        assert not Path("/proc", file.read_text().strip()).exists()
+
+
 def test_a_rank_that_this_node_does_not_have(tmp_path: Path) -> None:
     for wrong in ("1", "-1", "x", "*", ""):
         done = run("sh", written(tmp_path, "sh"), wrong)
@@ -307,6 +320,41 @@ def test_an_activation_that_ends_the_shell_is_noticed(shell: str, tmp_path: Path
 def test_an_activation_that_works_is_seen_by_the_rank(shell: str, line: str, tmp_path: Path) -> None:
     (tmp_path / "activate").write_text("COLOUR='deep blue'; export COLOUR\n")
     assert dumped(shell, tmp_path, activate=line)[1][b"COLOUR"] == b"deep blue"
+
+
+@EACH_SHELL
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        *((f"{reads} ./act{words}", words.strip()) for reads in (".", "source") for words in (" one two", "")),
+        ("true && . ./act one; set -- x y", "one"),
+    ],
+)
+def test_a_file_that_activates_gets_the_words_behind_its_name_and_no_other(
+    shell: str, line: str, words: str, tmp_path: Path
+) -> None:
+    """`. /opt/conda/bin/activate train`: dash would drop the `train`, and show the file the rank's number instead."""
+    (tmp_path / "act").write_text('WORDS="$*"; export WORDS\n')
+    assert dumped(shell, tmp_path, activate=line, rank=1, processes=ranks(2))[1][b"WORDS"] == words.encode()
+    path = written(tmp_path, "sh", activate=line, command=None)
+    given = ["", "a b", "it's '", "$x `id`", "-n", "two\nlines\n", "\\", "*"]
+    command = (*PYTHON, "-c", "import os, sys; print((os.environ['WORDS'], sys.argv[1:]))", *given)
+    assert ast.literal_eval(run(shell, path, *command).stdout) == (words, given)
+
+
+@EACH_SHELL
+@pytest.mark.parametrize("line", ["true &&", ". './act", "if true", "fi", "(", "echo $(", "}", "echo |"])
+def test_half_an_activate_line_is_its_own_failure(shell: str, line: str, tmp_path: Path) -> None:
+    done = run(shell, written(tmp_path, "sh", activate=line, command=("echo", "started")), "0")
+    assert (done.returncode, messages(done)[0]["event"], "started" in done.stdout) == (91, "activation-failed", False)
+
+
+@EACH_SHELL
+def test_a_closed_standard_input_is_an_empty_one(shell: str, tmp_path: Path) -> None:
+    path = written(tmp_path, "sh", activate="true", processes=ranks(2), command=("echo", "started"))
+    closed = ["sh", "-c", 'exec "$0" "$1" <&-', shell, str(path)]
+    done = subprocess.run(closed, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "started\nstarted\n", "")
 
 
 @EACH_SHELL
