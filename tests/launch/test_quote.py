@@ -190,6 +190,12 @@ def test_the_message_names_the_character_and_says_what_to_do() -> None:
         ("C:\\venv\\Scripts\\activate.bat", "call C:\\venv\\Scripts\\activate.bat"),
         ('"C:\\my venv\\activate.bat"', 'call "C:\\my venv\\activate.bat"'),
         ("cd.bat", "call cd.bat"),
+        ("@setup.bat", "@call setup.bat"),
+        ("(setup.bat)", "(call setup.bat)"),
+        ("cd /d D:\\x && conda activate train", "cd /d D:\\x && call conda activate train"),
+        ('set "A=1&b"& act.bat||exit /b 1', 'set "A=1&b"& call act.bat||exit /b 1'),
+        ("act.bat >nul 2>&1 && act ^& x", "call act.bat >nul 2>&1 && call act ^& x"),
+        ("call a.bat &&call b.bat & c", "call a.bat &&call b.bat & call c"),
         ("for-us.bat", "call for-us.bat"),
     ],
 )

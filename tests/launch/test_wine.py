@@ -255,6 +255,10 @@ def test_an_activation_that_fails_starts_nothing(wine: Wine, folder: Path, line:
             ".\\act.bat",
             'set "COLOUR=deep blue"',
             "CALL act x & ver>nul",
+            "@act.bat",
+            "(act.bat)",
+            "ver>nul && act.bat",
+            "cd . & act 2>&1 || exit /b 1",
         ],
     ),
 )
