@@ -205,7 +205,7 @@ def test_a_batch_file_that_activates_is_called(line: str, written: str) -> None:
 
 @pytest.mark.parametrize(("module", "line"), [(sh, "act \\"), (bat, "act ^"), (bat, "act ^ "), (ps1, "act `")])
 def test_an_activate_line_that_would_go_on_is_refused(module: Any, line: str) -> None:
-    with pytest.raises(CannotQuote, match="next line|goes on"):
+    with pytest.raises(CannotQuote, match=r"next line|goes on"):
         module.line(line)
 
 
