@@ -343,6 +343,17 @@ def test_a_file_that_activates_gets_the_words_behind_its_name_and_no_other(
 
 
 @EACH_SHELL
+@pytest.mark.parametrize(
+    "line", ["module load cuda/12.4", "true && module load cuda/12.4", "set -e; module load cuda/12.4"]
+)
+def test_modules_are_brought_to_a_shell_that_has_none(shell: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / "init").mkdir()
+    (tmp_path / "init/sh").write_text('module() { LOADED="$*"; export LOADED; }\n')
+    path = written(tmp_path, "sh", activate=line, command=("printenv", "LOADED"))
+    assert run(shell, path, MODULESHOME=str(tmp_path)).stdout == "load cuda/12.4\n"
+
+
+@EACH_SHELL
 @pytest.mark.parametrize("line", ["true &&", ". './act", "if true", "fi", "(", "echo $(", "}", "echo |"])
 def test_half_an_activate_line_is_its_own_failure(shell: str, line: str, tmp_path: Path) -> None:
     done = run(shell, written(tmp_path, "sh", activate=line, command=("echo", "started")), "0")
