@@ -306,6 +306,7 @@ def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
         },
         {"activate": ". $HOME/a b; cd $X && [ $y == 1 ]", "guards": guards(), "workdir": "~"},
         {"activate": "source ~/venv/bin/activate", "guards": guards(), "workdir": "/data/it's"},
+        {"activate": "module load cuda && . ./act train", "command": None},
         {"unset": ("RANK", "WORLD_SIZE"), "unset_prefixes": ("PET_",), "processes": ranks(2)},
         {"unset": ("RANK",), "workdir": "beside"},
         {
