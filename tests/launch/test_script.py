@@ -369,6 +369,18 @@ def test_a_closed_standard_input_is_an_empty_one(shell: str, tmp_path: Path) -> 
 
 
 @EACH_SHELL
+def test_a_script_may_come_by_standard_input(shell: str, tmp_path: Path) -> None:
+    """`ssh node-a sh -s <launch.sh`: what is read for the activate line must not be the script itself."""
+    path = written(tmp_path, "sh", activate="cat", processes=ranks(8), command=("sh", "-c", 'echo "$RANK $PWD"'))
+    for given, expected in (((), range(8)), (("-s", "5"), [5])):
+        done = subprocess.run(
+            [shell, *given], input=path.read_text(), cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert {f"{rank} {tmp_path}" for rank in expected} <= set(done.stdout.splitlines())
+
+
+@EACH_SHELL
 @pytest.mark.parametrize("line", ["set -e", "set -eu", "IFS=0123456789", "set -e; IFS=' :'; set -f"])
 def test_an_activation_cannot_change_how_the_script_works(shell: str, line: str, tmp_path: Path) -> None:
     command = ("sh", "-c", 'exit "$((RANK == 0 ? 0 : 6))"')
