@@ -260,7 +260,7 @@ def test_the_working_folder(shell: str, tmp_path: Path) -> None:
     for workdir in ("~/nowhere", "/no/such $HOME", "launch.sh", "~other/x"):
         done = run(shell, written(tmp_path, "sh", workdir=workdir))
         assert (done.returncode, done.stderr.count("\n")) == (90, 1)
-        assert f"node-a has no folder {workdir}: make it" in done.stderr
+        assert f"node-a has no folder {workdir}, or none that this user may enter: make it" in done.stderr
         assert messages(done) == [{"event": "workdir-missing"}]
 
 
@@ -372,9 +372,9 @@ def test_a_closed_standard_input_is_an_empty_one(shell: str, tmp_path: Path) -> 
 def test_a_script_may_come_by_standard_input(shell: str, tmp_path: Path) -> None:
     """`ssh node-a sh -s <launch.sh`: what is read for the activate line must not be the script itself."""
     path = written(tmp_path, "sh", activate="cat", processes=ranks(8), command=("sh", "-c", 'echo "$RANK $PWD"'))
-    for given, expected in (((), range(8)), (("-s", "5"), [5])):
+    for arguments, expected in (((), range(8)), (("-s", "5"), [5])):
         done = subprocess.run(
-            [shell, *given], input=path.read_text(), cwd=tmp_path, capture_output=True, text=True, check=False
+            [shell, *arguments], input=path.read_text(), cwd=tmp_path, capture_output=True, text=True, check=False
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert {f"{rank} {tmp_path}" for rank in expected} <= set(done.stdout.splitlines())
