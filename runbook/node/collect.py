@@ -221,10 +221,7 @@ for name, look in (
         print(name, "unknown:", type(error).__name__, error)
 """
 ACTIVATED = """\
-command -v source >/dev/null 2>&1 || {
-  source() { file=$1; shift; . "$file"; }
-  alias .=source
-}
+command -v source >/dev/null 2>&1 || eval 'source() { file=$1; shift; . "$file"; }; alias .=source'
 %s%seval %s </dev/null
 exec %s
 """
