@@ -19,15 +19,16 @@ from runbook.launch import script
 from runbook.launch.quote import CannotQuote, Literal, bat, dialect_of, ps1, sh
 
 from .specs import TEXT
+from .test_script import started
 
-SHELLS = [shell for shell in ("sh", "dash", "bash", "ksh", "mksh") if shutil.which(shell)]
+SHELLS = [shell for shell in ("dash", "bash", "busybox", "ksh", "mksh") if shutil.which(shell)]
 AT_ONCE = examples(40)  # of sixty texts each: a shell for every text would take minutes
 TEMPLATES = Path(script.__file__).with_name("templates")
 
 
 def arguments(shell: str, text: str) -> list[bytes]:
     """What a program started by this script gets."""
-    done = subprocess.run([shell], input=text.encode(), capture_output=True, check=True, timeout=120)
+    done = subprocess.run(started(shell), input=text.encode(), capture_output=True, check=True, timeout=120)
     return done.stdout.split(b"\0")[:-1]
 
 
@@ -127,7 +128,10 @@ def test_names_that_are_the_shells_own_are_refused(name: str) -> None:
 def test_no_other_name_is_the_shells_own(shell: str) -> None:
     """Every variable that a shell has by itself either arrives as we set it or is refused."""
     listed = subprocess.run(
-        [shell, "-c", "set; command -v compgen >/dev/null && compgen -v"], capture_output=True, text=True, check=False
+        [*started(shell), "-c", "set; command -v compgen >/dev/null && compgen -v"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     names = set(re.findall(r"^([A-Za-z_][A-Za-z0-9_]*)(?:=|$)", listed.stdout, re.MULTILINE)) | {
         "ENV",
@@ -137,7 +141,9 @@ def test_no_other_name_is_the_shells_own(shell: str) -> None:
     }
     for name in names - sh.OWN_NAMES:
         line = f"{sh.setting(name, 'x y')}\n/usr/bin/env -0"
-        done = subprocess.run([shell, "-c", line], capture_output=True, check=False, env={"PATH": "/usr/bin:/bin"})
+        done = subprocess.run(
+            [*started(shell), "-c", line], capture_output=True, check=False, env={"PATH": "/usr/bin:/bin"}
+        )
         assert f"{name}=x y".encode() in done.stdout.split(b"\0"), name
 
 
