@@ -231,7 +231,7 @@ for conda in "${CONDA_EXE:-}" conda "$HOME/miniconda3/bin/conda" "$HOME/miniforg
   [ -n "$conda" ] && command -v "$conda" >/dev/null 2>&1 && eval "$("$conda" shell.posix hook 2>/dev/null)" && break
 done
 """
-MODULES = """\
+LENDS_MODULES = """\
 for file in "${MODULESHOME:-}/init/sh" /etc/profile.d/modules.sh /etc/profile.d/lmod.sh /etc/profile.d/z00_lmod.sh \
   /usr/share/modules/init/sh /usr/share/lmod/lmod/init/sh; do
   command -v module >/dev/null 2>&1 && break
@@ -535,7 +535,7 @@ def python(arguments: dict[str, Any]) -> CollectedAnswer:
     if not activate:
         return run("python", argv, 25, shown=shown)
     conda = CONDA if re.match(r"\s*conda\s+activate\b", activate) else ""
-    modules = MODULES if re.search(r"(?:\A|[;&|({])\s*(?:module|ml)\s", activate) else ""
+    modules = LENDS_MODULES if re.search(r"(?:\A|[;&|({])\s*(?:module|ml)\s", activate) else ""
     words = " ".join(shlex.quote(word) for word in argv)  # words of the shell's own would go to the files that it reads
     line = ACTIVATED % (conda, modules, shlex.quote(activate), words)
     return run("python", ["/bin/sh", "-c", line], 25, shown=shown)
