@@ -205,7 +205,7 @@ def refuse_what_cannot_run(plan: Plan) -> None:
         names = re.split(r",(?![^\[]*\])", fold(windows))
         help = f"leave them out with `-l 'all:!{':!'.join(names)}'`"
         if len(windows) == len(plan.inventory.nodes):
-            help = f"`runbook render {word(plan.playbook.source)}` writes them, with the `-i` of this command if it has one"
+            help = f"`runbook render {word(plan.playbook.source)}` writes them (with the same -i, if any)"
         problems.append(Problem("inventory.windows-node", message, help=help))
     for stage in plan.stages:
         problems += stage.check.refused(stage.name, [plan.inventory.node(name) for name in stage.nodes])
