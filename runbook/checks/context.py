@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from runbook.causes.findings import finding_for, unreachable_for
+from runbook.causes.catalogue import finding_for, unreachable_for
 from runbook.files.address import is_loopback, one_spelling
 from runbook.launch.ranks import socket_interface
 from runbook.model.command_quoting import word

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check
 from runbook.checks.context import Context, in_brief, ipv4_first, limit_met
 from runbook.checks.network.ephemeral_ports import few_ports_warning, port_range

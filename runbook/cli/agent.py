@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.exit_codes import DONE, FAILED
-from runbook.report.safe_text import one_line
+from runbook.model.safe_text import one_line
 from runbook.report.standard_streams import complain, stderr, stdout
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 import runbook
-from runbook.model.escaped_text import visible
+from runbook.model.safe_text import visible
 
 EXITS = """\
 exit codes:
@@ -85,7 +85,7 @@ class Parser(argparse.ArgumentParser):
         return known, left
 
     def error(self, message: str) -> NoReturn:
-        from runbook.cli.other_words import instead, misread
+        from runbook.cli.usage_hints import instead, misread
 
         message = misread(message, self, self._given)
         help = instead(message, self, self._given)

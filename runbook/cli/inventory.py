@@ -28,10 +28,10 @@ from runbook.importers.convert import draft_of, read_foreign
 from runbook.importers.foreign_inventory import ANSIBLE, Remark
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Unreachable
-from runbook.model.escaped_text import visible
 from runbook.model.exit_codes import DONE, UNKNOWN, WRONG
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor, secrets_of
+from runbook.model.safe_text import visible
 from runbook.model.units import counted
 from runbook.report.folding import unreached_alike
 from runbook.report.standard_streams import complain, stderr, stdout

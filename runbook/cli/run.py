@@ -21,7 +21,7 @@ from runbook.checks import CHECKS
 from runbook.cli.inventory_source import inventory_source, name_one
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import RunSettings, execute
-from runbook.engine.runfolder import FILES, run_folder
+from runbook.engine.run_folder import FILES, run_folder
 from runbook.files.extra_vars import parse_extra, unknown_names
 from runbook.files.file_kinds import INVENTORY, PLAYBOOK, shape_of
 from runbook.files.inventory import load_inventory
@@ -32,13 +32,13 @@ from runbook.files.yaml_document import Document, read_document
 from runbook.launch.ranks import dialled_address, rank_table
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem, Unreachable, limit_behind
-from runbook.model.escaped_text import visible
 from runbook.model.events import Emit, Event
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.playbook import Playbook
 from runbook.model.redact import Redactor, long_enough
 from runbook.model.safe_files import append_below, write_below
+from runbook.model.safe_text import visible
 from runbook.model.units import counted
 from runbook.report.console import Console
 from runbook.report.run_json import Jsonl, Result

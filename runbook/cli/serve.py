@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runbook.model.errors import FilesWrong
-from runbook.model.escaped_text import visible
+from runbook.model.safe_text import visible
 from runbook.report.standard_streams import complain, stderr, stdout
 
 if TYPE_CHECKING:

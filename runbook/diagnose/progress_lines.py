@@ -48,7 +48,7 @@ PROGRESS = re.compile(
     rb"|(?<!-)\b(?:batch|global_step|iter(?:ation)?|step|epoch)\W{0,5}\d|\"(?:step|epoch|loss)\""
     rb"))"
     # warnings that only a step of training prints
-    rb"|.*?(?:torch/utils/checkpoint\.py:\d+: \w*warning|\bgrad strides do not match|\bbefore `optimizer\.step\(\)`)",
+    rb"|\A.*?(?:torch/utils/checkpoint\.py:\d+: \w*warning|\bgrad strides do not match|\bbefore `optimizer\.step\(\)`)",
     re.DOTALL,
 )
 """A line of a run that trained, measured or came to its end."""

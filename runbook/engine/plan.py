@@ -14,7 +14,7 @@ from runbook.checks.reach.reach import Reach
 from runbook.files.node_sets import select
 from runbook.files.suggestions import did_you_mean
 from runbook.files.templating import fill, names_used, truth
-from runbook.launch.job import make_job, node_facts
+from runbook.launch.job import make_job, names_of_nodes, node_facts
 from runbook.launch.ranks import layout, narrow
 from runbook.launch.script import script_names
 from runbook.model.command_quoting import word
@@ -356,9 +356,7 @@ def _shell(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]) 
             raise FilesWrong.of("playbook.bad-argument", message, span=stage.span) from None
     facts = _facts(inventory)
     by_node = layout(inventory).by_node.values()
-    of_nodes = {
-        name for node_ranks in by_node for name in (*node_ranks.node.vars, *node_facts(node_ranks))
-    } - set_above.keys()
+    of_nodes = names_of_nodes(by_node) - set_above.keys()
     if not names_used(stage.shell) & of_nodes:
         return Shell(_filled(stage, {**facts, **set_above}), stage.expect)
     lines: dict[str, str] = {}

@@ -7,7 +7,7 @@ import re
 
 from runbook.files.node_sets import ANSIBLE_RANGE, OF_ANSIBLE
 from runbook.files.suggestions import plain_signs
-from runbook.model.escaped_text import visible
+from runbook.model.safe_text import visible
 
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 _ENDPOINT = re.compile(r"\A(?:\[[^\[\]]*\]|[^:\[\]]*):[0-9]*")

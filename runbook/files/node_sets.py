@@ -13,6 +13,7 @@ from typing import NamedTuple
 from runbook.files.suggestions import known_here, nearest
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import Inventory, Node
+from runbook.model.units import some
 
 LARGEST = 20_000  # nodes, and names from one expression; a typo such as [1-40000000] must not fill the memory
 
@@ -333,7 +334,7 @@ def _one(name: str, names: Names, groups: Mapping[str, Collection[str]], *, gues
         else:
             missing.append(one)
     if missing:
-        shown = ", ".join(f"`{one}`" for one in missing[:3]) + (f" and {len(missing) - 3} more" * (len(missing) > 3))
+        shown = some([f"`{one}`" for one in missing], 3)
         verb = "is" if len(missing) == 1 else "are"
         help = _nearest_to(missing[0], names, groups) if guess else None
         raise _Unknown("pattern.unknown-name", f"{shown} {verb} neither a node nor a group", help)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from runbook.files.suggestions import nearest
 from runbook.model.errors import FilesWrong, Problem
-from runbook.model.escaped_text import visible
+from runbook.model.safe_text import visible
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 SUFFIXES = (".yml", ".yaml")

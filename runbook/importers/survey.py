@@ -10,6 +10,7 @@ from typing import Any
 
 from runbook.files.address import address_fault, is_ip, is_loopback, strip_brackets
 from runbook.files.node_sets import expand
+from runbook.importers.foreign_inventory import LOGIN
 from runbook.importers.survey_facts import Interfaces, addresses_of, interfaces_of, is_usable
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.inventory import Node, Ssh
@@ -17,7 +18,6 @@ from runbook.transport import ProgramNotStarted, Site
 from runbook.transport.node_answers import HOST_FACTS, IBSTAT, PYTHONS, ROUTE, SURVEY
 
 _PORT = re.compile(r"\A(?P<host>.+):(?P<port>[0-9]{1,5})")
-_USER = re.compile(r"[^-\s]\S*")
 _TEMPORARY = "/tmp"  # the session's own folder: a survey leaves no ~/.runbook behind
 
 
@@ -65,7 +65,7 @@ def parse_hosts(words: Iterable[str], login: Login) -> list[SurveyHost]:
 
 def _hosts(word: str, login: Login) -> list[SurveyHost]:
     user, at, rest = word.rpartition("@")
-    if at and not _USER.fullmatch(user):
+    if at and not LOGIN.fullmatch(user):
         raise ValueError(f"`{user}` is not a login name")
     port = login.port
     match = _PORT.fullmatch(rest)

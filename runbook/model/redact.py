@@ -145,6 +145,7 @@ class Forms:
 def _forms(text: str) -> Iterator[tuple[str, bool, bool]]:
     """Each way in which no view shows the secret; and whether the character before and behind it is partly of it."""
     plain = {text, plainest(text), *(view.text for view in views(text))}
+    plain |= {view.text[:-1] for view in views(f"{text} ")}  # a backslash at its end takes what follows with it
     plain |= {re.sub(f"([{quotes}])", r"\1\1", text) for quotes in _DOUBLED}
     plain |= {_CARET.sub(r"^\1", text), text.replace(" ", "+"), "\0".join(text)}
     yield from ((form, False, False) for form in plain)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -88,6 +88,11 @@ def from_to(low: str, high: str) -> str:
         return low
     number, _, unit = low.partition(" ")
     return f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
+
+
+def some(items: Sequence[str], most: int = 6, between: str = ", ") -> str:
+    """The first of them, for a sentence: `rank 1, rank 2 and 6 more`."""
+    return between.join(items[:most]) + (f" and {len(items) - most:,} more" if len(items) > most else "")
 
 
 def listed(names: Iterable[str]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Literal, TypeVar
 
-from runbook.model.escaped_text import visible
 from runbook.model.events import (
     Event,
     NodesDropped,
@@ -18,6 +17,7 @@ from runbook.model.events import (
 )
 from runbook.model.exit_codes import BUG, INTERRUPTED
 from runbook.model.node_ranges import fold
+from runbook.model.safe_text import ascii_only, cells, lines, one_line, pad, visible, wrap
 from runbook.model.units import counted, seconds_text, span_of
 from runbook.model.verdict import Verdict
 from runbook.report.folding import (
@@ -35,7 +35,6 @@ from runbook.report.folding import (
 )
 from runbook.report.measurements import bandwidth_line, links_map, table_header, table_row
 from runbook.report.run_record import Record, StageRecord, assert_never
-from runbook.report.safe_text import ascii_only, cells, lines, one_line, pad, wrap
 
 T = TypeVar("T")
 

@@ -11,6 +11,7 @@ from typing import Any
 from runbook.files.scalars import scalar
 from runbook.files.yaml_edit import Text, Uneditable
 from runbook.model.grouping import grouped
+from runbook.model.units import some
 from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import GroupFile
 from runbook.serve.group_form import (
@@ -165,13 +166,9 @@ def move(
         try:
             changed += _moved(workspace, group, target, nodes, person=person, agents=agents)
         except (Uneditable, ValueError) as error:
-            raise Refused(f"{_some(nodes)}: {error}") from None
+            raise Refused(f"{some(nodes, 1)}: {error}") from None
     _tell(workspace, *changed)
     return changed
-
-
-def _some(nodes: Sequence[str]) -> str:
-    return f"{nodes[0]} and {len(nodes) - 1} more" if len(nodes) > 1 else nodes[0]
 
 
 def _moved(
@@ -189,7 +186,7 @@ def _moved(
     for file, text in ((source, out), (sink, into)):
         if file and text:
             _refuse_errors(workspace.view_of(file).linted, linted(file.path, text.text))
-    what = f"moved {_some(nodes)} from {group or 'no group'} to {target or 'no group'}"
+    what = f"moved {some(nodes, 1)} from {group or 'no group'} to {target or 'no group'}"
     if source and sink and out and into:
         workspace.groups.save_two((group, out.text, source.hash), (target, into.text, sink.hash), person, what)
         return [group, target]

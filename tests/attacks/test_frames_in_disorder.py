@@ -152,12 +152,22 @@ def test_frames_in_disorder(name: str, disorder: str, tmp_path: Path) -> None:
     disordered(name, disorder, 1, tmp_path)
 
 
+WAITERS = 4
+"""Workers for what waits most of its time: other workers compute meanwhile."""
+
+
 @pytest.mark.slow
 @pytest.mark.thorough
-@pytest.mark.parametrize("disorder", DISORDERS)
+@pytest.mark.parametrize(
+    "disorder",
+    [
+        pytest.param(disorder, marks=pytest.mark.xdist_group(f"disorder {at % WAITERS}"))
+        for at, disorder in enumerate(DISORDERS)
+    ],
+)
 def test_much_disorder(disorder: str, tmp_path: Path) -> None:
     for name in COMMANDS:
-        disordered(name, disorder, 2, tmp_path / name)
+        disordered(name, disorder, 1, tmp_path / name)
 
 
 @pytest.mark.parametrize("name", one_in(5, recordings()))

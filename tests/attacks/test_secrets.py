@@ -86,6 +86,7 @@ def left(text: str, secret: str) -> bool:
 @given(secret=SECRETS)
 @example(secret="s3cr3t/0815+x")
 @example(secret='it\'s "q" & <x>; $HOME %PATH%!')
+@example(secret="ends<with&\\")
 @example(secret="pâsswörd\N{KEY}\N{SNOWMAN}")
 def test_a_secret_is_starred_however_it_is_written(form: str, secret: str) -> None:
     written = FORMS[form](secret)

@@ -63,7 +63,8 @@ class ContainerLab(Lab):
         shown = ["/opt/runbook-lab", *([base] if base != "/usr" else [])] if python else []
         if not python:
             host.run(
-                f"find {ROOT}/root -xdev -path '*/bin/*python*' -delete; rm -rf {ROOT}/root/opt/runbook-lab", "root"
+                f"find {ROOT}/root -xdev -maxdepth 5 -path '*/bin/*python*' -delete; rm -rf {ROOT}/root/opt/runbook-lab",
+                "root",
             )
         volumes = [f"--volume={path}:{path}:ro" for path in shown]
         argv = ["run", "--detach", "--name", self.name, "--network", network, *volumes]

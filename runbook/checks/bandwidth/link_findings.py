@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from runbook.causes.catalogue import mend
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for, mend
 from runbook.checks.bandwidth.adapters import NodeAdapters, SlowReason, reasons, wire_text
 from runbook.checks.bandwidth.allreduce_blame import charge_of, rails_of, shared_remedy, where_to_look
 from runbook.checks.bandwidth.allreduce_bottleneck import LinkLayer, between
@@ -94,15 +93,17 @@ class _FindingsOfLinks:
     # Numbers as text.
 
     def _lost(self, links: Iterable[Link]) -> float | None:
-        """The share of segments that all of these links lost at least, each time; None where one is not lossy."""
-        losses = [each.moved.losses or 0.0 for link in links for each in self.of_link.get(link, ()) if each.counts]
-        least = min(losses, default=0.0)
+        """The share of segments that each of these links lost at least, most times; None where one is not lossy.
+
+        Not every time: few packets carry a short transfer, and sometimes none of them is among the lost ones."""
+        losses = [[each.moved.losses or 0.0 for each in self.of_link.get(link, ()) if each.counts] for link in links]
+        least = min((statistics.median_low(of_link) if of_link else 0.0 for of_link in losses), default=0.0)
         return least if least >= self.lossy_from else None
 
     def _loss(self, links: Iterable[Link]) -> str:
         """The end of a sentence, where these links lose packets."""
         lost = self._lost(links)
-        return "" if lost is None else f", and {lost:.1%} of the TCP segments or more are lost"
+        return "" if lost is None else f", and most times {lost:.1%} of the TCP segments or more are lost"
 
     def _cause(self, links: Collection[Link], slow: str) -> str:
         """`link-lossy` where packets are lost, unless the rate is also held back: a rate limit loses packets too."""

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
-from runbook.causes.catalogue import mend
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for, mend
 from runbook.checks.context import Context, is_link_local
 from runbook.checks.reach.interfaces import NO_CARRIER, unusable
 from runbook.files.address import in_network

@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from dataclasses import replace
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.context import ipv4_first
 from runbook.checks.network.dial import ANY_PORT
 from runbook.checks.network.routing import typed

@@ -7,8 +7,7 @@ import signal
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from runbook.causes.catalogue import causes, mend, of_kind
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import causes, finding_for, mend, of_kind
 from runbook.checks.context import in_brief
 from runbook.checks.ranks.evidence import log_name, progress, stack_lines
 from runbook.model.bounded_regex import bounded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Facts, is_link_local, select_interfaces
 from runbook.files.address import is_ip, is_loopback, one_spelling
 from runbook.launch.ranks import socket_interfaces
