@@ -1,5 +1,5 @@
-"""`runbook explain ID`: the page of a check, what a cause means, a rule of lint, an environment variable, or a key of a
-file."""
+"""`runbook explain ID`: the page of a check, what a cause means, a rule of lint, an environment variable, a key of a
+file, or a shipped file itself."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from runbook.checks import CHECKS, page
 from runbook.files.misplaced_keys import resolved
 from runbook.files.scalars import flow
 from runbook.files.schema import schema
+from runbook.files.shipped_files import shipped_files
 from runbook.files.suggestions import nearest
 from runbook.jobs.launch import Launch
 from runbook.lint.findings import LintRule, rules
@@ -47,9 +48,11 @@ def explain(id: str | None) -> int:
         stdout.tell(variable_page(variable))
     elif id in (keys := known_keys()):
         stdout.tell("\n\n".join(keys[id]) + "\n")
+    elif id in (files := shipped_files()):
+        stdout.tell(files[id].read_text(encoding="utf-8"))
     else:
         variables = known() if id.upper() == id or id.upper().startswith(PREFIXES) else ()
-        near = nearest(id, [*PAGES, *causes(), *rules(), *variables, *keys])
+        near = nearest(id, [*PAGES, *causes(), *rules(), *variables, *keys, *files])
         help = f"did you mean `{near}`?" if near else "`runbook explain` lists checks, causes and rules"
         message = f"there is no check, cause or lint rule {id!r}, and no variable or key of that name is known"
         raise FilesWrong.of("arguments.unknown-id", message, help=help)
@@ -67,6 +70,7 @@ def everything() -> str:
         "keys of inventories and playbooks and arguments of checks, such as gpus, when_bad or min_busbw_gbytes",
     ]
     lines += [f"variables: {len(known())} of NCCL, PyTorch, gloo, CUDA, JAX and the launcher, such as NCCL_IB_HCA"]
+    lines += [f"shipped files, as they are: {', '.join(shipped_files())}"]
     return "\n".join(lines) + "\n"
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LIMITS: Mapping[int | None, str] = {signal.SIGXCPU: "CPU time (`ulimit -t`)", signal.SIGXFSZ: "file size (`ulimit -f`)"}
 
 STOPPED = {
-    "workdir-missing": ("workdir-not-writable", "the folder that the launch script works in is not there"),
+    "workdir-missing": ("workdir-not-writable", "the folder that it works in is missing, or closed to this user"),
     "environment-missing": ("activation-failed", "the environment that `activate:` asks for is not there: {activate}"),
     "address-unresolved": ("name-unresolvable", "MASTER_ADDR does not resolve there"),
     "address-loopback": ("master-addr-loopback", "MASTER_ADDR leads to the node itself by its loopback address"),
