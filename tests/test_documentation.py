@@ -21,6 +21,7 @@ from runbook.causes.catalogue import causes as known_causes
 from runbook.checks import CHECKS
 from runbook.cli.argument_parser import parser
 from runbook.cli.main import main
+from runbook.files.shipped_files import shipped_files
 from runbook.lint.findings import rules
 from runbook.lint.variables import known
 
@@ -117,7 +118,8 @@ def test_every_command_is_one_that_the_program_takes(page: Path) -> None:
         except SystemExit:
             raise AssertionError(f"{name_of(page)}: runbook {command}") from None
         if parsed.command == "explain" and parsed.id:
-            assert parsed.id in {*CHECKS, "launch", *known_causes(), *rules(), *known(), "RULE"}, command
+            ids = {*CHECKS, "launch", *known_causes(), *rules(), *known(), *shipped_files(), "RULE"}
+            assert parsed.id in ids, command
 
 
 def test_the_search_for_commands_finds_them() -> None:

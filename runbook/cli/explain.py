@@ -1,11 +1,11 @@
-"""`runbook explain ID`: the page of a check, what a cause means, a rule of lint, an environment variable, or a key of a
-file."""
+"""`runbook explain ID`: the page of a check, what a cause means, a rule of lint, an environment variable, a key of a
+file, or a shipped file itself."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from importlib import resources
 from typing import Any
@@ -15,6 +15,7 @@ from runbook.checks import CHECKS, page
 from runbook.files.misplaced_keys import resolved
 from runbook.files.scalars import flow
 from runbook.files.schema import schema
+from runbook.files.shipped_files import shipped_files
 from runbook.files.suggestions import nearest
 from runbook.jobs.launch import Launch
 from runbook.lint.findings import LintRule, rules
@@ -51,13 +52,15 @@ def explain(id: str | None) -> int:
         stdout.tell(variable_page(variable))
     elif id in (keys := known_keys()):
         stdout.tell("\n\n".join(keys[id]) + "\n")
+    elif id in (files := shipped_files()):
+        stdout.tell(files[id].read_text(encoding="utf-8"))
     else:
         message = f"there is no check, cause or lint rule {id!r}, and no variable or key of that name is known"
-        raise FilesWrong.of("arguments.unknown-id", message, help=_meant(id, keys))
+        raise FilesWrong.of("arguments.unknown-id", message, help=_meant(id, [*keys, *files]))
     return 0
 
 
-def _meant(typed: str, keys: Iterable[str]) -> str:
+def _meant(typed: str, keys: Sequence[str]) -> str:
     """The ids of which it is one word or several, else the one that is nearly called so."""
     ids = dict.fromkeys([*PAGES, *causes(), *rules(), *keys, *known()])
     holding = [id for id in ids if _words(typed) in _words(id)]
@@ -84,6 +87,7 @@ def everything() -> str:
         "keys of inventories and playbooks and arguments of checks, such as gpus, when_bad or min_busbw_gbytes",
     ]
     lines += [f"variables: {len(known())} of NCCL, PyTorch, gloo, CUDA, JAX and the launcher, such as NCCL_IB_HCA"]
+    lines += [f"shipped files, as they are: {', '.join(shipped_files())}"]
     return "\n".join(lines) + "\n"
 
 

@@ -17,8 +17,10 @@ from runbook.files.templating import fill, names_used, truth
 from runbook.launch.job import make_job, names_of_nodes, node_facts
 from runbook.launch.ranks import layout, narrow
 from runbook.launch.script import script_names
+from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node
+from runbook.model.node_ranges import fold
 from runbook.model.playbook import Playbook, Stage
 from runbook.model.redact import secrets_among, secrets_of
 from runbook.model.secrets import Secret
@@ -199,8 +201,11 @@ def refuse_what_cannot_run(plan: Plan) -> None:
     problems: list[Problem] = []
     windows = [node.name for node in plan.inventory.nodes if node.windows]
     if windows:
-        message = f"{', '.join(windows)}: stages cannot be run on Windows nodes, scripts can be rendered for them"
-        help = f"leave them out with -l, for example `-l 'all:!{windows[0]}'`"
+        message = f"{fold(windows)}: stages cannot be run on Windows nodes, scripts can be rendered for them"
+        names = re.split(r",(?![^\[]*\])", fold(windows))
+        help = f"leave them out with `-l 'all:!{':!'.join(names)}'`"
+        if len(windows) == len(plan.inventory.nodes):
+            help = f"`runbook render {word(plan.playbook.source)}` writes them (with the same -i, if any)"
         problems.append(Problem("inventory.windows-node", message, help=help))
     for stage in plan.stages:
         problems += stage.check.refused(stage.name, [plan.inventory.node(name) for name in stage.nodes])

@@ -1,9 +1,10 @@
-"""What is valid as an address: a host name or an IP address, and nothing else."""
+"""What is valid as an address, a host name or an IP address and nothing else; and what an address is by itself."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Sequence
 
 from runbook.files.node_sets import foreign_range
 from runbook.files.suggestions import plain_signs
@@ -133,3 +134,13 @@ def is_ip(address: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def ipv4_first(addresses: Sequence[str]) -> str:
+    """Of the addresses of one machine, at least one, that which programs dial: the first of IPv4 where it has any."""
+    return next((address for address in addresses if ":" not in address), addresses[0])
+
+
+def is_link_local(address: str) -> bool:
+    """Whether it is a link-local address, which a host gives itself; also with its prefix length."""
+    return ipaddress.ip_interface(address).ip.is_link_local

@@ -35,6 +35,12 @@ def shipped_names(kind: str) -> list[str]:
     return sorted(file.stem for file in folder.iterdir() if file.suffix in SUFFIXES) if folder.is_dir() else []
 
 
+def shipped_files() -> dict[str, Path]:
+    """Every shipped file by its name, such as `inventory.schema.json` or `two_node.yml`."""
+    folders = [shipped(kind) for kind in ("schemas", "playbooks", "inventories")]
+    return {file.name: file for folder in folders if folder.is_dir() for file in sorted(folder.iterdir())}
+
+
 def find_playbook(name: str) -> Path:
     """A playbook as typed: a path, a path without its suffix, a file in `playbooks/`, or a shipped one's name."""
     return _find(name, "playbooks", "playbook")

@@ -8,6 +8,7 @@ import pytest
 
 from runbook.cli.explain import MOST, explain, known_keys
 from runbook.files.schema import schema
+from runbook.files.shipped_files import shipped
 from runbook.lint.variables import known
 from runbook.model.errors import FilesWrong
 
@@ -41,6 +42,12 @@ def test_every_variable_has_a_page_with_its_reader_and_source(capsys: pytest.Cap
 )
 def test_what_a_page_says(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert said in shown(name, capsys)
+
+
+@pytest.mark.parametrize("name", ["inventory.schema.json", "playbook.schema.json", "two_node_allreduce.yml"])
+def test_a_shipped_file_is_printed_as_it_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (file,) = (shipped(kind, name) for kind in ("schemas", "playbooks") if shipped(kind, name).is_file())
+    assert shown(name, capsys) == file.read_text()
 
 
 @pytest.mark.parametrize(
