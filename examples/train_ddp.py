@@ -1,7 +1,7 @@
 """A small real training: DDP over gloo or nccl, one process a rank, with checkpoints from which it goes on.
 
-runbook run playbooks/train_two_node.yml            every rank of the inventory python examples/train_ddp.py --steps 40
-one process, no launcher
+runbook run playbooks/train_two_node.yml     every rank of the inventory
+python examples/train_ddp.py --steps 40      one process, no launcher
 
 The same data, model and order on any number of ranks: with --batch a multiple of the world size the loss of every step
 is that of one process, up to rounding."""
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--batch", type=int, default=48, help="of all ranks together")
     parser.add_argument("--seed", type=int, default=0)

@@ -38,7 +38,7 @@ from runbook.files.yaml_document import parse_document
 from runbook.jobs.launch import Launch
 from runbook.lint.findings import rule_pages, rules
 from runbook.model.errors import FilesWrong
-from runbook.parsers.nvidia import REFUSALS
+from runbook.parsers.nvidia_smi_facts import REFUSALS
 from runbook.transport import node_answers
 
 PACKAGE = Path(runbook.__file__).parent

@@ -21,6 +21,7 @@ from runbook.causes.catalogue import causes as known_causes
 from runbook.checks import CHECKS
 from runbook.cli.argument_parser import parser
 from runbook.cli.main import main
+from runbook.files.shipped_files import shipped_files
 from runbook.lint.findings import rules
 from runbook.lint.variables import known
 
@@ -117,7 +118,8 @@ def test_every_command_is_one_that_the_program_takes(page: Path) -> None:
         except SystemExit:
             raise AssertionError(f"{name_of(page)}: runbook {command}") from None
         if parsed.command == "explain" and parsed.id:
-            assert parsed.id in {*CHECKS, "launch", *known_causes(), *rules(), *known(), "RULE"}, command
+            ids = {*CHECKS, "launch", *known_causes(), *rules(), *known(), *shipped_files(), "RULE"}
+            assert parsed.id in ids, command
 
 
 def test_the_search_for_commands_finds_them() -> None:
@@ -133,6 +135,18 @@ def test_every_target_of_make_is_there(page: Path) -> None:
     lines = [line for language, text in fences(page) if language == "sh" for line in text.splitlines()]
     told = [match[1] for line in [*lines, *SPAN.findall(prose(page))] if (match := re.match(r"make ([a-z-]+)", line))]
     assert set(told) <= targets
+
+
+BY_NAME = re.compile(r"pip3? install[^\n]*[ '\"`]runbook(?![\w/.-])")
+
+
+def test_nothing_installs_the_package_by_its_name() -> None:
+    """In public indexes that name is another project's."""
+    assert BY_NAME.search("python -m pip install 'runbook[agent]==1'")
+    suffixes = {".py", ".md", ".toml", ".j2", ".html", ".yml", ".sh", ".sbatch"}
+    beside = (PACKAGE, ROOT / "examples", ROOT / "playbooks", ROOT / "inventories")
+    told = [*PAGES, *(file for folder in beside for file in folder.rglob("*") if file.suffix in suffixes)]
+    assert [name_of(file) for file in told if BY_NAME.search(file.read_text(encoding="utf-8"))] == []
 
 
 # Links.

@@ -14,7 +14,7 @@ import msgspec
 
 from runbook.agent.folder import AgentFolder, Identity
 from runbook.agent.protocol import DIAL_S, NAME, Enrolment, ProtocolError
-from runbook.causes.findings import unreachable_for
+from runbook.causes.catalogue import unreachable_for
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Unreachable
 

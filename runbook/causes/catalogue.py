@@ -13,7 +13,7 @@ a part:
 - remedy WAY: what mends it in a certain case; `live`: where a check or a job finds it, and not a reader of logs
 - told by CHECK: what that check means by it; and where it differs, how to confirm and to mend it there
 
-A remedy is a template. `{name}` is filled in by whoever finds the cause (`findings.py`), and reads NAME where nobody
+A remedy is a template. `{name}` is filled in by whoever finds the cause (`finding_for`), and reads NAME where nobody
 has. `on {node}: ` says where a step is done, `controller: ` that it is done where `runbook` runs, and `; on {other}: `
 begins another step. A step that is nothing but one piece of code is a command, to be typed as it stands; any other is a
 sentence.
@@ -28,7 +28,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from runbook.model.errors import Unreachable
 from runbook.model.remedy import Remedy, RemedyStep
+from runbook.model.verdict import Finding
 
 Confidence = Literal["high", "medium", "low"]
 """How sure it is that what was read shows a cause."""
@@ -218,6 +220,26 @@ def mend(cause: str, way: str = "", /, **fields: object) -> Remedy:
     values = {name: str(value) for name, value in fields.items()}
     template = causes()[cause].remedies[way]
     return Remedy(*(_step(where, what, values) for where, what in _steps(template)))
+
+
+def finding_for(
+    cause: str,
+    says: str,
+    evidence: tuple[str, ...] = (),
+    peers: tuple[str, ...] = (),
+    *,
+    way: str = "live",
+    **fields: object,
+) -> Finding:
+    """A finding with the remedy `way` of its cause's page; `fields` are those of the remedy's template."""
+    return Finding(cause, says, mend(cause, way, **fields), evidence, peers)
+
+
+def unreachable_for(
+    cause: str, says: str, evidence: tuple[str, ...] = (), *, way: str = "live", **fields: object
+) -> Unreachable:
+    """The same for a node that could not be reached."""
+    return Unreachable(cause, says, mend(cause, way, **fields), evidence)
 
 
 def _steps(template: str) -> Iterator[tuple[str, str]]:

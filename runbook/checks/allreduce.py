@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from runbook.causes.catalogue import mend
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for, mend
 from runbook.checks.bandwidth.adapters import NodeAdapters, ask
 from runbook.checks.bandwidth.normal_busbw import AUTO, BandwidthComparison, Expectation, NotKnown, expect, setting_of
 from runbook.checks.base import Check, argument

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check, argument
 from runbook.checks.context import IMPORT_TIMEOUT_S, Context
 from runbook.checks.network.live_traffic import Between
@@ -230,7 +230,7 @@ def unopened(pool: RankPool, where: str) -> dict[str, Finding]:
         "ranks-missing",
         f"{first.label} does not open the store at {where}, which the others dial: last step {first.step}",
         (*stack_lines([first]), *pool.lines(first)) or ("it printed nothing",),
-        tuple(sorted({m.rank.node for m in pool.members} - {first.rank.node})),
+        first.peers_among(pool.members),
         way="hangs",
         node=first.rank.node,
         pid=word(first.steps["started"]["pid"]),
@@ -256,7 +256,7 @@ def closed_to_each_other(pool: RankPool, where: str) -> dict[str, Finding]:
     findings: dict[str, Finding] = {}
     for member in pool.members:
         if "connected" in member.steps and "done" not in member.steps:
-            peers = tuple(sorted({m.rank.node for m in pool.members} - {member.rank.node}))
+            peers = member.peers_among(pool.members)
             findings[member.rank.node] = finding_for(
                 "data-ports-blocked",
                 f"every rank reached the store at {where}, but the ranks do not reach each other: {member.label} got "

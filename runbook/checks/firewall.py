@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check, argument, pairs_argument
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check
 from runbook.checks.context import Context
 from runbook.files.suggestions import nearest
@@ -15,11 +15,10 @@ from runbook.launch.ranks import hca_expression, network_environment
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.nccl_devices import Selection, selection
-from runbook.model.units import counted, listed, whole_number
+from runbook.model.units import counted, listed, some, whole_number
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.node.ibstat import GIDS
 from runbook.parsers.ibstat import STATES, Port, from_sysfs, parse, read
-from runbook.parsers.tool_reading import some
 from runbook.transport.node_answers import IBSTAT
 
 PHYSICAL = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.bandwidth.adapters import NodeAdapters, ask
 from runbook.checks.bandwidth.link_findings import LinkFindings, as_csv, as_metrics, gbps, tell
 from runbook.checks.bandwidth.normal_busbw import link_floor, setting_of

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check
 from runbook.checks.capped_output import OutputFile
 from runbook.checks.context import Context, no_answer

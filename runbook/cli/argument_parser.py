@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 import runbook
-from runbook.model.escaped_text import visible
+from runbook.model.safe_text import visible
 
 EXITS = """\
 exit codes:
@@ -85,7 +85,7 @@ class Parser(argparse.ArgumentParser):
         return known, left
 
     def error(self, message: str) -> NoReturn:
-        from runbook.cli.other_words import instead, misread
+        from runbook.cli.usage_hints import instead, misread
 
         message = misread(message, self, self._given)
         help = instead(message, self, self._given)
@@ -197,7 +197,8 @@ def parser() -> argparse.ArgumentParser:
     _serve(commands)
     about = "what a cause, a check, a lint rule, a variable or a key of a file is about"
     explain = _command(commands, "explain", about, calls="explain:explain_id")
-    ids = "a cause (firewall-drop), check (ping), lint rule (env.prefix-trap), variable (NCCL_IB_HCA) or key (gpus)"
+    ids = "a cause (firewall-drop), check (ping), lint rule (env.prefix-trap), variable (NCCL_IB_HCA), key (gpus) "
+    ids += "or shipped file (inventory.schema.json)"
     explain.add_argument("id", nargs="?", metavar="ID", help=f"{ids}; none lists all")
     about = "print a completion script for your shell"
     completion = _command(commands, "completion", about, calls="completion:print_completion")
@@ -441,7 +442,7 @@ def _agent(commands: Commands) -> None:
 
 
 def _serve(commands: Commands) -> None:
-    about = "a page and a JSON API for the cluster: nodes, groups, runs (pip install 'runbook[serve]')"
+    about = "a page and a JSON API for the cluster: nodes, groups, runs"
     serve = _command(commands, "serve", about, calls="serve")
     serve.add_argument("--listen", metavar="ADDR:PORT", help="default: 127.0.0.1:8400; any other needs people and TLS")
     serve.add_argument("--data", metavar="DIR", help="where it keeps everything (default: $RUNBOOK_DATA or .runbook)")
@@ -450,7 +451,7 @@ def _serve(commands: Commands) -> None:
     _flag(serve, "--insecure-http", help=help)
     below = serve.add_subparsers(dest="action", metavar="ACTION")
     deeds = _command(below, "user", "the people who may log in").add_subparsers(
-        dest="deed", metavar="DEED", required=True
+        dest="deed", metavar="ACTION", required=True
     )
     where = _shared()
     where.add_argument("--data", metavar="DIR", default=argparse.SUPPRESS, help="that of the server")

@@ -14,12 +14,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.cli.run import detached, files_of
 from runbook.engine.bad_nodes import Spares
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
 from runbook.engine.run import causes, sayer, spares_of
-from runbook.engine.runfolder import ENDING, folder_of_run
+from runbook.engine.run_folder import ENDING, folder_of_run
 from runbook.jobs.follow_launch import Follower, Launched
 from runbook.model.errors import FilesWrong
 from runbook.model.events import (

@@ -21,7 +21,7 @@ from runbook.collect.archive_entries import UNFIT, Absent
 from runbook.collect.ask_nodes import WINDOWS, NodeAnswer
 from runbook.collect.gather import CollectRequest, Gathered, gather
 from runbook.collect.local_files import RunFolder, read_run
-from runbook.engine.runfolder import latest_run
+from runbook.engine.run_folder import latest_run
 from runbook.files.environment_values import AnyVariable
 from runbook.files.inventory import load_inventory
 from runbook.files.node_sets import select
@@ -29,16 +29,15 @@ from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Unreachable
-from runbook.model.escaped_text import visible
 from runbook.model.exit_codes import DONE, UNKNOWN
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
 from runbook.model.redact import long_enough
+from runbook.model.safe_text import one_line, visible
 from runbook.model.secrets import Secret
 from runbook.model.units import bytes_text, counted, seconds_text
 from runbook.report.folding import unreached_alike
-from runbook.report.safe_text import one_line
 from runbook.report.standard_streams import stderr, stdout
 
 

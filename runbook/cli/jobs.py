@@ -15,10 +15,10 @@ from typing import Any
 
 from runbook.checks.context import Run
 from runbook.cli.inventory_source import load
-from runbook.engine.runfolder import run_folder
+from runbook.engine.run_folder import run_folder
 from runbook.files.node_sets import select
+from runbook.jobs.attach import Tell, follow, kept_of, supervise
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.follow_logs import Tell, follow, kept_of, supervise
 from runbook.jobs.known_jobs import Cluster, KnownJob, clean, living, stop
 from runbook.jobs.launch import Stall
 from runbook.jobs.logs import JobSecrets, job_secrets
@@ -27,16 +27,15 @@ from runbook.jobs.watch import watch
 from runbook.launch.ranks import narrow
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
-from runbook.model.escaped_text import visible
 from runbook.model.exit_codes import DONE, FAILED, INTERRUPTED, UNKNOWN
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor, secrets_of
+from runbook.model.safe_text import lines as safe_lines
+from runbook.model.safe_text import one_line, table, unreached, visible
 from runbook.model.units import bytes_text, counted, seconds_text, span_of
 from runbook.model.verdict import Outcome, Verdict
 from runbook.report.folding import unreached_alike
-from runbook.report.safe_text import lines as safe_lines
-from runbook.report.safe_text import one_line, table, unreached
 from runbook.report.standard_streams import stderr, stdout
 
 

@@ -12,9 +12,8 @@ from typing import NoReturn
 import runbook
 from runbook.cli.argument_parser import parser
 from runbook.model.errors import FilesWrong, RunbookError, Unreachable, limit_behind
-from runbook.model.escaped_text import visible
 from runbook.model.exit_codes import BUG, DONE, INTERRUPTED, UNKNOWN, WRONG
-from runbook.report.safe_text import unreached
+from runbook.model.safe_text import unreached, visible
 from runbook.report.standard_streams import complain, standard_streams, stdout
 
 TELLERS = ("explain", "inventory", "completion", "ps", "logs", "report")

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from runbook.diagnose.sources.own_runs import latest_run as latest_run_of
-from runbook.engine.runfolder import homes, latest_run
+from runbook.engine.run_folder import homes, latest_run
 from runbook.model.errors import FilesWrong, limit_behind
 from runbook.model.safe_files import BadName, file_name, write_below
 from runbook.report.standard_streams import stdout

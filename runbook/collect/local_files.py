@@ -18,7 +18,7 @@ from runbook.checks import CHECKS
 from runbook.collect.archive_entries import Absent, ArchiveFile, Form, read_entry
 from runbook.collect.scrub import GONE
 from runbook.engine.plan import Choice, Plan, make_plan
-from runbook.engine.runfolder import is_run
+from runbook.engine.run_folder import is_run
 from runbook.engine.scripts import node_files
 from runbook.files.playbook import has_launch, load_launch, load_playbook
 from runbook.files.value_origins import Origins

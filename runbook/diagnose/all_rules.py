@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from runbook.diagnose.kept_lines import LIMITS, ScanLimits
 from runbook.diagnose.rule_types import Rule, Sign, Tier
 from runbook.diagnose.scan import Catalogue, Scanner
-from runbook.diagnose.scan_limits import LIMITS, ScanLimits
 from runbook.files.toml import own_table
 from runbook.parsers.nvidia_logs import BECAUSE_OF, CAUSE_OF
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from runbook.diagnose.kept_lines import LIMITS, KeptHits, Raw, ScanLimits, SourceLines, Speaker, searched
 from runbook.diagnose.literal_index import DIGITS, Index, one_of
 from runbook.diagnose.log_lines import (
     ABROAD,
@@ -41,7 +42,6 @@ from runbook.diagnose.progress_lines import (
     reached,
 )
 from runbook.diagnose.rule_types import Hit, Line, Sign
-from runbook.diagnose.scan_limits import LIMITS, KeptHits, Raw, ScanLimits, SourceLines, Speaker, searched
 
 STEADY = 3  # lines of progress after a failure that show more than what another rank had begun to print
 ENDING = 20  # lines in which a run may say that it has ended

@@ -8,24 +8,19 @@ from __future__ import annotations
 
 import bisect
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import import_module, resources
+from importlib import import_module
 from pathlib import PurePath
 
 from runbook.diagnose.judge import NO_EVIDENCE, ORDER, Cause
 from runbook.diagnose.log_lines import ESCAPES
 from runbook.diagnose.rule_types import Hit, Line, Tier
+from runbook.files.toml import own_table
 from runbook.model.grouping import grouped
 from runbook.parsers import ibstat
 from runbook.parsers.tool_reading import Fault, Reading, Support
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 # --- found in a text ------------------------------------------------------------------------------------------------
 
@@ -96,7 +91,6 @@ class Tool:
 @cache
 def tools() -> tuple[Tool, ...]:
     """Every form of output that is known."""
-    table = tomllib.loads(resources.files("runbook.diagnose").joinpath("tools.toml").read_text("utf-8"))["tools"]
     return tuple(
         Tool(
             tool["name"],
@@ -107,7 +101,7 @@ def tools() -> tuple[Tool, ...]:
             re.compile(f"^(?:{_joined(tool['start'])})".replace(r"\Z", "$"), re.MULTILINE),
             re.compile(_joined(tool["line"]) if "line" in tool else ibstat.LINE),
         )
-        for tool in table
+        for tool in own_table("runbook.diagnose", "tools.toml")["tools"]
     )
 
 

@@ -14,11 +14,13 @@ from runbook.checks.reach.reach import Reach
 from runbook.files.node_sets import select
 from runbook.files.suggestions import did_you_mean
 from runbook.files.templating import fill, names_used, truth
-from runbook.launch.job import make_job, node_facts
+from runbook.launch.job import make_job, names_of_nodes, node_facts
 from runbook.launch.ranks import layout, narrow
 from runbook.launch.script import script_names
+from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node
+from runbook.model.node_ranges import fold
 from runbook.model.playbook import Playbook, Stage
 from runbook.model.redact import secrets_among, secrets_of
 from runbook.model.secrets import Secret
@@ -199,8 +201,11 @@ def refuse_what_cannot_run(plan: Plan) -> None:
     problems: list[Problem] = []
     windows = [node.name for node in plan.inventory.nodes if node.windows]
     if windows:
-        message = f"{', '.join(windows)}: stages cannot be run on Windows nodes, scripts can be rendered for them"
-        help = f"leave them out with -l, for example `-l 'all:!{windows[0]}'`"
+        message = f"{fold(windows)}: stages cannot be run on Windows nodes, scripts can be rendered for them"
+        names = re.split(r",(?![^\[]*\])", fold(windows))
+        help = f"leave them out with `-l 'all:!{':!'.join(names)}'`"
+        if len(windows) == len(plan.inventory.nodes):
+            help = f"`runbook render {word(plan.playbook.source)}` writes them (with the same -i, if any)"
         problems.append(Problem("inventory.windows-node", message, help=help))
     for stage in plan.stages:
         problems += stage.check.refused(stage.name, [plan.inventory.node(name) for name in stage.nodes])
@@ -234,6 +239,9 @@ def _facts(inventory: Inventory) -> dict[str, object]:
     }
 
 
+_TAGS_OF_ALL = ("all", "always", "tagged", "untagged")
+
+
 def _wanted(stages: Sequence[Stage], choice: Choice, source: str) -> list[Stage]:
     """Stages picked by --start-at and tags, in the playbook's order. A choice that leaves nothing is an error."""
     wanted = list(stages)
@@ -243,7 +251,7 @@ def _wanted(stages: Sequence[Stage], choice: Choice, source: str) -> list[Stage]
             help = did_you_mean(choice.start_at, [stage.name for stage in stages])
             raise FilesWrong.of("arguments.unknown-stage", f"{source} has no stage {choice.start_at!r}", help=help)
         wanted = wanted[wanted.index(matching[0]) :]
-    known = {tag for stage in stages for tag in stage.tags} | {"always", "all", "untagged", "tagged"}
+    known = dict.fromkeys([*(tag for stage in stages for tag in stage.tags), *_TAGS_OF_ALL])
     unknown = [
         tag for tag in (*choice.tags, *choice.skip_tags) if tag not in known and tag not in {s.name for s in stages}
     ]
@@ -351,9 +359,7 @@ def _shell(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]) 
             raise FilesWrong.of("playbook.bad-argument", message, span=stage.span) from None
     facts = _facts(inventory)
     by_node = layout(inventory).by_node.values()
-    of_nodes = {
-        name for node_ranks in by_node for name in (*node_ranks.node.vars, *node_facts(node_ranks))
-    } - set_above.keys()
+    of_nodes = names_of_nodes(by_node) - set_above.keys()
     if not names_used(stage.shell) & of_nodes:
         return Shell(_filled(stage, {**facts, **set_above}), stage.expect)
     lines: dict[str, str] = {}

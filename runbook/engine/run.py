@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import runbook
-from runbook.causes.catalogue import in_order, of_kind
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for, in_order, of_kind
 from runbook.checks.context import Context, Run
 from runbook.engine.plan import Plan, PlannedStage
-from runbook.engine.runfolder import ends_now
+from runbook.engine.run_folder import ends_now
 from runbook.launch.ranks import described
 from runbook.model.command_quoting import word
 from runbook.model.errors import limit_behind

@@ -1,13 +1,13 @@
-"""What kind of file a text is: an inventory, a playbook, or an inventory or playbook of Ansible, MPI or Slurm."""
+"""What kind of file a text is: an inventory, a playbook, one of Ansible, MPI or Slurm, or a program, a manifest of
+Kubernetes or an encrypted file in the place of one; and what to do instead."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from runbook.files.foreign_files import foreign_file
 from runbook.files.node_sets import ANSIBLE_RANGE
 from runbook.files.problems import NumberedLines
 from runbook.files.schema import schema
@@ -237,8 +237,6 @@ def _of_text(text: str) -> Kind | None:
 
 # Inventories of other programs: which kind a text is, or why that cannot be decided.
 
-KINDS = ("hostfile", "ansible", "slurm")
-
 _SECTION = re.compile(r"\[[^\[\]\s]+\]\s*(#.*)?")
 _SLOTS = re.compile(r"\A\S+(\s+(slots|count|cpu|max[_-]slots|slots[_-]max|user|username|ifname)\s*=\s*\S+)+")
 _COUNTED = re.compile(r"\A[^\s:=]+:(?P<slots>[0-9]{1,5})")
@@ -249,8 +247,8 @@ _MOST_SLOTS = 256  # `host:8` has slots; `host:2222` may well have a port
 
 
 def foreign_kind_or_none(text: str, file: str) -> str | None:
-    """One of KINDS; None for a text that is none of them, that would have to be run, or for which it cannot be
-    decided."""
+    """`hostfile`, `ansible` or `slurm`; None for a text that is none of them, that would have to be run, or for which
+    it cannot be decided."""
     try:
         refuse_unreadable(text, file)
         return foreign_kind(text, file)
@@ -342,3 +340,94 @@ def _cannot_tell(text: str, file: str, number: int, message: str) -> FilesWrong:
     return NumberedLines(text, file).wrong(
         number, "", "unknown-kind", message, "say what it is: --from hostfile, ansible, slurm or script"
     )
+
+
+# Programs, manifests of Kubernetes and encrypted files in the place of an inventory or a playbook.
+
+BATCH_SCRIPT, SHELL_SCRIPT = "a batch script of Slurm", "a shell script"
+PYTHON, WINDOWS_SCRIPT = "a Python program", "a script for Windows"
+
+_SUFFIXES = {
+    **dict.fromkeys((".sh", ".bash", ".zsh"), SHELL_SCRIPT),
+    **dict.fromkeys((".sbatch", ".slurm"), BATCH_SCRIPT),
+    **dict.fromkeys((".bat", ".cmd", ".ps1"), WINDOWS_SCRIPT),
+    ".py": PYTHON,
+}
+_KEY = re.compile(r"[\w.-]+")
+_INTERPRETER = re.compile(r"(?:(python)[0-9.]*|(?:ba|da|z|k)?sh)")
+_SBATCH = re.compile(r"^#SBATCH[ \t]+-", re.MULTILINE)
+_VAULT = "`ansible-vault view` shows what is in it; secrets come from the environment here, `{env: NAME}`"
+
+
+class Foreign(NamedTuple):
+    what: str
+    help: str
+
+
+def foreign_file(document: Document) -> Foreign | None:
+    """A program, by its name or by how it begins, where YAML finds no keys in it; or a manifest."""
+    if not document.text:
+        return None
+    if document.text.startswith("$ANSIBLE_VAULT"):
+        return Foreign("a file that Ansible Vault has encrypted", _VAULT)
+    ours = isinstance(document.data, Mapping) and any(map(_KEY.fullmatch, document.data))
+    program = None if ours else _program(document)
+    return _manifest(document) if program is None else Foreign(program, _start(program, document.path))
+
+
+def _program(document: Document) -> str | None:
+    if _SBATCH.search(document.text):
+        return BATCH_SCRIPT
+    first, *words = document.lines[0].split()[:2] or [""]
+    named = words[0] if words and first.endswith(("/env", "#!")) else first.removeprefix("#!")
+    found = _INTERPRETER.fullmatch(PurePath(named).name) if first.startswith("#!") else None
+    if found is not None:
+        return PYTHON if found[1] else SHELL_SCRIPT
+    return _SUFFIXES.get(PurePath(document.path).suffix.lower())
+
+
+def _start(program: str, path: str) -> str:
+    """How runbook comes to the same end."""
+    file = word(PurePath(path).name)
+    return {
+        BATCH_SCRIPT: f"`runbook inventory import {word(path)}` reads its nodes and its launch; in its job, "
+        "`runbook run PLAYBOOK -i slurm` takes the nodes of that",
+        SHELL_SCRIPT: f"a stage starts it once on each node: `shell: sh {file}`; of a launcher in it, "
+        f"`runbook inventory import {word(path)}` makes a launch",
+        PYTHON: f"a stage starts it as every rank: `launch: {{command: [{file}]}}`",
+        WINDOWS_SCRIPT: "such scripts are written by `runbook render PLAYBOOK -i INVENTORY`",
+    }[program]
+
+
+# A file may hold several manifests, and then it is read as text.
+
+_VERSION = re.compile(r"^apiVersion:[ \t]*\S+[ \t]*\r?$", re.MULTILINE)
+_KIND = re.compile(r"^kind:[ \t]*([A-Z][A-Za-z]*)[ \t]*\r?$", re.MULTILINE)
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+_LABELS = {
+    **dict.fromkeys(("PyTorchJob", "MPIJob", "JAXJob", "TFJob", "PaddleJob"), "training.kubeflow.org/job-name"),
+    **dict.fromkeys(("JobSet", "TrainJob"), "jobset.sigs.k8s.io/jobset-name"),
+    "Job": "job-name",
+}
+"""The label whose value is the job's name on each of its pods."""
+
+
+def _manifest(document: Document) -> Foreign | None:
+    data = document.data
+    if isinstance(data, Mapping):
+        kind = data.get("kind") if isinstance(data.get("apiVersion"), str) else None
+        about = data.get("metadata")
+    else:
+        found = _KIND.search(document.text) if data is None and _VERSION.search(document.text) else None
+        kind, about = found and found[1], None
+    if not isinstance(kind, str):
+        return None
+    pods = _pods(kind, about if isinstance(about, Mapping) else {})
+    return Foreign(f"a manifest of Kubernetes ({kind})", f"its pods, once they run, are nodes: `-i {pods}`")
+
+
+def _pods(kind: str, about: Mapping[str, object]) -> str:
+    """How they are named after `-i`, as far as the manifest says that."""
+    label, name, namespace = _LABELS.get(kind), str(about.get("name")), str(about.get("namespace", ""))
+    where = f"{namespace}:" if _NAME.fullmatch(namespace) else ""
+    return f"kubernetes:{where}{label}={name}" if label and _NAME.fullmatch(name) else f"kubernetes:{where}LABEL=VALUE"

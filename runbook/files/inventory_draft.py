@@ -11,7 +11,7 @@ from typing import Any
 from runbook.files.node_sets import folded, folded_rows
 from runbook.files.scalars import flow, scalar
 from runbook.files.value_origins import DEEP
-from runbook.model.escaped_text import visible
+from runbook.model.safe_text import visible
 
 Setting = tuple[str, ...]  # a node's key: ("gpus",), ("ssh", "user"), ("vars", "rack")
 Settings = Mapping[Setting, object]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from runbook.files.yaml_document import Document, Keys
 from runbook.model.errors import FilesWrong, Problem, Span
-from runbook.model.escaped_text import visible
+from runbook.model.safe_text import visible
 
 MOST = 1000  # problems of one document; more are one mistake, made by what wrote the file
 

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from runbook.model.escaped_text import visible
+from runbook.model.safe_text import visible
 
 _PLAIN_SIGNS = str.maketrans(
     {

@@ -12,10 +12,10 @@ from itertools import takewhile
 
 from runbook.files.file_kinds import is_yaml
 from runbook.files.inventory_draft import Setting
-from runbook.files.node_sets import expand, listed
+from runbook.files.node_sets import listed
 from runbook.files.problems import NumberedLines
 from runbook.files.scalars import flow
-from runbook.importers.foreign_inventory import SCRIPT, ForeignHost, ForeignInventory, Remark, may_hold_secret
+from runbook.importers.foreign_inventory import SCRIPT, ForeignHost, ForeignInventory, Remark, may_hold_secret, names_of
 from runbook.launch.launcher_lines import LAUNCHERS, NODES, PORT, RANKS_A_NODE, LauncherLine, launcher_line, options
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import MOST_GPUS
@@ -246,10 +246,7 @@ def _hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...]:
     nodes, number = script.asked.get("nodelist", ("", 1))
     names: list[str] = []
     for part in listed(nodes):
-        try:
-            names += expand(part)
-        except ValueError as error:
-            raise script.lines.wrong(number, part, "range", str(error)) from None
+        names += names_of(part, script.lines, number)
     for name, value in (*((name, value) for name, (value, _) in script.asked.items()), *_said(script)):
         if names and name in NODES and whole_number(value) not in (None, len(names)):
             script.remark(number, f"--{name} says {value} nodes, and --nodelist names {len(names)}")

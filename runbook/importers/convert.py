@@ -15,6 +15,7 @@ from runbook.importers.foreign_inventory import HOSTFILE, ForeignHost, ForeignIn
 from runbook.importers.host_lists import read_host_list, read_hostfile
 from runbook.model.errors import FilesWrong
 from runbook.model.grouping import grouped
+from runbook.model.units import some
 
 _SHOWN = 3  # lines that a repeated remark names
 
@@ -168,5 +169,4 @@ def _remarks(found: ForeignInventory) -> list[str]:
 
 
 def _place(file: str, lines: list[int]) -> str:
-    more = f" and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
-    return f"{file}:{', '.join(map(str, lines[:_SHOWN]))}{more}"
+    return f"{file}:{some(list(map(str, lines)), _SHOWN)}"

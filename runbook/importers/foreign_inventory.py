@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from runbook.files.inventory_draft import Settings
+from runbook.files.node_sets import expand
+from runbook.files.problems import NumberedLines
 from runbook.model.errors import Span
 from runbook.model.secrets import PRIVATE_KEY, hints_at_secret, known_tokens
 
@@ -46,6 +48,15 @@ class ForeignInventory:
 
 LOGIN = re.compile(r"[^-\s]\S*")
 """A login name as our schema wants it."""
+
+
+def names_of(word: str, lines: NumberedLines, number: int) -> list[str]:
+    """The names that a word on a line stands for, its ranges expanded. Raises FilesWrong."""
+    try:
+        return expand(word)
+    except ValueError as error:
+        raise lines.wrong(number, word, "range", str(error)) from None
+
 
 _SECRET_TEXT = re.compile(r"^\$ANSIBLE_VAULT;|sshpass", re.MULTILINE)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runbook.files.address import address_fault, is_ip, strip_brackets
 from runbook.files.inventory_draft import Setting
-from runbook.files.node_sets import LARGEST, expand, listed
+from runbook.files.node_sets import LARGEST, listed
 from runbook.files.problems import NumberedLines
 from runbook.files.suggestions import nearest
 from runbook.importers.foreign_inventory import (
@@ -18,6 +18,7 @@ from runbook.importers.foreign_inventory import (
     ForeignInventory,
     Remark,
     may_hold_secret,
+    names_of,
 )
 from runbook.model.inventory import MOST_GPUS
 
@@ -67,11 +68,7 @@ def read_hostfile(text: str, file: str) -> ForeignInventory:
                 why = NO_PLACE.get(key, "this has no place in our inventory")
                 shown = key if may_hold_secret(key, value) else word
                 remarks.append(Remark(f"{name}: {shown}: {why}", number))
-        try:
-            names = expand(name)
-        except ValueError as error:
-            raise lines.wrong(number, name, "range", str(error)) from None
-        for one in names:
+        for one in names_of(name, lines, number):
             host = seen.setdefault(one, _HostLine(number))
             host.slots += 1 if slots is None else slots
             again = slots is None and host.line != number
@@ -134,10 +131,7 @@ def read_host_list(text: str, file: str) -> ForeignInventory:
     for number, raw in enumerate(lines.lines, 1):
         line = raw.partition("#")[0].strip()
         for word in listed(line):
-            try:
-                names = expand(word)
-            except ValueError as error:
-                raise lines.wrong(number, word, "range", str(error)) from None
+            names = names_of(word, lines, number)
             fault = address_fault(names[0])
             if fault is not None:
                 help = fault[1] or "a host list reads gn[01-04,07],login1"

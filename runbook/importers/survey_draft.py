@@ -26,6 +26,7 @@ from runbook.importers.survey_facts import (
 )
 from runbook.model.grouping import grouped
 from runbook.model.nccl_devices import leads_nowhere
+from runbook.model.units import some
 from runbook.parsers.ibstat import Port
 
 
@@ -42,8 +43,6 @@ class SurveyedHost:
 
 
 # Its comments: what a survey could not find out, or found and did not use.
-
-MOST_NAMES = 6
 
 
 def network_hints(seen: Sequence[SurveyedHost], interface: str | None) -> list[str]:
@@ -102,12 +101,7 @@ def _no_python(one: SurveyedHost) -> str:
 
 def together(doubts: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Texts that are the same for several hosts, once: the text, and their names."""
-    return [(doubt, _few(folded(names))) for doubt, names in grouped(doubts).items()]
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
+    return [(doubt, some(folded(names))) for doubt, names in grouped(doubts).items()]
 
 
 # The inventory.

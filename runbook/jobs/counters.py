@@ -20,16 +20,16 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.bandwidth.adapters import interfaces_of
 from runbook.checks.context import no_answer
-from runbook.jobs.processes import KeptProcesses
+from runbook.jobs.kept_processes import KeptProcesses
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
-from runbook.parsers.nvidia import Gpu, parse_gpus, throttled
 from runbook.parsers.nvidia_logs import events
+from runbook.parsers.nvidia_smi_facts import Gpu, parse_gpus, throttled
 from runbook.transport import node_answers
 
 Counts = Mapping[str, int | None]

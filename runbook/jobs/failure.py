@@ -11,14 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runbook.causes.catalogue import of_kind
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for, of_kind
 from runbook.checks.context import Facts
 from runbook.checks.ranks.own_failure import STOPPED, of_signal, script_stopped, surely
 from runbook.jobs.attempt import ProcessSpec
+from runbook.jobs.kept_processes import OVER, KeptProcess, KeptProcesses, ended_because_of
 from runbook.jobs.logs import end_of
 from runbook.jobs.missing_ranks import failed_to_meet, never_met, why_not_met
-from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses, ended_because_of
 from runbook.jobs.seen_processes import COMPUTES, FATAL, LOG_END, frames_of_crash, own_frame, seen_processes, shown
 from runbook.jobs.stall import TRACEBACK, raised, waited_for
 from runbook.jobs.watch import EXCEPTION, WatchEnd

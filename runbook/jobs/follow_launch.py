@@ -16,15 +16,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context, Run
 from runbook.checks.ranks.pool import dismiss_pool
+from runbook.jobs.attach import kept_of, supervise
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
-from runbook.jobs.follow_logs import kept_of, supervise
+from runbook.jobs.kept_processes import KeptProcesses, stopped_by_user
 from runbook.jobs.known_jobs import Cluster, KnownJob, clean, living, stop
 from runbook.jobs.launch import RunningAttempt, Stall
 from runbook.jobs.logs import RankLogs, job_secrets
-from runbook.jobs.processes import KeptProcesses, stopped_by_user
 from runbook.jobs.retry import judge_retry
 from runbook.jobs.start import STACKS
 from runbook.jobs.stop_attempt import drain

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from runbook.causes.findings import unreachable_for
+from runbook.causes.catalogue import unreachable_for
 from runbook.checks.context import Facts, no_answer
 from runbook.jobs.attempt import ProcessSpec
 from runbook.model.errors import FilesWrong, Unreachable

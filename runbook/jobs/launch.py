@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from runbook.causes.catalogue import of_kind
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for, of_kind
 from runbook.checks.base import Check, Environment
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.live_traffic import Between, between
@@ -22,8 +21,8 @@ from runbook.jobs import stop_attempt
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
 from runbook.jobs.counters import CounterWatch
 from runbook.jobs.failure import hidden_ends, judge_attempt
+from runbook.jobs.kept_processes import KeptProcesses, stopped_by_user
 from runbook.jobs.logs import RankLogs
-from runbook.jobs.processes import KeptProcesses, stopped_by_user
 from runbook.jobs.progress import BEFORE_FIRST_S, StepProgress
 from runbook.jobs.rendezvous import RendezvousWatch
 from runbook.jobs.retry import judge_retry

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Facts
+from runbook.jobs.kept_processes import OVER, KeptProcess, KeptProcesses
 from runbook.jobs.logs import end_of
-from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses
 from runbook.model.command_quoting import word
-from runbook.model.units import seconds_text
+from runbook.model.units import seconds_text, some
 from runbook.model.verdict import Finding
 
 BARRIER = "barrier: "
@@ -94,9 +94,8 @@ def never_met(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Fact
         )
         return first.place.node, finding_for("ranks-missing", says, way="not-reached")
     who = next(member for member in kept.members if member.label in absent)
-    shown = "; ".join(f"{label} {how}" for label, how in list(absent.items())[:4])
-    more = f" and {len(absent) - 4} more" if len(absent) > 4 else ""
-    says = f"{shown}{more}: {waited} of {len(kept.members)} processes waited at JAX's coordinator, and gave up {wait}"
+    shown = some([f"{label} {how}" for label, how in absent.items()], 4, "; ")
+    says = f"{shown}: {waited} of {len(kept.members)} processes waited at JAX's coordinator, and gave up {wait}"
     log = word(kept.logs.folder / who.place.name)
     return who.place.node, finding_for("ranks-missing", says, _doing(who, frozen), way="instead", log=log)
 

@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.live_traffic import between, names_by_address, rank_connections
 from runbook.checks.ranks.evidence import rank_stopped
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.processes import KeptProcess, KeptProcesses
+from runbook.jobs.kept_processes import KeptProcess, KeptProcesses
 from runbook.jobs.seen_processes import StackFrame, frames_of, shown
 from runbook.jobs.stop_attempt import freeze
 from runbook.jobs.unlike_settings import unlike_settings

@@ -9,8 +9,8 @@ from typing import Any
 
 from runbook.checks.context import Facts
 from runbook.jobs.attempt import ProcessSpec
+from runbook.jobs.kept_processes import KeptProcess, KeptProcesses
 from runbook.jobs.logs import end_of
-from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.model.units import bytes_text
 from runbook.node.proc import SHELLS
 

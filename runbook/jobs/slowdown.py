@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.bandwidth import adapters
 from runbook.checks.context import Context
 from runbook.checks.network.live_traffic import names_by_address
 from runbook.jobs.counters import CounterWatch, clocks, gpus_of, held_back, rise
-from runbook.jobs.processes import KeptProcesses
+from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.progress import Slowdown, StepTimes
 from runbook.jobs.seen_processes import TOGETHER, frames_of
 from runbook.jobs.slow_network import SlowNetwork, Way, judge_network, suspects

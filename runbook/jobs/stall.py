@@ -16,19 +16,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Facts
 from runbook.checks.network.live_traffic import Between
 from runbook.checks.ranks.evidence import rank_stopped
 from runbook.jobs.attempt import ProcessSpec
+from runbook.jobs.kept_processes import KeptProcesses, ended_because_of
 from runbook.jobs.logs import end_of
-from runbook.jobs.processes import KeptProcesses, ended_because_of
 from runbook.jobs.progress import StepProgress
 from runbook.jobs.seen_processes import COMPUTES, IDLE, LOG_END, SeenProcess, seen_processes
 from runbook.jobs.unlike_settings import unlike_settings
 from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
-from runbook.model.units import bytes_text, seconds_text
+from runbook.model.units import bytes_text, seconds_text, some
 from runbook.model.verdict import Finding, Outcome, outcomes_of
 
 MORE_LOOKS = 3
@@ -148,7 +148,7 @@ def _places(ranks: Sequence[SeenProcess]) -> Iterator[str]:
     for one in ranks:
         by_place.setdefault(one.place if one.frames else "", []).append(one.label)
     for place, labels in list(by_place.items())[:6]:
-        who = ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
+        who = some(labels, 4)
         yield f"{who}: {place}" if place else f"{who}: could not be asked where it is"
 
 

@@ -12,13 +12,13 @@ import time
 from dataclasses import dataclass
 from importlib import resources
 
-from runbook.causes.findings import finding_for, unreachable_for
+from runbook.causes.catalogue import finding_for, unreachable_for
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.ping.host_names import gloo_announces, own_name_finding
 from runbook.checks.ping.observations import Observations
 from runbook.checks.port import holders
 from runbook.jobs.attempt import BY_LAUNCHER, Attempt, about
-from runbook.jobs.processes import KeptProcess, KeptProcesses, wait_for
+from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, wait_for
 from runbook.launch.quote import CannotQuote
 from runbook.launch.ranks import network_environment
 from runbook.launch.script import LAUNCH

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from runbook.checks.context import Facts
-from runbook.jobs.processes import OVER, KeptProcesses
+from runbook.jobs.kept_processes import OVER, KeptProcesses
 from runbook.jobs.watch import NEXT_S, fetch
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runbook.checks.context import Facts
-from runbook.jobs.processes import KeptProcesses
+from runbook.jobs.kept_processes import KeptProcesses
 from runbook.launch.ranks import network_environment
+from runbook.model.units import some
 from runbook.transport.node_answers import RankConnections
 
 MOST_TOLD = 6
@@ -37,7 +38,7 @@ def unlike_settings(kept: KeptProcesses, told: Mapping[str, Facts | RankConnecti
         for label, settings in seen.items():
             labels.setdefault(settings.get(name), []).append(label)
         if len(labels) > 1:
-            each = (f"{_shown(value)} for {_who(those)}" for value, those in labels.items())
+            each = (f"{_shown(value)} for {some(those, 4)}" for value, those in labels.items())
             lines.append(f"{name} is not the same everywhere: {', '.join(each)}")
     return lines[:MOST_TOLD]
 
@@ -46,7 +47,3 @@ def _shown(value: str | None) -> str:
     if value is None:
         return "not set"
     return f"`{value if len(value) <= LONGEST_VALUE else value[:LONGEST_VALUE] + '…'}`"
-
-
-def _who(labels: list[str]) -> str:
-    return ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")

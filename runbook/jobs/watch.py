@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.causes.findings import unreachable_for
+from runbook.causes.catalogue import unreachable_for
 from runbook.checks.context import Facts
-from runbook.jobs.processes import OVER, KeptProcess, KeptProcesses
+from runbook.jobs.kept_processes import OVER, KeptProcess, KeptProcesses
 from runbook.model.errors import Unreachable
 from runbook.transport import ProgramNotStarted, Session
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +85,11 @@ def node_facts(node_ranks: NodeRanks) -> dict[str, object]:
     }
 
 
+def names_of_nodes(nodes: Iterable[NodeRanks]) -> set[str]:
+    """What templates may say that can differ from node to node."""
+    return {name for one in nodes for name in (*one.node.vars, *node_facts(one))}
+
+
 def make_job(
     stage: Stage,
     layout: RankLayout,
@@ -138,9 +143,7 @@ class _Filling:
     ) -> dict[str, JobProgram]:
         templates = {place: text for place, text in _texts(self._blank).items() if is_template(text)}
         by_node = list(layout.by_node.values())
-        of_nodes = {
-            name for node_ranks in by_node for name in (*node_ranks.node.vars, *node_facts(node_ranks))
-        } - set_above.keys()
+        of_nodes = names_of_nodes(by_node) - set_above.keys()
         own = {place: text for place, text in templates.items() if names_used(text) & of_nodes}
         first = {**facts, **node_facts(by_node[0]), **by_node[0].node.vars, **set_above}
         shared = self._filled({place: text for place, text in templates.items() if place not in own}, first, "")

@@ -54,10 +54,12 @@ class Guards:
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """`conda`: the line is conda's to understand. `file`: it only reads this file (`~/x` lies in the home folder)."""
+    """`conda`: the line is conda's to understand. `file`: it only reads this file (`~/x` lies in the home folder).
+    `modules`: it asks for environment modules, of whichever kind."""
 
     conda: bool = False
     file: str | None = None
+    modules: bool = False
 
     @property
     def needs(self) -> str:
@@ -91,6 +93,7 @@ _READERS = {
     ),
 }
 _CONDA = re.compile(r"(?:@?call\s+)?conda\s+activate\b", re.IGNORECASE)
+_MODULES = re.compile(r"(?:\A|[;&|({])\s*(?:module|ml)\s")
 _QUOTED = re.compile(r"""(["'])([^"'$%`\\]*(?:\\[\w. -][^"'$%`\\]*)*)\1\Z""")
 _BARE = re.compile(r"[\w./:@+=\\-]+\Z")
 
@@ -99,7 +102,9 @@ def read_activation(line: str | None, shell: str) -> Activation:
     """What `line` needs in `shell`. Other lines may need anything: nothing is said about them."""
     line = (line or "").strip()
     if _CONDA.match(line):
-        return Activation(conda=True)
+        return Activation(conda=True, modules=_MODULES.search(line) is not None)
+    if shell == "sh" and _MODULES.search(line):
+        return Activation(modules=True)
     reader = _READERS[shell]
     start = reader.start.match(line)
     rest = line[start.end() :] if start else ""

@@ -98,7 +98,9 @@ def stops(spec: ScriptSpec, shell: str, activation: Activation) -> dict[str, Scr
         else f"{node} has no such program: install it, or name another one"  # the script puts its name in front
     }
     if spec.workdir is not None:
-        sentences["workdir-missing"] = f"{node} has no folder {spec.workdir}: make it, or correct `workdir:`"
+        sentences["workdir-missing"] = (
+            f"{node} has no folder {spec.workdir}, or none that this user may enter: make it, or correct `workdir:`"
+        )
     if spec.activate:
         sentences["activation-failed"] = (
             f"{node} could not run the activate line `{spec.activate}`: "

@@ -11,7 +11,7 @@ from pathlib import Path
 from runbook.files.shipped_files import SUFFIXES
 from runbook.files.suggestions import nearest
 from runbook.model.errors import FilesWrong, Problem
-from runbook.model.escaped_text import visible
+from runbook.model.safe_text import visible
 
 _MOST_BESIDE = 200  # neighbours that are compared with a path that there is not
 

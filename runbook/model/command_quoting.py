@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from runbook.model.escaped_text import visible
+from runbook.model.safe_text import visible
 
 _NFT_WORD = re.compile(r"[A-Za-z][A-Za-z0-9/_.-]*|[0-9]+")
 NFT_BY_HAND = "sudo nft -a list ruleset"

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=-]{0,239}\Z")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe that lies there must not hold us
@@ -91,6 +92,18 @@ def open_below(folder: Path, *names: str) -> BinaryIO:
         file.close()
         raise OSError(errno.EPERM, "what is there is not a regular file", str(path))
     return file
+
+
+def object_below(folder: Path, *names: str, most: int) -> dict[str, Any]:
+    """The JSON object in the file of these names below `folder`; empty where there is none, it has more than `most`
+    bytes, or what lies there is something else."""
+    try:
+        with open_below(folder, *names) as file:
+            data = file.read(most + 1)
+        found = json.loads(data) if len(data) <= most else None
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def open_regular(path: Path, *, links: bool = True) -> BinaryIO:

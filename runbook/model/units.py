@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -88,6 +88,24 @@ def from_to(low: str, high: str) -> str:
         return low
     number, _, unit = low.partition(" ")
     return f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
+
+
+def some(items: Sequence[str], most: int = 6, between: str = ", ") -> str:
+    """The first of them, for a sentence: `rank 1, rank 2 and 6 more`."""
+    return between.join(items[:most]) + (f" and {len(items) - most:,} more" if len(items) > most else "")
+
+
+BRIEF = 60
+"""Longest part of a command line in a sentence, in characters; the evidence has it whole."""
+
+
+def in_brief(text: str, most: int = BRIEF) -> str:
+    """On one line, cut at a blank where one is near the end."""
+    line = " ".join(text.split())
+    if len(line) <= most:
+        return line
+    head = line[: most - 1]
+    return (head.rpartition(" ")[0] if " " in head[most // 2 :] else head) + "…"
 
 
 def listed(names: Iterable[str]) -> str:

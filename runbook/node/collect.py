@@ -221,16 +221,21 @@ for name, look in (
         print(name, "unknown:", type(error).__name__, error)
 """
 ACTIVATED = """\
-command -v source >/dev/null 2>&1 || source() { . "$@"; }
-%s{
-%s
-} </dev/null
-exec "$@"
+command -v source >/dev/null 2>&1 || eval 'source() { file=$1; shift; . "$file"; }; alias .=source'
+%s%seval %s </dev/null
+exec %s
 """
 CONDA = """\
 for conda in "${CONDA_EXE:-}" conda "$HOME/miniconda3/bin/conda" "$HOME/miniforge3/bin/conda" \
   "$HOME/anaconda3/bin/conda" /opt/conda/bin/conda; do
   [ -n "$conda" ] && command -v "$conda" >/dev/null 2>&1 && eval "$("$conda" shell.posix hook 2>/dev/null)" && break
+done
+"""
+LENDS_MODULES = """\
+for file in "${MODULESHOME:-}/init/sh" /etc/profile.d/modules.sh /etc/profile.d/lmod.sh /etc/profile.d/z00_lmod.sh \
+  /usr/share/modules/init/sh /usr/share/lmod/lmod/init/sh; do
+  command -v module >/dev/null 2>&1 && break
+  [ -r "$file" ] && . "$file"
 done
 """
 
@@ -530,7 +535,10 @@ def python(arguments: dict[str, Any]) -> CollectedAnswer:
     if not activate:
         return run("python", argv, 25, shown=shown)
     conda = CONDA if re.match(r"\s*conda\s+activate\b", activate) else ""
-    return run("python", ["/bin/sh", "-c", ACTIVATED % (conda, activate), "sh"] + argv, 25, shown=shown)
+    modules = LENDS_MODULES if re.search(r"(?:\A|[;&|({])\s*(?:module|ml)\s", activate) else ""
+    words = " ".join(shlex.quote(word) for word in argv)  # words of the shell's own would go to the files that it reads
+    line = ACTIVATED % (conda, modules, shlex.quote(activate), words)
+    return run("python", ["/bin/sh", "-c", line], 25, shown=shown)
 
 
 def about_ports(ports: list[tuple[int, int]]) -> list[CollectedCommand]:

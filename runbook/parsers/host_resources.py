@@ -7,7 +7,8 @@ import re
 
 from runbook.causes.catalogue import Confidence
 from runbook.model.command_quoting import word
-from runbook.parsers.tool_reading import CUT, Reading, numbered, some
+from runbook.model.units import some
+from runbook.parsers.tool_reading import CUT, Reading, numbered
 
 # --- df and free ----------------------------------------------------------------------------------------------------
 

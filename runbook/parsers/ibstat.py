@@ -10,8 +10,8 @@ from typing import Literal
 
 from runbook.causes.catalogue import Confidence
 from runbook.model.command_quoting import word
-from runbook.model.units import number, whole_number
-from runbook.parsers.tool_reading import CUT, Reading, some
+from runbook.model.units import number, some, whole_number
+from runbook.parsers.tool_reading import CUT, Reading
 
 # --- facts ----------------------------------------------------------------------------------------------------------
 

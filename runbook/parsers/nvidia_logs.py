@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from runbook.model.bounded_regex import bounded
 from runbook.model.units import number
-from runbook.parsers.nvidia import bus_key
+from runbook.parsers.nvidia_smi_facts import bus_key
 from runbook.parsers.tool_reading import Reading, numbered
 
 # --- facts -------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from runbook.model.command_quoting import word
 from runbook.model.units import whole_number
-from runbook.parsers.nvidia import (
+from runbook.parsers.nvidia_smi_facts import (
     BAD_ROWS,
     BROKEN,
     LOST,

@@ -9,9 +9,9 @@ import re
 
 from runbook.causes.catalogue import Confidence
 from runbook.model.command_quoting import word
-from runbook.model.units import counted
+from runbook.model.units import counted, some
 from runbook.parsers.ibstat import Port, PortCause, as_state
-from runbook.parsers.tool_reading import Reading, numbered, some
+from runbook.parsers.tool_reading import Reading, numbered
 
 LINK_STATES = {"Down": "down", "Initialize": "initializing", "Armed": "armed", "Active": "active"}
 """Of ibportstate, in the words of ibstat."""

@@ -113,8 +113,3 @@ def yes(text: str | None) -> bool | None:
     if word in ("yes", "true", "on", "active"):
         return True
     return False if word in ("no", "false", "off", "inactive") else None
-
-
-def some(items: list[str], most: int = 6) -> str:
-    """A few of them, for a sentence."""
-    return ", ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")

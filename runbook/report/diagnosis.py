@@ -9,9 +9,8 @@ from itertools import islice
 
 from runbook.causes.catalogue import CausePage, mend
 from runbook.diagnose.judge import Cause
-from runbook.model.escaped_text import visible
-from runbook.model.units import counted
-from runbook.report.safe_text import one_line
+from runbook.model.safe_text import one_line, visible
+from runbook.model.units import counted, some
 
 VERSION = 1
 SET_UP = "no line says that anything failed, and none after the setup shows that it went on or ended"
@@ -117,9 +116,7 @@ def _coverage_lines(coverage: Coverage) -> Iterator[str]:
         if left := more + max(0, len(those) - LISTED):
             yield f"  {'':<9}  and {left} more (`-o json` lists them)"
     if coverage.aside:
-        names = ", ".join(one_line(name) for name in coverage.aside[:LISTED])
-        rest = f" and {len(coverage.aside) - LISTED} more" if len(coverage.aside) > LISTED else ""
-        yield f"  no logs    left aside by their names: {names}{rest}"
+        yield f"  no logs    left aside by their names: {one_line(some(coverage.aside, LISTED))}"
 
 
 def remedy(cause: Cause, pages: Mapping[str, CausePage]) -> str:

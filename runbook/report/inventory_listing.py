@@ -9,12 +9,11 @@ from dataclasses import asdict, fields, replace
 from itertools import groupby
 
 from runbook.launch.ranks import NodeRanks, dialled_address, layout
-from runbook.model.escaped_text import visible
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
+from runbook.model.safe_text import table, visible
 from runbook.model.units import counted, span_of
 from runbook.report.run_json import plain
-from runbook.report.safe_text import table
 
 FOLDED_FROM = 41  # nodes; as many lines still fit on a screen
 WIDEST = 40  # columns of folded addresses

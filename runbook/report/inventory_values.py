@@ -14,13 +14,12 @@ from runbook.files.value_origins import Candidate, Origins
 from runbook.files.yaml_document import Keys
 from runbook.launch.ranks import NodeRanks, layout, network_environment, node_environment
 from runbook.model.errors import FilesWrong, Span
-from runbook.model.escaped_text import visible
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
+from runbook.model.safe_text import table, visible
 from runbook.model.units import span_of
 from runbook.report.inventory_listing import gpus, headline
-from runbook.report.safe_text import table
 
 DEFAULT = "default"
 

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from runbook.model.escaped_text import visible
 from runbook.model.events import Event
+from runbook.model.safe_text import ESCAPES, visible
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.run_record import Record, StageRecord, record
-from runbook.report.safe_text import ESCAPES
 
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, production 2: Char
 SHOWN = re.compile(r"[^\t\n]+")

@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from runbook.model.node_ranges import fold
+from runbook.model.safe_text import cells, one_line, pad
 from runbook.model.units import bytes_text, link_text, significant
 from runbook.model.verdict import Outcome
 from runbook.report.run_record import LinkSpeed, fastest_links, slowest_between
-from runbook.report.safe_text import cells, one_line, pad
 
 # title, unit, key of the row, width, significant digits (0: write it as it is)
 COLUMNS = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Literal, TypeVar
 
-from runbook.model.escaped_text import visible
 from runbook.model.events import (
     Event,
     NodesDropped,
@@ -18,6 +17,7 @@ from runbook.model.events import (
 )
 from runbook.model.exit_codes import BUG, INTERRUPTED
 from runbook.model.node_ranges import fold
+from runbook.model.safe_text import ascii_only, cells, lines, one_line, pad, visible, wrap
 from runbook.model.units import counted, seconds_text, span_of
 from runbook.model.verdict import Verdict
 from runbook.report.folding import (
@@ -35,7 +35,6 @@ from runbook.report.folding import (
 )
 from runbook.report.measurements import bandwidth_line, links_map, table_header, table_row
 from runbook.report.run_record import Record, StageRecord, assert_never
-from runbook.report.safe_text import ascii_only, cells, lines, one_line, pad, wrap
 
 T = TypeVar("T")
 
@@ -61,6 +60,7 @@ NODE_WIDTH = 24
 LONG = 40  # most cells of node names in a line
 LONGEST_HEAD = 160  # in the first line, which names all where names can be folded
 NARROWEST = 24  # a sentence with less room than this is not broken
+CONTINUED = "   "  # before a sentence on lines of its own
 LABEL = "   {:<10}"
 FEW = 4  # groups, entries, warnings shown without -v
 FEW_LINES = 8  # lines of evidence shown without -v
@@ -167,12 +167,17 @@ class RunPage:
         return (lead, style or "strong"), (pad(word, WORD_WIDTH), style or "command"), (_time(seconds) + says, style)
 
     def _row(self, name: str, word: str, style: Style, seconds: str, nodes: str, says: str) -> Iterator[Line]:
-        """One line of the page: stage, verdict, seconds, nodes, sentence; a long sentence goes on under itself."""
+        """One line of the page: stage, verdict, seconds, nodes, sentence; a long sentence goes on under itself, and on
+        lines of its own where the columns leave too little room."""
         lead = f" {pad(name, self.stage_width)} "
         before = f"{_time(seconds)}{pad(one_line(nodes), self._node_width)}  "
         indent = cells(lead) + WORD_WIDTH + cells(before)
-        first, *rest = wrap(one_line(says), self._room(indent))
         faint: Style = "dim" if style in ("skip", "dim") else ""
+        if self._width is not None and self._width - indent < min(NARROWEST, cells(one_line(says))):
+            indent, before = cells(CONTINUED), before.rstrip()
+            first, rest = "", wrap(one_line(says), self._room(indent))
+        else:
+            first, *rest = wrap(one_line(says), self._room(indent))
         yield (lead, "strong"), (pad(word, WORD_WIDTH), style), (before, faint), (first, faint)
         for line in rest:
             yield (" " * indent, ""), (line, faint)

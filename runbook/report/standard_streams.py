@@ -13,8 +13,7 @@ import threading
 from collections.abc import Iterator
 from typing import TextIO, cast
 
-from runbook.model.escaped_text import json_visible, visible, visible_lines
-from runbook.report.safe_text import ascii_only
+from runbook.model.safe_text import ascii_only, json_visible, visible, visible_lines
 
 NAMES = {"stdout": "standard output", "stderr": "standard error"}
 

@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from runbook.files.address import is_loopback
 from runbook.files.scalars import scalar
 from runbook.files.yaml_edit import Text, Uneditable
 from runbook.model.grouping import grouped
+from runbook.model.units import some
 from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import GroupFile
 from runbook.serve.group_form import (
     NEW,
     WrongField,
     add_node,
+    nodes_of,
     opened,
     set_fields,
     settings_of_node,
@@ -165,13 +168,9 @@ def move(
         try:
             changed += _moved(workspace, group, target, nodes, person=person, agents=agents)
         except (Uneditable, ValueError) as error:
-            raise Refused(f"{_some(nodes)}: {error}") from None
+            raise Refused(f"{some(nodes, 1)}: {error}") from None
     _tell(workspace, *changed)
     return changed
-
-
-def _some(nodes: Sequence[str]) -> str:
-    return f"{nodes[0]} and {len(nodes) - 1} more" if len(nodes) > 1 else nodes[0]
 
 
 def _moved(
@@ -179,9 +178,11 @@ def _moved(
 ) -> list[str]:
     source = workspace.groups.read(group) if group else None
     sink = workspace.groups.read(target) if target else None
-    out, into = source and opened(group, source.text), sink and opened(target, sink.text)
+    out = opened(group, source.text) if source else None
+    into = opened(target, sink.text) if sink else None
+    alone = into is not None and not nodes_of(into) and len(nodes) == 1
     for node in nodes:
-        settings = settings_of_node(out, node) if out else _of_agent(node, agents)
+        settings = settings_of_node(out, node) if out else _of_agent(node, agents, alone=alone)
         if into:
             add_node(into, node, settings)
         if out:
@@ -189,7 +190,7 @@ def _moved(
     for file, text in ((source, out), (sink, into)):
         if file and text:
             _refuse_errors(workspace.view_of(file).linted, linted(file.path, text.text))
-    what = f"moved {_some(nodes)} from {group or 'no group'} to {target or 'no group'}"
+    what = f"moved {some(nodes, 1)} from {group or 'no group'} to {target or 'no group'}"
     if source and sink and out and into:
         workspace.groups.save_two((group, out.text, source.hash), (target, into.text, sink.hash), person, what)
         return [group, target]
@@ -200,13 +201,15 @@ def _moved(
     return [file.name]
 
 
-def _of_agent(node: str, agents: Mapping[str, AgentState]) -> dict[str, object]:
-    """A node that is in no file, as its agent reports it."""
+def _of_agent(node: str, agents: Mapping[str, AgentState], *, alone: bool) -> dict[str, object]:
+    """A node that is in no file, as its agent reports it. Where its agent dialled from is no address for other nodes
+    when that is loopback (a tunnel, this machine), or when others dial from there too (a router between)."""
     agent = agents.get(node)
     if agent is None:
         raise Refused(f"{node} is in no group, and no agent has that name")
     settings: dict[str, object] = {"connection": "agent"}
-    if agent.address:
+    shared = any(other.address == agent.address for other in agents.values() if other.name != node)
+    if agent.address and (alone or not (shared or is_loopback(agent.address))):
         settings["address"] = agent.address
     if agent.gpus:
         settings["gpus"] = len(agent.gpus)

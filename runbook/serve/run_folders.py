@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import stat
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 
 from runbook.model.errors import FilesWrong
 from runbook.model.events import RunStarted
-from runbook.model.safe_files import open_below
+from runbook.model.safe_files import object_below, open_below
 from runbook.report.run_json import Result, from_json, read
 from runbook.report.run_record import number
 from runbook.serve.store import Store
@@ -257,13 +256,7 @@ def first_event(path: Path) -> RunStarted | None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A file that holds an object; empty where there is none, or what lies there is something else."""
-    try:
-        with open_below(path.parent, path.name) as file:
-            data = file.read(MOST_BYTES + 1)
-        found = json.loads(data) if len(data) <= MOST_BYTES else None
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return object_below(path.parent, path.name, most=MOST_BYTES)
 
 
 def _is_result(found: dict[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from runbook.model.escaped_text import visible
+from runbook.model.safe_text import visible
 
 WINDOW = 128 << 10
 """Bytes of a file that are shown at a time."""

@@ -22,7 +22,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from runbook.engine.runfolder import ENDING
+from runbook.engine.run_folder import ENDING
 from runbook.model.events import RunStarted
 from runbook.model.safe_files import write_below
 from runbook.node.proc import stat

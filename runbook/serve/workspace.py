@@ -12,7 +12,7 @@ from pathlib import Path
 
 from starlette.requests import Request
 
-from runbook.engine.runfolder import ENDING
+from runbook.engine.run_folder import ENDING
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import GroupFile, Groups, NoGroup

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import msgspec
 
-from runbook.causes.findings import unreachable_for
+from runbook.causes.catalogue import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.remedy import Remedy

@@ -16,8 +16,7 @@ import functools
 import re
 import zlib
 
-from runbook.causes.catalogue import mend
-from runbook.causes.findings import unreachable_for
+from runbook.causes.catalogue import mend, unreachable_for
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.transport import node_programs

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from runbook.causes.findings import unreachable_for
+from runbook.causes.catalogue import unreachable_for
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 

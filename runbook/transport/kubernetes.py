@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from runbook.causes.findings import unreachable_for
+from runbook.causes.catalogue import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes, Node
 from runbook.transport.bootstrap import command

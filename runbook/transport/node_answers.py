@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from runbook.files.address import is_ip
 from runbook.model.inventory import MOST_GPUS
+from runbook.model.units import some
 from runbook.node import journal
 from runbook.node.tools import MOST_SENT
 from runbook.transport.frames import (
@@ -746,7 +747,7 @@ def _number(address: str) -> object:
 
 
 def _few(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "") if names else "nothing"
+    return some(names, 4) or "nothing"
 
 
 # Programs that keep running and send messages.

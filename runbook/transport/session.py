@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
-from runbook.causes.findings import unreachable_for
+from runbook.causes.catalogue import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.transport import bootstrap, node_answers, node_programs
 from runbook.transport.frames import Frame, FrameReader, UnexpectedAnswer, decoded

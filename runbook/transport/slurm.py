@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runbook.causes.findings import unreachable_for
+from runbook.causes.catalogue import unreachable_for
 from runbook.files.node_sets import expand, listed
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable

@@ -22,8 +22,7 @@ from typing import ClassVar
 import fabric
 import paramiko
 
-from runbook.causes.catalogue import family_texts
-from runbook.causes.findings import unreachable_for
+from runbook.causes.catalogue import family_texts, unreachable_for
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node

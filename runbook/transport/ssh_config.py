@@ -15,7 +15,7 @@ from typing import Any
 
 import paramiko
 
-from runbook.causes.findings import unreachable_for
+from runbook.causes.catalogue import unreachable_for
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Ssh
 from runbook.model.safe_files import open_regular

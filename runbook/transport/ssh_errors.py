@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import paramiko
 
-from runbook.causes.findings import unreachable_for
+from runbook.causes.catalogue import unreachable_for
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.transport.ssh_config import LoginTarget

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from runbook.firewall import Evidence, Flow, arp_stop, explain
 from runbook.firewall.front_ends import firewalld_allow, firewalld_allow_out, parse_zones
 from runbook.model.command_quoting import NFT_BY_HAND, netsh_name, nft_words, powershell_word, word
-from runbook.model.escaped_text import visible
 from runbook.model.remedy import Remedy
+from runbook.model.safe_text import visible
 
 from .commands import holes
 

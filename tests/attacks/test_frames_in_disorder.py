@@ -152,7 +152,7 @@ def test_frames_in_disorder(name: str, disorder: str, tmp_path: Path) -> None:
     disordered(name, disorder, 1, tmp_path)
 
 
-WAITERS = 3
+WAITERS = 4
 """Workers for what waits most of its time: other workers compute meanwhile."""
 
 
@@ -167,7 +167,7 @@ WAITERS = 3
 )
 def test_much_disorder(disorder: str, tmp_path: Path) -> None:
     for name in COMMANDS:
-        disordered(name, disorder, 2, tmp_path / name)
+        disordered(name, disorder, 1, tmp_path / name)
 
 
 @pytest.mark.parametrize("name", one_in(5, recordings()))

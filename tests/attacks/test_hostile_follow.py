@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from runbook.jobs import follow_logs, stop_attempt, watch
+from runbook.jobs import attach, stop_attempt, watch
 
 from .hostile_run import Done, attack, changing
 from .recorded_node import UNANSWERED, Json, Recording, recording
@@ -30,7 +30,7 @@ LOGS = ("rank-00001.node-b.l0.out", "rank-00001.node-b.l0.err")
 
 @pytest.fixture(autouse=True)
 def silence_is_soon_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow_logs, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(attach, "PATIENCE_S", 0.3)
     monkeypatch.setattr(watch, "ANSWER_S", 2.0)  # an honest node on a busy machine may need more than a moment
     monkeypatch.setattr(stop_attempt, "DRAIN_S", 0.2)
     monkeypatch.setattr(watch, "LEAVE_S", 0.2)

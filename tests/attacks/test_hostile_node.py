@@ -13,7 +13,7 @@ import pytest
 from runbook.checks.network import mesh
 from runbook.checks.ranks import pool
 from runbook.files.inventory import load_inventory
-from runbook.jobs import follow_logs, stop_attempt
+from runbook.jobs import attach, stop_attempt
 from runbook.transport.frames import UnexpectedAnswer
 from runbook.transport.node_answers import ANSWERS, FIREWALL_RULES, KEEPER, MESH, Messages, message
 
@@ -24,7 +24,7 @@ RUNS = tuple(name for name in recordings() if recording(name).runs)
 OTHERS = tuple(name for name in recordings() if not recording(name).runs)
 
 SILENCES = (
-    (follow_logs, "PATIENCE_S"),
+    (attach, "PATIENCE_S"),
     (mesh, "LISTEN_S"),
     (pool, "START_S"),
     (pool, "SILENT_S"),

@@ -17,8 +17,8 @@ from runbook.firewall.evaluate import Leg
 from runbook.firewall.explain_connection import Seen
 from runbook.jobs.counters import not_read, rises
 from runbook.model.inventory import Node
-from runbook.parsers.nvidia import parse_apps, parse_details, parse_gpus
 from runbook.parsers.nvidia_logs import events
+from runbook.parsers.nvidia_smi_facts import parse_apps, parse_details, parse_gpus
 
 from .fitting import DIGITS, texts
 from .recorded_node import Json, recording

@@ -24,8 +24,8 @@ from runbook.cli import jobs as jobs_command
 from runbook.cli.main import main
 from runbook.jobs.known_jobs import Cleaned, KnownJob, Stopped
 from runbook.model.errors import FilesWrong, Problem, RunbookError, Span, Unreachable
-from runbook.model.escaped_text import json_visible, visible, visible_lines
 from runbook.model.inventory import Inventory, Rendezvous
+from runbook.model.safe_text import json_visible, visible, visible_lines
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.console import Console
 from runbook.report.junit import junit

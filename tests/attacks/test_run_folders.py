@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from lab.processes import wait_until
 
-from runbook.engine import runfolder
-from runbook.engine.runfolder import FILES, run_folder
+from runbook.engine import run_folder as run_folder_module
+from runbook.engine.run_folder import FILES, run_folder
 from runbook.model.errors import FilesWrong
 from runbook.model.safe_files import BadName, append_below, file_name, make_below, write_below
 
@@ -160,7 +160,7 @@ def test_a_run_without_one_makes_its_own_private_folder_here(folder: Path) -> No
 SCRIPT = """
 import os, sys
 sys.path.insert(0, os.environ["CHECKOUT"])
-from runbook.engine.runfolder import run_folder
+from runbook.engine.run_folder import run_folder
 os.chdir(os.environ["HERE"])
 with run_folder(None, "20260101-000000-abc") as path:
     print(os.path.realpath(path), os.lstat(path).st_uid, oct(os.lstat(path).st_mode & 0o7777))
@@ -211,7 +211,7 @@ def test_what_others_prepared_where_it_would_lie_is_not_used(common: Path, plant
 def test_without_a_home_and_a_writable_folder_it_is_a_new_one_in_the_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runfolder, "homes", lambda: [tmp_path / "file" / "runbook" / "runs"])
+    monkeypatch.setattr(run_folder_module, "homes", lambda: [tmp_path / "file" / "runbook" / "runs"])
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "file").touch()
     found = set()

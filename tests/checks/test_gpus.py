@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from runbook.checks.context import Facts
 from runbook.checks.reach.gpus import GpuJudgement, driver_too_old, driver_warnings, judge_gpus
-from runbook.parsers.nvidia import bus_key, parse_apps, parse_details, parse_gpus, parse_links, throttled
 from runbook.parsers.nvidia_logs import events
+from runbook.parsers.nvidia_smi_facts import bus_key, parse_apps, parse_details, parse_gpus, parse_links, throttled
 
 from .made_up_cluster import node
 

@@ -124,7 +124,9 @@ def test_a_link_that_loses_packets_is_named_however_fast_it_is(count: int, part:
 def test_a_node_that_loses_what_it_sends_is_named_alone() -> None:
     found = told(6, lambda source, _: moved(losses=0.03 if source == "n2" else 0.0004))
     assert causes(found) == {"n2": ["link-lossy"]}
-    assert found.findings["n2"][0].says.startswith("n2 sends at 40.0 Gbit/s, whoever receives (5 tried), and most times 3.0% of")
+    assert found.findings["n2"][0].says.startswith(
+        "n2 sends at 40.0 Gbit/s, whoever receives (5 tried), and most times 3.0% of"
+    )
 
 
 def test_a_node_that_is_held_back_and_therefore_loses_some_is_slow() -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial
 from runbook.checks.network.pairs import Pairs, culprits

@@ -17,7 +17,7 @@ from runbook.checks.reach.gpus import judge_gpus
 from runbook.firewall import iptables, nft
 from runbook.firewall.front_ends import firewalld_runs, parse_ufw, parse_zones
 from runbook.parsers import ibstat
-from runbook.parsers import nvidia as printed
+from runbook.parsers import nvidia_smi_facts as printed
 
 from .made_up_cluster import node
 

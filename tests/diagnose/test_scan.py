@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from profiles import examples
 
 from runbook.diagnose.all_rules import SIGNS, scanner
+from runbook.diagnose.kept_lines import LIMITS
 from runbook.diagnose.literal_index import Index
 from runbook.diagnose.log_lines import read_line, section_of, section_of_path, when
-from runbook.diagnose.scan_limits import LIMITS
 
 from . import read
 from .read import causes_in, first_in

@@ -50,7 +50,7 @@ def playbook(lab: Lab, words: str = "--steps, 6", more: str = "") -> Path:
 
 def launch(lab: Lab, file: Path, *args: str, **processes: int) -> CliResult:
     inventory = lab.inventory(nodes={name.replace("_", "-"): {"processes": n} for name, n in processes.items()})
-    return runbook_cli(lab, "run", file, "-i", inventory, "--run-dir", lab.tmp / "run", *args, timeout=120)
+    return runbook_cli(lab, "run", file, "-i", inventory, "--run-dir", lab.tmp / "run", *args, timeout=300)
 
 
 def losses(text: str) -> list[float]:

@@ -371,7 +371,7 @@ def test_a_rank_whose_gpu_is_idle_is_named_and_one_that_may_wait_for_it_is_not(l
     held(lab, 1, "while True: pass")
     inventory = lab.inventory(defaults={"gpus": 1, "processes": None})
     file = playbook(lab, "--steps, 60", ", watch: {stall: 6s, on_stall: stop}")
-    done = runbook_cli(lab, "run", file, "-i", inventory, "--run-dir", lab.tmp / "run", "-o", "json", timeout=120)
+    done = runbook_cli(lab, "run", file, "-i", inventory, "--run-dir", lab.tmp / "run", "-o", "json", timeout=300)
     guilty = outcomes(done.json())
     if use == "busy":
         assert {one["cause"] for found in guilty.values() for one in found} == {"training-stalled"}, done

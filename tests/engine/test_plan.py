@@ -271,7 +271,21 @@ def test_windows_nodes_are_planned_and_refused_before_anything_is_touched(tmp_pa
     with pytest.raises(FilesWrong) as caught:
         refuse_what_cannot_run(made)
     assert [problem.id for problem in caught.value.problems] == ["inventory.windows-node"]
+    assert (caught.value.problems[0].help or "").startswith("`runbook render ")
     refuse_what_cannot_run(plan(tmp_path, "{name: x, stages: [{check: ping}]}"))
+
+
+def test_what_leaves_windows_nodes_out_leaves_all_of_them_out(tmp_path: Path) -> None:
+    windows = ("pc1", "pc3", "pc-x", "lab.a")
+    nodes = "nodes:\n  node-a: {address: 10.0.0.1}\n"
+    nodes += "".join(f"  {name}: {{address: 10.0.1.{last}, shell: bat}}\n" for last, name in enumerate(windows, 1))
+    text = "{name: x, stages: [{check: ping}]}"
+    with pytest.raises(FilesWrong) as caught:
+        refuse_what_cannot_run(plan(tmp_path, text, nodes=nodes))
+    pattern = (caught.value.problems[0].help or "").split("'")[1]
+    left = plan(tmp_path, text, nodes=nodes, limit=pattern)
+    assert [node.name for node in left.inventory.nodes] == ["node-a"]
+    refuse_what_cannot_run(left)
 
 
 def test_a_launch_stage_on_some_nodes_knows_its_own_world(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from runbook.checks.shell import Shell
 from runbook.engine import run as engine
 from runbook.engine.plan import PlannedStage
 from runbook.engine.run import causes
-from runbook.engine.runfolder import ENDING
+from runbook.engine.run_folder import ENDING
 from runbook.model.events import Event, Progress, RunStarted, StageFinished, StageStarted
 from runbook.model.playbook import Expect
 from runbook.model.verdict import Outcome, Verdict

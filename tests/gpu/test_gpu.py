@@ -20,7 +20,7 @@ import runbook
 from runbook.checks.reach.gpus import judge_gpus
 from runbook.diagnose.tool_outputs import read_paste
 from runbook.model.inventory import Node
-from runbook.parsers.nvidia import parse_gpus
+from runbook.parsers.nvidia_smi_facts import parse_gpus
 
 pytestmark = [
     pytest.mark.gpu,

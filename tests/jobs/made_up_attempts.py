@@ -12,8 +12,8 @@ from checks.made_up_cluster import cluster, node
 
 from runbook.checks.context import Context, Run
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
+from runbook.jobs.kept_processes import KeptProcess, KeptProcesses
 from runbook.jobs.logs import RankLogs
-from runbook.jobs.processes import KeptProcess, KeptProcesses
 from runbook.launch.job import Job, JobProgram
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import Stage

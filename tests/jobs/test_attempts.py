@@ -17,9 +17,9 @@ from runbook.causes.catalogue import of_kind
 from runbook.checks.context import Facts
 from runbook.jobs.attempt import ProcessSpec, about, port_of
 from runbook.jobs.failure import judge_attempt
+from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, wait_for
 from runbook.jobs.launch import Launch
 from runbook.jobs.logs import LONGEST_LINE, RankLogs
-from runbook.jobs.processes import KeptProcess, KeptProcesses, wait_for
 from runbook.jobs.retry import FIRST_S, JITTER, LONGEST_S, decide
 from runbook.jobs.start import AFTER_S, _in_the_way, _programs, _sources, running
 from runbook.jobs.stop_attempt import drain, end

@@ -10,10 +10,10 @@ from typing import Any, cast
 from checks.made_up_cluster import cluster, node
 
 from runbook.checks.context import Facts
-from runbook.jobs import follow_logs, stop_attempt
+from runbook.jobs import attach, stop_attempt
+from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.known_jobs import Cluster, KnownJob
 from runbook.jobs.logs import JobSecrets
-from runbook.jobs.processes import KeptProcesses
 from runbook.jobs.watch import take
 from runbook.model.errors import Unreachable
 from runbook.model.redact import Redactor
@@ -92,6 +92,6 @@ def test_a_node_that_does_not_tell_its_clock_keeps_nobody_from_the_logs(tmp_path
     }
     job = KnownJob("job", {}, {name: f"/work/job/{name}" for name in journals}, journals)
     secrets = JobSecrets(Redactor([]), {}, ())
-    kept = follow_logs.kept_of(cast("Cluster", reached), job, tmp_path, lambda *_: None, secrets)
+    kept = attach.kept_of(cast("Cluster", reached), job, tmp_path, lambda *_: None, secrets)
     assert kept.offsets == {"node-a": (3.0, 0.1)}
     assert [member.started for member in kept.members] == [7.0, 10.0]

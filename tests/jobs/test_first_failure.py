@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runbook.jobs.failure import hidden_ends, judge_attempt
-from runbook.jobs.processes import KeptProcess, KeptProcesses
+from runbook.jobs.kept_processes import KeptProcess, KeptProcesses
 from runbook.jobs.retry import decide
 from runbook.jobs.watch import WatchEnd, earliest
 from runbook.model.verdict import Finding, Verdict

@@ -14,7 +14,7 @@ from checks import made_up_cluster
 from runbook.checks.context import Facts
 from runbook.checks.network.live_traffic import Between
 from runbook.jobs import rendezvous
-from runbook.jobs.processes import KeptProcesses
+from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.rendezvous import IDLE_S, RendezvousWatch
 from runbook.jobs.unlike_settings import unlike_settings
 from runbook.model.verdict import Finding

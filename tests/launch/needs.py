@@ -13,6 +13,7 @@ import pytest
 PROGRAMS: dict[str, str] = {
     "dash": "dash",
     "bash": "bash",
+    "busybox": "busybox",
     "shellcheck": "shellcheck",
     "wine": "wine",
     "wineserver": "wine64",

@@ -26,16 +26,21 @@ from runbook.model.secrets import Secret
 
 from .specs import TEXT, put, ranks, spec, written
 
-SHELLS = [shell for shell in ("sh", "dash", "bash") if shutil.which(shell)]
+SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
 EACH_SHELL = pytest.mark.parametrize("shell", SHELLS)
 PYTHON = (sys.executable, "-S")
 DUMP = "import os, sys\nprint(([os.fsencode(word) for word in sys.argv[1:]], dict(os.environb), os.getcwdb()))\n"
 
 
+def started(shell: str) -> list[str]:
+    """How this shell is started as `sh`."""
+    return [shutil.which(shell) or shell, *(["sh"] if shell == "busybox" else [])]
+
+
 def run(shell: str, path: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     base = {"PATH": os.environ["PATH"], "HOME": str(path.parent), "LC_ALL": "C.UTF-8"}
     return subprocess.run(
-        [shutil.which(shell) or shell, str(path), *arguments],
+        [*started(shell), str(path), *arguments],
         capture_output=True,
         text=True,
         env={**base, **environ},
@@ -188,11 +193,24 @@ def test_a_signal_reaches_every_rank_and_the_script_waits_for_them(
 ) -> None:
     (tmp_path / "stubborn.py").write_text(STUBBORN)
     path = written(tmp_path, "sh", processes=ranks(count), command=(*PYTHON, "./stubborn.py"))
-    with subprocess.Popen([shell, str(path)], cwd=tmp_path) as process:
+    with subprocess.Popen([*started(shell), str(path)], cwd=tmp_path) as process:
         wait_until("all are ready", lambda: len(list(tmp_path.glob("ready*"))) == count)
         process.send_signal(number)
         assert process.wait(timeout=60) in range(20, 20 + count)  # whichever was ready first
     assert {file.name for file in tmp_path.glob("ended*")} == {f"ended{rank}" for rank in range(count)}
+
+
+@EACH_SHELL
+def test_ctrl_backslash_ends_ranks_that_do_not_listen(shell: str, tmp_path: Path) -> None:
+    """A shell's background processes are deaf to QUIT: they would outlive the script."""
+    line = 'trap "" TERM; echo $$ >"pid$RANK"; mv "pid$RANK" "ready$RANK"; while :; do sleep 0.1; done'
+    path = written(tmp_path, "sh", processes=ranks(2), command=("sh", "-c", line))
+    with subprocess.Popen([*started(shell), str(path)], cwd=tmp_path) as process:
+        wait_until("both are ready", lambda: len(list(tmp_path.glob("ready*"))) == 2)
+        process.send_signal(signal.SIGQUIT)
+        assert process.wait(timeout=60) == 128 + signal.SIGKILL
+    for file in tmp_path.glob("ready*"):
+        assert not Path("/proc", file.read_text().strip()).exists()
 
 
 def test_a_rank_that_this_node_does_not_have(tmp_path: Path) -> None:
@@ -247,7 +265,7 @@ def test_the_working_folder(shell: str, tmp_path: Path) -> None:
     for workdir in ("~/nowhere", "/no/such $HOME", "launch.sh", "~other/x"):
         done = run(shell, written(tmp_path, "sh", workdir=workdir))
         assert (done.returncode, done.stderr.count("\n")) == (90, 1)
-        assert f"node-a has no folder {workdir}: make it" in done.stderr
+        assert f"node-a has no folder {workdir}, or none that this user may enter: make it" in done.stderr
         assert messages(done) == [{"event": "workdir-missing"}]
 
 
@@ -310,6 +328,69 @@ def test_an_activation_that_works_is_seen_by_the_rank(shell: str, line: str, tmp
 
 
 @EACH_SHELL
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        *((f"{reads} ./act{words}", words.strip()) for reads in (".", "source") for words in (" one two", "")),
+        ("true && . ./act one; set -- x y", "one"),
+    ],
+)
+def test_a_file_that_activates_gets_the_words_behind_its_name_and_no_other(
+    shell: str, line: str, words: str, tmp_path: Path
+) -> None:
+    """`. /opt/conda/bin/activate train`: dash would drop the `train`, and show the file the rank's number instead."""
+    (tmp_path / "act").write_text('WORDS="$*"; export WORDS\n')
+    assert dumped(shell, tmp_path, activate=line, rank=1, processes=ranks(2))[1][b"WORDS"] == words.encode()
+    path = written(tmp_path, "sh", activate=line, command=None)
+    given = ["", "a b", "it's '", "$x `id`", "-n", "two\nlines\n", "\\", "*"]
+    command = (*PYTHON, "-c", "import os, sys; print((os.environ['WORDS'], sys.argv[1:]))", *given)
+    assert ast.literal_eval(run(shell, path, *command).stdout) == (words, given)
+
+
+@EACH_SHELL
+@pytest.mark.parametrize(
+    "line", ["module load cuda/12.4", "true && module load cuda/12.4", "set -e; module load cuda/12.4"]
+)
+def test_modules_are_brought_to_a_shell_that_has_none(shell: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / "init").mkdir()
+    (tmp_path / "init/sh").write_text('module() { LOADED="$*"; export LOADED; }\n')
+    path = written(tmp_path, "sh", activate=line, command=("printenv", "LOADED"))
+    assert run(shell, path, MODULESHOME=str(tmp_path)).stdout == "load cuda/12.4\n"
+
+
+@EACH_SHELL
+@pytest.mark.parametrize("line", ["true &&", ". './act", "if true", "fi", "(", "echo $(", "}", "echo |"])
+def test_half_an_activate_line_is_its_own_failure(shell: str, line: str, tmp_path: Path) -> None:
+    done = run(shell, written(tmp_path, "sh", activate=line, command=("echo", "started")), "0")
+    assert (done.returncode, messages(done)[0]["event"], "started" in done.stdout) == (91, "activation-failed", False)
+
+
+@EACH_SHELL
+def test_a_closed_standard_input_is_an_empty_one(shell: str, tmp_path: Path) -> None:
+    path = written(tmp_path, "sh", activate="true", processes=ranks(2), command=("echo", "started"))
+    closed = ["sh", "-c", 'exec "$@" <&-', "sh", *started(shell), str(path)]
+    done = subprocess.run(closed, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "started\nstarted\n", "")
+
+
+@EACH_SHELL
+def test_a_script_may_come_by_standard_input(shell: str, tmp_path: Path) -> None:
+    """`ssh node-a sh -s <launch.sh`: what is read for the activate line must not be the script itself."""
+    path = written(tmp_path, "sh", activate="cat", processes=ranks(8), command=("sh", "-c", 'echo "$RANK $PWD"'))
+    for arguments, expected in (((), range(8)), (("-s", "5"), [5])):
+        done = subprocess.run(
+            [*started(shell), *arguments],
+            input=path.read_text(),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert {f"{rank} {tmp_path}" for rank in expected} <= set(done.stdout.splitlines())
+
+
+@EACH_SHELL
 @pytest.mark.parametrize("line", ["set -e", "set -eu", "IFS=0123456789", "set -e; IFS=' :'; set -f"])
 def test_an_activation_cannot_change_how_the_script_works(shell: str, line: str, tmp_path: Path) -> None:
     command = ("sh", "-c", 'exit "$((RANK == 0 ? 0 : 6))"')
@@ -320,7 +401,12 @@ def test_an_activation_cannot_change_how_the_script_works(shell: str, line: str,
 def test_an_activation_that_reads_gets_nothing_and_the_rank_gets_it_all(shell: str, tmp_path: Path) -> None:
     path = written(tmp_path, "sh", activate="cat", command=("cat",))
     done = subprocess.run(
-        [shell, str(path), "0"], input="for the rank\n", capture_output=True, text=True, timeout=120, check=False
+        [*started(shell), str(path), "0"],
+        input="for the rank\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.stdout == "for the rank\n"
 
@@ -418,4 +504,4 @@ def test_the_script_is_lf_without_a_bom_and_parses(shell: str, tmp_path: Path) -
     data = path.read_bytes()
     assert b"\r" not in data
     assert data.startswith(b"#!/bin/sh\n")
-    assert subprocess.run([shell, "-n", str(path)], check=False).returncode == 0
+    assert subprocess.run([*started(shell), "-n", str(path)], check=False).returncode == 0

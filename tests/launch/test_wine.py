@@ -203,7 +203,7 @@ def test_the_working_folder(wine: Wine, folder: Path) -> None:
     for workdir in ("~/nowhere & 100%", "dump.exe", "Q:\\x"):
         done = wine.run(written(folder, "bat", command=("./dump.exe",), workdir=workdir))
         assert (done.code, done.stderr.count("\n")) == (90, 1)
-        assert f"node-a has no folder {workdir}: make it" in done.stderr
+        assert f"node-a has no folder {workdir}, or none that this user may enter: make it" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -255,6 +255,10 @@ def test_an_activation_that_fails_starts_nothing(wine: Wine, folder: Path, line:
             ".\\act.bat",
             'set "COLOUR=deep blue"',
             "CALL act x & ver>nul",
+            "@act.bat",
+            "(act.bat)",
+            "ver>nul && act.bat",
+            "cd . & act 2>&1",
         ],
     ),
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from runbook.model.safe_text import ascii_only
 from runbook.report.measurements import bandwidth_line, links_map, sparkline
-from runbook.report.safe_text import ascii_only
 
 from .varied import links_of
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.report.safe_text import ascii_only, cells, lines, one_line, pad, wrap
+from runbook.model.safe_text import ascii_only, cells, lines, one_line, pad, wrap
 
 from .strategies import UNHURRIED
 

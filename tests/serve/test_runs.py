@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.engine.runfolder import ENDING
+from runbook.engine.run_folder import ENDING
 from runbook.serve import run_logs as logs
 from runbook.serve.pages.nodes import _launch_verdicts
 from runbook.serve.pages.runs import measured

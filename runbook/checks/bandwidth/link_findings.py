@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from runbook.causes.catalogue import mend
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for, mend
 from runbook.checks.bandwidth.adapters import NodeAdapters, SlowReason, reasons, wire_text
 from runbook.checks.bandwidth.allreduce_blame import charge_of, rails_of, shared_remedy, where_to_look
 from runbook.checks.bandwidth.allreduce_bottleneck import LinkLayer, between

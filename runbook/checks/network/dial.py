@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from runbook.checks.context import Context, ipv4_first
-from runbook.files.address import is_ip
+from runbook.checks.context import Context
+from runbook.files.address import ipv4_first, is_ip
 from runbook.firewall.evaluate import EPHEMERAL
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory
-from runbook.model.units import spans_of
+from runbook.model.units import some, spans_of
 
 Spans = Sequence[tuple[int, int]]
 """Ranges of ports, both ends included."""
@@ -99,8 +99,7 @@ def ports_text(dials: Iterable[Dial]) -> str:
 
 def folded(dials: Iterable[Dial]) -> str:
     """Ports with their runs folded: `29500-29510, 41927`."""
-    shown = spans_of(sorted({dial.port for dial in dials}))
-    return ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
+    return some(spans_of(sorted({dial.port for dial in dials})))
 
 
 def needed_ports(inventory: Inventory, dials: Iterable[Dial], handed_out: Spans = ()) -> list[tuple[int, int]]:

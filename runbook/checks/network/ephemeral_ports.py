@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from runbook.causes.catalogue import mend
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for, mend
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import seen_of
 from runbook.checks.network.mesh import Mesh

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.network.dial import OPENED_AT_ONCE, UNMEASURED, Dial
 from runbook.checks.network.pairs import ALL_UP_TO, Pairs

@@ -6,11 +6,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from runbook.causes.catalogue import mend
-from runbook.causes.findings import finding_for
-from runbook.checks.context import is_link_local
+from runbook.causes.catalogue import finding_for, mend
 from runbook.checks.ping.observations import Observations, version
-from runbook.files.address import is_ip, is_loopback
+from runbook.files.address import is_ip, is_link_local, is_loopback
 from runbook.launch.ranks import socket_interface
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from runbook.causes.catalogue import mend
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for, mend
 from runbook.checks.context import Facts
 from runbook.checks.network.dial import ANY_PORT, Dial
 from runbook.checks.network.pairs import ends

@@ -6,8 +6,7 @@ import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
-from runbook.causes.catalogue import mend
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for, mend
 from runbook.checks.network.routing import Sent, family, refusal, typed
 from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.files.address import is_ip, is_loopback

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.ranks.evidence import progress, stack_lines
 from runbook.model.command_quoting import word
 from runbook.model.verdict import Finding
@@ -257,7 +257,7 @@ def mismatched(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
                 "mismatched-collectives",
                 f"{what} {doing}, {progress(member)}: {_made(member)}{_meant(member)}",
                 (*evidence, *stack_lines([member])),
-                tuple(sorted({m.rank.node for m in pool.members if m not in ranks} - {member.rank.node})),
+                member.peers_among(m for m in pool.members if m not in ranks),
                 node=member.rank.node,
                 interpreter_typed=pool.inventory.node(member.rank.node).interpreter_typed,
             )
@@ -305,7 +305,7 @@ def elsewhere(pool: RankPool, doing: str) -> dict[str, list[Finding]]:
                 f"{member.label} is somewhere else {doing}, {progress(member)}: at {_place(member)}, while "
                 f"{_people(waiting)} for it",
                 stack_lines([member, *waiting[:1]]),
-                tuple(sorted({m.rank.node for m in waiting} - {member.rank.node})),
+                member.peers_among(waiting),
                 way="elsewhere",
                 node=member.rank.node,
                 pid=word(_pid(member)),

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.model.bounded_regex import bounded
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable

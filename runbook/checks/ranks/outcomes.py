@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.context import no_answer
 from runbook.checks.network.ephemeral_ports import NO_PORT, exhausted
 from runbook.checks.ranks.collective_calls import mismatched
@@ -119,8 +119,6 @@ def stragglers(pool: RankPool, doing: str) -> list[Outcome] | None:
     node = worst.rank.node
     says = f"every AllReduce waits for {worst.label} {doing}: it {HELD_BY[kind]}, for {seconds:.1f} of {timed:.1f} s"
     seen = (*(f"{m.label}: {lag(m)[0]:.2f} s" for m in (worst, *others)[:8]), *busy_lines(pool, node))
-    finding = finding_for(
-        "rank-behind", says, seen, tuple(sorted({m.rank.node for m in others} - {node})), way="slow-node", node=node
-    )
+    finding = finding_for("rank-behind", says, seen, worst.peers_among(others), way="slow-node", node=node)
     waited = finding_for("peer-died", f"not judged: waited for {worst.label}", (), (node,), node=node)
     return outcomes_of((each.name for each in pool.inventory.nodes), {node: [finding]}, waited)

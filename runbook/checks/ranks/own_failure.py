@@ -7,14 +7,13 @@ import signal
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from runbook.causes.catalogue import causes, mend, of_kind
-from runbook.causes.findings import finding_for
-from runbook.checks.context import in_brief
+from runbook.causes.catalogue import causes, finding_for, mend, of_kind
 from runbook.checks.ranks.evidence import log_name, progress, stack_lines
 from runbook.model.bounded_regex import bounded
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.process_end import ProcessEnd
+from runbook.model.units import in_brief
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 LIMITS: Mapping[int | None, str] = {signal.SIGXCPU: "CPU time (`ulimit -t`)", signal.SIGXFSZ: "file size (`ulimit -f`)"}
 
 STOPPED = {
-    "workdir-missing": ("workdir-not-writable", "the folder that the launch script works in is not there"),
+    "workdir-missing": ("workdir-not-writable", "the folder that it works in is missing, or closed to this user"),
     "environment-missing": ("activation-failed", "the environment that `activate:` asks for is not there: {activate}"),
     "address-unresolved": ("name-unresolvable", "MASTER_ADDR does not resolve there"),
     "address-loopback": ("master-addr-loopback", "MASTER_ADDR leads to the node itself by its loopback address"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -103,6 +103,10 @@ class RankMember:
     def aftermath(self) -> bool:
         """Whether what it reports is likely to be another's death or a broken connection."""
         return not (self.failure or {}).get("cause") and bool(AFTERMATH.search(self.said))
+
+    def peers_among(self, members: Iterable[RankMember]) -> tuple[str, ...]:
+        """The nodes of these ranks other than its own, by name."""
+        return tuple(sorted({member.rank.node for member in members} - {self.rank.node}))
 
     @property
     def place(self) -> tuple[int, int]:

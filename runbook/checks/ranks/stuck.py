@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context
 from runbook.checks.network.live_traffic import Between, between
 from runbook.checks.ranks.collective_calls import absent, comparison, elsewhere, mismatched

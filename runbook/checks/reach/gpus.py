@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context
 from runbook.checks.reach.gpu_faults import (
     SMI_DEADLINE_S,
@@ -24,8 +24,8 @@ from runbook.launch.ranks import network_environment
 from runbook.model.inventory import Node
 from runbook.model.units import counted, listed, whole_number
 from runbook.model.verdict import Finding, Outcome
-from runbook.parsers.nvidia import Gpu, Listing, bus_key, parse_apps, parse_details, parse_gpus, parse_links
 from runbook.parsers.nvidia_logs import APPLICATION, MENDED_BY, XidEvent, ago, events
+from runbook.parsers.nvidia_smi_facts import Gpu, Listing, bus_key, parse_apps, parse_details, parse_gpus, parse_links
 from runbook.transport.node_answers import GPUS
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check
 from runbook.checks.context import IMPORT_TIMEOUT_S, Context, Facts, no_answer
 from runbook.checks.reach.gpus import GpuJudgement, all_sound, look_at_gpus, shared_gpus, torch_beside_gpus

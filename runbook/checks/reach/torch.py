@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Facts, no_answer
 from runbook.checks.network.mesh import too_busy_finding
 from runbook.checks.ranks.evidence import busy_lines, gather

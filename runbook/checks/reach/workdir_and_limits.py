@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runbook.causes.findings import finding_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.context import NOT_SAFE, Facts, folder_finding
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory, Node

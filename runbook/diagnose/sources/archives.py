@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from runbook.diagnose.sources.decoding import FREE, RATIO, Unpacked, UnreadError, packing_of
-from runbook.model.escaped_text import visible
+from runbook.model.safe_text import visible
 
 BLOCK = tarfile.BLOCKSIZE
 MOST_MEMBERS = 50_000

@@ -25,7 +25,8 @@ OWN_NAMES = frozenset(
 )
 """Names that cmd computes: a variable of that name would hide the real one, first of all the exit code."""
 
-_STARTS_WITH_CMD = re.compile(r"@|\(|(?:call|cd|echo|exit|for|if|path|pushd|rem|set|start)(?:\s|\Z)", re.IGNORECASE)
+_COMMAND = re.compile(r'((?:\A|&&?|\|\|)[\s@(]*)((?:"[^"]*"?|\^.|>&|\|(?!\|)|[^"^&|])+)')  # where it begins, and itself
+_OF_CMD = re.compile(r"(?:call|cd|echo|exit|for|if|path|pushd|rem|set|start)(?:\s|\Z)", re.IGNORECASE)
 _SWITCH = re.compile(r"/[A-Za-z0-9]+\Z")
 _READ_AGAIN = re.compile(r"[%^!]|/\?")
 _BATCH = (".bat", ".cmd")
@@ -186,15 +187,15 @@ def comment(value: object) -> Bat:
 def line(value: object) -> Bat:
     """A line that the user wrote to be run as it stands: `activate`.
 
-    A batch file that is started without `call` does not come back, so `call` is put before whatever does not start
-    with a command of cmd's own.
+    A batch file that is started without `call` does not come back, so `call` is put before each command of the line
+    that is not cmd's own.
     """
     text = one_line(value)
     if not text.isascii():
         raise CannotQuote("is not ASCII, which is all that a .bat carries: use `shell: ps1`", text)
     if text.rstrip().endswith("^"):
         raise CannotQuote("ends with ^, which would take the next line of the script into it", text)
-    return Bat(text if _STARTS_WITH_CMD.match(text) else f"call {text}")
+    return Bat(_COMMAND.sub(lambda one: one[0] if _OF_CMD.match(one[2]) else f"{one[1]}call {one[2]}", text))
 
 
 def check_names(names: Sequence[str]) -> None:

@@ -88,11 +88,11 @@ def comment(value: object) -> Sh:
 
 
 def line(value: object) -> Sh:
-    """A line that the user wrote to be run as it stands: `activate`."""
+    """A line that the user wrote to be run as it stands, `activate`, as `eval` takes it."""
     text = one_line(value)
     if text.endswith("\\"):
-        raise CannotQuote("ends with a backslash, which would take the next line of the script into it", text)
-    return Sh(text)
+        raise CannotQuote("ends with a backslash, as a line that goes on, and nothing comes after it", text)
+    return word(text)
 
 
 def encode(text: str) -> bytes:

@@ -21,6 +21,7 @@ import runbook
 from runbook.causes.catalogue import causes
 from runbook.model.exit_codes import BUG, INTERRUPTED
 from runbook.model.node_ranges import fold
+from runbook.model.safe_text import lines
 from runbook.model.units import bandwidth_text, bytes_text, link_text, seconds_text, significant
 from runbook.model.verdict import Verdict
 from runbook.report.folding import FindingBlock, Said, blocks
@@ -30,7 +31,6 @@ from runbook.report.html.nodes import nodes
 from runbook.report.html.recorded_run import Recorded, dumps, tails
 from runbook.report.html.stages import launches, timeline
 from runbook.report.run_text import ENDS, WORDS
-from runbook.report.safe_text import lines
 
 QUOTED = re.compile(r"`([^`]*)`")
 

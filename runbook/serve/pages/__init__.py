@@ -4,7 +4,7 @@ is added here."""
 from __future__ import annotations
 
 from runbook.serve.page import Page
-from runbook.serve.pages import admin, agents, groups, login, logs, nodes, runs, service
+from runbook.serve.pages import admin, agents, assets_and_health, groups, login, logs, nodes, runs
 
 
 def all_pages() -> list[Page]:
@@ -16,5 +16,5 @@ def all_pages() -> list[Page]:
         *login.PAGES,
         *admin.PAGES,
         *agents.PAGES,
-        *service.PAGES,
+        *assets_and_health.PAGES,
     ]

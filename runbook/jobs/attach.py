@@ -1,4 +1,5 @@
-"""Read a job's logs from its nodes: once, or for as long as it lives. Attached, the first failure ends all."""
+"""Attach to a job that lives on its nodes: its processes as their journals tell them, its logs, once or for as long as
+it lives, and its end: the first failure ends all."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from runbook.checks.context import Context, Run
 from runbook.jobs import stop_attempt
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.failure import judge_attempt
+from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.known_jobs import Cluster, KnownJob
 from runbook.jobs.launch import Stall
 from runbook.jobs.logs import JobSecrets, RankLogs
-from runbook.jobs.processes import KeptProcesses
 from runbook.jobs.stall import outcomes_of_stall
 from runbook.jobs.watch import HELD_UP, Fetching, WatchEnd, watch
 from runbook.model.errors import Unreachable

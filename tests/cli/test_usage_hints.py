@@ -98,7 +98,7 @@ def options_of(one: argparse.ArgumentParser) -> set[str]:
 
 
 def test_what_is_to_be_typed_exists_and_is_no_word_of_ours() -> None:
-    table = own_table("runbook.cli", "other_words.toml")
+    table = own_table("runbook.cli", "usage_hints.toml")
     commands = commands_of(parser())
     for kind, of in (("commands", parser()), *((name, commands[name]) for name in ("agent", "serve", "inventory"))):
         for one in table.pop(kind):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from runbook.model.errors import FilesWrong, limit_behind
-from runbook.model.safe_files import open_below
+from runbook.model.safe_files import object_below
 
 FILES = ("events.jsonl", "result.json", "report.html", "crash.txt", "links.csv", "logs", "hang")
 """The files of a run in its folder."""
@@ -51,12 +51,9 @@ def run_folder(named: str | None, run_id: str, note: Callable[[str], object] = l
 
 def ends_now(run_dir: Path, since: float) -> bool:
     """Whether somebody has asked, after this time, that the job of a run ends without the grace of its ranks."""
-    try:
-        with open_below(run_dir, ENDING) as file:
-            wish = json.loads(file.read(MOST_OF_A_MARK))
-        return bool(wish["now"]) and float(wish["at"]) >= since
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
+    wish = object_below(run_dir, ENDING, most=MOST_OF_A_MARK)
+    at = wish.get("at")
+    return bool(wish.get("now")) and isinstance(at, int | float) and at >= since
 
 
 @contextlib.contextmanager

@@ -1,5 +1,5 @@
 """What is said to people of Ansible, torchrun and Slurm below argparse's own error; their words are in
-`other_words.toml`."""
+`usage_hints.toml`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _CHOICE = re.compile(
     r"argument (?P<of>.+?): invalid choice: '(?P<word>.*?)' \(choose from (?P<known>.*)\).*", re.DOTALL
 )
 _UNKNOWN = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)
-_MISSING = re.compile(r"the following arguments are required: (?:COMMAND|ACTION|DEED)")
-_COMMANDS = ("COMMAND", "ACTION", "DEED")
+_MISSING = re.compile(r"the following arguments are required: (?:COMMAND|ACTION)")
+_COMMANDS = ("COMMAND", "ACTION")
 
 
 def misread(message: str, parser: argparse.ArgumentParser, given: Sequence[str]) -> str:
@@ -90,8 +90,8 @@ def _place(parser: argparse.ArgumentParser) -> str:
 
 
 def _meant(kind: str, of: str | None = None) -> dict[str, str]:
-    """The words of a table of `other_words.toml`: those of the command `of`, or those that hold everywhere."""
-    table = own_table("runbook.cli", "other_words.toml").get(kind, [])
+    """The words of a table of `usage_hints.toml`: those of the command `of`, or those that hold everywhere."""
+    table = own_table("runbook.cli", "usage_hints.toml").get(kind, [])
     fitting = (one for one in table if (of in one["of"].split() if "of" in one else not of))
     return {word: one["write"] for one in fitting for word in one["for"].split()}
 

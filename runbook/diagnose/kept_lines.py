@@ -1,4 +1,4 @@
-"""Limits of a scan: how many lines of one shape, and hits of one sign, it keeps of one source of logs."""
+"""What a scan keeps of one source of logs: how many lines of one shape, and hits of one sign; and its limits."""
 
 from __future__ import annotations
 
