@@ -38,15 +38,17 @@ def test_ranks_that_all_come_add_up(script: Path) -> None:
     assert said.count("KiB is right") == 9
 
 
+@pytest.mark.thorough
 def test_who_is_missing_is_named_by_rank_0_and_told_to_those_who_came(script: Path) -> None:
     line = 'case $RANK in 2) exec sleep 120 ;; *) exec "$@" ;; esac'
-    with start(script, ["sh", "-c", line, "sh", sys.executable, str(EXAMPLE), "--patience", "8"]) as job:
+    with start(script, ["sh", "-c", line, "sh", sys.executable, str(EXAMPLE), "--patience", "20"]) as job:
         said, _ = job.communicate(timeout=120)
     assert job.returncode == 1
     assert "rank 0: waits for rank 2" in said.splitlines()
     assert {"rank 0: FAILED: rank 2 never came", "rank 1: FAILED: rank 0 says that not all came"} & {*said.splitlines()}
 
 
+@pytest.mark.thorough
 def test_a_master_that_is_not_there_is_said_to_refuse(script: Path) -> None:
     line = 'case $RANK in 1) exec "$@" ;; esac'
     with start(script, ["sh", "-c", line, "sh", sys.executable, str(EXAMPLE), "--patience", "1"]) as job:
