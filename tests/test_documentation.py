@@ -137,6 +137,18 @@ def test_every_target_of_make_is_there(page: Path) -> None:
     assert set(told) <= targets
 
 
+BY_NAME = re.compile(r"pip3? install[^\n]*[ '\"`]runbook(?![\w/.-])")
+
+
+def test_nothing_installs_the_package_by_its_name() -> None:
+    """In public indexes that name is another project's."""
+    assert BY_NAME.search("python -m pip install 'runbook[agent]==1'")
+    suffixes = {".py", ".md", ".toml", ".j2", ".html", ".yml", ".sh", ".sbatch"}
+    beside = (PACKAGE, ROOT / "examples", ROOT / "playbooks", ROOT / "inventories")
+    told = [*PAGES, *(file for folder in beside for file in folder.rglob("*") if file.suffix in suffixes)]
+    assert [name_of(file) for file in told if BY_NAME.search(file.read_text(encoding="utf-8"))] == []
+
+
 # Links.
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from runbook.causes.catalogue import finding_for, unreachable_for
-from runbook.files.address import is_loopback, one_spelling
+from runbook.files.address import ipv4_first, is_loopback, one_spelling
 from runbook.launch.ranks import socket_interface
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
-from runbook.model.nccl_devices import selection
+from runbook.model.nccl_devices import select_interfaces
 from runbook.model.redact import Redactor
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport import SILENCE_S, Answer, NoPython, ProgramNotStarted, Session, Site
@@ -201,32 +200,6 @@ class Context:
         return str(session.hello["machine"]) if session else node
 
 
-def ipv4_first(addresses: Sequence[str]) -> str:
-    """Of the addresses of one machine, at least one, that which programs dial: the first of IPv4 where it has any."""
-    return next((address for address in addresses if ":" not in address), addresses[0])
-
-
-def is_link_local(address: str) -> bool:
-    """Whether it is a link-local address, which a host gives itself; also with its prefix length."""
-    return ipaddress.ip_interface(address).ip.is_link_local
-
-
-def select_interfaces(expression: str, names: Iterable[str]) -> list[str]:
-    """Interfaces that a `*_SOCKET_IFNAME` value selects: prefixes, `=` for exact names, `^` for all but these.
-
-    NCCL reads prefixes, `=` and `^` (NCCL user guide, NCCL_SOCKET_IFNAME); gloo reads exact names, which are also
-    prefixes of themselves.
-    """
-    listed = list(names)
-    chosen = selection(expression)
-    if not chosen.prefix:
-        # A name that exists as written is meant as written; NCCL would also take longer ones behind it.
-        whole = [name for word in chosen.names for name in listed if name == word]
-        if whole:
-            return whole
-    return [name for name in listed if chosen.takes(name)]
-
-
 def no_answer(node: str, program: str, got: object) -> Outcome:
     """An outcome for a node whose program said nothing: lost, not startable, out of time, or broken."""
     if isinstance(got, Unreachable):
@@ -343,16 +316,3 @@ def limit_met(node: str, program: str, errno: str, words: str) -> Finding | None
             seen = (f"{shown[:200]}{f' ({errno})' if errno else ''}",)
             return finding_for(limit.cause, says, seen, way="limit", node=node)
     return None
-
-
-BRIEF = 60
-"""Longest part of a command line in a sentence, in characters; the evidence has it whole."""
-
-
-def in_brief(text: str, most: int = BRIEF) -> str:
-    """On one line, cut at a blank where one is near the end."""
-    line = " ".join(text.split())
-    if len(line) <= most:
-        return line
-    head = line[: most - 1]
-    return (head.rpartition(" ")[0] if " " in head[most // 2 :] else head) + "…"

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check
-from runbook.checks.context import Context, in_brief, ipv4_first, limit_met
+from runbook.checks.context import Context, limit_met
 from runbook.checks.network.ephemeral_ports import few_ports_warning, port_range
-from runbook.files.address import is_loopback
+from runbook.files.address import ipv4_first, is_loopback
 from runbook.launch.ranks import dialled_address
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory, Node
-from runbook.model.units import counted
+from runbook.model.units import counted, in_brief
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport.node_answers import PORT
 

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runbook.model.errors import FilesWrong, Problem
+from runbook.cli.extras import not_installed
+from runbook.model.errors import FilesWrong
 from runbook.model.exit_codes import DONE, FAILED
 from runbook.model.safe_text import one_line
 from runbook.report.standard_streams import complain, stderr, stdout
@@ -61,8 +62,7 @@ def _run(folder: AgentFolder, arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "websockets":
             raise
-        missing = Problem("agent.not-installed", "an agent needs websockets", None, "pip install 'runbook[agent]'")
-        raise FilesWrong([missing]) from None
+        raise not_installed("agent", "agent run", "websockets") from None
     from runbook.agent.permissions import read_rules
 
     rules = read_rules(folder.rules)

@@ -442,7 +442,7 @@ def _agent(commands: Commands) -> None:
 
 
 def _serve(commands: Commands) -> None:
-    about = "a page and a JSON API for the cluster: nodes, groups, runs (pip install 'runbook[serve]')"
+    about = "a page and a JSON API for the cluster: nodes, groups, runs"
     serve = _command(commands, "serve", about, calls="serve")
     serve.add_argument("--listen", metavar="ADDR:PORT", help="default: 127.0.0.1:8400; any other needs people and TLS")
     serve.add_argument("--data", metavar="DIR", help="where it keeps everything (default: $RUNBOOK_DATA or .runbook)")
@@ -451,7 +451,7 @@ def _serve(commands: Commands) -> None:
     _flag(serve, "--insecure-http", help=help)
     below = serve.add_subparsers(dest="action", metavar="ACTION")
     deeds = _command(below, "user", "the people who may log in").add_subparsers(
-        dest="deed", metavar="DEED", required=True
+        dest="deed", metavar="ACTION", required=True
     )
     where = _shared()
     where.add_argument("--data", metavar="DIR", default=argparse.SUPPRESS, help="that of the server")

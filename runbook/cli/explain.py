@@ -4,7 +4,8 @@ file, or a shipped file itself."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from importlib import resources
 from typing import Any
@@ -27,6 +28,9 @@ PAGES = (*CHECKS, Launch.id)
 """The ids with a page of their own: every check, and the stage that starts the real job."""
 
 CAUSES_BEGIN = "\n## Causes\n"
+
+MOST = 8  # ids that are named
+_SEPARATORS = re.compile(r"[\s_.*-]+")
 
 PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "JAX_", "XLA_", "PYTORCH_", "TP_")
 
@@ -51,12 +55,25 @@ def explain(id: str | None) -> int:
     elif id in (files := shipped_files()):
         stdout.tell(files[id].read_text(encoding="utf-8"))
     else:
-        variables = known() if id.upper() == id or id.upper().startswith(PREFIXES) else ()
-        near = nearest(id, [*PAGES, *causes(), *rules(), *variables, *keys, *files])
-        help = f"did you mean `{near}`?" if near else "`runbook explain` lists checks, causes and rules"
         message = f"there is no check, cause or lint rule {id!r}, and no variable or key of that name is known"
-        raise FilesWrong.of("arguments.unknown-id", message, help=help)
+        raise FilesWrong.of("arguments.unknown-id", message, help=_meant(id, [*keys, *files]))
     return 0
+
+
+def _meant(typed: str, keys: Sequence[str]) -> str:
+    """The ids of which it is one word or several, else the one that is nearly called so."""
+    ids = dict.fromkeys([*PAGES, *causes(), *rules(), *keys, *known()])
+    holding = [id for id in ids if _words(typed) in _words(id)]
+    if len(holding) > 1:
+        more = f" and {len(holding) - MOST} more" if len(holding) > MOST else ""
+        return f"ids with that word: {', '.join(f'`{id}`' for id in holding[:MOST])}{more}"
+    variables = known() if typed.upper() == typed or typed.upper().startswith(PREFIXES) else ()
+    near = holding[0] if holding else nearest(typed, [*PAGES, *causes(), *rules(), *variables, *keys])
+    return f"did you mean `{near}`?" if near else "`runbook explain` lists checks, causes and rules"
+
+
+def _words(id: str) -> str:
+    return f"-{_SEPARATORS.sub('-', id.lower()).strip('-')}-"
 
 
 def everything() -> str:

@@ -19,7 +19,7 @@ from runbook.cli.inventory_source import asked, is_asked, load
 from runbook.files.environment_values import AnyVariable
 from runbook.files.extra_vars import parse_extra
 from runbook.files.inventory_draft import written
-from runbook.files.node_sets import select
+from runbook.files.node_sets import foreign_range, select
 from runbook.files.playbook import has_launch, load_launch
 from runbook.files.problems import render_all
 from runbook.files.value_origins import Origins
@@ -39,7 +39,7 @@ from runbook.report.standard_streams import complain, stderr, stdout
 if TYPE_CHECKING:
     from runbook.importers.survey import SurveyResult
 
-STDIN, HOST_LIST = "stdin", "the host list"  # the name for text without a file
+STDIN, HOST_LIST = "stdin", "the command line"  # the name for text without a file
 _HOST_LIST = re.compile(
     r"[A-Za-z0-9_.-]+(\[[0-9,-]+\][A-Za-z0-9_.-]*)*(,[A-Za-z0-9_.-]+(\[[0-9,-]+\][A-Za-z0-9_.-]*)*)*,?"
 )
@@ -113,6 +113,8 @@ def _read(file: str) -> tuple[str, str]:
     there = os.path.exists(file)  # noqa: PTH110  (Path.exists raises where a name is too long)
     if not there and _HOST_LIST.fullmatch(file) and ("[" in file or "," in file):
         return file, HOST_LIST
+    if not there and (foreign := foreign_range(file)):
+        raise FilesWrong.of("import.range", foreign[0], help=foreign[1])
     if os.path.isdir(file):  # noqa: PTH112
         message = f"{file} is a folder: name one inventory in it"
         help = (

@@ -56,13 +56,15 @@ def only_one_here() -> Path:
 
 
 def name_one() -> str:
-    """The help where no inventory is named: one that lies here under another name, else how to make one."""
+    """The help where no inventory is named: those that lie here under other names, else how to make one."""
     from runbook.files.file_kinds import kind_of
 
     files = (file for file in sorted(Path().glob("*")) if file.suffix in SUFFIXES and file.is_file())
-    there = (file for file in islice(files, _MOST_HERE) if kind_of(read_document(file), named=False) == "inventory")
-    if (one := next(there, None)) is not None:
-        return f"name it: -i {word(str(one))}"
+    there = [file for file in islice(files, _MOST_HERE) if kind_of(read_document(file), named=False) == "inventory"]
+    if len(there) == 1:
+        return f"name it: -i {word(str(there[0]))}"
+    if there:
+        return f"name one: {', '.join(f'-i {word(str(file))}' for file in there[:6])}"
     return "name one: -i FILE; or make one: runbook inventory init HOST…, runbook inventory import FILE"
 
 

@@ -29,7 +29,7 @@ from runbook.files.playbook import has_launch, load_launch, load_playbook
 from runbook.files.shipped_files import find_playbook
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document, read_document
-from runbook.launch.ranks import dialled_address, rank_table
+from runbook.launch.ranks import rank_table
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem, Unreachable, limit_behind
 from runbook.model.events import Emit, Event
@@ -297,20 +297,10 @@ def warned() -> Iterator[None]:
 
 
 def plan_as_text(plan: Plan) -> str:
-    """What a run would do: ranks, then stages."""
-    inventory = plan.ranked
-    where = f"{dialled_address(inventory.rendezvous, len(inventory.nodes))}:{inventory.rendezvous.port}"
-    lines = [
-        f"{plan.playbook.name} on {inventory.name} ({inventory.source}): nothing is touched",
-        "",
-        f"rendezvous {where}, backend {inventory.rendezvous.backend}",
-        "",
-        "rank  node              local  device",
-    ]
-    for rank in rank_table(inventory):
-        device = "cpu" if rank.device is None else f"gpu {rank.device}"
-        lines.append(f"{rank.rank:>4}  {rank.node:<16}  {rank.local_rank:>5}  {device}")
-    lines += ["", "stages:"]
+    """What a run would do: nodes with their ranks, as `inventory list` shows them, then stages."""
+    from runbook.report.inventory_listing import list_text
+
+    lines = []
     for number, stage in enumerate(plan.stages, 1):
         skipped = f"  (skipped: {stage.skip})" if stage.skip else ""
         limit = f", at most {stage.timeout_s:g} s" if math.isfinite(stage.timeout_s) else ""
@@ -323,7 +313,9 @@ def plan_as_text(plan: Plan) -> str:
         )
         if summary := stage.check.summary:
             lines.append(f"     {summary}")
-    return "\n".join(map(visible, lines)) + "\n"
+    nodes = list_text(plan.inventory, plan.ranked, plan.inventory.nodes)
+    stages = "\n".join(map(visible, lines))
+    return f"{visible(plan.playbook.name)}: nothing is touched\n{nodes}\nstages:\n{stages}\n"
 
 
 def plan_as_json(plan: Plan) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runbook.cli.extras import not_installed
 from runbook.model.errors import FilesWrong
 from runbook.model.safe_text import visible
 from runbook.report.standard_streams import complain, stderr, stdout
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from runbook.serve.store import Store
 
 EXTRA = ("starlette", "uvicorn", "httptools", "websockets", "prometheus_client")
-"""Modules that `pip install 'runbook[serve]'` installs."""
+"""Modules that the extra `serve` brings."""
 
 
 def serve(arguments: argparse.Namespace) -> int:
@@ -32,9 +33,7 @@ def serve(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in EXTRA:
             raise
-        raise FilesWrong.of(
-            "serve.not-installed", f"`runbook serve` needs {error.name}", help="pip install 'runbook[serve]'"
-        ) from None
+        raise not_installed("serve", "serve", error.name or "") from None
     asked = read_options(arguments.listen, arguments.data, arguments.config, insecure_http=arguments.insecure_http)
     data = make_data_folder(asked.data)
     if arguments.action == "user":

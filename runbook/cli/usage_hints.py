@@ -16,8 +16,8 @@ _CHOICE = re.compile(
     r"argument (?P<of>.+?): invalid choice: '(?P<word>.*?)' \(choose from (?P<known>.*)\).*", re.DOTALL
 )
 _UNKNOWN = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)
-_MISSING = re.compile(r"the following arguments are required: (?:COMMAND|ACTION|DEED)")
-_COMMANDS = ("COMMAND", "ACTION", "DEED")
+_MISSING = re.compile(r"the following arguments are required: (?:COMMAND|ACTION)")
+_COMMANDS = ("COMMAND", "ACTION")
 
 
 def misread(message: str, parser: argparse.ArgumentParser, given: Sequence[str]) -> str:

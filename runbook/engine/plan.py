@@ -239,6 +239,9 @@ def _facts(inventory: Inventory) -> dict[str, object]:
     }
 
 
+_TAGS_OF_ALL = ("all", "always", "tagged", "untagged")
+
+
 def _wanted(stages: Sequence[Stage], choice: Choice, source: str) -> list[Stage]:
     """Stages picked by --start-at and tags, in the playbook's order. A choice that leaves nothing is an error."""
     wanted = list(stages)
@@ -248,7 +251,7 @@ def _wanted(stages: Sequence[Stage], choice: Choice, source: str) -> list[Stage]
             help = did_you_mean(choice.start_at, [stage.name for stage in stages])
             raise FilesWrong.of("arguments.unknown-stage", f"{source} has no stage {choice.start_at!r}", help=help)
         wanted = wanted[wanted.index(matching[0]) :]
-    known = {tag for stage in stages for tag in stage.tags} | {"always", "all", "untagged", "tagged"}
+    known = dict.fromkeys([*(tag for stage in stages for tag in stage.tags), *_TAGS_OF_ALL])
     unknown = [
         tag for tag in (*choice.tags, *choice.skip_tags) if tag not in known and tag not in {s.name for s in stages}
     ]

@@ -1,11 +1,12 @@
-"""What is valid as an address: a host name or an IP address, and nothing else."""
+"""What is valid as an address, a host name or an IP address and nothing else; and what an address is by itself."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Sequence
 
-from runbook.files.node_sets import ANSIBLE_RANGE, OF_ANSIBLE
+from runbook.files.node_sets import foreign_range
 from runbook.files.suggestions import plain_signs
 from runbook.model.safe_text import visible
 
@@ -13,6 +14,7 @@ _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 _ENDPOINT = re.compile(r"\A(?:\[[^\[\]]*\]|[^:\[\]]*):[0-9]*")
 QUOTES = "\u201c\u201d\u201e\u2018\u2019\u201a"  # what word processors put for " and '
 _NUMBERS = re.compile(r"(?:0[xX][0-9A-Fa-f]*|[0-9]*)(?:\.(?:0[xX][0-9A-Fa-f]*|[0-9]*))*")  # never looked up as a name
+_OTHER_HELP = {",": "each node has one address", "/": "write the address of one machine, without a prefix length"}
 _OWN_NAMES = frozenset(
     (
         *("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"),
@@ -64,8 +66,8 @@ def address_fault(address: str) -> tuple[str, str | None] | None:
         return f"`{address}` begins with `-`: programs would take it for an option", None
     if any(char.isspace() for char in address):
         return f'"{visible(address)}" holds a space or a line break', "an address is one word"
-    if ANSIBLE_RANGE.search(address):
-        return f"`{address}` has a range as Ansible writes it", OF_ANSIBLE
+    if foreign := foreign_range(address):
+        return foreign
     if ":" in address:
         return f"`{address}` is not an IPv6 address", None
     odd = next((char for char in address if not re.match(r"[A-Za-z0-9_.-]", char)), None)
@@ -77,7 +79,7 @@ def address_fault(address: str) -> tuple[str, str | None] | None:
     plain = plain_signs(address)
     if plain != address and address_fault(plain) is None:
         return message, f"write {plain}"
-    return message, "write the name in its ASCII form (xn--…)" if ord(odd) > 127 else None
+    return message, "write the name in its ASCII form (xn--…)" if ord(odd) > 127 else _OTHER_HELP.get(odd)
 
 
 def _nobody(address: str) -> tuple[str, str | None] | None:
@@ -132,3 +134,13 @@ def is_ip(address: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def ipv4_first(addresses: Sequence[str]) -> str:
+    """Of the addresses of one machine, at least one, that which programs dial: the first of IPv4 where it has any."""
+    return next((address for address in addresses if ":" not in address), addresses[0])
+
+
+def is_link_local(address: str) -> bool:
+    """Whether it is a link-local address, which a host gives itself; also with its prefix length."""
+    return ipaddress.ip_interface(address).ip.is_link_local

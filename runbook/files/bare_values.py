@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from runbook.files.address import address_fault, strip_brackets
+from runbook.files.misplaced_keys import node_in_our_keys
 from runbook.files.scalars import flow
 from runbook.files.yaml_document import Keys
 
@@ -21,6 +22,7 @@ _MAIN_KEY = {
     "groups": "nodes",
 }
 """The key that a bare word means, by the mapping in whose place it stands; in `groups`, by that which holds it."""
+_NAMES = ("name", "host", "hostname", "node")  # the keys by which others name the nodes of a list
 _TRUTHS = {**dict.fromkeys(("yes", "y", "on", "true"), True), **dict.fromkeys(("no", "n", "off", "false"), False)}
 _RENDEZVOUS = re.compile(r"(?P<master>[\w.-]+)(?::(?P<port>[0-9]{1,5}))?")
 _LOGIN = re.compile(r"(?:(?P<user>[^@\s]{1,64})@)?(?P<host>[\w.-]+)(?::(?P<port>[0-9]{1,5}))?")
@@ -123,8 +125,10 @@ def _of_list(name: str | int, items: list[object]) -> Iterator[object]:
     pairs = [item for item in items if isinstance(item, Mapping)]
     if len(pairs) < len(items):
         return
-    if name == "nodes" and all(isinstance(item.get("name"), str) for item in pairs):
-        yield {item["name"]: {key: inner for key, inner in item.items() if key != "name"} for item in pairs}
+    naming = next((key for key in _NAMES if all(isinstance(item.get(key), str) for item in pairs)), None)
+    if name == "nodes" and naming:
+        rest = ({key: inner for key, inner in item.items() if key != naming} for item in pairs)
+        yield {item[naming]: node_in_our_keys(settings) for item, settings in zip(pairs, rest, strict=True)}
     yield {key: inner for item in pairs for key, inner in item.items()}
 
 

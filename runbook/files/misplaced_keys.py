@@ -135,6 +135,18 @@ def advise_check(name: str, known: Sequence[str]) -> str | None:
     return did_you_mean(name, known) if meant is None else f"write `{meant[0]}`"
 
 
+def node_in_our_keys(settings: Mapping[str, object]) -> dict[str, Any]:
+    """What others say of a node, as an inventory says it; a key of which no translation is known stays."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        path = _elsewhere()["node"].get(_plain(name))
+        key, *deeper = path if isinstance(path, tuple) else (name,)
+        within = found.setdefault(key, {}) if deeper else found
+        if isinstance(within, dict):
+            within[deeper[0] if deeper else key] = value
+    return found
+
+
 def _plain(name: str) -> str:
     return re.sub("[^a-z0-9]", "", name.lower())
 

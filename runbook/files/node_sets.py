@@ -19,7 +19,22 @@ LARGEST = 20_000  # nodes, and names from one expression; a typo such as [1-4000
 
 _BRACKETS = re.compile(r"\[([0-9,\- ]*)\]")
 ANSIBLE_RANGE = re.compile(r"\[[A-Za-z0-9]*:[A-Za-z0-9]+(:[0-9]+)?\]")
-OF_ANSIBLE = "ranges are written [1-4], [01-16] or [1,3-5], with both ends in them"
+_RANGE_OF_OTHERS = re.compile(r"[\[{(]([0-9]+)(?::|\.\.|-)([0-9]+)[\]})]")  # Ansible's and a shell's
+
+
+def foreign_range(text: str) -> tuple[str, str] | None:
+    """What is wrong with `gn[01:04]` of Ansible or `gn{01..04}` of a shell, and help; None for other text."""
+    ours = in_our_ranges(text)
+    if not ANSIBLE_RANGE.search(text) and ours == text:
+        return None
+    whose = "Ansible" if ANSIBLE_RANGE.search(text) else "a shell"
+    known = f"write {ours}" if ours != text else "ranges are written [1-4], [01-16] or [1,3-5], with both ends in them"
+    return f"`{text}` has a range as {whose} writes it", known
+
+
+def in_our_ranges(text: str) -> str:
+    """Ranges of numbers that others write with `:` or `..`, or in other brackets, as they are written here."""
+    return _RANGE_OF_OTHERS.sub(r"[\1-\2]", text)
 
 
 def has_range(text: str) -> bool:
@@ -318,8 +333,8 @@ def _one(name: str, names: Names, groups: Mapping[str, Collection[str]], *, gues
         return set(groups[name])
     if name in names:
         return {name}
-    if written := ANSIBLE_RANGE.search(name):  # as a glob it would be any one of these characters
-        raise _Unknown("pattern.syntax", f"`{written[0]}` in `{name}` is a range as Ansible writes it", OF_ANSIBLE)
+    if foreign := foreign_range(name):  # as a glob Ansible's would be any one of these characters
+        raise _Unknown("pattern.syntax", *foreign)
     try:
         wanted = expand(name)
     except ValueError as error:

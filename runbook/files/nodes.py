@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 
 from runbook.files.address import address_fault, strip_brackets
 from runbook.files.environment_values import UNCARRIABLE, EnvReader
-from runbook.files.node_sets import COMPARED, LARGEST, Names, expand, has_range, matching, names_looked_at
+from runbook.files.node_sets import (
+    COMPARED,
+    LARGEST,
+    Names,
+    expand,
+    has_range,
+    in_our_ranges,
+    matching,
+    names_looked_at,
+)
 from runbook.files.problems import PlacedProblems, on_one_line
 from runbook.files.quantities import seconds
 from runbook.files.suggestions import spaced
@@ -24,12 +33,9 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _NAME_HELP = "letters, digits, `_`, `.` and `-`, with no `.` or `-` in front; ranges are written [01-04]"
 
 
-_RANGE_OF_OTHERS = re.compile(r"[\[{(]([0-9]+)(?::|\.\.|-)([0-9]+)[\]})]")  # Ansible's and a shell's
-
-
 def _name_help(name: str) -> str:
     joined = spaced(name, name=True)
-    ranged = _RANGE_OF_OTHERS.sub(r"[\1-\2]", name)
+    ranged = in_our_ranges(name)
     return joined[1] if joined else f'write `"{ranged}"`' if ranged != name else _NAME_HELP
 
 

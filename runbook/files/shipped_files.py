@@ -9,15 +9,18 @@ import os
 import re
 from pathlib import Path
 
+from runbook.files.node_sets import listed
 from runbook.files.suggestions import nearest
+from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.safe_text import visible
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 SUFFIXES = (".yml", ".yaml")
-_HOST = re.compile(r"\w[\w.@:-]{0,99}", re.ASCII)
+_HOST = re.compile(r"\w(?:[\w.@:-]|\[[0-9,-]+\]){0,99}", re.ASCII)
 _SHOWN = 200  # characters of a name
 _MOST = 200  # neighbours that are compared with a name
+_LISTED = 6  # files of a folder that a help names
 
 
 def shipped(kind: str, name: str = "") -> Path:
@@ -48,48 +51,54 @@ def find_inventory(name: str) -> Path:
     return _find(name, "inventories", "inventory")
 
 
-def _find(name: str, kind: str, word: str) -> Path:
+def _find(name: str, kind: str, what: str) -> Path:
     if not name or "\0" in name:
-        raise FilesWrong.of(f"{word}.not-found", f"the name of the {word} is empty or not a file name")
+        raise FilesWrong.of(f"{what}.not-found", f"the name of the {what} is empty or not a file name")
     for folder in (Path(), Path(kind), shipped(kind)):
         for suffix in ("",) if name.endswith(SUFFIXES) else ("", *SUFFIXES):
             path = folder / f"{name}{suffix}"
             if os.path.isfile(path):  # noqa: PTH113  (Path.is_file raises where a name is too long)
                 return path
+    if os.path.isdir(name):  # noqa: PTH112
+        there = ", ".join(visible(str(file)) for file in _files_in(Path(name))[:_LISTED])
+        raise FilesWrong.of(
+            "file.directory", f"{name} is a folder", help=f"name one of its files: {there}" if there else None
+        )
     if os.path.exists(name):  # noqa: PTH110
-        return Path(name)  # a folder, or a pipe such as /dev/stdin: for the reader of files to judge
-    raise FilesWrong([_missing(name, kind, word)])
+        return Path(name)  # a pipe such as /dev/stdin: for the reader of files to judge
+    raise FilesWrong([_missing(name, kind, what)])
 
 
-def _missing(name: str, kind: str, word: str) -> Problem:
+def _missing(name: str, kind: str, what: str) -> Problem:
     """Says where a name was looked for, and what there is that is nearly called so."""
     typed = Path(name[:_SHOWN])
     if typed.parent == Path():
-        message = f"there is no {word} `{typed}` here, in {kind}/ or among the shipped ones"
+        message = f"there is no {what} `{typed}` here, in {kind}/ or among the shipped ones"
     elif not os.path.isdir(typed.parent):  # noqa: PTH112
-        message = f"there is no {word} `{typed}`: there is no folder {typed.parent}"
+        message = f"there is no {what} `{typed}`: there is no folder {typed.parent}"
     else:
-        message = f"there is no {word} `{typed}`"
+        message = f"there is no {what} `{typed}`"
     names = shipped_names(kind)
+    hosts = _hosts(name) if kind == "inventories" and not name.endswith(SUFFIXES) else None
     beside = [path for folder in (typed.parent, Path(kind)) for path in _files_in(folder)]
     near = nearest(typed.name, [path.name for path in beside]) or nearest(typed.stem, [path.stem for path in beside])
     there = next((path for path in beside if near in (path.name, path.stem)), None)
     if there is not None:
         help = f"did you mean `{visible(str(there))}`?"
-    elif kind == "inventories" and (hosts := _hosts(name)):
+    elif hosts and re.search(r"[,@\[]", name):
         help = f"an inventory is a file: runbook inventory init {hosts} --out mine.yml"
     elif typed.parent == Path() and (shipped_near := _begun(typed.stem, names) or nearest(typed.stem, names)):
         help = f"did you mean `{shipped_near}`?"
     else:
-        help = f"name a file; shipped: {', '.join(names)}" if names else "name a file"
-    return Problem(f"{word}.not-found", message, None, help)
+        of_host = f", or make one of that host: runbook inventory init {hosts} --out mine.yml" if hosts else ""
+        help = f"name a file{of_host}" + (f"; shipped: {', '.join(names)}" if names else "")
+    return Problem(f"{what}.not-found", message, None, help)
 
 
 def _hosts(name: str) -> str | None:
-    """`a,b,` as Ansible takes hosts, or a login, as `inventory init` takes them."""
-    hosts = [part for part in name.split(",") if part]
-    listed = "," in name or "@" in name
-    return " ".join(hosts) if listed and hosts and all(map(_HOST.fullmatch, hosts)) else None
+    """`a,b,` as Ansible takes hosts, a login, a range or one host, as `inventory init` takes them."""
+    hosts = listed(name)
+    return " ".join(map(word, hosts)) if hosts and all(map(_HOST.fullmatch, hosts)) else None
 
 
 def _begun(name: str, names: list[str]) -> str | None:

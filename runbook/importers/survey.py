@@ -18,6 +18,7 @@ from runbook.transport import ProgramNotStarted, Site
 from runbook.transport.node_answers import HOST_FACTS, IBSTAT, PYTHONS, ROUTE, SURVEY
 
 _PORT = re.compile(r"\A(?P<host>.+):(?P<port>[0-9]{1,5})")
+_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")  # commas
 _TEMPORARY = "/tmp"  # the session's own folder: a survey leaves no ~/.runbook behind
 
 
@@ -45,15 +46,16 @@ class SurveyHost:
 
 
 def parse_hosts(words: Iterable[str], login: Login) -> list[SurveyHost]:
-    """Every host, ranges expanded. Raises FilesWrong with all that cannot be hosts, or are given twice."""
+    """Every host, lists and ranges expanded. Raises FilesWrong with all that cannot be hosts, or are given twice."""
     hosts: dict[tuple[str, int | None], SurveyHost] = {}
     problems: list[Problem] = []
-    for word in words:
+    for word in (part for given in words for part in _OUTSIDE_BRACKETS.split(given) if part or not given):
         try:
             found = _hosts(word, login)
         except ValueError as error:
             help = error.args[1] if len(error.args) > 1 else None
-            problems.append(Problem("arguments.host", f"{word}: {error.args[0]}", None, help))
+            message = error.args[0] if word in error.args[0] else f"{word}: {error.args[0]}"
+            problems.append(Problem("arguments.host", message, None, help))
             continue
         for host in found:
             if hosts.setdefault((host.typed.lower(), host.node.ssh.port), host) is not host:
@@ -64,7 +66,9 @@ def parse_hosts(words: Iterable[str], login: Login) -> list[SurveyHost]:
 
 
 def _hosts(word: str, login: Login) -> list[SurveyHost]:
-    user, at, rest = word.rpartition("@")
+    user, at, rest = word.removeprefix("ssh://").rpartition("@")
+    if at and not user:
+        raise ValueError("no login name stands before `@`")
     if at and not LOGIN.fullmatch(user):
         raise ValueError(f"`{user}` is not a login name")
     port = login.port

@@ -4,6 +4,7 @@ machine, by their names."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 _GUESTS = re.compile(
@@ -54,3 +55,19 @@ def selection(text: str) -> Selection:
     exact = rest.startswith("=")
     names = rest[1:] if exact else rest
     return Selection(excludes, exact, tuple(name.strip() for name in names.split(",") if name.strip()))
+
+
+def select_interfaces(expression: str, names: Iterable[str]) -> list[str]:
+    """Interfaces that a `*_SOCKET_IFNAME` value selects: prefixes, `=` for exact names, `^` for all but these.
+
+    NCCL reads prefixes, `=` and `^` (NCCL user guide, NCCL_SOCKET_IFNAME); gloo reads exact names, which are also
+    prefixes of themselves.
+    """
+    listed = list(names)
+    chosen = selection(expression)
+    if not chosen.prefix:
+        # A name that exists as written is meant as written; NCCL would also take longer ones behind it.
+        whole = [name for word in chosen.names for name in listed if name == word]
+        if whole:
+            return whole
+    return [name for name in listed if chosen.takes(name)]

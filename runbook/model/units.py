@@ -95,6 +95,19 @@ def some(items: Sequence[str], most: int = 6, between: str = ", ") -> str:
     return between.join(items[:most]) + (f" and {len(items) - most:,} more" if len(items) > most else "")
 
 
+BRIEF = 60
+"""Longest part of a command line in a sentence, in characters; the evidence has it whole."""
+
+
+def in_brief(text: str, most: int = BRIEF) -> str:
+    """On one line, cut at a blank where one is near the end."""
+    line = " ".join(text.split())
+    if len(line) <= most:
+        return line
+    head = line[: most - 1]
+    return (head.rpartition(" ")[0] if " " in head[most // 2 :] else head) + "…"
+
+
 def listed(names: Iterable[str]) -> str:
     """`node-a, node-b and node-c`; with very many, the first ones and their number."""
     words = list(names)

@@ -60,6 +60,7 @@ NODE_WIDTH = 24
 LONG = 40  # most cells of node names in a line
 LONGEST_HEAD = 160  # in the first line, which names all where names can be folded
 NARROWEST = 24  # a sentence with less room than this is not broken
+CONTINUED = "   "  # before a sentence on lines of its own
 LABEL = "   {:<10}"
 FEW = 4  # groups, entries, warnings shown without -v
 FEW_LINES = 8  # lines of evidence shown without -v
@@ -166,12 +167,17 @@ class RunPage:
         return (lead, style or "strong"), (pad(word, WORD_WIDTH), style or "command"), (_time(seconds) + says, style)
 
     def _row(self, name: str, word: str, style: Style, seconds: str, nodes: str, says: str) -> Iterator[Line]:
-        """One line of the page: stage, verdict, seconds, nodes, sentence; a long sentence goes on under itself."""
+        """One line of the page: stage, verdict, seconds, nodes, sentence; a long sentence goes on under itself, and on
+        lines of its own where the columns leave too little room."""
         lead = f" {pad(name, self.stage_width)} "
         before = f"{_time(seconds)}{pad(one_line(nodes), self._node_width)}  "
         indent = cells(lead) + WORD_WIDTH + cells(before)
-        first, *rest = wrap(one_line(says), self._room(indent))
         faint: Style = "dim" if style in ("skip", "dim") else ""
+        if self._width is not None and self._width - indent < min(NARROWEST, cells(one_line(says))):
+            indent, before = cells(CONTINUED), before.rstrip()
+            first, rest = "", wrap(one_line(says), self._room(indent))
+        else:
+            first, *rest = wrap(one_line(says), self._room(indent))
         yield (lead, "strong"), (pad(word, WORD_WIDTH), style), (before, faint), (first, faint)
         for line in rest:
             yield (" " * indent, ""), (line, faint)

@@ -35,6 +35,7 @@ from runbook.agent.protocol import (
 from runbook.files.inventory import natural
 from runbook.serve.agent_channel import Channel
 from runbook.serve.agent_states import (
+    SAME_VERSION,
     AgentState,
     AwakeClock,
     RankState,
@@ -288,10 +289,8 @@ class Fleet:
         if not spoken(hello.protocol):
             member.too_old, member.version, member.heard = True, hello.version, self._awake.tick(self._now())
             self._judge()
-            fix = f"python -m pip install 'runbook[agent]=={runbook.__version__}', and start the agent again"
-            return Denied(
-                TOO_OLD, f"runbook {hello.version} here and {runbook.__version__} on the server differ too much", fix
-            )
+            says = f"runbook {hello.version} here and {runbook.__version__} on the server differ too much"
+            return Denied(TOO_OLD, says, SAME_VERSION)
         if hello.incarnation in member.replaced:
             return _replaced()
         there = member.link

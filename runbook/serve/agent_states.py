@@ -13,6 +13,9 @@ from runbook.agent.protocol import LOST_S, MOST_RANKS, PROTOCOL, SUSPECT_S, GpuL
 from runbook.model.command_quoting import word
 from runbook.transport.agent import StreamStatus
 
+SAME_VERSION = f"install runbook {runbook.__version__} there, from where the server has it, and start the agent again"
+"""The remedy of an agent that is too old. No command: in public indexes the name `runbook` is another project's."""
+
 State = Literal["ONLINE", "SUSPECT", "LOST", "DRAINING", "REVOKED", "TOO_OLD"]
 
 
@@ -131,9 +134,8 @@ def no_stream_because(name: str, state: State, silent_s: float, version: str) ->
         fix = f"enrol it again: `runbook serve enrol`, and on {name} `runbook agent enrol STRING --again`"
         return StreamStatus(CAUSE, f"the agent of {name} was revoked here", fix)
     if state == "TOO_OLD":
-        fix = f"`python -m pip install 'runbook[agent]=={runbook.__version__}'`, and start the agent again"
         says = f"the agent of {name} is runbook {version}, too old for this server ({runbook.__version__})"
-        return StreamStatus(CAUSE, says, fix, node=name)
+        return StreamStatus(CAUSE, says, SAME_VERSION, node=name)
     fix = (
         f"see that {name} is up, that its agent runs (`runbook agent status` there) "
         "and that the network to this machine holds; "

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from runbook.files.address import is_loopback
 from runbook.files.scalars import scalar
 from runbook.files.yaml_edit import Text, Uneditable
 from runbook.model.grouping import grouped
@@ -18,6 +19,7 @@ from runbook.serve.group_form import (
     NEW,
     WrongField,
     add_node,
+    nodes_of,
     opened,
     set_fields,
     settings_of_node,
@@ -176,9 +178,11 @@ def _moved(
 ) -> list[str]:
     source = workspace.groups.read(group) if group else None
     sink = workspace.groups.read(target) if target else None
-    out, into = source and opened(group, source.text), sink and opened(target, sink.text)
+    out = opened(group, source.text) if source else None
+    into = opened(target, sink.text) if sink else None
+    alone = into is not None and not nodes_of(into) and len(nodes) == 1
     for node in nodes:
-        settings = settings_of_node(out, node) if out else _of_agent(node, agents)
+        settings = settings_of_node(out, node) if out else _of_agent(node, agents, alone=alone)
         if into:
             add_node(into, node, settings)
         if out:
@@ -197,13 +201,15 @@ def _moved(
     return [file.name]
 
 
-def _of_agent(node: str, agents: Mapping[str, AgentState]) -> dict[str, object]:
-    """A node that is in no file, as its agent reports it."""
+def _of_agent(node: str, agents: Mapping[str, AgentState], *, alone: bool) -> dict[str, object]:
+    """A node that is in no file, as its agent reports it. Where its agent dialled from is no address for other nodes
+    when that is loopback (a tunnel, this machine), or when others dial from there too (a router between)."""
     agent = agents.get(node)
     if agent is None:
         raise Refused(f"{node} is in no group, and no agent has that name")
     settings: dict[str, object] = {"connection": "agent"}
-    if agent.address:
+    shared = any(other.address == agent.address for other in agents.values() if other.name != node)
+    if agent.address and (alone or not (shared or is_loopback(agent.address))):
         settings["address"] = agent.address
     if agent.gpus:
         settings["gpus"] = len(agent.gpus)

@@ -10,7 +10,7 @@ from typing import Any
 
 from runbook.files.inventory import examine_inventory
 from runbook.files.inventory_draft import RANGED
-from runbook.files.node_sets import expand, has_range
+from runbook.files.node_sets import expand, has_range, size
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document, Keys, parse_document
 from runbook.files.yaml_edit import Text, Uneditable
@@ -67,10 +67,22 @@ def fields_of(text: Text) -> dict[str, str]:
     found["command"] = shlex.join(map(str, command)) if isinstance(command, list) else ""
     found["env"] = _env_text(text.get("env"))
     found["launch_env"] = _env_text(text.get("launch", "env"))
+    addresses: dict[str, dict[str, Any]] = {}
     for name, (entry, settings) in nodes_of(text).items():
         for key in ("gpus", "processes"):
             found[f"node.{name}.{key}"] = _shown(settings.get(key)) if entry else ""
+        if entry not in addresses:
+            addresses[entry] = _addresses(entry, settings.get("address"))
+        found[f"node.{name}.address"] = _shown(addresses[entry][name])
     return found
+
+
+def _addresses(entry: str, address: Any) -> dict[str, Any]:
+    """The address of each node of an entry, whose own may be a range."""
+    names = expand(entry)
+    if isinstance(address, str) and has_range(address) and size(address) == len(names):
+        return dict(zip(names, expand(address), strict=True))
+    return dict.fromkeys(names, address)
 
 
 def set_fields(text: Text, fields: Mapping[str, str]) -> list[str]:

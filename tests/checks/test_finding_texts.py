@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from runbook.checks.allreduce import pauses
-from runbook.checks.context import BRIEF, in_brief
 from runbook.checks.network.dial import Dial, why_so_many
 from runbook.checks.ranks.evidence import telling
 from runbook.checks.ranks.own_failure import LAUNCH_SCRIPT
+from runbook.model.units import BRIEF, in_brief
 
 OURS = 'File "/home/u/.runbook/1/node-a/rank.py", line 337 in allreduce'
 CALL = 'File "/venv/torch/distributed/distributed_c10d.py", line 3252 in all_reduce'

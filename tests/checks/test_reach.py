@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.checks.bandwidth.adapters import interfaces_of
-from runbook.checks.context import Facts, folder_finding, no_answer, select_interfaces
+from runbook.checks.context import Facts, folder_finding, no_answer
 from runbook.checks.ranks.pool import RankPool
 from runbook.checks.reach.interfaces import interface_findings
 from runbook.checks.reach.reach import Clocks, right_clock
@@ -19,6 +19,7 @@ from runbook.checks.reach.torch import compare_versions, torch_findings
 from runbook.checks.reach.workdir_and_limits import folder_findings, limit_findings
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Infiniband, Network
+from runbook.model.nccl_devices import select_interfaces
 from runbook.model.verdict import Outcome, Verdict
 from runbook.parsers.clock import WARN_S
 from runbook.transport import Answer, NoPython, ProgramNotStarted

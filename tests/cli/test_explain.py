@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from runbook.cli.explain import explain, known_keys
+from runbook.cli.explain import MOST, explain, known_keys
 from runbook.files.schema import schema
 from runbook.files.shipped_files import shipped
 from runbook.lint.variables import known
@@ -55,6 +57,28 @@ def test_a_near_miss(typed: str, near: str) -> None:
     with pytest.raises(FilesWrong) as wrong:
         explain(typed)
     assert wrong.value.problems[0].help == f"did you mean `{near}`?"
+
+
+@pytest.mark.parametrize(
+    ("typed", "help"),
+    [
+        ("mtu", "ids with that word: `mtu-blackhole`, `rdma-mtu-mismatch`"),
+        ("clock", "did you mean `clock-skew`?"),
+        ("Firewall_Drop", "did you mean `firewall-drop`?"),
+    ],
+)
+def test_a_word_of_an_id_is_enough_to_find_it(typed: str, help: str) -> None:
+    with pytest.raises(FilesWrong) as wrong:
+        explain(typed)
+    assert wrong.value.problems[0].help == help
+
+
+def test_of_many_ids_with_that_word_some_are_named_and_the_rest_counted() -> None:
+    with pytest.raises(FilesWrong) as wrong:
+        explain("NCCL_IB_*")
+    help = wrong.value.problems[0].help or ""
+    assert len(re.findall(r"`NCCL_IB_\w+`", help)) == MOST
+    assert re.search(r" and [0-9]+ more$", help)
 
 
 @pytest.mark.parametrize(

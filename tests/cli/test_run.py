@@ -241,6 +241,9 @@ def test_an_inventory_of_another_name_is_proposed(
     for command in (["run", "playbook.yml"], ["ps"]):
         assert main(command) == 2
         assert "name it: -i mine.yml" in capsys.readouterr().err
+    (folder / "other.yml").write_text((folder / "mine.yml").read_text())
+    assert main(["ps"]) == 2
+    assert "name one: -i mine.yml, -i other.yml\n" in capsys.readouterr().err
 
 
 def test_a_plan_names_a_check_once(
@@ -249,6 +252,7 @@ def test_a_plan_names_a_check_once(
     monkeypatch.setenv("SECRET_OF_MINE", "s3cr3t-0815")
     assert main(["run", str(folder / "playbook.yml"), "-i", str(folder / "inventory.yml"), "-C"]) == 0
     told = capsys.readouterr().out
+    assert "\n0      node-a  127.0.0.1  cpu   sh     this machine\n" in told
     assert "  1. reach on 2 nodes" in told
     assert "  2. first  [shell] on 2 nodes" in told
 

@@ -55,6 +55,8 @@ def test_what_was_meant_in_an_inventory(wrong: str, right: str) -> None:
         ("nodes: {a: 10.0.0.1}", "a: {address: 10.0.0.1}"),
         ("nodes: [a, b]", "nodes: {a: {}, b: {}}"),
         ("nodes: [{name: a, address: 10.0.0.1}]", "nodes: {a: {address: 10.0.0.1}}"),
+        ("nodes: [{name: a, ip: 10.0.0.1, slots: 8}]", "nodes: {a: {address: 10.0.0.1, gpus: 8}}"),
+        ("nodes: [{host: a, username: ann, ssh_port: 22}]", "nodes: {a: {ssh: {user: ann, port: 22}}}"),
         ("nodes: [{a: {gpus: 1}}, {b: {gpus: 2}}]", "nodes: {a: {gpus: 1}, b: {gpus: 2}}"),
         ("nodes: a,b", "nodes: {a: {}, b: {}}"),
         ("nodes: a b", "nodes: {a: {}, b: {}}"),

@@ -276,6 +276,20 @@ def test_a_range_as_ansible_writes_it_is_told_as_that(address: str) -> None:
     assert problem.message == f"`{address}` has a range as Ansible writes it"
 
 
+@pytest.mark.parametrize(
+    ("address", "help"),
+    [
+        ("gn{01..04}", "write gn[01-04]"),
+        ("gn[01:04]", "write gn[01-04]"),
+        ("10.0.0.0/24", "write the address of one machine, without a prefix length"),
+        ("10.0.0.1,10.0.0.2", "each node has one address"),
+    ],
+)
+def test_what_stands_for_several_machines_is_told_with_what_to_write(address: str, help: str) -> None:
+    (problem,) = examine_inventory(parse_document(f"nodes: {{a: {{address: '{address}'}}}}", "x.yml")).problems
+    assert (problem.id, problem.help) == ("inventory.bad-address", help)
+
+
 def test_a_file_of_ansible_vault_is_told_as_that() -> None:
     (problem,) = examine_inventory(parse_document("$ANSIBLE_VAULT;1.1;AES256\n36313233\n", "x.yml")).problems
     assert problem.message.startswith("this is a file that Ansible Vault has encrypted, ")

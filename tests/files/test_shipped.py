@@ -50,7 +50,10 @@ def test_a_wheel_carries_them_inside(checkout: Path) -> None:
     assert find_playbook("other") == inside / "other.yml"
 
 
-@pytest.mark.parametrize(("hosts", "shown"), [("a,b,", "a b"), ("me@gpu1", "me@gpu1"), ("10.0.0.1,", "10.0.0.1")])
+@pytest.mark.parametrize(
+    ("hosts", "shown"),
+    [("a,b,", "a b"), ("me@gpu1", "me@gpu1"), ("10.0.0.1,", "10.0.0.1"), ("gn[01-04,07]", "'gn[01-04,07]'")],
+)
 def test_hosts_in_the_place_of_an_inventory(checkout: Path, hosts: str, shown: str) -> None:
     with pytest.raises(FilesWrong) as wrong:
         find_inventory(hosts)
@@ -58,7 +61,28 @@ def test_hosts_in_the_place_of_an_inventory(checkout: Path, hosts: str, shown: s
     assert [problem.help for problem in wrong.value.problems] == [help]
 
 
-@pytest.mark.parametrize("name", ["a;b,c", ",", "-o,b", "two,nodes.yml;x"])
+def test_one_word_in_the_place_of_an_inventory_may_be_a_host(checkout: Path) -> None:
+    with pytest.raises(FilesWrong) as wrong:
+        find_inventory("gpu1")
+    assert (
+        wrong.value.problems[0].help
+        == "name a file, or make one of that host: runbook inventory init gpu1 --out mine.yml"
+    )
+
+
+def test_a_folder_in_the_place_of_an_inventory_tells_its_files(checkout: Path) -> None:
+    Path("clusters").mkdir()
+    with pytest.raises(FilesWrong, match="clusters is a folder") as wrong:
+        find_inventory("clusters")
+    assert wrong.value.problems[0].help is None
+    for name in ("b.yml", "a.yaml", "notes.txt"):
+        (Path("clusters") / name).touch()
+    with pytest.raises(FilesWrong) as wrong:
+        find_inventory("clusters")
+    assert wrong.value.problems[0].help == "name one of its files: clusters/a.yaml, clusters/b.yml"
+
+
+@pytest.mark.parametrize("name", ["a;b,c", ",", "-o,b", "two,nodes.yml;x", "gn[1;2]"])
 def test_no_command_is_made_of_what_are_no_hosts(checkout: Path, name: str) -> None:
     with pytest.raises(FilesWrong) as wrong:
         find_inventory(name)

@@ -98,6 +98,18 @@ def test_any_events_in_any_order_make_a_plain_page(events: list[Event], width: i
     shown.encode("utf-8")
 
 
+def test_in_a_narrow_terminal_a_sentence_has_lines_of_its_own() -> None:
+    story = Story(PAIR, "reach").step(
+        "reach", 0.9, *passed(PAIR, "Python 3.11.2, torch 2.13.0, gloo; clock within 3 ms")
+    )
+    shown = page(story.end(), width=44).splitlines()
+    assert shown[1:4] == [
+        " reach        ok         0.9 s   node-[a-b]",
+        "   Python 3.11.2, torch 2.13.0, gloo; clock",
+        "   within 3 ms",
+    ]
+
+
 def test_nothing_is_said_twice() -> None:
     lines = [line for line in page(many_nodes(), verbose=1).splitlines() if line]
     assert len(lines) == len(set(lines))

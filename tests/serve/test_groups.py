@@ -18,6 +18,7 @@ import pytest
 from runbook.agent.protocol import Enrolment, GpuLoad, Heartbeat
 from runbook.serve import group_actions as actions
 from runbook.serve.agent_fleet import Fleet
+from runbook.serve.agent_states import AgentState
 from runbook.serve.change_stream import Changed
 from runbook.serve.group_files import ChangedMeanwhile, NameTaken, NoGroup
 from runbook.serve.pages.nodes import RankCell, rank_cells
@@ -102,6 +103,50 @@ def test_a_spare_has_no_rank_and_leaves_with_its_node(workspace: Workspace) -> N
     assert workspace.view("train").meaning.spares == ("gn7",)
     moved(workspace, "pool", "gn7", source="train")
     assert "spares" not in workspace.groups.read("train").text
+
+
+def agents(**addresses: str) -> dict[str, AgentState]:
+    """Agents that are online, by name; from where each has dialled."""
+    return {
+        name: AgentState(name, "ONLINE", 0.0, 1.0, "0", name, address, (), None, (), "i", True, False)
+        for name, address in addresses.items()
+    }
+
+
+def node_lines(workspace: Workspace, name: str) -> list[str]:
+    text = workspace.groups.read(name).text
+    return text.partition("nodes:\n")[2].partition("launch:")[0].splitlines()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "203.0.113.7"], ids=["tunnel", "IPv6", "router"])
+def test_agents_that_dial_from_one_address_are_grouped_and_given_their_own(workspace: Workspace, address: str) -> None:
+    actions.create(workspace, "train", "ann")
+    online = agents(one=address, two=address, far="198.51.100.4")
+    actions.move(workspace, [("", name) for name in online], "train", "ann", online)
+    assert node_lines(workspace, "train") == [
+        "  one: {connection: agent}",
+        "  two: {connection: agent}",
+        "  far: {connection: agent, address: 198.51.100.4}",
+    ]
+    saved(workspace, "train", node__one__address="10.0.0.1", node__two__address="10.0.0.2", node__far__address="")
+    assert node_lines(workspace, "train") == [
+        "  one: {connection: agent, address: 10.0.0.1}",
+        "  two: {connection: agent, address: 10.0.0.2}",
+        "  far: {connection: agent}",
+    ]
+
+
+def test_a_node_by_itself_keeps_the_address_that_its_agent_dialled_from(workspace: Workspace) -> None:
+    actions.create(workspace, "train", "ann")
+    actions.move(workspace, [("", "one")], "train", "ann", agents(one="127.0.0.1", two="127.0.0.1"))
+    assert node_lines(workspace, "train") == ["  one: {connection: agent, address: 127.0.0.1}"]
+
+
+def test_the_address_of_a_node_in_a_range_is_its_own(workspace: Workspace) -> None:
+    pool(workspace)
+    text = saved(workspace, "pool", node__gn39__address="10.0.0.39", node__gn40__address="10.0.9.40")
+    assert "  gn39: {address: 10.0.0.39}" in text.splitlines()
+    assert "  gn40: {address: 10.0.9.40}" in text.splitlines()
 
 
 def test_a_rank_that_has_moved_to_a_spare_is_shown_there() -> None:

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runbook.causes.catalogue import mend
-from runbook.checks.context import Context, Facts, select_interfaces
+from runbook.checks.context import Context, Facts
 from runbook.checks.ibstat import ports_of, select
 from runbook.files.address import one_spelling
 from runbook.launch.ranks import hca_expression, network_environment, socket_interface
 from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
+from runbook.model.nccl_devices import select_interfaces
 from runbook.model.verdict import Outcome
 from runbook.parsers.ibstat import Port
 from runbook.transport import node_answers

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from runbook.checks.context import Context, ipv4_first
-from runbook.files.address import is_ip
+from runbook.checks.context import Context
+from runbook.files.address import ipv4_first, is_ip
 from runbook.firewall.evaluate import EPHEMERAL
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runbook.causes.catalogue import finding_for, mend
-from runbook.checks.context import is_link_local
 from runbook.checks.ping.observations import Observations, version
-from runbook.files.address import is_ip, is_loopback
+from runbook.files.address import is_ip, is_link_local, is_loopback
 from runbook.launch.ranks import socket_interface
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node

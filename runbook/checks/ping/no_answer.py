@@ -9,11 +9,10 @@ from collections import defaultdict
 from dataclasses import replace
 
 from runbook.causes.catalogue import finding_for
-from runbook.checks.context import ipv4_first
 from runbook.checks.network.dial import ANY_PORT
 from runbook.checks.network.routing import typed
 from runbook.checks.ping.observations import Observations, Pair, pairs_with
-from runbook.files.address import is_ip
+from runbook.files.address import ipv4_first, is_ip
 from runbook.firewall import Blocked, Ends, Evidence, Flow, arp_stop, explain_blocked, sure
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from runbook.checks.context import Context, Facts, ipv4_first, is_link_local, select_interfaces
+from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import UNMEASURED, Dial, number
 from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.pairs import Blame, groupings
-from runbook.files.address import is_ip
+from runbook.files.address import ipv4_first, is_ip, is_link_local
 from runbook.firewall import Evidence
 from runbook.launch.ranks import socket_interface
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
+from runbook.model.nccl_devices import select_interfaces
 from runbook.model.verdict import Finding
 from runbook.transport.node_answers import NetworkInterface, PingAnswer
 

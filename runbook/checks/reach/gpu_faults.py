@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from runbook.causes.catalogue import finding_for
-from runbook.checks.context import in_brief
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
-from runbook.model.units import counted
+from runbook.model.units import counted, in_brief
 from runbook.model.verdict import Finding
 from runbook.parsers.nvidia_smi_facts import (
     BAD_ROWS,

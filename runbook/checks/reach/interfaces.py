@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from runbook.causes.catalogue import finding_for
-from runbook.checks.context import Facts, is_link_local, select_interfaces
-from runbook.files.address import is_ip, is_loopback, one_spelling
+from runbook.checks.context import Facts
+from runbook.files.address import is_ip, is_link_local, is_loopback, one_spelling
 from runbook.launch.ranks import socket_interfaces
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Inventory, Node
-from runbook.model.nccl_devices import is_for_guests
+from runbook.model.nccl_devices import is_for_guests, select_interfaces
 from runbook.model.verdict import Finding
 
 if TYPE_CHECKING:
