@@ -29,8 +29,9 @@ EVERY_S = 0.1
 HEAD = 128 * 1024
 """Bytes at a file's beginning in which outputs of tools are looked for."""
 SMALL = 16 * 1024
-WORK = 6_000_000  # lines as the scanner counts its work, for what is packed
-WORK_A_BYTE = 20  # of a file on disk that is larger than half a megabyte
+WORK = 5_000_000  # lines as the scanner counts its work, for what is packed
+BYTES = 32  # unpacked, that cost as much as a line
+WORK_A_BYTE = 10  # of a file on disk that is larger than half a megabyte
 NAMED = 4  # files that a sentence names
 RDMA = re.compile(
     rb"""
@@ -172,7 +173,8 @@ class Reader:
         given = 0
         for chunk in stream:
             packed = log.member is not None or 0 < size < given
-            if packed and self._scan.work - begun > max(WORK, WORK_A_BYTE * (size - (1 << 19))):
+            work = self._scan.work - begun + given // BYTES
+            if packed and work > max(WORK, WORK_A_BYTE * (size - (1 << 19))):
                 why = "it unpacks to far more lines than its size explains, and was read up to there; unpack it first"
                 self._coverage.miss(log.name, why)
                 return

@@ -82,13 +82,44 @@ def judge(scanner: Scanner) -> list[Cause]:
     order = _order(scanner)
     found.sort(key=lambda cause: (cause.tier, order(cause)))
     found = _after_what_they_follow(found)
-    if len(found) > 1:
-        found = [cause for cause in found if cause.tier is not Tier.WRAPPER]
+    found = _what_failed(found, seen)
     if not found and not scanner.told:
         return [_nothing("high", "these logs are empty", mend("insufficient-evidence", "empty"))]
     if not found and scanner.reached is Reached.NOTHING:
         return [_nothing("low", SO_FAR, mend("insufficient-evidence", "so-far"))]
+    if not found and (words := _last_words(scanner, seen)):
+        return [words]
     return [*found[:1], *(_folded(cause, found[0]) for cause in found[1:] if _beside(cause, found[0]))]
+
+
+def _what_failed(found: Sequence[Cause], seen: Mapping[str, Sequence[Hit]]) -> list[Cause]:
+    """Without what only says that something failed, where a cause tells more of it; and that is unsure where a line of
+    a known error stands beside it."""
+    unknown = sorted((one for one in found if one.tier is Tier.WRAPPER), key=lambda one: ORDER[one.confidence])
+    others = [cause for cause in found if cause.tier is not Tier.WRAPPER]
+    faint = all(cause.tier is Tier.NOTE and cause.confidence == "low" for cause in others)
+    if others and (not faint or all(cause.confidence == "low" for cause in unknown)):
+        return others
+    named = any(name in seen for rule in _rules() if rule.tier < Tier.SYMPTOM for name in rule.names)
+    unsure = [
+        replace(cause, confidence="medium") if named and cause.confidence == "high" else cause for cause in unknown
+    ]
+    return [*unsure, *others]
+
+
+def _last_words(scanner: Scanner, seen: Mapping[str, Sequence[Hit]]) -> Cause | None:
+    """What no rule knows, at the end of a log that shows no step or end after it."""
+    ends = (scanner.last_progress, scanner.passed, scanner.ended)
+    known = {hit.line.place for few in seen.values() for hit in few}
+    words = [
+        hit
+        for hit in scanner.last_words
+        if hit.line.place not in known and hit.line.number > max(at.get(hit.line.source, 0) for at in ends)
+    ]
+    if not words:
+        return None
+    says = f"it ends with words that no rule knows ({words[-1].line.shown[:120]}), and no line shows that it went on"
+    return replace(_nothing("low", says, mend("insufficient-evidence", "so-far")), evidence=tuple(words[-EVIDENCE:]))
 
 
 def _nothing(confidence: Confidence, says: str, remedy: str) -> Cause:
@@ -237,7 +268,7 @@ def _folded(cause: Cause, root: Cause) -> Cause:
     """A cause that is not a root is put under the root that explains it."""
     if _own_mistake(cause, root):
         return replace(cause, own=True, evidence=_beside(cause, root))
-    explained = cause.tier > root.tier or cause.tier >= Tier.NETWORK
+    explained = root.tier is not Tier.WRAPPER and (cause.tier > root.tier or cause.tier >= Tier.NETWORK)
     return replace(cause, follows=root.cause) if explained else cause
 
 

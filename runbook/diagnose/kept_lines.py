@@ -12,7 +12,7 @@ Speaker = tuple[int | None, str | None]
 """Rank and node."""
 Raw = tuple[int, bytes, tuple[int, ...], Speaker]
 """Number of a line, its bytes, signs that may be on it, and who speaks."""
-SIGNS_AT_ONCE = 10  # that are looked for in a line at the price of one
+SIGNS_AT_ONCE = 8  # that are looked for in a line at the price of one
 SEARCHED = 4000  # bytes of a line that are asked how far the run is
 
 
@@ -22,7 +22,9 @@ class ScanLimits:
 
     # shapes, over all sources
     shapes: int = 25_000  # remembered
-    unlike: int = 8_000  # of them, after which lines of new shapes are put off where enough were read in full
+    # of them, after which lines of new shapes are put off where enough were read in full
+    unlike: int = 8_000
+    unlike_bytes: int = 384 << 10
     shape_bytes: int = 2000  # a longer line is not remembered
     all_shapes_bytes: int = 16 << 20
     # lines of one shape that are read in full
@@ -31,9 +33,9 @@ class ScanLimits:
     often: int = 500  # over all sources; after that `of_an_often_one` of each source
     of_an_often_one: int = 3
     # lines of one source
-    read: int = 2_500  # in full; a line that may tell very many things counts more than once
-    read_of_all: int = 4_000  # the same where every rank's line is wanted
-    read_bytes: int = 256 << 10
+    read: int = 2_000  # in full; a line that may tell very many things counts more than once
+    read_of_all: int = 3_500  # the same where every rank's line is wanted
+    read_bytes: int = 176 << 10
     kept_bytes: int = 16 << 20  # of the lines that are remembered
     late: int = 1_000  # put off, at its end
     pending: int = 1 << 20  # bytes without a line break that are taken as one line

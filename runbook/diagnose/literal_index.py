@@ -31,7 +31,7 @@ class Index:
         for literal, sets in owners.items():
             self._by_word.setdefault(max(literal.split(), key=len), {})[literal] = frozenset(sets)
         self._held: dict[bytes, _Keys] = {}
-        self._search = re.compile(_tree(list(self._by_word))).search
+        self._search = re.compile(one_of(list(self._by_word))).search
         self._known: dict[bytes, _About] = {}
 
     def find(self, lowered: bytes) -> tuple[int, ...]:
@@ -79,11 +79,11 @@ class Index:
         return self._held[word]
 
 
-def _tree(keys: list[bytes]) -> bytes:
+def one_of(keys: list[bytes]) -> bytes:
     """A pattern that matches the longest of the keys at a place, its alternatives sharing their beginnings."""
     ends = b"" in keys
     firsts = sorted({key[:1] for key in keys if key})
-    branches = [re.escape(first) + _tree([key[1:] for key in keys if key[:1] == first]) for first in firsts]
+    branches = [re.escape(first) + one_of([key[1:] for key in keys if key[:1] == first]) for first in firsts]
     if not branches:
         return b""
     body = branches[0] if len(branches) == 1 and not ends else b"(?:" + b"|".join(branches) + b")"

@@ -223,10 +223,11 @@ class BrokenLine:
     def __init__(self, number: int, raw: bytes) -> None:
         self.number = number
         self.begun = raw
-        self._pieces = [_text(raw)]
+        self._pieces: list[str] = []
 
     def takes(self, raw: bytes) -> bool:
         """Whether `raw` is the rest of this line; it is added then."""
+        self._pieces = self._pieces or [_text(self.begun)]
         if len(self._pieces) == PIECES or len(raw) > PIECE or ENDED.search(self._pieces[-1].rstrip()):
             return False
         piece = _text(raw)
@@ -242,7 +243,7 @@ class BrokenLine:
     @property
     def readings(self) -> list[bytes]:
         """The line as its pieces may have belonged together, cut between words or in mid-word, and its first piece."""
-        if len(self._pieces) == 1:
+        if len(self._pieces) <= 1:
             return [self.begun]
         between, within = " ".join(piece.strip() for piece in self._pieces), "".join(self._pieces)
         return [*(text.encode() for text in dict.fromkeys((between, within))), self.begun]

@@ -67,6 +67,33 @@ ENDED = re.compile(
 )
 """A run says that it has ended well."""
 
+_ONE = (
+    rb"(?:rank|worker|node|process|task|pod|job|gpu|host|trainer|replica|peer|server|agent|launcher|actor|executor"
+    rb"|instance|machine|container|link|port|master|coordinator|scheduler|run|training|service|daemon|cluster|it|we)"
+)
+_GOOD = (
+    rb"(?:(?:re-?|un)?(?:start|load|launch|creat|connect|join|register|initiali[sz]|spawn|sync|bind|configur|detect|select"
+    rb"|enter|resum|recover|assign|enabl|listen|sav|begin|prepar|us|receiv|report|running|wait|accept|map|serv|warm)\w*"
+    rb"|ready|run|runs|up|done|ok|okay|online|alive|live|healthy|here|there|bound|set|found|available|active|good|fine"
+    rb"|normally|idle|began|begun|sent|elected|leader|built|passed|finish\w*|complet\w*|succe\w+|exit\w*|visible"
+    rb"|and|at|on|in|of|for|with|from|as|by|has|have|is|are|was|were|the|to)\b"
+)
+LAST_WORDS = re.compile(
+    rb"\A(?!.*\b(?:info|debug|notice|trace|warn(?:ing)?|deprecat\w+)\b)(?:"
+    # what became of one of many, in words that are none of the good ones
+    rb"(?:.*[\]:)>|] +)?(?:the )?"
+    + _ONE
+    + rb"(?: ?[#:=-]? ?[\w.-]*\d[\w.-]*)?(?: (?:to|on|of) [\w.-]+)?(?: (?:is|was|has|have|had|got|went|just"
+    rb"|been|now|suddenly|seems?|appears?|to|be))* (?!" + _GOOD + rb")[a-z][a-z'-]{2,}(?: (?:away|down|out|off|over"
+    rb"|dark|silently|early|again|(?:for|after) \d+ ?\w+))?[ .!]*\Z"
+    rb"|.*\b(?:gone|lost|dead|nowhere|vanish\w*|disappear\w*|broken?|halted|bail(?:ed|ing)|giv(?:e|ing) up|kaput"
+    rb"|expired|exhausted|exceed(?:s|ed)|un(?:available|responsive|usable|reachable|recoverable|stable)|oops|sorry"
+    rb"|too (?:many|few|late|slow)|out of (?:space|memory|handles|descriptors|sync)|retrying"
+    rb"|not (?:ready|responding|alive|reachable|enough|connected|possible))\b)",
+    re.DOTALL,
+)
+"""A last line after which nobody would say that the run is well, though no rule knows it."""
+
 SETUP = re.compile(
     rb"\A(?:.*?(?:"
     # ranks met
@@ -112,6 +139,7 @@ NOISE = re.compile(
     r"|to enable traceback see|sending process \d+ closing signal sigterm|\(errno: 97 - |errno: 97\b"
     r"|gai error: -9\b|gai error: -6\b"
     r"|no plugin found|libnccl-(?:net|tuner|profiler)|ncclnetplugin_v\d|ncclcollnetplugin_v\d|nccltunerplugin"
+    r"|got async event ?: (?:client reregistration|(?:sm|lid|pkey|gid)\b[\w ]* change|port active)"
     r"|failed to open libibverbs|plugin (?:load|name|path)|net/plugin"
     r"|nvls multicast support is not available|(?:peermem|p2p).*detected invalid context|\(0x2c0\)"
     r"|peer access already enabled"

@@ -7,6 +7,7 @@ and the last.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 from runbook.diagnose.kept_lines import LIMITS, KeptHits, Raw, ScanLimits, SourceLines, Speaker, searched
-from runbook.diagnose.literal_index import DIGITS, Index
+from runbook.diagnose.literal_index import DIGITS, Index, one_of
 from runbook.diagnose.log_lines import (
     ABROAD,
     LONGEST,
@@ -32,6 +33,7 @@ from runbook.diagnose.log_lines import (
 from runbook.diagnose.progress_lines import (
     ENDED,
     GOES_ON,
+    LAST_WORDS,
     NOISE,
     PROGRESS_KEYS,
     REACHED_KEYS,
@@ -43,13 +45,17 @@ from runbook.diagnose.rule_types import Hit, Line, Sign
 
 STEADY = 3  # lines of progress after a failure that show more than what another rank had begun to print
 ENDING = 20  # lines in which a run may say that it has ended
+LAST = 3  # of them that are its last words
 FAR = 200  # characters before what a line says, from which on it is quoted from there
 AROUND = 60
 OVERLAP = 200  # bytes that pieces of a long line share
-# The work of such a line, and of each byte in full; one of a known shape is 1.
+# The work of such a line, and of each byte in full; of one that is put off, may have more on the next, or has a sign.
+# One of a known shape is 1.
 NEW_SHAPE, IN_FULL, A_BYTE = 100, 400, 10
+PUT_OFF, OPEN, WITH_SIGNS = 25, 16, 5
 ESCAPED = b"\\u"  # a letter of another script in JSON, its number partly of digits
 HEADINGS = ("###", "==>", "---", "===", ">>>")
+MAY_GO_ON = re.compile(one_of([key.encode() for key in PROGRESS_KEYS]))
 HEADING_BYTES = tuple(heading.encode() for heading in HEADINGS)
 
 
@@ -62,6 +68,9 @@ class _Kind(NamedTuple):
     heads: bool = False
     opens: bool = False  # more may follow on the next line
     late: bool = False  # it was not searched: if at all, it is read when the source has ended
+
+
+LATER = _Kind(late=True)
 
 
 class Catalogue:
@@ -95,6 +104,7 @@ class Scanner:
         self.ends: dict[str, int] = {}
         self.passed: dict[str, int] = {}  # the line in which a suite of tests says that all is well, by source
         self.ended: dict[str, int] = {}  # the line in which a run says that it is over, by source
+        self.last_words: list[Hit] = []  # last lines that are no good end, and no sign
         self.work = 0  # lines, in the time that one takes which is known already
         self._remembered = 0  # bytes of shapes
         self._often: Counter[bytes] = Counter()  # lines of a shape that were read in full, over all sources
@@ -110,31 +120,32 @@ class Scanner:
         went_on: deque[int] = deque(maxlen=STEADY)
         shapes = self._shapes
         open_line: BrokenLine | None = None
-        open_kind = _Kind()
+        open_kind, open_shape = _Kind(), b""
         ending: list[bytes] = []
         for lines in _lines(chunks, partial(self._cut.update, [source]), self._limits.pending):
             ending = [*ending, *map(searched, lines[-ENDING:])][-ENDING:]
             self.work += len(lines)
             for raw in lines:
                 number += 1
-                if open_line and not open_line.takes(raw):
+                shape = raw.translate(None, DIGITS)
+                # One that begins the same way is the next of its kind.
+                if open_line and (shape == open_shape or not open_line.takes(raw)):
                     self._close(here, open_line, open_kind, section)
                     open_line = None
-                shape = raw.translate(None, DIGITS)
                 kind = shapes.get(shape) or self._unlike_all_before(here, shape, raw)
                 if kind.goes_on:
                     went_on.append(number)
                 if kind.heads:
                     section = section_of(raw[:LONGEST].decode("utf-8", "replace")) or section
                 if kind.opens and not open_line:
-                    open_line, open_kind = BrokenLine(number, raw), kind
+                    open_line, open_kind, open_shape = BrokenLine(number, raw), kind, shape
                 elif kind.signs and self._wants(here, shape, (number, raw, kind.signs, section), kind.most):
                     self._read(here, number, raw, kind.signs, section)
                 elif kind.late:
                     here.put_off(number, raw, section)
         if open_line:
             self._close(here, open_line, open_kind, section)
-        self._look_for_its_end(source, ending, number)
+        self._look_for_its_end(source, ending, number, section)
         self._read_what_was_left(here)
         self._passed_over[source] += here.passed_over
         self.lines += number
@@ -147,9 +158,13 @@ class Scanner:
     def _unlike_all_before(self, here: SourceLines, shape: bytes, raw: bytes) -> _Kind:
         """The kind of a line whose shape was not met. When many new shapes follow each other, a line is read for
         progress only."""
-        if here.full and len(self._shapes) >= self._limits.unlike:
-            goes_on = bool(GOES_ON.match(searched(raw).lower()))
-            return _Kind(goes_on=goes_on, heads=raw.startswith(HEADING_BYTES), late=True)
+        many = len(self._shapes) >= self._limits.unlike or self._remembered >= self._limits.unlike_bytes
+        if here.full and many:
+            self.work += PUT_OFF
+            low = searched(raw).lower()
+            goes_on = MAY_GO_ON.search(low) is not None and GOES_ON.match(low) is not None
+            heads = raw.startswith(HEADING_BYTES)
+            return _Kind(goes_on=goes_on, heads=heads, late=True) if goes_on or heads else LATER
         self.told = self.told or bool(raw.strip())
         kind = self._kind(raw)
         if not self._crowded and len(shape) < self._limits.shape_bytes and ESCAPED not in raw:
@@ -157,8 +172,9 @@ class Scanner:
             self._remembered += len(shape)
         return kind
 
-    def _look_for_its_end(self, source: str, ending: Sequence[bytes], number: int) -> None:
-        """Whether the last lines, of which the last has this number, say that the run has ended."""
+    def _look_for_its_end(self, source: str, ending: Sequence[bytes], number: int, section: Speaker) -> None:
+        """Whether the last lines, of which the last has this number, say that the run has ended, or that all is not
+        well."""
         for at, raw in enumerate(ending, number + 1 - len(ending)):
             self._note(raw)
             low = raw.lower()
@@ -166,6 +182,11 @@ class Scanner:
             if over is not None:
                 over[source] = at
                 self.reached = Reached.PROGRESS
+        told = [(at, raw) for at, raw in enumerate(ending, number + 1 - len(ending)) if raw.strip()]
+        for at, piece in ((at, piece) for at, raw in told[-LAST:] for piece in unpacked(raw)[-LAST:] or [raw]):
+            line = read_line(source, at, piece, section)
+            if LAST_WORDS.match(line.text.lower().encode()) and not NOISE.search(line.text.lower()):
+                self.last_words.append(Hit("last-words", line))
 
     def _read_what_was_left(self, here: SourceLines) -> None:
         for at, raw, who in here.late:
@@ -201,6 +222,7 @@ class Scanner:
 
     def _close(self, here: SourceLines, line: BrokenLine, kind: _Kind, section: Speaker) -> None:
         """Read a line that was open, as a whole and as it stood, where its shape is still wanted."""
+        self.work += OPEN
         for raw in line.readings:
             shape = raw.translate(None, DIGITS)
             told = kind if raw is line.begun else self._shapes.get(shape) or self._kind(raw)
@@ -209,6 +231,7 @@ class Scanner:
 
     def _wants(self, here: SourceLines, shape: bytes, raw: Raw, most: int) -> bool:
         """Whether the line is to be read now; of a shape that many sources had, some lines of each are enough."""
+        self.work += WITH_SIGNS
         limits = self._limits
         if most <= limits.keeps_all and self._often[shape] >= limits.often:
             most = limits.of_an_often_one
@@ -218,7 +241,7 @@ class Scanner:
         return wanted
 
     def _kind(self, raw: bytes) -> _Kind:
-        self.work += NEW_SHAPE
+        self.work += NEW_SHAPE + len(raw) // 2
         if b"\\" in raw:
             raw = b" ".join(unpacked(raw)) or raw
         found = self._index.find(raw.lower())

@@ -319,7 +319,7 @@ def _inactive(text: str, gpus: list[int]) -> Iterator[int]:
             yield at
 
 
-CELL = r"X|NV\d+|SYS|NODE|PHB|PXB|PIX|PSB|C2C|N/A"
+CELL = r"X|NV\d+|SYS|NODE|PHB|PXB|PIX|PSB|C2C|N/A|XGMI|PCIE|\d+"  # the last three of rocm-smi
 
 
 def topology(text: str) -> Reading | None:
