@@ -13,6 +13,7 @@ from pathlib import Path
 from starlette.requests import Request
 
 from runbook.engine.run_folder import ENDING
+from runbook.files.shipped_files import shipped
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import GroupFile, Groups, NoGroup
@@ -41,6 +42,7 @@ class Workspace:
         data = data.resolve()
         for left in data.glob(f"{DRAFT}*"):
             shutil.rmtree(left, ignore_errors=True)
+        bring_schema(data)
         self.groups = Groups(data / "groups", store)
         self.runs = Runs(data / "runs", store)
         self.processes = Processes(data, self.runs, changed, fleet.reachable)
@@ -90,6 +92,14 @@ class Workspace:
             except NoGroup:
                 continue
         return found
+
+
+def bring_schema(data: Path) -> None:
+    """Where the first line of a new group's file names it, for the editors of people who edit the file itself."""
+    schema = shipped("schemas", "inventory.schema.json")
+    folder = data / "schemas"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    shutil.copyfile(schema, folder / schema.name)
 
 
 def goes_on(workspace: Workspace, run: RunRow) -> bool:

@@ -202,6 +202,11 @@ def test_the_message_names_the_character_and_says_what_to_do() -> None:
         ('set "A=1&b"& act.bat||exit /b 1', 'set "A=1&b"& call act.bat||exit /b 1'),
         ("act.bat >nul 2>&1 && act ^& x", "call act.bat >nul 2>&1 && call act ^& x"),
         ("call a.bat &&call b.bat & c", "call a.bat &&call b.bat & call c"),
+        ('if exist "C:\\a b\\x.bat" (x.bat) & y', 'if exist "C:\\a b\\x.bat" (call x.bat) & call y'),
+        ("IF NOT DEFINED CONDA_EXE conda activate x", "IF NOT DEFINED CONDA_EXE call conda activate x"),
+        ('if /i "%A%"=="b c" act', 'if /i "%A%"=="b c" call act'),
+        ("if exist x.bat set X=1", "if exist x.bat set X=1"),
+        ("for %%V in (a b) do if exist %%V.bat %%V", "for %%V in (a b) do if exist %%V.bat call %%V"),
         ("for-us.bat", "call for-us.bat"),
     ],
 )

@@ -259,6 +259,8 @@ def test_an_activation_that_fails_starts_nothing(wine: Wine, folder: Path, line:
             "(act.bat)",
             "ver>nul && act.bat",
             "cd . & act 2>&1",
+            "if exist act.bat act.bat",
+            "for %%V in (act) do if not defined COLOUR %%V",
         ],
     ),
 )

@@ -69,6 +69,12 @@ def table(workspace: Workspace, name: str) -> list[tuple[str, int, int, int]]:
     return [(one.worker, one.rank, one.local_rank, one.node_rank) for one in ranks]
 
 
+def test_the_schema_that_a_new_group_names_is_there(workspace: Workspace) -> None:
+    actions.create(workspace, "train", "ann")
+    named = workspace.groups.read("train").text.split("$schema=")[1].splitlines()[0]
+    assert json.loads((workspace.groups.folder / named).read_text())["title"].startswith("an inventory")
+
+
 def test_the_seeds_first_example(workspace: Workspace) -> None:
     pool(workspace)
     actions.create(workspace, "train", "ann")

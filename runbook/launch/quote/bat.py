@@ -25,7 +25,15 @@ OWN_NAMES = frozenset(
 )
 """Names that cmd computes: a variable of that name would hide the real one, first of all the exit code."""
 
-_COMMAND = re.compile(r'((?:\A|&&?|\|\|)[\s@(]*)((?:"[^"]*"?|\^.|>&|\|(?!\|)|[^"^&|])+)')  # where it begins, and itself
+_WORD = r'(?:"[^"]*"|[^\s"=&|()]+)'
+_IF = (
+    rf"if\s+(?:/i\s+)?(?:not\s+)?(?:(?:exist|defined|errorlevel)\s+{_WORD}"
+    rf"|{_WORD}\s*(?:==|(?:equ|neq|lss|leq|gtr|geq)\s)\s*{_WORD})\s"
+)
+_FOR = r'for\s+(?:/[a-z]\s+(?:"[^"]*"\s+)?)?%%?\w\s+in\s*\([^)]*\)\s*do\s'
+_COMMAND = re.compile(  # where a command begins, and the command itself
+    rf'((?:\A|&&?|\|\|)[\s@(]*(?:(?:{_IF}|{_FOR})[\s@(]*)*)((?:"[^"]*"?|\^.|>&|\|(?!\|)|[^"^&|])+)', re.IGNORECASE
+)
 _OF_CMD = re.compile(r"(?:call|cd|echo|exit|for|if|path|pushd|rem|set|start)(?:\s|\Z)", re.IGNORECASE)
 _SWITCH = re.compile(r"/[A-Za-z0-9]+\Z")
 _READ_AGAIN = re.compile(r"[%^!]|/\?")
