@@ -48,7 +48,8 @@ PROGRESS = re.compile(
     rb"|(?<!-)\b(?:batch|global_step|iter(?:ation)?|step|epoch)\W{0,5}\d|\"(?:step|epoch|loss)\""
     rb"))"
     # warnings that only a step of training prints
-    rb"|\A.*?(?:torch/utils/checkpoint\.py:\d+: \w*warning|\bgrad strides do not match|\bbefore `optimizer\.step\(\)`)",
+    rb"|\A.*?(?:torch/utils/checkpoint\.py:\d+: \w*warning|\bgrad strides do not match"
+    rb"|\breducer buckets have been rebuilt|\bbefore `optimizer\.step\(\)`)",
     re.DOTALL,
 )
 """A line of a run that trained, measured or came to its end."""
@@ -72,8 +73,9 @@ _ONE = (
     rb"|instance|machine|container|link|port|master|coordinator|scheduler|run|training|service|daemon|cluster|it|we)"
 )
 _GOOD = (
-    rb"(?:(?:re-?|un)?(?:start|load|launch|creat|connect|join|register|initiali[sz]|spawn|sync|bind|configur|detect|select"
-    rb"|enter|resum|recover|assign|enabl|listen|sav|begin|prepar|us|receiv|report|running|wait|accept|map|serv|warm)\w*"
+    rb"(?:(?:re-?|un)?(?:start|load|launch|creat|connect|join|register|initiali[sz]|spawn|sync|bind|configur|detect"
+    rb"|select|enter|resum|recover|assign|enabl|listen|sav|begin|prepar|us|receiv|report|running|wait|accept|map|serv"
+    rb"|warm)\w*"
     rb"|ready|run|runs|up|done|ok|okay|online|alive|live|healthy|here|there|bound|set|found|available|active|good|fine"
     rb"|normally|idle|began|begun|sent|elected|leader|built|passed|finish\w*|complet\w*|succe\w+|exit\w*|visible"
     rb"|and|at|on|in|of|for|with|from|as|by|has|have|is|are|was|were|the|to)\b"
