@@ -110,7 +110,8 @@ def _what_failed(found: Sequence[Cause], seen: Mapping[str, Sequence[Hit]]) -> l
 def _last_words(scanner: Scanner, seen: Mapping[str, Sequence[Hit]]) -> Cause | None:
     """What no rule knows, at the end of a log that shows no step or end after it."""
     ends = (scanner.last_progress, scanner.passed, scanner.ended)
-    known = {hit.line.place for few in seen.values() for hit in few}
+    rules = [rule for rule in _rules() if _holds(rule, seen)]
+    known = {hit.line.place for rule in rules for name in rule.names for hit in seen.get(name, ())}
     words = [
         hit
         for hit in scanner.last_words

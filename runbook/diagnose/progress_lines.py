@@ -35,11 +35,11 @@ PROGRESS = re.compile(
     rb"|(?<!barrier )(?<!init )\b(?:complete[ds]?|successful(?:ly)?"
     rb"|success)\b(?! (?:connected|initiali[sz]ed|store|loaded|start\w*))"
     rb"|\bexit(?:ed)?\b.{0,16}\b(?:code|status)?[ =:]*0\b"
-    rb"|\bcode: 0\b|\bsaved?\b.{0,20}\b(?:checkpoint|model|to)\b|\bgoodbye\b"
+    rb"|\bcode: 0\b|\bsav(?:ed?|ing)\b.{0,20}\b(?:checkpoint|model|to)\b|\bgoodbye\b"
     rb"|destroy_process_group\(\) was not called|has not been destroyed before|destroy complete|\bfailed=0\b"
     rb"|\b\d+ passed\b"
     # a result
-    rb"|all_?reduce ok|avg bus bandwidth|\b\d+ packets transmitted"
+    rb"|all_?reduce ok|out of bounds values : 0 ok|avg bus bandwidth|\b\d+ packets transmitted"
     rb"|\b(?:accuracy|acc|perplexity|ppl|throughput|\w+[ _](?:error|err|acc|loss))\W{0,4}\d"
     rb"|\b(?:[gmt]b/s|tflops?|examples/s|images/s|img/s|ms/step)\b"
     rb"|(?:^|\s)\d+\s+\d+\s+[a-z]\w*\s+(?:\w+\s+)?-?\d+\s+[\d.]+\s+[\d.]+\s+[\d.]+\b"
@@ -79,17 +79,23 @@ _GOOD = (
     rb"|and|at|on|in|of|for|with|from|as|by|has|have|is|are|was|were|the|to)\b"
 )
 LAST_WORDS = re.compile(
-    rb"\A(?!.*\b(?:info|debug|notice|trace|warn(?:ing)?|deprecat\w+)\b)(?:"
+    rb"\A(?!.*\b(?:info|debug|notice|trace|warn(?:ing)?|deprecat\w+|newly initialized|hint|note)\b"
+    rb"|\[?[iw](?:\d{4})? )(?:"
     # what became of one of many, in words that are none of the good ones
     rb"(?:.*[\]:)>|] +)?(?:the )?"
     + _ONE
     + rb"(?: ?[#:=-]? ?[\w.-]*\d[\w.-]*)?(?: (?:to|on|of) [\w.-]+)?(?: (?:is|was|has|have|had|got|went|just"
     rb"|been|now|suddenly|seems?|appears?|to|be))* (?!" + _GOOD + rb")[a-z][a-z'-]{2,}(?: (?:away|down|out|off|over"
     rb"|dark|silently|early|again|(?:for|after) \d+ ?\w+))?[ .!]*\Z"
-    rb"|.*\b(?:gone|lost|dead|nowhere|vanish\w*|disappear\w*|broken?|halted|bail(?:ed|ing)|giv(?:e|ing) up|kaput"
-    rb"|expired|exhausted|exceed(?:s|ed)|un(?:available|responsive|usable|reachable|recoverable|stable)|oops|sorry"
-    rb"|too (?:many|few|late|slow)|out of (?:space|memory|handles|descriptors|sync)|retrying"
-    rb"|not (?:ready|responding|alive|reachable|enough|connected|possible))\b)",
+    rb"|.*\b(?:gone|lost|dead|nowhere|vanish\w*|disappear\w*|broken?|halted|bail(?:ed|ing)|giv(?:e|ing) up|kaput|quit"
+    rb"|expired|exhausted|exceed(?:s|ed)|un(?:available|responsive|usable|reachable|recoverable|readable|stable|safe)"
+    rb"|oops|sorry|too (?:many|few|late|slow)|out of (?:space|memory|handles|descriptors|sync)|retrying|no longer|oom"
+    rb"|prematurely|abandon\w*|marked (?:as )?(?:bad|dead|down|failed|lost|offline)|offline|overheat\w*|thermal"
+    rb"|power (?:failure|loss|lost|cycled?)|hang|hung|hangs|nan|assertion|tripped|wedged|watchdog|dropped (?:off|out)"
+    rb"|(?:did|does|do|could|would|has|have|is|was|are|were) ?n[o']t|stopped (?!at\b|early)\w+ing|ended early"
+    rb"|no (?:heartbeat|answer|reply|response|progress|signal|sign|space|room|more|further)\b.{0,40}"
+    rb"|not (?:ready|responding|alive|reachable|enough|connected|possible))\b"
+    rb"(?! ?[=:] ?(?:0|no|none|false)\b)|.* down[ .!]*\Z)",
     re.DOTALL,
 )
 """A last line after which nobody would say that the run is well, though no rule knows it."""
@@ -99,7 +105,8 @@ SETUP = re.compile(
     # ranks met
     rb"init complete|all ranks joined|completed store-based barrier|all \w+ processes registered"
     rb"|process(?:es)? registered|\bconnected (?:to|all|with|after)\b|\bsuccessfully connected\b"
-    rb"|\b(?:i am|rank|process|worker|task|node) \d+ ?(?:of|out of|/) ?\d+"
+    rb"|\b(?:i am|rank|process|worker|task|node) \d+ ?(?:of|out of|/|in world size|is (?:bound|assigned|mapped) to) ?"
+    rb"(?:\w+ )?\d+"
     rb"|hostname of the client socket cannot be retrieved|connection established|authentication succeeded"
     rb"|accepted (?:publickey|password|connection)"
     # NCCL and its like are past their bootstrap
@@ -138,7 +145,7 @@ NOISE = re.compile(
     r"setting omp_num_threads|redirects are currently not supported|hostname of the client socket cannot be retrieved"
     r"|to enable traceback see|sending process \d+ closing signal sigterm|\(errno: 97 - |errno: 97\b"
     r"|gai error: -9\b|gai error: -6\b"
-    r"|no plugin found|libnccl-(?:net|tuner|profiler)|ncclnetplugin_v\d|ncclcollnetplugin_v\d|nccltunerplugin"
+    r"|no plugin found|lib\w{0,3}ccl-\w+|ncclnetplugin_v\d|ncclcollnetplugin_v\d|nccltunerplugin"
     r"|got async event ?: (?:client reregistration|(?:sm|lid|pkey|gid)\b[\w ]* change|port active)"
     r"|failed to open libibverbs|plugin (?:load|name|path)|net/plugin"
     r"|nvls multicast support is not available|(?:peermem|p2p).*detected invalid context|\(0x2c0\)"
@@ -162,6 +169,7 @@ NOISE = re.compile(
     r"|cannot find name for (?:group|user) id|x11 connection rejected|prctl\(pr_sve_get_vl\) failed"
     r"|(?:set_mempolicy|mbind): operation not permitted|\bkill: \(\d+\) - no such process"
     r"|\brm: cannot remove .*: no such file|\bmkdir: cannot create directory .*: file exists"
+    r"|retrying \(retry\(total=[1-9]|^fontconfig |couldn't chdir to .*: going to /tmp"
     r"|^wandb: |metrics exporter agent|export metrics to agent failed|\] read -1, expected \d+, errno = 1\b"
     r"|module verification failed: signature|^unable to init server: could not connect"
     r"|pmix error: .* in file \S*gds_|net_fastsocket\.cc:\d+ nccl warn (?:cannot get incoming cpu"
