@@ -255,7 +255,7 @@ class Scanner:
         most = max((self._keeps[at] for at in self._keeps.keys() & signs), default=self._limits.of_a_shape)
         goes_on = self._progress in found and bool(GOES_ON.match(searched(raw).lower()))
         opens = self._opener in found and may_go_on(raw)
-        if goes_on or (self._telling in found and self._asked < self._limits.read):
+        if goes_on or (self._telling in found and self._asked < self._limits.asked):
             self._note(raw, goes_on=goes_on)
         told = (*signs, self._abroad) if foreign else signs
         return _Kind(told, most, goes_on, heads=self._heading in found, opens=opens)
