@@ -13,7 +13,9 @@ from runbook.agent.protocol import LOST_S, MOST_RANKS, PROTOCOL, SUSPECT_S, GpuL
 from runbook.model.command_quoting import word
 from runbook.transport.agent import StreamStatus
 
-SAME_VERSION = f"install runbook {runbook.__version__} there, from where the server has it, and start the agent again"
+SAME_VERSION = (
+    f"on the node, install runbook {runbook.__version__} from where the server has it, and start the agent again"
+)
 """The remedy of an agent that is too old. No command: in public indexes the name `runbook` is another project's."""
 
 State = Literal["ONLINE", "SUSPECT", "LOST", "DRAINING", "REVOKED", "TOO_OLD"]
