@@ -34,7 +34,7 @@ _PLACES: Mapping[str, Keys] = {
     **{name: ("rendezvous", name) for name in ("master", "address", "port", "backend")},
     "order": ("order",),
     **{name: ("network", name) for name in ("interface", "ports")},
-    **{name: ("defaults", name) for name in ("gpus", "processes")},
+    **{name: ("defaults", name) for name in ("gpus", "processes", "python", "activate")},
     **{name: ("launch", name) for name in ("launcher", "workdir", "retries", "spares", "grace", "detach")},
 }
 """Fields of the form that are one value of the file."""

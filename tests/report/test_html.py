@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from hypothesis import given
 from runbook.cli.main import main
 from runbook.cli.run import leave_report
 from runbook.model.errors import FilesWrong
-from runbook.model.events import Event, OutcomeReached
+from runbook.model.events import Event, OutcomeReached, Progress
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Verdict
 from runbook.report.folding import FindingBlock
@@ -145,6 +146,45 @@ def test_a_run_that_was_killed_says_so(tmp_path: Path) -> None:
     assert "RUNNING" in alive
     assert "UNFINISHED" not in alive
     assert "killed" not in alive
+
+
+def test_a_launch_that_goes_on_tells_its_latest_step_and_what_stalls_it_until_it_goes_on(tmp_path: Path) -> None:
+    begun = launched(killed=True)
+    at = begun[-1].time
+
+    def told(*later: tuple[float, str, dict[str, object]]) -> str:
+        events = [*begun, *(Progress(at + after, "train", text, data=data) for after, text, data in later)]
+        return Read(fragment(write_run(tmp_path / "run", events), lives=True)).text
+
+    steps = [(10.0 * n, f"step {n}, 1/s", {"pace": {"step": n, "per_s": 1.0, "age_s": 0.2}}) for n in range(300)]
+    assert "step 299, 1/s" in told(*steps)
+    waits = {"pace": {"step": 299, "per_s": 1.0, "age_s": 70.0}}
+    stall = (3050.0, "stalled: rank 2 sleeps", {"stall": "rank-behind"})
+    stands = told(*steps, stall, (3060.0, "step 299, 1/s, 70 s ago", waits))
+    assert "warn" in stands
+    assert "stalled: rank 2 sleeps" in stands
+    assert "No rank comes further" in stands
+    goes_on = told(*steps, stall, (3070.0, "step 301", {"pace": {"step": 301, "per_s": 1.0, "age_s": 1.0}}))
+    assert "No rank comes further" not in goes_on
+    assert "stalled: rank 2 sleeps" not in goes_on
+
+
+def test_a_launch_left_to_itself_has_not_passed_yet(tmp_path: Path) -> None:
+    unseen = {"node": "node-a", "ranks": [0], "started": 1.0, "ended": None, "code": None, "state": "runs"}
+    events: list[Event] = []
+    attempt = 0
+    for one in launched():
+        if isinstance(one, Progress) and "ends" in one.data:
+            attempt += 1
+            one = replace(one, data={"ends": {"number": attempt, "processes": [unseen]}})
+        events.append(one)
+    alive = Read(fragment(write_run(tmp_path / "run", events), lives=True)).text
+    assert "RUNNING" in alive
+    assert "PASS" not in alive
+    first, _, second = alive.partition("train, attempt 2")
+    assert "its end was not seen" in first
+    assert "its end was not seen" not in second
+    assert "It goes on" in second
 
 
 def test_bandwidth_has_its_gate_its_normal_range_and_a_table(tmp_path: Path) -> None:

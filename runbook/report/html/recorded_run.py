@@ -28,6 +28,9 @@ MOST_RESULT = 64 << 20
 MOST_MARKS = 200
 """Moments of a stage that its lane shows."""
 
+MOST_WARNED = 20
+"""Of what was found in a stage that goes on, the latest."""
+
 MOST_FILES = 2000
 LATEST = 1e11
 """Seconds since the epoch that are a time."""
@@ -35,12 +38,16 @@ LATEST = 1e11
 
 @dataclass(slots=True)
 class StageProgress:
-    """A stage's progress events: rows of bandwidth, attempts of a launch and their ends, and single moments."""
+    """A stage's progress events: rows of bandwidth, attempts of a launch and their ends, and single moments.
+    `warned`: what was found while it goes on; its outcomes hold it at the end, and a stall ends with
+    the next step."""
 
     rows: list[Mapping[str, object]] = field(default_factory=list)
     attempts: list[tuple[float, Mapping[str, object]]] = field(default_factory=list)
     ends: list[Mapping[str, object]] = field(default_factory=list)
     marks: list[Progress] = field(default_factory=list)
+    warned: list[Progress] = field(default_factory=list)
+    latest: Progress | None = None
     said: int = 0
 
 
@@ -76,6 +83,8 @@ class Recorded:
                 f"events.jsonl {'tells nothing' if events else 'is missing'}: "
                 "only result.json was read, which has no times"
             )
+        if lives:  # a launch that was left to itself: who follows it has not begun
+            self.record.finished = None
         if lives and self.timed:
             self.record.last_time = max(self.record.last_time, time.time())
 
@@ -180,10 +189,18 @@ class Recorded:
             progress.rows.append(row)
         elif isinstance(attempt, Mapping):
             progress.attempts.append((event.time, attempt))
+            progress.warned.clear()
         elif isinstance(ends, Mapping):
             progress.ends.append(ends)
+        if "warning" in event.data or "stall" in event.data:
+            progress.warned = [*progress.warned, event][-MOST_WARNED:]
+        age = number(pace.get("age_s")) if isinstance(pace := event.data.get("pace"), Mapping) else None
+        if age is not None:
+            came = event.time - age
+            progress.warned = [one for one in progress.warned if "stall" not in one.data or one.time >= came]
         if event.text:
             progress.said += 1
+            progress.latest = event
             if len(progress.marks) < MOST_MARKS:
                 progress.marks.append(event)
 
@@ -303,7 +320,10 @@ def dumps(recorded: Recorded, files: Sequence[RunFile]) -> tuple[list[Dump], int
         Dump(rank, node, stacks.get((rank, node), ""), flights.get((rank, node), ()))
         for rank, node in sorted({*stacks, *flights})
     ]
-    return [*of_ranks, *others[:MOST_DUMPS]], max(0, len(listed) - 2 * MOST_DUMPS)
+    # Those of a launch first: what belongs to no attempt was kept by a check before it.
+    launched = [dump for dump in others if dump.name.startswith("attempt-")]
+    checked = [dump for dump in others if dump not in launched]
+    return [*launched[:MOST_DUMPS], *of_ranks, *checked[:MOST_DUMPS]], max(0, len(listed) - 2 * MOST_DUMPS)
 
 
 def states(text: str) -> str:

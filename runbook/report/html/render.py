@@ -145,7 +145,9 @@ def _head(recorded: Recorded) -> Head:
         failed = any(outcome.verdict is Verdict.FAIL for stage in record.stages for outcome in stage.outcomes)
         kind = "fail" if failed else "running" if recorded.lives else "unknown"
         if recorded.lives:
-            return Head("RUNNING", kind, f"{at}{after}")
+            stalled = any("stall" in one.data for stage in record.stages for one in recorded.progress_of(stage).warned)
+            note = "No rank comes further: what was found is told at the stage." if stalled else ""
+            return Head("RUNNING", kind, f"{at}{after}", note)
         return Head("UNFINISHED", kind, f"{at}{after}", note)
     word, kind = ENDS[ended.verdict]
     if ended.exit_code == INTERRUPTED:

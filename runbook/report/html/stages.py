@@ -95,7 +95,7 @@ def _lane(
     left, width = _bar(start, seconds, span)
     goes_on = recorded.lives and stage.finished is None
     groups = outcome_groups(stage.outcomes, gist) if goes_on else stage_groups(stage, gist)
-    marks = recorded.progress_of(stage).marks
+    progress = recorded.progress_of(stage)
     bad = sum(group.verdict.stops for group in groups)
     shown = groups[: max(bad, MOST_GROUPS)]
     return Lane(
@@ -109,11 +109,16 @@ def _lane(
         marks=_marks(recorded, stage, span),
         groups=tuple(shown),
         more=sum(len(group.nodes) for group in groups[len(shown) :]),
-        warnings=tuple(warning_groups(stage.outcomes, gist)),
+        warnings=(*_warned(progress, goes_on), *warning_groups(stage.outcomes, gist)),
         dropped=tuple(group for drop in drops for group in dropped_groups(drop, gist)),
         running=tuple(stage.silent) if goes_on else (),
-        latest=progress_text(marks[-1]) if goes_on and marks else "",
+        latest=progress_text(progress.latest) if goes_on and progress.latest else "",
     )
+
+
+def _warned(progress: StageProgress, goes_on: bool) -> list[tuple[str, tuple[str, ...]]]:
+    """What a stage that goes on has found."""
+    return [(one.text, (one.node,) if one.node else ()) for one in progress.warned] if goes_on else []
 
 
 def _marks(recorded: Recorded, stage: StageRecord, span: tuple[float, float]) -> tuple[tuple[str, str], ...]:
@@ -184,6 +189,8 @@ def _attempts(recorded: Recorded, stage: StageRecord, progress: StageProgress) -
         name = str(about.get("number"))
         over = attempts[at + 1][0] if at + 1 < len(attempts) else until
         processes = mappings(ends.get(name, {}).get("processes"))
+        if at + 1 == len(attempts) and _left_running(recorded, stage, processes):
+            processes = []
         times = [time for one in processes for key in ("started", "ended") if (time := number(one.get(key)))]
         span = (min([begun, *times]), max([over, *times]))
         lanes = _lanes(processes, span)
@@ -199,6 +206,12 @@ def _attempts(recorded: Recorded, stage: StageRecord, progress: StageProgress) -
             )
         )
     return found
+
+
+def _left_running(recorded: Recorded, stage: StageRecord, processes: Sequence[Mapping[str, object]]) -> bool:
+    """Whether nobody watches these ranks just now, and they go on."""
+    last = stage is recorded.record.stages[-1]
+    return recorded.lives and last and any(number(one.get("code")) is None for one in processes)
 
 
 def _lanes(processes: Sequence[Mapping[str, object]], span: tuple[float, float]) -> list[ProcessBar]:

@@ -26,9 +26,9 @@ from runbook.serve.workspace import GroupView, Workspace, fleet_of, workspace_of
 
 T = TypeVar("T")
 ORDERS = {
-    "": "as in the file (inventory)",
-    "alphabet": "letter by letter: gn39 before gn7 (alphabet)",
-    "name": "digits as numbers: gn7 before gn39 (name)",
+    "": "of the file",
+    "alphabet": "gn39 before gn7",
+    "name": "gn7 before gn39",
 }
 
 
