@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -152,7 +153,7 @@ def test_a_launch_that_goes_on_tells_its_latest_step_and_what_stalls_it_until_it
     begun = launched(killed=True)
     at = begun[-1].time
 
-    def told(*later: tuple[float, str, dict[str, object]]) -> str:
+    def told(*later: tuple[float, str, Mapping[str, object]]) -> str:
         events = [*begun, *(Progress(at + after, "train", text, data=data) for after, text, data in later)]
         return Read(fragment(write_run(tmp_path / "run", events), lives=True)).text
 
