@@ -194,14 +194,14 @@ class Recorded:
             progress.ends.append(ends)
         if "warning" in event.data or "stall" in event.data:
             progress.warned = [*progress.warned, event][-MOST_WARNED:]
-        age = number(pace.get("age_s")) if isinstance(pace := event.data.get("pace"), Mapping) else None
-        if age is not None:
+        pace = event.data.get("pace")
+        if isinstance(pace, Mapping) and (age := number(pace.get("age_s"))) is not None:
             came = event.time - age
             progress.warned = [one for one in progress.warned if "stall" not in one.data or one.time >= came]
         if event.text:
             progress.said += 1
             progress.latest = event
-            if len(progress.marks) < MOST_MARKS:
+            if pace is None and len(progress.marks) < MOST_MARKS:
                 progress.marks.append(event)
 
     def _result(self) -> object:

@@ -77,6 +77,8 @@ def timeline(recorded: Recorded) -> Timeline:
 
 def _round(seconds: float) -> str:
     """A round number of seconds, as an axis has it."""
+    if 60 <= seconds < 3600 and seconds % 60 == 0:
+        return f"{seconds / 60:g} min"
     return f"{seconds:g} s" if 0.1 <= seconds < 99.95 or not seconds else seconds_text(seconds)
 
 
