@@ -55,7 +55,7 @@
   document.addEventListener("refreshed", () => document.querySelectorAll("[data-filter]").forEach(filter));
 
   // What a page shows that answers a form (data-address) is in no file yet. data-undo: a link that gives it up.
-  const answers = "address" in document.documentElement.dataset;
+  const answers = "address" in document.documentElement.dataset && document.querySelector("form[data-preview]") !== null;
   const told = (form) => new URLSearchParams(new FormData(form)).toString();
   const forms = new Map([...document.querySelectorAll("form[data-preview]")].map((form) => [form, told(form)]));
   let leaving = null;
