@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from browser.browser import Browser, chromium
 from lab.needs import browser_missing
-from playwright.sync_api import Dialog
 
 from serve.running import running
 from serve.test_browser import logged_in
@@ -103,38 +102,6 @@ def test_by_mouse(browser: Browser, tmp_path: Path) -> None:
         assert tab.get_by_role("button", name="Launch without checks").is_visible()
         assert shown.said == []
     assert "master: gn6" in (tmp_path / "data" / "groups" / "train.yml").read_text()
-
-
-def test_what_is_not_saved_is_not_lost_by_a_button_beside_it(browser: Browser, tmp_path: Path) -> None:
-    pool(tmp_path)
-    with running(tmp_path) as server, logged_in(browser, server) as shown:
-        tab = shown.page
-        asked: list[str] = []
-
-        def stay(dialog: Dialog) -> None:
-            asked.append(dialog.type)
-            dialog.dismiss()
-
-        tab.on("dialog", stay)
-        tab.goto(server.url + "/groups/pool")
-        tab.get_by_label("Command", exact=True).fill("sleep 60")
-        tab.get_by_role("button", name="Save", exact=True).click()
-        tab.locator("#state", has_text="never started").wait_for()
-        assert asked == []
-        tab.get_by_label("Port", exact=True).press_sequentially("29511")
-        tab.get_by_role("button", name="Launch without checks").click()
-        tab.wait_for_timeout(500)
-        assert asked == ["beforeunload"]
-        assert tab.get_by_label("Port", exact=True).input_value() == "29511"
-        assert not any((tmp_path / "data" / "runs").glob("*"))
-        tab.get_by_role("link", name="Undo").click()
-        tab.wait_for_url("**/groups/pool")
-        assert asked == ["beforeunload"]
-        tab.get_by_label("Port", exact=True).press_sequentially("29511")
-        tab.get_by_role("button", name="Save", exact=True).click()
-        tab.locator("#preview", has_text="29511").wait_for()
-        assert asked == ["beforeunload"]
-    assert "29511" in (tmp_path / "data" / "groups" / "pool.yml").read_text()
 
 
 def test_by_keyboard_without_a_script(browser: Browser, tmp_path: Path) -> None:

@@ -2,8 +2,7 @@
 //
 // data-all="all|none|idle" in a form with data-choose: ticks boxes without loading the page. data-count: how many are.
 // data-copy="ID": copies the text of that element. data-submit: sends the form when the choice changes.
-// data-filter="ID": hides the rows of that table in which a word is missing, while a person types. A form with data-preview
-// that holds what was not saved: the browser asks before the page is left, also by a button such as Start.
+// data-filter="ID": hides the rows of that table in which a word is missing, while a person types.
 "use strict";
 (() => {
   for (const one of document.querySelectorAll("[data-copy], button[data-all]")) one.hidden = false;
@@ -53,21 +52,6 @@
   for (const input of document.querySelectorAll("[data-filter]"))
     input.addEventListener("input", () => filter(input));
   document.addEventListener("refreshed", () => document.querySelectorAll("[data-filter]").forEach(filter));
-
-  // What a page shows that answers a form (data-address) is in no file yet. data-undo: a link that gives it up.
-  const answers = "address" in document.documentElement.dataset && document.querySelector("form[data-preview]") !== null;
-  const told = (form) => new URLSearchParams(new FormData(form)).toString();
-  const forms = new Map([...document.querySelectorAll("form[data-preview]")].map((form) => [form, told(form)]));
-  let leaving = null;
-  document.addEventListener("submit", (event) => { leaving = event.target; });
-  document.addEventListener("click", (event) => {
-    if (event.target.closest("[data-undo]")) leaving = event.target.closest("form");
-  });
-  addEventListener("beforeunload", (event) => {
-    const changed = [...forms].some(([form, before]) => form !== leaving && told(form) !== before);
-    if (changed || (answers && !forms.has(leaving))) event.preventDefault();
-    leaving = null;
-  });
 
   for (const log of document.querySelectorAll("pre.log:not(.stack)")) {
     const here = log.querySelector(".here");
