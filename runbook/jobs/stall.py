@@ -24,7 +24,7 @@ from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.kept_processes import KeptProcesses, ended_because_of
 from runbook.jobs.logs import end_of
 from runbook.jobs.progress import StepProgress
-from runbook.jobs.seen_processes import COMPUTES, IDLE, LOG_END, SeenProcess, seen_processes
+from runbook.jobs.seen_processes import COMPUTES, IDLE, LOG_END, TRACEBACK, SeenProcess, seen_processes
 from runbook.jobs.unlike_settings import unlike_settings
 from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
@@ -36,8 +36,6 @@ MORE_LOOKS = 3
 
 TALK = 1000.0
 """Bytes a second that are more than connections carry to be kept open."""
-
-TRACEBACK = "Traceback (most recent call last)"
 
 PAIRWISE = frozenset(("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list"))
 """Calls of torch.distributed between two ranks: others need not be in the same one."""
@@ -243,6 +241,9 @@ def raised(kept: KeptProcesses, place: ProcessSpec) -> bool:
 
 
 def _behind(one: SeenProcess, says: str, evidence: Sequence[str]) -> tuple[str, Finding]:
+    if one.raised:
+        says = f"{one.label} raised and did not end: {one.raised}; {says}"
+        return one.node, finding_for("program-error", says, tuple(evidence), way="thread", pid=word(one.pid))
     file, line, pid = one.own.file, one.own.line, word(one.pid)
     way = "cpu" if one.starved else "stands"
     return one.node, finding_for(
