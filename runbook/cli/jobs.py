@@ -176,7 +176,7 @@ def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
 
 
 def _losses() -> tuple[list[str], Callable[[str, Unreachable], None]]:
-    """The names of nodes that are lost from now on, and what tells one: its ranks may live, and the others are followed."""
+    """The names of nodes that are lost from now on, and what tells one. Its ranks may live: the others are followed."""
     lost: list[str] = []
 
     def on_loss(node: str, error: Unreachable) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 import signal
 from collections.abc import Mapping, Sequence
@@ -361,9 +360,9 @@ def last_exception(kept: KeptProcesses, member: KeptProcess, place: ProcessSpec,
     empty where there is none."""
     for end in ("err", "out"):
         path = kept.logs.folder / f"{place.name}.{end}"
-        if path.is_file() and path.stat().st_mtime >= (member.ended or 0.0) - within_s:
-            if exception := exception_at_end(end_of(path, LOG_END)):
-                return exception
+        late = path.is_file() and path.stat().st_mtime >= (member.ended or 0.0) - within_s
+        if late and (exception := exception_at_end(end_of(path, LOG_END))):
+            return exception
     return ""
 
 

@@ -217,10 +217,13 @@ class SeenProcess:
 
 
 def in_a_call(frames: Sequence[StackFrame]) -> bool:
-    """Whether a thread is in a call of TOGETHER. What such a call calls of the program, as the forward of a wrapped model
-    or a hook of a gradient, is the program's own again."""
-    inner = (frame.file for frame in frames if TOGETHER.search(frame.file) or not OF_A_LIBRARY.search(frame.file))
-    return TOGETHER.search(next(inner, "")) is not None
+    """Whether a thread is in a call of TOGETHER. What such a call calls of the program, as the forward of a wrapped
+    model or a hook of a gradient, is the program's own again; what lies beside that library is not."""
+    for at, frame in enumerate(frames):
+        if match := TOGETHER.search(frame.file):
+            libraries = f"{frame.file[: match.start()]}/"
+            return all(OF_A_LIBRARY.search(one.file) or one.file.startswith(libraries) for one in frames[:at])
+    return False
 
 
 def own_frame(frames: Sequence[StackFrame]) -> StackFrame:
