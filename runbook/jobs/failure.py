@@ -70,6 +70,9 @@ GAVE_UP = ("rank-behind", "collective-stall-uniform")
 LEFT_S = 120.0
 """A collective fails soon after a peer has closed its connections: a peer that ended longer ago is not the reason."""
 
+MEETS = re.compile(r"/torch/distributed/rendezvous\.py")
+"""A file in the traceback of a rank that gave up before it had met the others."""
+
 HIDDEN_END = "ended with code 0, and the last that it wrote is an exception"
 
 RESET = re.compile(
@@ -87,7 +90,7 @@ ENDS_S = 10.0
 """How long an interpreter may take to end after its program has closed its connections, on a busy machine."""
 
 TAIL = 8
-UNINFORMATIVE = ("\x1e", "-" * 20, "For simplicity, JAX has removed its internal frames")
+UNINFORMATIVE = ("\x1e", "-" * 20, "=" * 20, "For simplicity, JAX has removed its internal frames")
 """Beginnings of lines that say nothing about the failure: our own events, and what JAX puts below an exception."""
 
 
@@ -296,6 +299,13 @@ def _closed(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Facts]
         slept = one.state == "S" and one.cpu < COMPUTES and not one.together
         if one.connections != 0 or not slept or raised(kept, kept.place_of(one.label)):
             continue
+        if one.frames and MEETS.search(end_of(kept.logs.folder / f"{first.place.name}.err", LOG_END)):
+            says = (
+                f"{one.label} had not come to the rendezvous and slept {one.place}, when {first.label} gave up waiting "
+                f"for it after {_ran(first)}"
+            )
+            seen = (*one.shown(), *_tail(kept, first.place))
+            return one.node, finding_for("ranks-missing", says, seen, way="hangs", node=one.node, pid=word(one.pid))
         where = f"slept {one.place}" if one.frames else f"had become another program (process {one.pid}, {one.comm})"
         says = (
             f"{one.label} had closed its connections to the others and {where}, when {first.label} was still in a call "

@@ -292,7 +292,7 @@ class RunningAttempt:
         judged = judge_stall(self._kept, progress, look, self._between)
         seconds = progress.stalled_s(self._kept.heard_until)
         self._kept.drain(0.0)
-        if seconds is None or any(member.failed for member in self._kept.members):
+        if seconds is None or not self._kept.living or any(member.failed for member in self._kept.members):
             return None  # it went on meanwhile, or failed
         why_not = judged.goes_on or (judged.works if self._job.watch.stall_s is None else "")
         if why_not and seconds < WORKS_MOST_S:

@@ -145,8 +145,9 @@ class SeenProcess:
 
     @property
     def works(self) -> bool:
-        """Whether it makes progress of its own: it copies data, or computes now here, now there."""
-        return self.moves or self.copied >= COPIES
+        """Whether it makes progress of its own: it copies data, or computes now here, now there; or would, and hardly
+        gets a CPU, which others have."""
+        return self.moves or self.copied >= COPIES or (self.starved and not self.held_back)
 
     @property
     def together(self) -> bool:

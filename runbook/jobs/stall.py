@@ -110,6 +110,8 @@ def judge_stall(
     works = _works(last.ranks, accused=bool(found), at_end=at_end)
     steps = (*_steps(progress.by_rank), *unlike_settings(kept, last.frozen))
     goes_on = works if at_end else ""
+    if not last.ranks and {member.place.node for member in kept.living} <= last.frozen.keys():
+        goes_on = "no rank lives any more, and their keepers have not told yet how they ended"
     if not found:
         nobody = _nobody(kept, last, since, steps)
         return JudgedStall(nobody, works, goes_on or _hungry(last.ranks), bool(last.talks))
@@ -206,10 +208,10 @@ def _kept_apart(kept: KeptProcesses, seen: Between, since: str) -> Found:
         }
     if not seen.stalled:
         return {}
-    says = (
-        "what the ranks send no longer arrives, although new connections between the nodes open and no rule of theirs "
-        f"blocks them; {since}"
-    )
+    why_not = "although new connections between the nodes open and no rule of theirs blocks them"
+    if not seen.whole:
+        why_not = "and what lies between the nodes could not be looked at in full"
+    says = f"what the ranks send no longer arrives, {why_not}; {since}"
     finding = finding_for("tcp-connection-lost-midrun", says, seen.stalled[:6], way="silent")
     return {name: [finding] for name in kept.nodes}
 

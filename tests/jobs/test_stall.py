@@ -334,6 +334,14 @@ def test_who_wants_a_cpu_and_gets_none_is_no_stall_unless_another_is_to_blame(tm
         }
 
 
+def test_ranks_that_are_all_gone_are_no_stall(tmp_path: Path) -> None:
+    """They ended, and on a busy machine their keepers take a while to tell."""
+    gone = {node: looked_at((), "") for node in ("node-a", "node-b")}
+    assert judge_stall(kept(tmp_path), StepProgress(Watch()), lambda: gone).goes_on
+    gone.pop("node-b")
+    assert not judge_stall(kept(tmp_path), StepProgress(Watch()), lambda: gone).goes_on, "nobody knows of node-b's"
+
+
 @pytest.mark.parametrize(
     ("lines", "cpu", "copied", "works"),
     [((50, 50), 1.0, 0, False), ((50, 52), 1.0, 0, True), ((50, 52), 0.0, 0, False), ((50, 50), 0.1, 1 << 20, True)],
@@ -403,7 +411,7 @@ def test_whose_program_an_exception_has_ended_and_a_thread_holds_up_is_told_with
     for frames, cause in ((exits, "program-error"), (QUEUE, "rank-behind")):
         seen = seen_alike(dumped(REDUCE))
         seen["node-b"]["ranks"]["3"]["own_stacks"]["3"] = dumped(frames)
-        (finding,) = judge_stall(made, StepProgress(Watch()), lambda seen=seen: seen).findings["node-b"]
+        (finding,) = judge_stall(made, StepProgress(Watch()), functools.partial(dict, seen)).findings["node-b"]
         assert finding.cause == cause
         assert ("raised and did not end: ValueError: no such label" in finding.says) == (frames is exits)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from runbook.node import keeper
+from runbook.node.proc import born
 
 
 def order(folder: Path, **facts: Any) -> dict[str, Any]:
@@ -101,4 +102,4 @@ def test_what_leaves_the_session_and_clears_its_environment_is_ended_too(tmp_pat
     journal = json.loads((tmp_path / "rank-00000.a.l0.json").read_text())
     left = int((tmp_path / "pid").read_text())
     assert (journal["state"], journal["code"], journal["swept"]) == ("ended", 3, 0), "TERM is enough for it"
-    assert not Path(f"/proc/{left}").exists()
+    assert born(left) is None, "it lives"
