@@ -18,7 +18,7 @@ from runbook.checks.ranks.outcomes import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool, start_pool
 from runbook.checks.ranks.stuck import look_between
 from runbook.files.address import is_loopback
-from runbook.launch.ranks import dialled_address
+from runbook.launch.ranks import dialled_address, endpoint
 from runbook.model.bounded_regex import bounded
 from runbook.model.command_quoting import word
 from runbook.model.units import counted
@@ -151,7 +151,7 @@ def unjoined(pool: RankPool, at: Context, *, proven: bool = False) -> list[Outco
 
 def address(at: Context) -> str:
     """Where the ranks of this job meet."""
-    return f"{dialled_address(at.inventory.rendezvous, len(at.nodes))}:{at.inventory.rendezvous.port}"
+    return endpoint(dialled_address(at.inventory.rendezvous, len(at.nodes)), at.inventory.rendezvous.port)
 
 
 def with_bystanders(pool: RankPool, findings: Mapping[str, list[Finding]]) -> list[Outcome]:

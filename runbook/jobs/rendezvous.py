@@ -21,7 +21,7 @@ from runbook.jobs.kept_processes import KeptProcess, KeptProcesses
 from runbook.jobs.seen_processes import StackFrame, frames_of, shown
 from runbook.jobs.stop_attempt import freeze
 from runbook.jobs.unlike_settings import unlike_settings
-from runbook.launch.ranks import dialled_address
+from runbook.launch.ranks import dialled_address, endpoint
 from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory
@@ -135,7 +135,7 @@ class RendezvousWatch:
             return self._held(arrivals, answers)
         if not any(one.waits for one in arrivals):
             return {}  # they do not meet at this port, or all are still on their way
-        where = f"{dialled_address(rendezvous, len(at.nodes))}:{rendezvous.port}"
+        where = endpoint(dialled_address(rendezvous, len(at.nodes)), rendezvous.port)
         since = f"not all ranks have met at {where} after {seconds_text(self.seconds)}"
         kept.at.say(f"{since}: looking at every rank")
         opened = rendezvous.port in {one["port"] for one in answers.get(rendezvous.master, NOBODY)["listening"]}
