@@ -251,6 +251,7 @@ class Trouble:
             out_interface=to_itself,
             state="established" if dial.outcome in OPENED else "new",
             packet_length=self._mtu(dial.source) if dial.outcome == "lost" else None,
+            source_ports=(min(dial.from_ports), max(dial.from_ports)) if dial.from_ports else EPHEMERAL,
         )
 
     def _ends(self, dials: Sequence[Dial]) -> Ends:
