@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -195,6 +196,22 @@ class Trouble:
             blocked = self.blocked(dials) if named and accusation.guess and dials[0].outcome in SEEN else None
             known = blocked is not None and blocked.rule in named
             found.append((dials, self._filtered(dials, blocked) if known else accusation))
+        return self._by_likely_rule(found)
+
+    def _by_likely_rule(self, judged: list[tuple[list[Dial], Accusation]]) -> list[tuple[list[Dial], Accusation]]:
+        """What one rule most likely stops in one direction, joined: one command is to open all of it."""
+        joined = grouped(
+            ((one.node, one.rule, dials[0].source == one.node) if one.rule else id(dials), (dials, one))
+            for dials, one in judged
+        )
+        found = []
+        for of in joined.values():
+            dials, accusation = [dial for some, _ in of for dial in some], of[0][1]
+            blocked = self.blocked(dials) if len(of) > 1 and dials[0].outcome in SEEN else None
+            if blocked is None or blocked.rule != accusation.rule:
+                found += of
+            else:
+                found.append((dials, self._filtered(dials, blocked)))
         return found
 
     def _blame(self, bad: Iterable[frozenset[str]]) -> Blame:
@@ -260,8 +277,8 @@ class Trouble:
         return replace(
             Ends.of(self.evidence, first.source, first.destination),
             ports=needed_ports(self.at.inventory, dials, self._handed_out(dials)),
-            sources=sorted({self.source_of(d) for d in dials if d.destination == first.destination}),
-            destinations=sorted({self.destination_of(d) for d in dials if d.source == first.source}),
+            sources=_in_order({self.source_of(d) for d in dials if d.destination == first.destination}),
+            destinations=_in_order({self.destination_of(d) for d in dials if d.source == first.source}),
         )
 
     def _handed_out(self, dials: Iterable[Dial]) -> list[tuple[int, int]]:
@@ -445,6 +462,10 @@ class Trouble:
             way="between",
             packets=word(f"tcp port {first.port} and host {self.destination_of(first)}"),
         )
+
+
+def _in_order(addresses: Iterable[str]) -> list[str]:
+    return sorted(addresses, key=lambda one: (ipaddress.ip_address(one).version, int(ipaddress.ip_address(one))))
 
 
 def _ends(dials: Sequence[Dial]) -> frozenset[str]:

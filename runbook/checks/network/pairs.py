@@ -198,7 +198,7 @@ class Blame:
                 if found := _apart(bad, tried, grouping):
                     return found
             if sides := _two_sides(bad, tried):
-                one, other = map(fold, sorted(sides, key=min))
+                one, other = (fold(sorted(side)) for side in sorted(sides, key=min))
                 return cls(nodes, f"{one} and {other}")
         return cls(nodes)
 

@@ -14,6 +14,7 @@ from runbook.checks.network.dial import ANY_PORT
 from runbook.checks.network.pairs import Blame, several
 from runbook.checks.network.routing import typed
 from runbook.checks.ping.observations import Observations, Pair, pairs_with
+from runbook.checks.ping.routes import netmask
 from runbook.files.address import ipv4_first, is_ip
 from runbook.firewall import Blocked, Ends, Evidence, Flow, arp_stop, explain_blocked, sure
 from runbook.model.command_quoting import word
@@ -42,6 +43,7 @@ def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
         guilty, finding = (
             _no_room_for_neighbours(seen, pair)
             or _not_its_own(seen, pair)
+            or _led_astray(seen, pair)
             or _no_arp(seen, pair, evidence)
             or _reverse_path(seen, pair, proven=True)
             or _rule(seen, pair, evidence)
@@ -111,6 +113,38 @@ def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
         peer=pair.peer,
         right=ipv4_first(own),
     )
+
+
+def _led_astray(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
+    """One end sends what is for the other one elsewhere: to a gateway, because its netmask leaves the other out, or out of
+    another interface, whose own network takes the other in."""
+    for way in (pair, seen.pair(pair.peer, pair.source)):
+        used = way.route.get("dev") if way else None
+        if way is None or used is None:
+            continue
+        shown = (_way(way), *map(str, way.dials[:2]))
+        if via := way.route.get("via"):
+            if narrow := netmask(seen, way):
+                says = f"{way.source} sends what is for {way.peer} ({way.numeric}) to the gateway {via}: {narrow[0]}"
+                return way.source, Finding("no-route", says, narrow[1], shown, (way.peer,))
+            continue
+        address = ipaddress.ip_address(way.numeric)
+        own = seen.data_interface(way.source)
+        prefixes = [prefix for _, prefix in seen.prefixes(way.source, used) if used != own]
+        wide = next((prefix for prefix in prefixes if address in ipaddress.ip_interface(prefix).network), None)
+        if wide and own:
+            return way.source, finding_for(
+                "no-route",
+                f"{way.source} sends what is for {way.peer} ({way.numeric}) out of {used}, not of {own}: {used} has {wide}, "
+                f"and that network takes {way.peer} in",
+                shown,
+                (way.peer,),
+                way="overlap",
+                used=word(used),
+                source=way.source,
+                own=word(own),
+            )
+    return None
 
 
 def _reverse_path(seen: Observations, pair: Pair, *, proven: bool) -> tuple[str, Finding] | None:
