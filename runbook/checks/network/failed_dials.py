@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -277,8 +276,8 @@ class Trouble:
         return replace(
             Ends.of(self.evidence, first.source, first.destination),
             ports=needed_ports(self.at.inventory, dials, self._handed_out(dials)),
-            sources=_in_order({self.source_of(d) for d in dials if d.destination == first.destination}),
-            destinations=_in_order({self.destination_of(d) for d in dials if d.source == first.source}),
+            sources=sorted({self.source_of(d) for d in dials if d.destination == first.destination}),
+            destinations=sorted({self.destination_of(d) for d in dials if d.source == first.source}),
         )
 
     def _handed_out(self, dials: Iterable[Dial]) -> list[tuple[int, int]]:
@@ -462,10 +461,6 @@ class Trouble:
             way="between",
             packets=word(f"tcp port {first.port} and host {self.destination_of(first)}"),
         )
-
-
-def _in_order(addresses: Iterable[str]) -> list[str]:
-    return sorted(addresses, key=lambda one: (ipaddress.ip_address(one).version, int(ipaddress.ip_address(one))))
 
 
 def _ends(dials: Sequence[Dial]) -> frozenset[str]:

@@ -116,8 +116,8 @@ def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
 
 
 def _led_astray(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
-    """One end sends what is for the other one elsewhere: to a gateway, because its netmask leaves the other out, or out of
-    another interface, whose own network takes the other in."""
+    """One end sends what is for the other one elsewhere: to a gateway, because its netmask leaves the other out, or out
+    of another interface, whose own network takes the other in."""
     for way in (pair, seen.pair(pair.peer, pair.source)):
         used = way.route.get("dev") if way else None
         if way is None or used is None:
@@ -135,8 +135,8 @@ def _led_astray(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
         if wide and own:
             return way.source, finding_for(
                 "no-route",
-                f"{way.source} sends what is for {way.peer} ({way.numeric}) out of {used}, not of {own}: {used} has {wide}, "
-                f"and that network takes {way.peer} in",
+                f"{way.source} sends what is for {way.peer} ({way.numeric}) out of {used}, not of {own}: {used} has "
+                f"{wide}, and that network takes {way.peer} in",
                 shown,
                 (way.peer,),
                 way="overlap",

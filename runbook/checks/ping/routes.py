@@ -395,7 +395,8 @@ def _missing(seen: Observations, pair: Pair) -> str:
         network = ipaddress.ip_interface(place[1]).network if place else None
         mine = [ipaddress.ip_interface(prefix).ip for _, prefix in seen.prefixes(pair.source)]
         whole = network is not None and not any(own in network for own in mine)
-        return mend("no-route", "gateway", peer=word(str(network) if whole else pair.numeric), gateway=word(gateways[0]))
+        target = word(str(network) if whole else pair.numeric)
+        return mend("no-route", "gateway", peer=target, gateway=word(gateways[0]))
     return mend("no-route", "no-gateway", source=pair.source, address=word(pair.numeric), peer=pair.peer)
 
 
