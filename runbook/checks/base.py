@@ -14,7 +14,14 @@ from runbook.files.suggestions import did_you_mean, spaced
 from runbook.launch.job import Job
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import EnvValue, Node
+from runbook.model.units import bytes_text, seconds_text
 from runbook.model.verdict import Outcome
+
+_OF_NCCL_TESTS = {"b": "min_bytes", "e": "max_bytes", "f": "factor", "n": "iterations", "w": "warmup"}
+"""Options of nccl-tests, by which their users call our arguments."""
+
+_SHOWN: Mapping[object, Callable[[Any], str]] = {"bytes": bytes_text, "seconds": seconds_text}
+"""Arguments with a unit, as a plan shows them."""
 
 C = TypeVar("C", bound="Check")
 Environment = Mapping[str, EnvValue]
@@ -73,7 +80,12 @@ class Check(ABC):
     @property
     def summary(self) -> str:
         """Its arguments in a line, as a plan shows them."""
-        return ", ".join(f"{name}={value}" for name, value in vars(self).items() if value is not None)
+        units = {field.name: field.metadata.get("unit") for field in dataclasses.fields(self)}
+        return ", ".join(
+            f"{name}={_SHOWN[units[name]](value) if units[name] in _SHOWN else value}"
+            for name, value in vars(self).items()
+            if value is not None
+        )
 
     def refused(self, stage: str, nodes: Sequence[Node]) -> Iterator[Problem]:
         """Why it cannot be run on these nodes, although it can be planned and rendered for them."""
@@ -116,7 +128,8 @@ def configure(
             hint = (
                 joined[1]
                 if joined
-                else did_you_mean(name, fields) or f"it takes: {', '.join(fields) or 'no arguments'}"
+                else did_you_mean(_OF_NCCL_TESTS.get(name, name), fields)
+                or f"it takes: {', '.join(fields) or 'no arguments'}"
             )
             problems.append(
                 Problem(

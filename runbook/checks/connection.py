@@ -18,7 +18,7 @@ from runbook.checks.ranks.outcomes import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool, start_pool
 from runbook.checks.ranks.stuck import look_between
 from runbook.files.address import is_loopback
-from runbook.launch.ranks import dialled_address
+from runbook.launch.ranks import dialled_address, endpoint
 from runbook.model.bounded_regex import bounded
 from runbook.model.command_quoting import word
 from runbook.model.units import counted
@@ -141,7 +141,9 @@ def unjoined(pool: RankPool, at: Context, *, proven: bool = False) -> list[Outco
         seen = seen if busy else look_between(pool)
         if between := busy or seen.findings:
             return with_bystanders(pool, {name: list(listed) for name, listed in between.items()})
-    findings = findings or no_names(pool) or unopened(pool, where) or turned_away(pool, where)
+    findings = findings or no_names(pool)
+    if not proven or "listening" in pool.members[0].steps:  # else rank 0 may be on its way, and the others are refused
+        findings = findings or unopened(pool, where) or turned_away(pool, where)
     if seen.blind and not proven:  # the nodes that could be looked at have their ports open
         findings = findings or closed_to_each_other(pool, where)
     return with_bystanders(pool, {name: [finding] for name, finding in findings.items()}) if findings else None
@@ -149,7 +151,7 @@ def unjoined(pool: RankPool, at: Context, *, proven: bool = False) -> list[Outco
 
 def address(at: Context) -> str:
     """Where the ranks of this job meet."""
-    return f"{dialled_address(at.inventory.rendezvous, len(at.nodes))}:{at.inventory.rendezvous.port}"
+    return endpoint(dialled_address(at.inventory.rendezvous, len(at.nodes)), at.inventory.rendezvous.port)
 
 
 def with_bystanders(pool: RankPool, findings: Mapping[str, list[Finding]]) -> list[Outcome]:

@@ -50,14 +50,20 @@ def explain(id: str | None) -> int:
         stdout.tell(rule_page(rules()[id]))
     elif (variable := known().get(id) or known().get(id.upper())) is not None:
         stdout.tell(variable_page(variable))
-    elif id in (keys := known_keys()):
-        stdout.tell("\n\n".join(keys[id]) + "\n")
+    elif told := _of_key(id, keys := known_keys()):
+        stdout.tell("\n\n".join(told) + "\n")
     elif id in (files := shipped_files()):
         stdout.tell(files[id].read_text(encoding="utf-8"))
     else:
         message = f"there is no check, cause or lint rule {id!r}, and no variable or key of that name is known"
         raise FilesWrong.of("arguments.unknown-id", message, help=_meant(id, [*keys, *files]))
     return 0
+
+
+def _of_key(typed: str, keys: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    """What is known of a key, also by the names of the mappings around it: `ssh.user`."""
+    inside = re.compile(rf"[ .]{re.escape(typed)}: ")
+    return keys.get(typed) or [one for one in keys.get(typed.rpartition(".")[2], ()) if inside.search(one)]
 
 
 def _meant(typed: str, keys: Sequence[str]) -> str:

@@ -11,6 +11,12 @@ from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong
 
 
+def required_by_us(module: str | None) -> str | None:
+    """The module, where a run of ours cannot do without it and this Python does not have it: a checkout that was not
+    installed, or another Python than the one it was installed into."""
+    return module if module in ("fabric", "jinja2", "jsonschema", "msgspec", "paramiko", "rich", "yaml") else None
+
+
 def not_installed(extra: str, command: str, module: str) -> FilesWrong:
     """The error of a command that needs `module`, which `extra` brings."""
     return FilesWrong.of(f"{extra}.not-installed", f"`runbook {command}` needs {module}", help=_install(extra))

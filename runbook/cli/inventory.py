@@ -13,7 +13,6 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from runbook.cli.inventory_source import asked, is_asked, load
 from runbook.files.environment_values import AnyVariable
@@ -35,9 +34,6 @@ from runbook.model.safe_text import visible
 from runbook.model.units import counted
 from runbook.report.folding import unreached_alike
 from runbook.report.standard_streams import complain, stderr, stdout
-
-if TYPE_CHECKING:
-    from runbook.importers.survey import SurveyResult
 
 STDIN, HOST_LIST = "stdin", "the command line"  # the name for text without a file
 _HOST_LIST = re.compile(
@@ -182,8 +178,7 @@ def init_inventory(arguments: argparse.Namespace) -> int:
         stderr.line(f"nothing was written: mend that, or give --out FILE for an inventory of {some} reached")
         return UNKNOWN
     name = arguments.name or (Path(arguments.out).stem if arguments.out else "cluster")
-    write_product(written(draft_of_survey(hosts, heard, name)), arguments.out)
-    _next(arguments.out, heard)
+    write_product(written(draft_of_survey(hosts, heard, name)), arguments.out, len(heard.answers))
     return UNKNOWN if heard.failures else DONE
 
 
@@ -195,12 +190,6 @@ def _why(names: str, failure: Unreachable) -> str:
     lines += [f"  or here   {HERE[failure.cause]}"] if failure.cause in HERE else []
     lines += [f"  more      runbook explain {failure.cause}"]
     return "\n".join(map(visible, lines)) + "\n\n"
-
-
-def _next(out: str | None, heard: SurveyResult) -> None:
-    if out is not None:
-        count = counted(len(heard.answers), "node")
-        stderr.line(f"wrote {out}: {count}. Look it over, then: runbook run two_node_allreduce -i {word(out)}")
 
 
 def refuse_to_replace(
@@ -220,9 +209,9 @@ def refuse_to_replace(
         )
 
 
-def write_product(text: str, out: str | None) -> None:
+def write_product(text: str, out: str | None, nodes: int | None = None) -> None:
     """Raises FilesWrong if the file cannot be written; an existing one then stays. The next step is printed on stderr,
-    and only if the text itself does not go to the terminal."""
+    and only if the text itself does not go to the terminal. `nodes`: how many are in it, which runbook itself asked."""
     if out is None:
         stdout.tell(text)
         return
@@ -239,7 +228,11 @@ def write_product(text: str, out: str | None) -> None:
             raise
     except OSError as error:
         raise FilesWrong.of("arguments.out", f"--out {out}: {error.strerror or error}") from None
-    stderr.line(f"wrote {out}; next: runbook lint {word(out)}")
+    if nodes is None:
+        stderr.line(f"wrote {out}; next: runbook lint {word(out)}")
+    else:
+        look = f"Look it over, then: runbook run two_node_allreduce -i {word(out)}"
+        stderr.line(f"wrote {out}: {counted(nodes, 'node')}. {look}")
 
 
 def _umask() -> int:

@@ -10,7 +10,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runbook.checks.context import Run
@@ -26,14 +26,14 @@ from runbook.jobs.stop_attempt import drain
 from runbook.jobs.watch import watch
 from runbook.launch.ranks import narrow
 from runbook.model.command_quoting import word
-from runbook.model.errors import Unreachable
+from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.exit_codes import DONE, FAILED, INTERRUPTED, UNKNOWN
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor, secrets_of
 from runbook.model.safe_text import lines as safe_lines
 from runbook.model.safe_text import one_line, table, unreached, visible
-from runbook.model.units import bytes_text, counted, seconds_text, span_of
+from runbook.model.units import bytes_text, counted, seconds_text, span_of, spans_of
 from runbook.model.verdict import Outcome, Verdict
 from runbook.report.folding import unreached_alike
 from runbook.report.standard_streams import stderr, stdout
@@ -132,18 +132,14 @@ def _state(journal: dict[str, Any]) -> str:
 
 def _logs(cluster: Cluster, arguments: argparse.Namespace) -> int:
     job = cluster.job(arguments.job)
+    _refuse_unknown_ranks(job, arguments.only_rank)
     with run_folder(None, _look_id(job, "logs")) as run_dir:
         kept = kept_of(cluster, job, run_dir, _printer(arguments), _secrets_of(cluster, job))
         if not arguments.follow:
             left = drain(kept)
             _tell_losses(cluster, left)
             return _missing([*left, *job.absent, *job.damaged])
-        stopping, lost = _until_ctrl_c(kept.at.run), list[str]()
-
-        def on_loss(node: str, error: Unreachable) -> None:
-            lost.append(node)
-            stderr.tell(unreached(error))
-
+        stopping, (lost, on_loss) = _until_ctrl_c(kept.at.run), _losses()
         end, left = follow(
             kept, stopping=lambda: stopping.is_set() or stdout.unread, on_loss=on_loss
         )  # the reader, such as `head`, has gone
@@ -156,14 +152,15 @@ def _logs(cluster: Cluster, arguments: argparse.Namespace) -> int:
 
 def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
     job = cluster.job(arguments.job, alive=True)
+    _refuse_unknown_ranks(job, arguments.only_rank)
     with run_folder(None, _look_id(job, "attached")) as run_dir:
         known = _secrets_of(cluster, job)
         kept = kept_of(cluster, job, run_dir, _printer(arguments), known)
-        stopping = _until_ctrl_c(kept.at.run)
+        stopping, (lost, on_loss) = _until_ctrl_c(kept.at.run), _losses()
         end, outcomes, left = supervise(
             kept,
             grace_s=job.grace_s,
-            watched=lambda: (watch(kept, stopping=stopping.is_set, deadline=math.inf), Stall()),
+            watched=lambda: (watch(kept, stopping=stopping.is_set, deadline=math.inf, on_loss=on_loss), Stall()),
         )
         if end.kind == "stopped":
             stderr.line(
@@ -172,11 +169,32 @@ def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
             return INTERRUPTED
         for outcome in outcomes:
             _tell(known.of_nodes.get(outcome.node, known.everywhere).anything(outcome))
-        stdout.line(f"{job.id} {end.kind}; logs in {kept.logs.folder}")
-        missing = _missing([*left, *job.absent, *job.damaged])
+        how = "may still run" if lost and end.kind == "finished" else end.kind
+        stdout.line(f"{job.id} {how}; logs in {kept.logs.folder}")
+        missing = _missing([*left, *lost, *job.absent, *job.damaged])
         if end.kind == "finished":
             return missing
         return FAILED if any(outcome.verdict is Verdict.FAIL for outcome in outcomes) else UNKNOWN
+
+
+def _refuse_unknown_ranks(job: KnownJob, only: Sequence[int]) -> None:
+    """Silence would look like a rank that wrote nothing. With a node that gives no answer, its ranks are not known."""
+    known = sorted({rank for journal in job.processes for rank in journal["ranks"]})
+    unknown = next((rank for rank in only if rank not in known), None)
+    if unknown is not None and known and not job.absent and not job.damaged:
+        message = f"--only-rank {unknown}: {job.id} has no such rank here"
+        raise FilesWrong.of("arguments.only-rank", message, help=f"known here: {', '.join(spans_of(known))}")
+
+
+def _losses() -> tuple[list[str], Callable[[str, Unreachable], None]]:
+    """The names of nodes that are lost from now on, and what tells one. Its ranks may live: the others are followed."""
+    lost: list[str] = []
+
+    def on_loss(node: str, error: Unreachable) -> None:
+        lost.append(node)
+        stderr.tell(unreached(error))
+
+    return lost, on_loss
 
 
 def _look_id(job: KnownJob, what: str) -> str:
@@ -278,7 +296,7 @@ def jobs_text(
     jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, Unreachable], *, ranks: bool, none: str
 ) -> str:
     """`jobs` as `facts` gives them; `none` is what to say where there are none."""
-    rows: list[Row] = [("JOB", "STAGE", "STATE", "ALIVE", "NODES", "STARTED", "CPU", "MEMORY", "GPU MEMORY", "STEP")]
+    rows: list[Row] = [("JOB", "STAGE", "STATE", "ALIVE", "NODES", "STARTED", "CORES", "MEMORY", "GPU MEMORY", "STEP")]
     lines = table([*rows, *map(_row, jobs)]) if jobs else [none] * bool(none)
     for job in jobs if ranks else ():
         lines += ["", visible(f"{job['job']}, {job['attempt']}:"), *table([RANK_HEAD, *map(_rank, job["ranks"])])]
@@ -296,7 +314,7 @@ def jobs_json(jobs: Sequence[Mapping[str, Any]], unreached: Mapping[str, Unreach
     return json.dumps({"version": 1, "jobs": list(jobs), "unreached": silent}, indent=2) + "\n"
 
 
-RANK_HEAD = ("  RANK", "NODE", "STATE", "EXIT", "PID", "RAN", "CPU", "MEMORY", "GPU MEMORY", "STEP")
+RANK_HEAD = ("  RANK", "NODE", "STATE", "EXIT", "PID", "RAN", "CORES", "MEMORY", "GPU MEMORY", "STEP")
 
 
 def _row(job: Mapping[str, Any]) -> Row:

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import runbook
 from runbook.cli.argument_parser import parser
+from runbook.cli.extras import required_by_us
 from runbook.model.errors import FilesWrong, RunbookError, Unreachable, limit_behind
 from runbook.model.exit_codes import BUG, DONE, INTERRUPTED, UNKNOWN, WRONG
 from runbook.model.safe_text import unreached, visible
@@ -55,6 +56,11 @@ def _run(parsed: argparse.Namespace, arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         complain("interrupted\n")
         return INTERRUPTED
+    except ModuleNotFoundError as error:
+        if (lacking := required_by_us(error.name)) is None:
+            return crash(arguments, error)
+        complain(f"error: {sys.executable} has no {lacking}, which runbook needs: install runbook into it, with pip\n")
+        return WRONG
     except Exception as error:  # noqa: BLE001  the one place where a bug of ours is caught, to say what to do with it
         if limit := limit_behind(error):
             complain(f"error: {limit.says}: {limit.remedy}\n")

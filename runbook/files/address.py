@@ -64,6 +64,8 @@ def address_fault(address: str) -> tuple[str, str | None] | None:
         return f"`{address}` is an address with a port", help
     if address.startswith("-"):
         return f"`{address}` begins with `-`: programs would take it for an option", None
+    if "{{" in address:
+        return f"`{address}` is a template", "inventories fill in no templates: write the value itself"
     if any(char.isspace() for char in address):
         return f'"{visible(address)}" holds a space or a line break', "an address is one word"
     if foreign := foreign_range(address):

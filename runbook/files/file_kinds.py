@@ -276,8 +276,11 @@ def _content(text: str) -> list[tuple[int, str]]:
 
 
 def is_yaml(text: str, file: str) -> bool:
-    first = _content(text)[0][1]
-    return first.startswith("{") or file.endswith((".yml", ".yaml", ".json")) or _YAML_KEY.fullmatch(first) is not None
+    lines = [line for _, line in _content(text)]
+    if lines[0].startswith("{") or _YAML_KEY.fullmatch(lines[0]):
+        return True
+    hosts = _INI_LINE.match(lines[0]) or all(any(shape.fullmatch(line) for shape in _SHAPES) for line in lines)
+    return not hosts and file.endswith((".yml", ".yaml", ".json"))  # people give their lists of hosts any name
 
 
 def foreign_kind(text: str, file: str) -> str:

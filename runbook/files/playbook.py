@@ -292,7 +292,7 @@ def load_launch(
     """The playbook of an inventory's launch. Raises FilesWrong with every problem, and where there is no launch."""
     if not has_launch(document):
         message = f"{document.path} has no `launch:`, and no playbook is named"
-        help = f"runbook run PLAYBOOK -i {document.path}, or add a `launch:` with a `command:` to it"
+        help = f"name one before `-i {document.path}`, or add a `launch:` with a `command:` to that file"
         raise FilesWrong([*document.problems, Problem("arguments.no-playbook", message, help=help)])
     return load_playbook(launch_document(document), checks=checks, environ=environ)
 

@@ -279,6 +279,8 @@ def _cure(error: ValidationError, document: Document, kind: str) -> str | None:
     keys, _, rule, _ = _parts(error)
     if error.validator == "type" and "string" in rule["type"] and isinstance(error.instance, bool | int | float):
         return f'put it in quotes: "{document.texts.get(keys, error.instance)}"'
+    if len(keys) == 2 and keys[0] == "nodes" and keys[1] in schema(kind)["$defs"]["node"]["properties"]:
+        return f"indent it: `{keys[1]}` is a key of a node, and stands in the column of the nodes' names"
     joined = spaced(keys[-1]) if keys and isinstance(keys[-1], str) else None
     if joined is not None:  # such as `a {gpus: 1}`, a key `a {gpus`
         return joined[1]

@@ -60,6 +60,7 @@ def known_here(names: Sequence[str]) -> str | None:
 # A colon or a space that was left out between a key and its value: `port 29500`, `address:10.0.0.1`, `gpus=8`.
 
 _JOINED = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)(?P<between>\s*[:=\uff1a]\s*|\s+)(?P<value>\S.*)", re.DOTALL)
+_NEXT = re.compile(r"\s+(?=[A-Za-z_][\w-]*[:=])")
 _BARE = re.compile(r"[A-Za-z_][\w.-]*")
 _WIDE_COLON = "\uff1a"  # of Chinese and Japanese keyboards
 _SHOWN = 60  # characters of a line that is written out as it should be
@@ -85,6 +86,8 @@ def spaced(text: str, *, name: bool = False) -> tuple[str, str] | None:
     else:
         missing = "a colon is missing"
     value = found["value"]
+    if between and _NEXT.search(value):  # YAML reads the lines of such a mapping as one
+        return found["name"], f"{missing}, on every line of it: `{found['name']}: {_NEXT.split(value)[0]}`"
     bracket = re.match(r"[\[{]", value)
     shown = f"{bracket.group()}…" if bracket else value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
     return found["name"], f"{missing}: `{found['name']}: {shown}`"

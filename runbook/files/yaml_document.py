@@ -527,6 +527,10 @@ _SYNTAX_HELP = (
 )
 
 
+_ENTRY = re.compile(r"\s*[\w.-]+:[ \t]+[^\s#]")
+"""A key and its value on one line."""
+_BRACKET = re.compile(r"[\[{][^\]}\s]{0,60}[\]}][^\s,}\]]{0,60}")
+
 _MOST_SYNTAX = 10  # mistakes of one file that are looked for behind the first
 _LARGE = 1_000_000  # characters: of a longer file only the first mistake is told
 
@@ -612,13 +616,22 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
             column = len(lines[above]) - len(lines[above].lstrip())
             place = Span(file, above + 1, column + 1, max(1, len(lines[above].strip())))
             return Problem("yaml.syntax", f"this is not YAML: {said}", place, cure)
+        if _depth(lines[line]) > _depth(lines[above]) and _ENTRY.match(lines[line]) and _ENTRY.match(lines[above]):
+            help = f"it is indented deeper than line {above + 1}, whose key has its value: begin both in one column"
     elif "unexpected ':'" in said:
         joined = _JOINED_BACKWARDS.match(lines[line][mark.column :: -1])
         help = f"a space is missing after the colon: `{joined[1][::-1]}: …`" if joined else help
     if "expected ',' or" in said and lines[line][: mark.column].endswith("$"):
         help = "nothing fills in `${…}` here: a value from your environment is `{env: NAME}`"
+    elif "expected ',' or" in said and lines[line][: mark.column].rstrip().endswith("}}"):
+        help = 'a value with a template needs quotes, all of it: "{{ … }}"'
+    elif "expected ',' or" in said and lines[line][mark.column :][:1] == ":" and context and context.line == line:
+        help = "a value that contains `: ` needs quotes"
     elif "expected ',' or" in said and lines[line][mark.column : mark.column + 1] in ("[", "{"):
-        help = 'a value that goes on with a bracket needs quotes: "10.0.1.[1-4]"'
+        begun = re.search(r"[^\s,:{\[]*$", lines[line][: mark.column])
+        goes_on = _BRACKET.match(lines[line], mark.column)
+        value = f"{begun[0]}{goes_on[0]}" if begun and goes_on else "10.0.1.[1-4]"
+        help = f'a value that goes on with a bracket needs quotes: "{value}"'
     elif "expected ',' or" in said and context is not None and context.line < line:
         help = f"the bracket that was opened on line {context.line + 1} is not closed, or a comma is missing"
     length = 1 if mark.column < len(lines[line]) else 0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from runbook.launch.job import STARTS_ITS_RANKS, Job
 from runbook.launch.preconditions import Guards
 from runbook.launch.quote import Word
-from runbook.launch.ranks import NodeRanks, RankLayout, node_environment, rank_environment
+from runbook.launch.ranks import NodeRanks, RankLayout, endpoint, node_environment, rank_environment
 from runbook.launch.script import ScriptProcess, ScriptSpec
 from runbook.model.errors import Problem
 from runbook.model.inventory import EnvValue, Node
@@ -159,7 +159,7 @@ def _jax(
     """
     address = _plain(environment.get("MASTER_ADDR"), layout.address)
     port = _plain(environment.get("MASTER_PORT"), str(layout.inventory.rendezvous.port))
-    coordinator = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    coordinator = endpoint(address, port)
     if node_ranks.node.gpus:
         processes = tuple(
             ScriptProcess(one.local_rank, {**one.environment, "JAX_LOCAL_DEVICE_IDS": str(one.local_rank)})

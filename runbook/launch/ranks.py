@@ -96,6 +96,11 @@ def dialled_address(rendezvous: Rendezvous, node_count: int) -> str:
     return "127.0.0.1" if node_count == 1 else rendezvous.address
 
 
+def endpoint(address: str, port: int | str) -> str:
+    """Both as one word: an IPv6 address stands in brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
 def node_environment(layout: RankLayout, node_ranks: NodeRanks) -> dict[str, EnvValue]:
     """Variables that all ranks of a node share; weakest first: derived from the inventory, its `env`, the node's."""
     node = node_ranks.node

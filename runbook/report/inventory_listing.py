@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, fields, replace
 from itertools import groupby
 
-from runbook.launch.ranks import NodeRanks, dialled_address, layout
+from runbook.launch.ranks import NodeRanks, dialled_address, endpoint, layout
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
 from runbook.model.safe_text import table, visible
@@ -38,7 +38,7 @@ def _places(ranked: Inventory, nodes: Sequence[Node]) -> list[NodeRanks]:
 
 def headline(inventory: Inventory, ranked: Inventory) -> str:
     gpus = sum(len(node.gpus) for node in ranked.nodes)
-    where = f"{dialled_address(ranked.rendezvous, len(ranked.nodes))}:{ranked.rendezvous.port}"
+    where = endpoint(dialled_address(ranked.rendezvous, len(ranked.nodes)), ranked.rendezvous.port)
     on = f" on {counted(gpus, 'GPU')}" if gpus == ranked.world_size else f", {counted(gpus, 'GPU')}" if gpus else ""
     spares = len(inventory.nodes) - len(ranked.nodes)
     of_them = f" ({counted(spares, 'spare')})" if spares else ""

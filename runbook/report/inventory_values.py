@@ -245,7 +245,7 @@ def explain_text(inventory: Inventory, ranked: Inventory, origins: Origins, patt
     nodes = select(pattern, inventory)
     answers = Answers(inventory, ranked, origins)
     if key is not None:
-        return _one_key(answers, nodes, key)
+        return _keys_under(answers, nodes, key)
     if len(nodes) > MOST_NODES:
         message = f"`{pattern}` means {len(nodes):,} nodes; every key of so many is too much to read"
         raise FilesWrong.of("arguments.too-many-nodes", message, help="name one node, or a KEY as well")
@@ -261,6 +261,14 @@ def _every_key(answers: Answers, node: Node) -> str:
         more = f"  (over {', '.join(one.level for one in answer.given[-2::-1])})" if len(answer.given) > 1 else ""
         rows.append((answer.key, answer.value, (best.level if best else answer.why) + more, place))
     return f"\n{visible(node.name)}\n" + _table(rows)
+
+
+def _keys_under(answers: Answers, nodes: Sequence[Node], key: str) -> str:
+    """Of `env` or `ssh` every key in it, else the one."""
+    known = [answers.about(node) for node in nodes]
+    under = dict.fromkeys(name for asks in known for name in asks if name.startswith(f"{key}."))
+    having = {name: [node for node, asks in zip(nodes, known, strict=True) if name in asks] for name in under}
+    return "\n".join(_one_key(answers, some, name) for name, some in having.items()) or _one_key(answers, nodes, key)
 
 
 def _one_key(answers: Answers, nodes: Sequence[Node], key: str) -> str:
@@ -291,7 +299,7 @@ def _find(known: dict[str, Ask], node: Node, key: str) -> Ask:
     if ends:
         message, help = f"`{key}` may mean several keys", f"write {' or '.join(ends)}"
         raise FilesWrong.of("arguments.unknown-key", message, help=help)
-    by_users = key.startswith(("env.", "vars."))
+    by_users = f"{key}.".startswith(("env.", "vars."))
     message = f"nothing sets `{key}` on {node.name}" if by_users else f"a node has no key `{key}`"
     words = [*known, *(name.rpartition(".")[2] for name in known)]
     near = nearest(key, words)

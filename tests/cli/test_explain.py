@@ -88,6 +88,8 @@ def test_of_many_ids_with_that_word_some_are_named_and_the_rest_counted() -> Non
         ("rendezvous", "Where the ranks meet."),
         ("min_rate_gbps", "inventory: infiniband.min_rate_gbps: a rate in Gbit/s above 0"),
         ("when_bad", "playbook: when_bad: "),
+        ("ssh.user", "inventory: ssh.user: a login name"),
+        ("node.gpus", "inventory: node.gpus: "),
         ("min_busbw_gbytes", "check: allreduce, with: min_busbw_gbytes\n  fail below"),
     ],
 )

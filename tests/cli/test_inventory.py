@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -211,6 +212,22 @@ def test_explain_a_node_tells_every_key(say: Say) -> None:
     assert "group rack1  (over defaults)" in say("explain", "gn01").out
 
 
+def test_explain_a_mapping_tells_the_keys_in_it(say: Say) -> None:
+    said = say("explain", "gn01,node-a", "env")
+    assert said.code == 0
+    assert "gn01: env.NCCL_DEBUG = WARN\n  wins  node" in said.out
+    assert "node-a,gn01: env.MASTER_PORT = 29500\n" in said.out
+    assert "ssh." not in said.out
+    assert [line.split()[1] for line in say("explain", "gn01", "ssh").out.splitlines() if line[:1] == "g"] == [
+        *("ssh.host", "ssh.user", "ssh.port", "ssh.key", "ssh.jump", "ssh.host_keys", "ssh.connect_timeout")
+    ]
+
+
+def test_an_ipv6_address_with_a_port_stands_in_brackets(say: Say, folder: Path) -> None:
+    (folder / "inventory.yml").write_text("nodes: {a: {address: 'fd00::1'}, b: {address: 'fd00::2'}}\n")
+    assert "ranks dial [fd00::1]:29500\n" in say("list").out
+
+
 def test_explain_the_key_of_ten_thousand_nodes(say: Say, folder: Path) -> None:
     (folder / "inventory.yml").write_text("name: big\ndefaults: {gpus: 8}\nnodes: {'gn[00001-10000]': {}}\n")
     assert say("explain", "all", "gpus").out == "gn[00001-10000]: gpus = 8\n  wins  defaults  8  inventory.yml:2:18\n"
@@ -281,6 +298,15 @@ def test_import_to_stdout_and_to_a_file(say: Say, folder: Path) -> None:
 def test_import_takes_a_host_list_by_itself(say: Say) -> None:
     assert '  "gn[01-04,07]": {}\n  login1: {}\n' in say("import", "gn[01-04,07],login1").out
     assert say("import", ",".join(f"verylongname{n}" for n in range(500))).code == 0
+
+
+@pytest.mark.parametrize("text", ["[g]\nn1 ansible_host=10.0.0.1\n", "n1 slots=8\n", "n1:8\n", "n1\nn2\n"])
+@pytest.mark.parametrize("name", ["hosts.yml", "hosts.json", "hosts"])
+def test_a_list_of_hosts_may_have_any_name(say: Say, text: str, name: str) -> None:
+    Path(name).write_text(text)
+    said = say("import", name)
+    assert (said.code, said.err) == (0, "")
+    assert re.search(r"\n  (n1|\"n\[1-2\]\"): ", said.out)
 
 
 def test_import_from_stdin(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ def said(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("run x mine.yml", "`-i mine.yml`"),
         ("inventory list mine.yml", "`-i mine.yml`"),
         ("render x --shell powershell", "did you mean `ps1`?"),
+        ("lint -i mine.yml", "runbook lint FILE"),
         ("run x -o jason", "did you mean `json`?"),
         ("--verison", "did you mean `--version`?"),
         ("-V", "runbook --version"),

@@ -158,6 +158,27 @@ def unchecked_launch(stages: Sequence[Staged]) -> Iterator[Problem]:
         yield Problem("playbook.unchecked-launch", message, launch.span("launch"), help)
 
 
+_OF_THE_WAY = ("ping", "port", "firewall", "ibstat")
+_WITH_RANKS = ("connection", "links", "allreduce")
+
+
+def check_too_late(stages: Sequence[Staged]) -> Iterator[Problem]:
+    """The first check of the way between the nodes, behind one that fails for the same reason and stops the run."""
+    stopping: list[Staged] = []
+    seen: set[str | None] = set()
+    for staged in stages:
+        check = staged.stage.check
+        if check in _OF_THE_WAY and check not in seen and not _skipped(staged):
+            first = next((one for one in stopping if _within(staged, one)), None)
+            if first is not None:
+                message = f"where `{check}` would find the cause, `{first.stage.name}` has failed and stopped the run"
+                help = f"put it before `{first.stage.name}`"
+                yield Problem("playbook.check-too-late", message, staged.span("check"), help)
+        seen.add(check)
+        if check in _WITH_RANKS and staged.stage.on_failure == "stop" and not _skipped(staged):
+            stopping.append(staged)
+
+
 def stage_after_detached(stages: Sequence[Staged]) -> Iterator[Problem]:
     """A stage that wants ports and GPUs while a job that was left alone still has them."""
     running: list[Staged] = []
@@ -184,6 +205,13 @@ def _meet(one: Staged, other: Staged) -> bool:
     if one.cluster is None or other.cluster is None:
         return one.stage.nodes == other.stage.nodes
     return bool({node.name for node in one.cluster.nodes} & {node.name for node in other.cluster.nodes})
+
+
+def _within(staged: Staged, other: Staged) -> bool:
+    """Whether every node of a stage is one of the other's, as far as that is known."""
+    if staged.cluster is None or other.cluster is None:
+        return staged.stage.nodes == other.stage.nodes
+    return {node.name for node in staged.cluster.nodes} <= {node.name for node in other.cluster.nodes}
 
 
 def _skipped(staged: Staged) -> bool:
@@ -266,4 +294,4 @@ STAGE_RULES = (
     launch_on_windows,
 )
 
-ORDER_RULES = (unchecked_launch, stage_after_detached)
+ORDER_RULES = (unchecked_launch, check_too_late, stage_after_detached)
