@@ -19,7 +19,8 @@ _HINT = re.compile(r"(?i)pass|pwd|token|secret|credential|key|auth|jwt|cookie|se
 _JOINT = re.compile(r"[\s\"'`:=,>)\]]*")
 _HARMLESS = re.compile(
     r"[\"']?(?:\$\{?(?:[A-Z_][A-Z0-9_]*|[a-z_]+)\}?|\{\{\s*[a-z_.]+\s*\}\}|\{\s*env:\s*[A-Za-z_]+[A-Z0-9_]*\s*\}"
-    r"|<[a-z _-]*>|\*+|[Tt]rue|[Ff]alse|[Nn]ull|[Nn]one|yes|no|~|[a-z]|[0-9]{1,5})[\"']?(?=\s*(?:[,}\])#&|;]|$))"
+    r"|<[a-z _-]*>|\*+|[Tt]rue|[Ff]alse|[Nn]ull|[Nn]one|yes|no|~|[a-z](?=\s*[,}])|[0-9]{1,5})"
+    r"[\"']?(?=\s*(?:[,}\])#&|;]|$))"
 )
 _KEY = re.compile(r"\s*(?:-\s+)*[\"']?(?P<key>[\w.-]+)[\"']?\s*:(?:\s|$)")
 _OF_A_NAME = {"value", "val", "default", "content", "data", "literal"}
@@ -63,6 +64,11 @@ def _behind_a_name(line: str) -> int | None:
         if may_name_secret(match[0].strip(".-")) is None:
             continue
         start = _joint_end(line, match.end())
+        if (
+            line[max(0, match.start() - 2) : match.start()].endswith(("$", "${"))
+            and "=" not in line[match.end() : start]
+        ):
+            continue  # it stands for one
         if start < len(line) and not _HARMLESS.match(line, start) and not _HARMLESS.match(line, match.end()):
             return start
     return None
