@@ -141,7 +141,9 @@ def unjoined(pool: RankPool, at: Context, *, proven: bool = False) -> list[Outco
         seen = seen if busy else look_between(pool)
         if between := busy or seen.findings:
             return with_bystanders(pool, {name: list(listed) for name, listed in between.items()})
-    findings = findings or no_names(pool) or unopened(pool, where) or turned_away(pool, where)
+    findings = findings or no_names(pool)
+    if not proven or "listening" in pool.members[0].steps:  # else rank 0 may be on its way, and the others are refused
+        findings = findings or unopened(pool, where) or turned_away(pool, where)
     if seen.blind and not proven:  # the nodes that could be looked at have their ports open
         findings = findings or closed_to_each_other(pool, where)
     return with_bystanders(pool, {name: [finding] for name, finding in findings.items()}) if findings else None

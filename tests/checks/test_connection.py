@@ -110,6 +110,14 @@ def test_a_master_that_listens_elsewhere_is_to_blame_for_those_who_are_refused()
     assert judged(pool, at) == {"node-a": expected, "node-b": WAITING, "node-c": WAITING}
 
 
+def test_a_master_that_may_only_be_slow_is_not_yet_to_blame_for_those_who_are_refused() -> None:
+    """On a busy machine rank 0 takes seconds to open its store, and perhaps it will listen elsewhere."""
+    pool, at = joining(node_a="imported", node_b="dialling:refused", node_c="dialling:refused")
+    assert unjoined(pool, at, proven=True) is None
+    pool.members[0].steps["started"] = {"event": "step", "pid": 7}
+    assert judged(pool, at) == {"node-a": (Verdict.FAIL, ("ranks-missing",)), "node-b": WAITING, "node-c": WAITING}
+
+
 @pytest.mark.parametrize(
     ("rank", "world", "cause"),
     [(1, 3, None), (0, 3, "duplicate-rank"), (1, 4, "world-size-mismatch"), (2, 9, "duplicate-rank")],
