@@ -32,6 +32,7 @@ MAX_DEPTH = 50  # levels of nesting; ours need seven
 MAX_VALUES = 250_000  # keys and values, aliases written out: 20,000 nodes of five settings
 MAX_ITEMS = 10_000  # of one list
 MAX_PROBLEMS = 200  # reported for one file: more come from one mistake of the program that wrote it
+_TOO_DEEP = f"values are nested more than {MAX_DEPTH} levels deep"
 
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # what YAML counts as the end of a line
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -334,7 +335,7 @@ class _TreeReader:
 
     def _node(self, loader: Any, event: Any, depth: int) -> Any:
         if depth > MAX_DEPTH:
-            raise self._stop("yaml.too-deep", f"values are nested more than {MAX_DEPTH} levels deep", event)
+            raise self._stop("yaml.too-deep", _TOO_DEEP, event)
         self._nodes += 1
         if self._nodes > MAX_VALUES:
             raise self._stop("yaml.too-many-values", f"this file holds more than {MAX_VALUES:,} keys and values", event)
@@ -391,8 +392,7 @@ class _TreeReader:
             message = f"aliases make this file larger than {MAX_VALUES:,} values"
             raise _Stop(Problem("yaml.too-many-values", message, self._span(node)))
         if len(keys) > MAX_DEPTH:
-            message = f"values are nested more than {MAX_DEPTH} levels deep"
-            raise _Stop(Problem("yaml.too-deep", message, self._span(node)))
+            raise _Stop(Problem("yaml.too-deep", _TOO_DEEP, self._span(node)))
         self.marks[keys] = node.place
         if isinstance(node, _Scalar):
             if not node.plain:
@@ -584,6 +584,8 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
     if mark is None:  # the reader, before any token: no place is known
         return Problem("yaml.syntax", f"this is not YAML: {error}", Span(file, 1, 1))
     said = str(getattr(error, "problem", None) or error)
+    if "maximum nesting" in said:  # libyaml 0.2.6 looks ahead, and gives up before a value of ours is too deep
+        return Problem("yaml.too-deep", _TOO_DEEP, Span(file, mark.line + 1, mark.column + 1))
     context = getattr(error, "context_mark", None)
     if "end of stream" in said and context is not None:
         mark = context  # where the quote was opened; the end of the file would not help

@@ -210,8 +210,7 @@ def search(
         last = data.rfind(b"\n") + 1
         if not last:  # inside of a very long line: keep what may be the beginning of a match
             lower = data.lower() if any_case else data
-            ends = [match.end() for match in re.finditer(re.escape(needle), lower)]
-            last = max(0, len(data) - len(needle) + 1, *ends[-1:])
+            last = max(0, len(data) - len(needle) + 1, _last_end(lower, needle))
         if at + len(data) >= size:
             last = len(data)
         searched = data.lower() if any_case else data
@@ -223,6 +222,16 @@ def search(
         if until is not None and time.monotonic() > until:
             return SearchResult(count, tuple(hits), at, size)
     return SearchResult(count, tuple(hits), max(at, size), size)
+
+
+def _last_end(data: bytes, needle: bytes) -> int:
+    """Where the last of the matches ends that are counted from the left and do not overlap; -1 without one."""
+    place = data.rfind(needle)
+    if place < 0:
+        return -1
+    if any(needle.startswith(needle[at:]) for at in range(1, len(needle))):  # matches can overlap: count from the left
+        return max(match.end() for match in re.finditer(re.escape(needle), data))
+    return place + len(needle)
 
 
 def search_all(folder: Path, among: Sequence[RunLog], text: str, *, any_case: bool, until: float) -> FoundInAll:
