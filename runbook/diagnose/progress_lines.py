@@ -25,11 +25,11 @@ _BEGINS = (
     rb"|clon(?:ed|ing)|regist\w*|mount\w*|allocat\w*|install\w*|warm\w*|index\w*|open(?:ed|ing)|detect\w*|attach\w*)"
 )
 BEFORE_STEPS = (
-    # a bar, or a rate, of what comes before the first step
-    rb"\b(?:" + _BEGINS + rb"|map|filter|generating)\b[^|%\r]{0,80}(?:\d%\s?\||[kmg]b/s)"
-    rb"|\bgenerating \w+ split\b|\brunning tokenizer\b"
+    # a bar, or a rate, of what comes before the first step; a colour may stand before it
+    rb"(?:\b|\dm)(?:" + _BEGINS + rb"|map|filter|generating)\b[^|%\r]{0,80}(?:\d%\s?\||[kmg]b/s)"
+    rb"|(?:\b|\dm)(?:generating \w+ split|running tokenizer)\b"
     # its end, and that of a set-up
-    rb"|\b" + _BEGINS + rb"\b.{0,40}\b(?:done|finished|completed?|succe\w+)\b"
+    rb"|(?:\b|\dm)" + _BEGINS + rb"\b.{0,40}\b(?:done|finished|completed?|succe\w+)\b"
     rb"|\b(?:done|finished|completed?|succe\w+)(?: with)? " + _BEGINS + rb"\b"
     rb"|\b(?:start|resum|begin|continu)\w*\b.{0,40}\b(?:from|at) (?:step|iter\w*|epoch|batch)\b"
 )
@@ -137,7 +137,8 @@ SETUP = re.compile(
     rb"|running collective|collective backend"
     # a service runs, or a system's own log
     rb"|\b(?:startup complete|server is ready|ready to serve|listening (?:on|at)|running on http"
-    rb"|uvicorn running)|\b(?:started|ready|running(?! (?:train|eval|predict|token|warm|command|script)\w*))\b|\bkernel: |\bsystemd\[\d+\]|\bnvrm\b"
+    rb"|uvicorn running)|\b(?:started|ready|running(?! (?:train|eval|predict|token|warm|command|script)\w*))\b"
+    rb"|\bkernel: |\bsystemd\[\d+\]|\bnvrm\b"
     rb"))",
     re.DOTALL,
 )
@@ -209,7 +210,9 @@ GOES_ON = re.compile(
     rb"|packet loss|terminat\w+)\b|.*(?:" + BEFORE_STEPS + rb"))"
     # a number of epochs, of iterations or of steps, without how many there will be, is a setting
     rb"(?:.*(?:loss(?:/\w+){0,3}\W{0,8}-?\d|(?<!\?)it/s[\],]|(?<!\?)s/it[\],]"
-    rb"|(?<![-_])\bepoch(?:\W{0,4}\d|s\W{0,3}\d+ ?/ ?\d)" + AT_NOTHING + rb"|\biter(?:ation)?(?:\W{0,5}\d|s\W{0,3}\d+ ?/ ?\d)"
+    rb"|(?<![-_])\bepoch(?:\W{0,4}\d|s\W{0,3}\d+ ?/ ?\d)"
+    + AT_NOTHING
+    + rb"|\biter(?:ation)?(?:\W{0,5}\d|s\W{0,3}\d+ ?/ ?\d)"
     rb"|(?:tokens|samples)/s|\b(?:images|img|examples)/s|\[batch=\d+/\d"
     rb"|(?:(?<!-)\b|_)(?<!max_)(?<!num_)(?<!total_)step(?:\W{0,5}\d(?!\d*\((?:factor|bytes)\))|s\W{0,3}\d+ ?/ ?\d)"
     rb"|avg bus bandwidth"
