@@ -10,7 +10,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runbook.checks.context import Run
@@ -138,12 +138,7 @@ def _logs(cluster: Cluster, arguments: argparse.Namespace) -> int:
             left = drain(kept)
             _tell_losses(cluster, left)
             return _missing([*left, *job.absent, *job.damaged])
-        stopping, lost = _until_ctrl_c(kept.at.run), list[str]()
-
-        def on_loss(node: str, error: Unreachable) -> None:
-            lost.append(node)
-            stderr.tell(unreached(error))
-
+        stopping, (lost, on_loss) = _until_ctrl_c(kept.at.run), _losses()
         end, left = follow(
             kept, stopping=lambda: stopping.is_set() or stdout.unread, on_loss=on_loss
         )  # the reader, such as `head`, has gone
@@ -159,11 +154,11 @@ def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
     with run_folder(None, _look_id(job, "attached")) as run_dir:
         known = _secrets_of(cluster, job)
         kept = kept_of(cluster, job, run_dir, _printer(arguments), known)
-        stopping = _until_ctrl_c(kept.at.run)
+        stopping, (lost, on_loss) = _until_ctrl_c(kept.at.run), _losses()
         end, outcomes, left = supervise(
             kept,
             grace_s=job.grace_s,
-            watched=lambda: (watch(kept, stopping=stopping.is_set, deadline=math.inf), Stall()),
+            watched=lambda: (watch(kept, stopping=stopping.is_set, deadline=math.inf, on_loss=on_loss), Stall()),
         )
         if end.kind == "stopped":
             stderr.line(
@@ -172,11 +167,23 @@ def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
             return INTERRUPTED
         for outcome in outcomes:
             _tell(known.of_nodes.get(outcome.node, known.everywhere).anything(outcome))
-        stdout.line(f"{job.id} {end.kind}; logs in {kept.logs.folder}")
-        missing = _missing([*left, *job.absent, *job.damaged])
+        how = "may still run" if lost and end.kind == "finished" else end.kind
+        stdout.line(f"{job.id} {how}; logs in {kept.logs.folder}")
+        missing = _missing([*left, *lost, *job.absent, *job.damaged])
         if end.kind == "finished":
             return missing
         return FAILED if any(outcome.verdict is Verdict.FAIL for outcome in outcomes) else UNKNOWN
+
+
+def _losses() -> tuple[list[str], Callable[[str, Unreachable], None]]:
+    """The names of nodes that are lost from now on, and what tells one. Its ranks may live: the others are followed."""
+    lost: list[str] = []
+
+    def on_loss(node: str, error: Unreachable) -> None:
+        lost.append(node)
+        stderr.tell(unreached(error))
+
+    return lost, on_loss
 
 
 def _look_id(job: KnownJob, what: str) -> str:

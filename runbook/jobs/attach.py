@@ -24,7 +24,7 @@ from runbook.model.verdict import Outcome
 Tell = Callable[[ProcessSpec, str, list[str]], None]
 
 PATIENCE_S = 60.0
-"""How long a node that is reached may say nothing about a job whose logs are followed."""
+"""How long a node that is reached may say nothing about a job that is followed."""
 
 CLOCKS_S = 10.0
 """For the clocks of all nodes. The times of one that does not tell are taken as they are."""
@@ -72,8 +72,8 @@ def supervise(
     hurry: Callable[[], bool] = lambda: False,
 ) -> tuple[WatchEnd, list[Outcome], list[str]]:
     """Attached for as long as `watched` takes. The first failure, or a stall that `watched` reports, ends the others;
-    the outcomes say why it failed, none when it did not."""
-    with Fetching(kept):
+    the outcomes say why it failed, none when it did not. A node that says nothing for PATIENCE_S is lost."""
+    with Fetching(kept, patience_s=PATIENCE_S):
         end, stall = watched()
         if end.kind not in ("failed", *HELD_UP):
             return end, [], stop_attempt.drain(kept) if end.kind == "finished" else []

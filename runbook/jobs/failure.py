@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 import signal
 from collections.abc import Mapping, Sequence
@@ -18,9 +17,19 @@ from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.kept_processes import OVER, KeptProcess, KeptProcesses, ended_because_of
 from runbook.jobs.logs import end_of
 from runbook.jobs.missing_ranks import failed_to_meet, never_met, why_not_met
-from runbook.jobs.seen_processes import COMPUTES, FATAL, LOG_END, frames_of_crash, own_frame, seen_processes, shown
-from runbook.jobs.stall import TRACEBACK, raised, waited_for
-from runbook.jobs.watch import EXCEPTION, WatchEnd
+from runbook.jobs.seen_processes import (
+    COMPUTES,
+    FATAL,
+    LOG_END,
+    OF_RANK,
+    exception_at_end,
+    frames_of_crash,
+    own_frame,
+    seen_processes,
+    shown,
+)
+from runbook.jobs.stall import raised, waited_for
+from runbook.jobs.watch import WatchEnd
 from runbook.model.command_quoting import word
 from runbook.model.process_end import ProcessEnd
 from runbook.model.units import seconds_text
@@ -61,27 +70,27 @@ GAVE_UP = ("rank-behind", "collective-stall-uniform")
 LEFT_S = 120.0
 """A collective fails soon after a peer has closed its connections: a peer that ended longer ago is not the reason."""
 
+MEETS = re.compile(r"/torch/distributed/rendezvous\.py")
+"""A file in the traceback of a rank that gave up before it had met the others."""
+
 HIDDEN_END = "ended with code 0, and the last that it wrote is an exception"
 
-OF_RANK = re.compile(r"^\[rank\d{1,7}\]: ?", re.MULTILINE)
-"""What torch puts before each line of an exception."""
 RESET = re.compile(
     r"^[\w.]*(?:Connection(?:Reset|Aborted|)Error|ProtocolError)\b.*(?:reset by peer|Connection aborted)", re.I
 )
 """An exception of Python's own: somebody whom the program talks to by itself, as a file server, has gone."""
 
-OF_NO_PROGRAM = ("Exception in thread", "Exception ignored")
-MOST_AFTER = 5
-"""Lines of a message that has several, and of libraries at the end of a program."""
-
 LAST_S = 5.0
 """What is here for longer before a process ends, was written before its end."""
+
+LAST_OF_LOST_S = 30.0
+"""The same where another rank lost it: an interpreter may take long to end on a busy machine."""
 
 ENDS_S = 10.0
 """How long an interpreter may take to end after its program has closed its connections, on a busy machine."""
 
 TAIL = 8
-UNINFORMATIVE = ("\x1e", "-" * 20, "For simplicity, JAX has removed its internal frames")
+UNINFORMATIVE = ("\x1e", "-" * 20, "=" * 20, "For simplicity, JAX has removed its internal frames")
 """Beginnings of lines that say nothing about the failure: our own events, and what JAX puts below an exception."""
 
 
@@ -91,7 +100,7 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
     assert first is not None
     first = first_of_launchers(kept, first, [member for member in kept.members if member.failed])
     first = _killed_beside(kept, first) or first
-    node, finding = first.place.node, _finding(kept, first, frozen)
+    node, finding = first.place.node, how_ended(kept, first, frozen)
     hidden = _hidden_error(kept, first)
     logged = None if hidden or failed_to_meet(first) else _by_logs(kept, first, kept.members)
     if failed_to_meet(first):
@@ -157,8 +166,8 @@ def _killed_beside(kept: KeptProcesses, first: KeptProcess) -> KeptProcess | Non
     return min(killed, key=lambda member: member.ended or 0.0, default=None)
 
 
-def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Facts]) -> Finding:
-    """The finding from how it ended, without its logs."""
+def how_ended(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Facts] | None = None) -> Finding:
+    """The finding from how it ended, without its logs but for their ends. `frozen`: what was seen after that."""
     node = member.place.node
     if member.lost is not None:
         lost = member.lost
@@ -195,7 +204,7 @@ def _finding(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fact
     if not end.from_outside and (frames := frames_of_crash(log)):
         when, tail = f"{when}, in {own_frame(frames)}", _last_lines(log.rpartition(FATAL)[0])
         tail = (*tail, *shown(place.label, frames))
-    memory = (frozen.get(node) or {}).get("kernel_says", ()) if end.signal == signal.SIGKILL else ()
+    memory = ((frozen or {}).get(node) or {}).get("kernel_says", ()) if end.signal == signal.SIGKILL else ()
     evidence = (*map(str, memory[-2:]), *tail)
     if end.signal == signal.SIGKILL and (kills := int(member.journal.get("kernel_kills") or 0)):
         says = f"{place.label} was killed by the kernel for lack of memory {when}"
@@ -254,7 +263,7 @@ def _ended_well(kept: KeptProcesses, first: KeptProcess, *, later_s: float) -> l
 def _hidden_error(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
     """The exception that ended a process before, though its exit code does not tell."""
     for one in _ended_well(kept, first, later_s=0.0):
-        if exception := last_exception(kept, one, one.place):
+        if exception := last_exception(kept, one, one.place, LAST_OF_LOST_S):
             says = f"{one.label} {HIDDEN_END}: {exception}; {first.label} lost it after {_ran(first)}"
             return one.place.node, finding_for("program-error", says, _tail(kept, one.place), way="hidden")
     return None
@@ -290,6 +299,13 @@ def _closed(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Facts]
         slept = one.state == "S" and one.cpu < COMPUTES and not one.together
         if one.connections != 0 or not slept or raised(kept, kept.place_of(one.label)):
             continue
+        if one.frames and MEETS.search(end_of(kept.logs.folder / f"{first.place.name}.err", LOG_END)):
+            says = (
+                f"{one.label} had not come to the rendezvous and slept {one.place}, when {first.label} gave up waiting "
+                f"for it after {_ran(first)}"
+            )
+            seen = (*one.shown(), *_tail(kept, first.place))
+            return one.node, finding_for("ranks-missing", says, seen, way="hangs", node=one.node, pid=word(one.pid))
         where = f"slept {one.place}" if one.frames else f"had become another program (process {one.pid}, {one.comm})"
         says = (
             f"{one.label} had closed its connections to the others and {where}, when {first.label} was still in a call "
@@ -349,20 +365,14 @@ def _last_said(kept: KeptProcesses, place: ProcessSpec) -> tuple[Path, tuple[str
     return kept.logs.folder / f"{place.name}.err", ()
 
 
-def last_exception(kept: KeptProcesses, member: KeptProcess, place: ProcessSpec) -> str:
-    """That of a traceback which is the last that one of its voices wrote, and wrote as the process ended; empty where
-    there is none."""
+def last_exception(kept: KeptProcesses, member: KeptProcess, place: ProcessSpec, within_s: float = LAST_S) -> str:
+    """That of a traceback which is the last that one of its voices wrote, at most `within_s` before the process ended;
+    empty where there is none."""
     for end in ("err", "out"):
         path = kept.logs.folder / f"{place.name}.{end}"
-        if not path.is_file() or path.stat().st_mtime < (member.ended or 0.0) - LAST_S:
-            continue
-        text = OF_RANK.sub("", end_of(path, LOG_END))
-        before, _, after = text.rpartition(TRACEBACK)
-        whose = before.rstrip().rpartition("\n")[2]
-        lines = [line for line in after.splitlines()[1:] if line.strip()]
-        said = list(itertools.dropwhile(lambda line: line.startswith(" "), lines))
-        if said and len(said) <= MOST_AFTER and EXCEPTION.match(said[0]) and not whose.startswith(OF_NO_PROGRAM):
-            return said[0]
+        late = path.is_file() and path.stat().st_mtime >= (member.ended or 0.0) - within_s
+        if late and (exception := exception_at_end(end_of(path, LOG_END))):
+            return exception
     return ""
 
 

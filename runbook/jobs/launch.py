@@ -20,7 +20,7 @@ from runbook.checks.ranks.pool import dismiss_pool
 from runbook.jobs import stop_attempt
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
 from runbook.jobs.counters import CounterWatch
-from runbook.jobs.failure import hidden_ends, judge_attempt
+from runbook.jobs.failure import hidden_ends, how_ended, judge_attempt
 from runbook.jobs.kept_processes import KeptProcesses, stopped_by_user
 from runbook.jobs.logs import RankLogs
 from runbook.jobs.progress import BEFORE_FIRST_S, StepProgress
@@ -208,6 +208,8 @@ class RunningAttempt:
             end, stall = self.watch(deadline)
             if self._job.detach and (end.kind == "late" or self._only_lost(end)):
                 return self._detached()
+            if end.kind == "failed" and end.first:  # said at once: the verdict waits for the grace and for all output
+                at.say(f"failed: {how_ended(kept, end.first).says}", node=end.first.place.node)
             frozen = stop_attempt.freeze(kept) if end.kind in ("failed", "late") else {}
             if end.kind != "finished" or not all(member.gone for member in kept.members):
                 unsure = stop_attempt.end(kept, grace_s=self._job.grace_s, why=_why(end), hurry=at.hurry.is_set)
@@ -290,7 +292,7 @@ class RunningAttempt:
         judged = judge_stall(self._kept, progress, look, self._between)
         seconds = progress.stalled_s(self._kept.heard_until)
         self._kept.drain(0.0)
-        if seconds is None or any(member.failed for member in self._kept.members):
+        if seconds is None or not self._kept.living or any(member.failed for member in self._kept.members):
             return None  # it went on meanwhile, or failed
         why_not = judged.goes_on or (judged.works if self._job.watch.stall_s is None else "")
         if why_not and seconds < WORKS_MOST_S:

@@ -117,9 +117,12 @@ class RankLogs:
         """Lines, each with its end; a piece without one is a part of a line."""
         said: list[str] = []
         kept: list[bytes] = []
+        # Most output holds no secret, and to look at all of it at once takes a tenth of the time.
+        clean = not file.redactor.places(b"".join(pieces).decode("utf-8", "surrogateescape"))
         for piece in pieces:
             line = piece.removesuffix(b"\n")
-            text = file.redactor.text(line.decode("utf-8", "surrogateescape"))
+            text = line.decode("utf-8", "surrogateescape")
+            text = text if clean else file.redactor.text(text)
             kept.append(text.encode("utf-8", "surrogateescape") + piece[len(line) :])
             before, mark, event = line.partition(MARK)
             if mark and not before:

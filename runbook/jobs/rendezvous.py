@@ -132,7 +132,7 @@ class RendezvousWatch:
         self._due = time.monotonic() + max(IDLE_S, self.seconds)
         arrivals = list(arrivals_of(kept, answers, freeze(kept, seconds=LOOK_S), rendezvous.port))
         if came:
-            return self._held(arrivals)
+            return self._held(arrivals, answers)
         if not any(one.waits for one in arrivals):
             return {}  # they do not meet at this port, or all are still on their way
         where = f"{dialled_address(rendezvous, len(at.nodes))}:{rendezvous.port}"
@@ -146,8 +146,9 @@ class RendezvousWatch:
             or self._absent(kept, arrivals, since, where=where, opened=opened, blind=blind)
         )
 
-    def _held(self, arrivals: Sequence[Arrival]) -> dict[str, list[Finding]]:
-        """All ranks have come. Where all of them still wait there, idle, it is for ranks that the job does not have."""
+    def _held(self, arrivals: Sequence[Arrival], answers: Mapping[str, RankConnections]) -> dict[str, list[Finding]]:
+        """All ranks have come. Where all of them still wait there, idle, it is for ranks that the job does not have, or
+        somebody takes itself for rank 0 too."""
         if not all(one.waits for one in arrivals):
             self.met()
             return {}
@@ -158,6 +159,10 @@ class RendezvousWatch:
         if before != self._idle:
             self._due = time.monotonic() + IDLE_S
             return {}
+        port = self._inventory.rendezvous.port
+        listen = {one["rank"] for its in answers.values() for one in its["listening"] if one["port"] == port}
+        if twice := [one for one in arrivals if one.place.rank and one.place.rank in listen]:
+            return grouped((one.place.node, _second(one, port)) for one in twice)
         says = (
             f"all {len(arrivals)} ranks of the job are connected to the rendezvous and wait there, in two looks "
             f"{IDLE_S:.0f} s apart: for more ranks than there are, after {seconds_text(self.seconds)}"
@@ -346,6 +351,15 @@ def _astray(astray: Sequence[Arrival], since: str, where: str) -> dict[str, list
         return finding_for("master-addr-wrong-host", says, arrival.shown(), way="program")
 
     return grouped((arrival.place.node, finding(arrival)) for arrival in astray)
+
+
+def _second(arrival: Arrival, port: int) -> Finding:
+    """Of a rank that listens where rank 0 alone does."""
+    says = (
+        f"{arrival.place.label} listens on port {port} itself, as only rank 0 does: its program takes it for rank 0, "
+        "and waits for the others there"
+    )
+    return finding_for("duplicate-rank", says, arrival.shown(), way="set-there", node=arrival.place.node)
 
 
 def _missing(arrivals: Sequence[Arrival], absent: Sequence[Arrival], since: str) -> dict[str, list[Finding]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from runbook.checks.context import Facts
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.kept_processes import KeptProcess, KeptProcesses
 from runbook.jobs.logs import end_of
+from runbook.jobs.watch import EXCEPTION
 from runbook.model.units import bytes_text
 from runbook.node.proc import SHELLS
 
@@ -67,6 +69,15 @@ THREAD_RAISED = re.compile(
 
 LOG_END = 16384
 
+TRACEBACK = "Traceback (most recent call last)"
+
+OF_RANK = re.compile(r"^\[rank\d{1,7}\]: ?", re.MULTILINE)
+"""What torch puts before each line of an exception."""
+
+OF_NO_PROGRAM = ("Exception in thread", "Exception ignored")
+MOST_AFTER = 5
+"""Lines of a message that has several, and of libraries at the end of a program."""
+
 THREAD = re.compile(r"^(?=(?:Current thread|Thread|Stack) )", re.MULTILINE)
 """Where the frames of a thread begin."""
 
@@ -99,7 +110,8 @@ class SeenProcess:
     `connections`: how many open TCP connections it has, with its children; None: unknown.
     `copied`: bytes a second that it and its children read and wrote. `moves`: it computed, and stood in another place
     at the look before. `ending`: its program is over, and its interpreter ends. `beside`: in words, what its other
-    processes and threads do, where that is why it waits."""
+    processes and threads do, where that is why it waits. `raised`: the exception that ended its program, where it waits
+    at its exit."""
 
     node: str
     label: str
@@ -119,6 +131,7 @@ class SeenProcess:
     moves: bool = False
     ending: bool = False
     beside: tuple[str, ...] = ()
+    raised: str = ""
 
     @property
     def starved(self) -> bool:
@@ -132,13 +145,14 @@ class SeenProcess:
 
     @property
     def works(self) -> bool:
-        """Whether it makes progress of its own: it copies data, or computes now here, now there."""
-        return self.moves or self.copied >= COPIES
+        """Whether it makes progress of its own: it copies data, or computes now here, now there; or would, and hardly
+        gets a CPU, which others have."""
+        return self.moves or self.copied >= COPIES or (self.starved and not self.held_back)
 
     @property
     def together(self) -> bool:
         """Whether it is in a call that waits for others."""
-        return self.awaits or any(TOGETHER.search(frame.file) for frame in self.frames)
+        return self.awaits or in_a_call(self.frames)
 
     @property
     def awaits(self) -> bool:
@@ -168,7 +182,8 @@ class SeenProcess:
     @property
     def called(self) -> str:
         """The call of torch.distributed in which it is; empty where it is in none."""
-        return next((f.function for f in self.frames if "/torch/distributed/distributed_c10d.py" in f.file), "")
+        calls = (f.function for f in self.frames if "/torch/distributed/distributed_c10d.py" in f.file)
+        return next(calls, "") if self.together else ""
 
     @property
     def own(self) -> StackFrame:
@@ -179,6 +194,7 @@ class SeenProcess:
     def place(self) -> str:
         calls = (f for f in self.frames if TOGETHER.search(f.file) and not WRAPS_A_MODEL.search(f.file))
         inner = next((f"in {frame.function} " for frame in calls), "in wait " if self.awaits else "")
+        inner = inner if self.together else ""
         return f"{inner}at {self.own.file}:{self.own.line}, in {self.own.function}" if inner else f"in {self.own}"
 
     @property
@@ -199,6 +215,16 @@ class SeenProcess:
 
     def shown(self) -> list[str]:
         return shown(self.label, self.frames)
+
+
+def in_a_call(frames: Sequence[StackFrame]) -> bool:
+    """Whether a thread is in a call of TOGETHER. What such a call calls of the program, as the forward of a wrapped
+    model or a hook of a gradient, is the program's own again; what lies beside that library is not."""
+    for at, frame in enumerate(frames):
+        if match := TOGETHER.search(frame.file):
+            libraries = f"{frame.file[: match.start()]}/"
+            return all(OF_A_LIBRARY.search(one.file) or one.file.startswith(libraries) for one in frames[:at])
+    return False
 
 
 def own_frame(frames: Sequence[StackFrame]) -> StackFrame:
@@ -224,7 +250,19 @@ def seen_processes(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator
             log = end_of(kept.logs.folder / f"{member.place.name}.err", LOG_END)
             ended = [f"its thread {name} has ended with {error}" for name, error in THREAD_RAISED.findall(log)[-1:]]
             for one in _of_member(member, seen, facts.get("gpu_use") or {}, facts["seconds"]):
-                yield replace(one, beside=(*one.beside, *ended)) if not member.place.each else one
+                raised = exception_at_end(log) if one.ending or _at_exit(one.frames) else ""
+                yield replace(one, beside=(*one.beside, *ended), raised=raised) if not member.place.each else one
+
+
+def exception_at_end(text: str) -> str:
+    """The exception of a traceback that is the last a program wrote; empty where there is none."""
+    before, found, after = OF_RANK.sub("", text).rpartition(TRACEBACK)
+    whose = before.rstrip().rpartition("\n")[2]
+    lines = [line for line in after.splitlines()[1:] if line.strip()]
+    said = list(itertools.dropwhile(lambda line: line.startswith(" "), lines))
+    if found and said and len(said) <= MOST_AFTER and EXCEPTION.match(said[0]) and not whose.startswith(OF_NO_PROGRAM):
+        return said[0]
+    return ""
 
 
 def _of_member(
@@ -289,9 +327,14 @@ def _of_no_library(frames: Sequence[StackFrame]) -> StackFrame | None:
     return next((frame for frame in frames if not OF_A_LIBRARY.search(frame.file)), None)
 
 
+def _at_exit(frames: Sequence[StackFrame]) -> bool:
+    """Whether the program is over, and its interpreter waits for its threads."""
+    return any(frame.function == "_shutdown" and frame.file.endswith("/threading.py") for frame in frames)
+
+
 def _held_at_exit(frames: Sequence[StackFrame], text: str) -> Iterator[str]:
     """The thread that keeps a process alive whose program is over."""
-    if any(frame.function == "_shutdown" and frame.file.endswith("/threading.py") for frame in frames):
+    if _at_exit(frames):
         others = (_frames(block) for block in re.split(r"^(?=Current thread |Thread )", text, flags=re.MULTILINE))
         held = [each for each in others if each and not any(frame.function == "_shutdown" for frame in each)]
         places = [frame for frame in map(_of_no_library, held) if frame]

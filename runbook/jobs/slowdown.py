@@ -21,7 +21,7 @@ from runbook.checks.network.live_traffic import names_by_address
 from runbook.jobs.counters import CounterWatch, clocks, gpus_of, held_back, rise
 from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.progress import Slowdown, StepTimes
-from runbook.jobs.seen_processes import TOGETHER, frames_of
+from runbook.jobs.seen_processes import frames_of, in_a_call
 from runbook.jobs.slow_network import SlowNetwork, Way, judge_network, suspects
 from runbook.model.inventory import Node
 from runbook.model.units import seconds_text
@@ -92,7 +92,7 @@ def waits(
         if state in "RD":
             waited.append(False)
         elif state == "S" and (frames or not by_stack):
-            waited.append(not by_stack or any(TOGETHER.search(frame.file) for frame in frames))
+            waited.append(not by_stack or in_a_call(frames))
     return Waits(node, label, sum(waited) / len(waited) if len(waited) >= LOOKS / 2 else None, for_cpu or 0.0)
 
 

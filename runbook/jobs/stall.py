@@ -24,7 +24,7 @@ from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.kept_processes import KeptProcesses, ended_because_of
 from runbook.jobs.logs import end_of
 from runbook.jobs.progress import StepProgress
-from runbook.jobs.seen_processes import COMPUTES, IDLE, LOG_END, SeenProcess, seen_processes
+from runbook.jobs.seen_processes import COMPUTES, IDLE, LOG_END, TRACEBACK, SeenProcess, seen_processes
 from runbook.jobs.unlike_settings import unlike_settings
 from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
@@ -36,8 +36,6 @@ MORE_LOOKS = 3
 
 TALK = 1000.0
 """Bytes a second that are more than connections carry to be kept open."""
-
-TRACEBACK = "Traceback (most recent call last)"
 
 PAIRWISE = frozenset(("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list"))
 """Calls of torch.distributed between two ranks: others need not be in the same one."""
@@ -112,6 +110,8 @@ def judge_stall(
     works = _works(last.ranks, accused=bool(found), at_end=at_end)
     steps = (*_steps(progress.by_rank), *unlike_settings(kept, last.frozen))
     goes_on = works if at_end else ""
+    if not last.ranks and {member.place.node for member in kept.living} <= last.frozen.keys():
+        goes_on = "no rank lives any more, and their keepers have not told yet how they ended"
     if not found:
         nobody = _nobody(kept, last, since, steps)
         return JudgedStall(nobody, works, goes_on or _hungry(last.ranks), bool(last.talks))
@@ -208,10 +208,10 @@ def _kept_apart(kept: KeptProcesses, seen: Between, since: str) -> Found:
         }
     if not seen.stalled:
         return {}
-    says = (
-        "what the ranks send no longer arrives, although new connections between the nodes open and no rule of theirs "
-        f"blocks them; {since}"
-    )
+    why_not = "although new connections between the nodes open and no rule of theirs blocks them"
+    if not seen.whole:
+        why_not = "and what lies between the nodes could not be looked at in full"
+    says = f"what the ranks send no longer arrives, {why_not}; {since}"
     finding = finding_for("tcp-connection-lost-midrun", says, seen.stalled[:6], way="silent")
     return {name: [finding] for name in kept.nodes}
 
@@ -243,6 +243,9 @@ def raised(kept: KeptProcesses, place: ProcessSpec) -> bool:
 
 
 def _behind(one: SeenProcess, says: str, evidence: Sequence[str]) -> tuple[str, Finding]:
+    if one.raised:
+        says = f"{one.label} raised and did not end: {one.raised}; {says}"
+        return one.node, finding_for("program-error", says, tuple(evidence), way="thread", pid=word(one.pid))
     file, line, pid = one.own.file, one.own.line, word(one.pid)
     way = "cpu" if one.starved else "stands"
     return one.node, finding_for(

@@ -32,7 +32,7 @@ import time
 
 from runbook.node.message import say as say_it
 from runbook.node.own_files import document, listed, ours, safe, write
-from runbook.node.proc import born, kernel_kills, kill, pause, tagged
+from runbook.node.proc import born, descendants, kernel_kills, kill, pause, tagged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -178,6 +178,7 @@ class Keeper:
             before = environment.get("PYTHONPATH")
             environment["RUNBOOK_STACKS"] = order["stacks"]
             environment["PYTHONPATH"] = order["stacks"] + (os.pathsep + before if before else "")
+        adopts = adopts_orphans()
         begun = time.time()
         try:
             with appended(path + ".out") as out, appended(path + ".err") as err:
@@ -195,6 +196,8 @@ class Keeper:
             sys.exit(0)
         self.journal.write("running", pid=self.kept.pid, born=born(self.kept.pid), started=begun)
         threading.Thread(target=self.wait, daemon=True).start()
+        if adopts:
+            threading.Thread(target=self.reap, daemon=True).start()
         if order.get("each"):
             threading.Thread(target=self.name_logs, daemon=True).start()
         if order["detached"]:
@@ -298,9 +301,20 @@ class Keeper:
             pass
 
     def alive(self) -> list[int]:
-        """Processes of ours that live, found by what they inherited, also those that left the group; and by their
-        session, also those that wrote over their environment."""
-        return tagged(self.tags, self.kept.pid)
+        """Processes of ours that live, found by what they inherited, also those that left the group; by their session,
+        also those that wrote over their environment; and by who started them, also those that left both."""
+        return sorted({*tagged(self.tags, self.kept.pid), *descendants(os.getpid())})
+
+    def reap(self) -> None:
+        """Bury the orphans that come to us, until the process itself has ended."""
+        while True:
+            try:
+                gone = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+                if gone is None or gone.si_pid == self.kept.pid:
+                    return
+                os.waitpid(gone.si_pid, 0)
+            except ChildProcessError:
+                return
 
 
 class Barrier:
@@ -399,13 +413,25 @@ def failed(path: str) -> bool:
 def dies_with_us(launcher: bool) -> Callable[[], object] | None:
     """Called in a child, so that the kernel ends it when the keeper is killed (Linux, else None). A launcher gets TERM,
     for it has ranks to end."""
+    prctl = process_control()
+    return prctl and (lambda: prctl(1, signal.SIGTERM if launcher else signal.SIGKILL))  # PR_SET_PDEATHSIG
+
+
+def adopts_orphans() -> bool:
+    """Become the parent of whatever our descendants leave behind, which has no tag when it has cleared its environment;
+    whether the kernel does that."""
+    prctl = process_control()
+    return prctl is not None and prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
+
+
+def process_control() -> Any | None:
+    """prctl(2), on Linux."""
     try:
         import ctypes
 
-        prctl = ctypes.CDLL(None).prctl
+        return ctypes.CDLL(None).prctl
     except (ImportError, OSError, AttributeError):
         return None
-    return lambda: prctl(1, signal.SIGTERM if launcher else signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def file_system(path: str) -> str | None:

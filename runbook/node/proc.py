@@ -151,6 +151,17 @@ def tagged(tags: Mapping[str, str], session: int = 0) -> list[int]:
     return found
 
 
+def descendants(pid: int) -> set[int]:
+    """Living processes that a process has started, those that they have started, and so on."""
+    parents = {one: its.parent for one in pids() if (its := stat(one)) and its.lives}
+    found: set[int] = set()
+    more = {pid}
+    while more:
+        more = {one for one, parent in parents.items() if parent in more and one not in found}
+        found |= more
+    return found
+
+
 def descriptors(pid: int) -> list[str]:
     """What the open files of a process are. Raises OSError where this user may not see them."""
     folder, found = "/proc/%d/fd/" % pid, []

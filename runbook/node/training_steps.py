@@ -20,6 +20,9 @@ USUAL = re.compile(
 )
 """The ways in which trainers print the number of a step: words, and the bars of tqdm, rich and Keras."""
 
+HINTS = ("/", "step", "iter", "batch", "update", "it [")
+"""One of these stands in every line that USUAL finds something in: most lines are spared the search."""
+
 BEFORE = re.compile(
     r"(?i)\b(?:load|download|fetch|map|filter|tokeniz|extract|resolv|convert|compil|captur|prepar|unpack)"
     r"[a-z]{0,4}\b[^|\r\n]{0,80}:[^|\r\n]{0,40}\|"
@@ -42,6 +45,10 @@ def step_in(line: str, pattern: Pattern[str] = USUAL) -> Optional[int]:
     """The number of the step that a line tells, or None. Of a bar that was drawn anew and anew in its line the last
     state counts."""
     shown = line.rstrip("\r").rpartition("\r")[2][:LOOKED_AT]
+    if pattern is USUAL:
+        lower = shown.lower()
+        if not any(hint in lower for hint in HINTS):
+            return None
     shown = COLOUR.sub("", shown) if "\x1b" in shown else shown
     match = pattern.search(shown)
     if match is None or (pattern is USUAL and BEFORE.search(shown)):

@@ -1,4 +1,4 @@
-"""`logs -f` beside a node that lies: the other nodes' logs flow, Ctrl-C is heard, and it ends when there is nothing to wait for."""
+"""`logs -f` and `attach` beside a node that lies: the other nodes' logs flow, Ctrl-C is heard, and it ends when there is nothing to wait for."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from .hostile_run import Done, attack, changing
 from .recorded_node import UNANSWERED, Json, Recording, recording
 from .test_hostile_node import altered, attacks, changes, hostile, places
 
+ATTACHED = replace(recording("job_attach"), command=("attach", "-i", "{inventory}"))
 FOLLOWED = replace(recording("job_attach"), command=("logs", "-f", "-i", "{inventory}"))
 """Its nodes say what they said to `attach`, which asks for the same: a job of two ranks that print 40 lines each and end well."""
 
@@ -87,10 +88,13 @@ ENDING: dict[str, tuple[Callable[[Json], Json], str]] = {
 """What it says; a part of what is told of it."""
 
 
+@pytest.mark.parametrize("found", [FOLLOWED, ATTACHED], ids=["logs", "attach"])
 @pytest.mark.parametrize("name", ENDING)
-def test_a_node_that_is_not_believed_is_told_and_the_others_are_followed(name: str, tmp_path: Path) -> None:
+def test_a_node_that_is_not_believed_is_told_and_the_others_are_followed(
+    name: str, found: Recording, tmp_path: Path
+) -> None:
     change, told = ENDING[name]
-    done = followed(change, tmp_path)
+    done = followed(change, tmp_path, found)
     assert (done.complaint(), done.code) == (None, 3), str(done)
     assert told in done.stderr, str(done)
     assert "not everything was read: node-b\n" in done.stderr

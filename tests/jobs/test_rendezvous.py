@@ -38,6 +38,7 @@ class World:
     dials: dict[int, str] = field(default_factory=dict)
     dialled: str = "10.0.0.1"
     opened: bool = True
+    listen: tuple[int, ...] = (0,)
     talk: bool = True
     moved: int = 0
     stacks: dict[int, str] = field(default_factory=dict)
@@ -69,7 +70,7 @@ class World:
                 for port, is_open in ends
             ]
             its.setdefault("settings", {})[str(rank)] = self.settings.get(rank, {})
-            its["listening"] += [{"port": PORT, "rank": 0}] if rank == 0 and self.opened else []
+            its["listening"] += [{"port": PORT, "rank": rank}] if rank in self.listen and self.opened else []
         return told
 
     def freeze(self) -> dict[str, Facts]:
@@ -284,6 +285,14 @@ def test_ranks_that_all_wait_for_more_than_there_are_are_told_the_wrong_size(wor
     assert {one.cause for told in found.values() for one in told} == {"world-size-mismatch"}
     assert "init_process_group" in "".join(found["node-b"][0].evidence)
     assert world.froze == 2
+
+
+def test_who_listens_where_only_rank_0_does_takes_itself_for_it(world: World, clock: list[float]) -> None:
+    world.connected, world.talk, world.listen = {0, 1, 2, 3}, False, (0, 2)
+    world.stacks = dict.fromkeys(range(4), JOINING)
+    ((node, (finding,)),) = looks(world, clock, times=2).items()
+    assert (node, finding.cause) == ("node-b", "duplicate-rank")
+    assert "rank 2 on node-b listens on port" in finding.says
 
 
 @pytest.mark.parametrize(

@@ -334,6 +334,14 @@ def test_who_wants_a_cpu_and_gets_none_is_no_stall_unless_another_is_to_blame(tm
         }
 
 
+def test_ranks_that_are_all_gone_are_no_stall(tmp_path: Path) -> None:
+    """They ended, and on a busy machine their keepers take a while to tell."""
+    gone = {node: looked_at((), "") for node in ("node-a", "node-b")}
+    assert judge_stall(kept(tmp_path), StepProgress(Watch()), lambda: gone).goes_on
+    gone.pop("node-b")
+    assert not judge_stall(kept(tmp_path), StepProgress(Watch()), lambda: gone).goes_on, "nobody knows of node-b's"
+
+
 @pytest.mark.parametrize(
     ("lines", "cpu", "copied", "works"),
     [((50, 50), 1.0, 0, False), ((50, 52), 1.0, 0, True), ((50, 52), 0.0, 0, False), ((50, 50), 0.1, 1 << 20, True)],
@@ -395,6 +403,19 @@ def test_a_thread_that_an_exception_has_ended_is_told_of_the_rank_that_waits_for
     assert "its thread Thread-1 (fetch) has ended with ValueError: shard 7" in finding.says
 
 
+def test_whose_program_an_exception_has_ended_and_a_thread_holds_up_is_told_with_the_exception(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    error = b'[rank3]: Traceback (most recent call last):\n[rank3]:   File "x"\n[rank3]: ValueError: no such label\n'
+    wrote(made, made.members[3], err=error)
+    exits = (StackFrame("/usr/lib/python3.11/threading.py", 1590, "_shutdown"),)
+    for frames, cause in ((exits, "program-error"), (QUEUE, "rank-behind")):
+        seen = seen_alike(dumped(REDUCE))
+        seen["node-b"]["ranks"]["3"]["own_stacks"]["3"] = dumped(frames)
+        (finding,) = judge_stall(made, StepProgress(Watch()), functools.partial(dict, seen)).findings["node-b"]
+        assert finding.cause == cause
+        assert ("raised and did not end: ValueError: no such label" in finding.says) == (frames is exits)
+
+
 LOADER = (
     StackFrame("/usr/lib/python3.11/multiprocessing/queues.py", 103, "get"),
     StackFrame("/venv/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", 275, "_worker_loop"),
@@ -435,6 +456,17 @@ FORWARD = (
     MAIN,
 )
 BACKWARD = (StackFrame("/venv/lib/python3.11/site-packages/torch/_tensor.py", 626, "backward"), STEP, MAIN)
+
+
+@pytest.mark.parametrize("calls", [FORWARD, BACKWARD])
+def test_what_a_wrapped_model_calls_of_the_program_is_no_call_of_all(calls: tuple[StackFrame, ...]) -> None:
+    """A lock in a model's forward, and one in a hook of a gradient."""
+    hook = StackFrame("/srv/model.py", 7, "hook")
+    waits = (StackFrame("/usr/lib/python3.11/threading.py", 327, "wait"), hook, *calls)
+    (finding,) = accused([standing(0, BACKWARD), standing(1, waits)], "no step")["node-1"]
+    assert finding.cause == "rank-behind"
+    assert "rank 1 on node-1 stands in hook (/srv/model.py:7)" in finding.says
+    assert standing(2, (REDUCE[0], hook, *calls)).together
 
 
 @pytest.mark.parametrize(

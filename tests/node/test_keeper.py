@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runbook.node import keeper
+from runbook.node.proc import born
 
 
 def order(folder: Path, **facts: Any) -> dict[str, Any]:
@@ -84,3 +87,19 @@ def test_at_the_barrier_only_the_owner_reads_what_every_node_has_left(
     assert everyone["node-1"].pass_through(met.append) is None
     assert read == ["go"]
     assert met == [nodes]
+
+
+def test_what_leaves_the_session_and_clears_its_environment_is_ended_too(tmp_path: Path) -> None:
+    leaves = "env -i setsid sh -c 'sleep 1000 & echo $!' >pid; env -i setsid true & exit 3"
+    argv = ["/bin/sh", "-c", f"cd {tmp_path}; {leaves}"]
+    told = order(tmp_path, argv=argv, detached=False, grace_s=0.2, each=[], logs=None, stacks=None)
+    command = [sys.executable, "-m", "runbook.node.keeper", json.dumps(told)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as running:
+        assert running.stdin is not None
+        running.stdin.write(b"go 0\n")
+        running.stdin.flush()  # and open: its end would end the process
+        assert running.wait(timeout=60) == 0
+    journal = json.loads((tmp_path / "rank-00000.a.l0.json").read_text())
+    left = int((tmp_path / "pid").read_text())
+    assert (journal["state"], journal["code"], journal["swept"]) == ("ended", 3, 0), "TERM is enough for it"
+    assert born(left) is None, "it lives"

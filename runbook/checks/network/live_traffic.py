@@ -43,12 +43,14 @@ class Between:
     """What was found between some nodes.
 
     `findings` are by guilty node; none: nothing blocks between them, as far as could be seen. `stalled` are sentences
-    about connections of ranks that stand still, `blind` the nodes that could not be looked at, and why.
+    about connections of ranks that stand still, `blind` the nodes that could not be looked at, and why. `whole`: every
+    dial was made and answered, and all rules were read.
     """
 
     findings: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
     stalled: tuple[str, ...] = ()
     blind: Mapping[str, str] = field(default_factory=dict)
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,10 @@ def between(at: Context, *, timeout_s: float = 5.0) -> Between:
         {name: tuple(listed) for name, listed in findings.items()},
         tuple(line for stream in streams for line in stream.said),
         {name: outcome.findings[0].says for name, outcome in mesh.silent.items()},
+        not mesh.silent
+        and bool(dials)
+        and all(dial.outcome == "open" for dial in dials)
+        and all(evidence.get(name) is not None for name in (names if few else evidence)),
     )
 
 
