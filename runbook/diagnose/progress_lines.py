@@ -38,7 +38,7 @@ AT_NOTHING = rb"(?!\d*[:/\d ]{0,16}(?<!\d)0%\|)"
 """After a number: it is not that of a bar that stands at nothing."""
 NONE = rb"[\"']?\s*[=:]\s*[\"']?(?:0|false|none|null|no)\b"
 BAD = (
-    rb"^(?!.*\b(?:(?:fail\w*|errors?|exceptions?)\b(?=\W{0,3}[=:])(?!"
+    rb"^(?!.*\b(?:(?:(?<!expected )fail\w*|errors?|exceptions?)\b(?=\W{0,3}[=:])(?!"
     + NONE
     + rb")|(?:fail\w*|exception)\b(?!\W{0,3}[=:])|abort\w*|cancel+ed|kill\w*|timed out|time-?out (?:after|waiting)"
     rb"|terminat\w+|waiting|will|not (?:yet )?(?:done|finish\w*|complete\w*))|.*(?:" + BEFORE_STEPS + rb"))"
@@ -54,7 +54,7 @@ PROGRESS = re.compile(
     rb"|\bexit(?:ed)?\b.{0,16}\b(?:code|status)?[ =:]*0\b"
     rb"|\bcode: 0\b|\bsav(?:ed?|ing)\b.{0,20}\b(?:checkpoint|model|to)\b|\bgoodbye\b"
     rb"|destroy_process_group\(\) was not called|has not been destroyed before|destroy complete|\bfailed=0\b"
-    rb"|\b\d+ passed\b"
+    rb"|\b(?:\d+|tests?) passed\b"
     # a result
     rb"|all_?reduce ok|out of bounds values : 0 ok|avg bus bandwidth|\b\d+ packets transmitted"
     rb"|\b(?:accuracy|acc|perplexity|ppl|throughput|\w+[ _](?:error|err|acc|loss))\W{0,4}\d"
@@ -66,6 +66,8 @@ PROGRESS = re.compile(
     + AT_NOTHING
     + rb"|\"(?:step|epoch|loss)\""
     rb"))"
+    # a row of a benchmark: a size, counts, then what was measured
+    rb"|\A\s*\d+(?:[ \t]+\d+){0,2}(?:[ \t]+\d+\.\d+){1,12}\s*\Z"
     # warnings that only a step of training prints
     rb"|\A.*?(?:torch/utils/checkpoint\.py:\d+: \w*warning|\bgrad strides do not match"
     rb"|\breducer buckets have been rebuilt|\bbefore `optimizer\.step\(\)`)",
@@ -185,6 +187,8 @@ NOISE = re.compile(
     r"|nccl_(?!socket_ifname|ib_hca|ib_disable set by environment to 0)\w+ set by environment"
     r"|info \S+:\d+ -> [07](?: \[|$)|mount.*already|<no_other_failures>"
     r"|df: .*triton.*no such file|fatal: not a git repository|\berrors?(?:_count)? ?[:=] ?0\b"
+    r"|^(?:operating in )?a condition that could result in|^data corruption\.  the use of"
+    r"|\byour (?:mpi )?job may (?:hang|behave)\b|\bnrt:nrt_close\b"
     r"|: (?:rocm-smi|hipcc|git|lspci|lsmod|numactl)\W* (?:command )?not found|unable to find hostfile"
     r"|^debconf: |can only test a child process"
     r"|bash: cannot set terminal process group|bash: no job control in this shell"
