@@ -29,6 +29,7 @@ from runbook.model.playbook import Playbook
 from runbook.model.secrets import Secret
 from runbook.report.html.recorded_run import Recorded
 from runbook.report.run_record import Record
+from runbook.transport.asked_programs import printed
 
 # --- this machine, from which runs are started -----------------------------------------------------------------------
 
@@ -62,7 +63,7 @@ def _ssh_version() -> ArchiveFile | Absent:
     if program is None:
         return Absent("controller/ssh.txt", "there is no ssh here", command="ssh -V")
     try:
-        done = subprocess.run([program, "-V"], capture_output=True, text=True, errors="replace", timeout=5, check=False)
+        done = printed([program, "-V"], 5.0)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Absent("controller/ssh.txt", str(error), "failed", command="ssh -V")
     return ArchiveFile("controller/ssh.txt", done.stdout + done.stderr, command="ssh -V", code=done.returncode)

@@ -245,7 +245,8 @@ class BrokenLine:
         """The line as its pieces may have belonged together, cut between words or in mid-word, and its first piece."""
         if len(self._pieces) <= 1:
             return [self.begun]
-        between, within = " ".join(piece.strip() for piece in self._pieces), "".join(self._pieces)
+        between = " ".join(piece.strip() for piece in self._pieces).replace(" , ", ", ").replace(" )", ")")
+        within = "".join(self._pieces)
         return [*(text.encode() for text in dict.fromkeys((between, within))), self.begun]
 
 

@@ -19,12 +19,29 @@ class Reached(IntEnum):
     PROGRESS = 2  # steps, results, an end
 
 
+_BEGINS = (
+    rb"(?:(?:down)?load\w*|fetch\w*|pull\w*|import(?:ed|ing)?|creat\w*|build\w*|built|compil\w*|initiali[sz]\w*|init"
+    rb"|set-?up|setting up|configur\w*|prepar\w*|pars(?:ed|ing)|reading|tokeniz\w*|captur\w*|scann\w*|cach(?:ed|ing)"
+    rb"|clon(?:ed|ing)|regist\w*|mount\w*|allocat\w*|install\w*|warm\w*|index\w*|open(?:ed|ing)|detect\w*|attach\w*)"
+)
+BEFORE_STEPS = (
+    # a bar, or a rate, of what comes before the first step; a colour may stand before it
+    rb"(?:\b|\dm)(?:" + _BEGINS + rb"|map|filter|generating)\b[^|%\r]{0,80}(?:\d%\s?\||[kmg]b/s)"
+    rb"|(?:\b|\dm)(?:generating \w+ split|running tokenizer)\b"
+    # its end, and that of a set-up
+    rb"|(?:\b|\dm)" + _BEGINS + rb"\b.{0,40}\b(?:done|finished|completed?|succe\w+)\b"
+    rb"|\b(?:done|finished|completed?|succe\w+)(?: with)? " + _BEGINS + rb"\b"
+    rb"|\b(?:start|resum|begin|continu)\w*\b.{0,40}\b(?:from|at) (?:step|iter\w*|epoch|batch)\b"
+)
+"""Parts of lines about what a run does before it trains: loading, compiling, the step at which it is to begin."""
+AT_NOTHING = rb"(?!\d*[:/\d ]{0,16}(?<!\d)0%\|)"
+"""After a number: it is not that of a bar that stands at nothing."""
 NONE = rb"[\"']?\s*[=:]\s*[\"']?(?:0|false|none|null|no)\b"
 BAD = (
     rb"^(?!.*\b(?:(?:(?<!expected )fail\w*|errors?|exceptions?)\b(?=\W{0,3}[=:])(?!"
     + NONE
     + rb")|(?:fail\w*|exception)\b(?!\W{0,3}[=:])|abort\w*|cancel+ed|kill\w*|timed out|time-?out (?:after|waiting)"
-    rb"|terminat\w+|waiting|will|not (?:yet )?(?:done|finish\w*|complete\w*)))"
+    rb"|terminat\w+|waiting|will|not (?:yet )?(?:done|finish\w*|complete\w*))|.*(?:" + BEFORE_STEPS + rb"))"
 )
 """Parts of lines that show no progress, whatever else they say."""
 
@@ -44,8 +61,10 @@ PROGRESS = re.compile(
     rb"|\b(?:[gmt]b/s|tflops?|examples/s|images/s|img/s|ms/step)\b"
     rb"|(?:^|\s)\d+\s+\d+\s+[a-z]\w*\s+(?:\w+\s+)?-?\d+\s+[\d.]+\s+[\d.]+\s+[\d.]+\b"
     # on the way
-    rb"|\b\d+%\s?\||\[\d+:\d\d<|\bin the forward pass\b"
-    rb"|(?<!-)\b(?:batch|global_step|iter(?:ation)?|step|epoch)\W{0,5}\d|\"(?:step|epoch|loss)\""
+    rb"|\b\d+%\s?\|(?![^|\r]*\|\s*0/\d[^\r]{0,24}<\?)|\[\d+:\d\d<(?!\?)|\bin the forward pass\b"
+    rb"|(?<!-)\b(?:batch(?!=\d+\b(?!/))|global_step|iter(?:ation)?|step|epoch)\W{0,5}\d(?!\d*\((?:factor|bytes)\))"
+    + AT_NOTHING
+    + rb"|\"(?:step|epoch|loss)\""
     rb"))"
     # a row of a benchmark: a size, counts, then what was measured
     rb"|\A\s*\d+(?:[ \t]+\d+){0,2}(?:[ \t]+\d+\.\d+){1,12}\s*\Z"
@@ -120,7 +139,8 @@ SETUP = re.compile(
     rb"|running collective|collective backend"
     # a service runs, or a system's own log
     rb"|\b(?:startup complete|server is ready|ready to serve|listening (?:on|at)|running on http"
-    rb"|uvicorn running)|\b(?:started|ready|running)\b|\bkernel: |\bsystemd\[\d+\]|\bnvrm\b"
+    rb"|uvicorn running)|\b(?:started|ready|running(?! (?:train|eval|predict|token|warm|command|script)\w*))\b"
+    rb"|\bkernel: |\bsystemd\[\d+\]|\bnvrm\b"
     rb"))",
     re.DOTALL,
 )
@@ -147,7 +167,7 @@ def reached(line: bytes, goes_on: bool) -> Reached:
 
 NOISE = re.compile(
     r"setting omp_num_threads|redirects are currently not supported|hostname of the client socket cannot be retrieved"
-    r"|to enable traceback see|sending process \d+ closing signal sigterm|\(errno: 97 - |errno: 97\b"
+    r"|to enable traceback see|\(errno: 97 - |errno: 97\b"
     r"|gai error: -9\b|gai error: -6\b"
     r"|no plugin found|lib\w{0,3}ccl-\w+|ncclnetplugin_v\d|ncclcollnetplugin_v\d|nccltunerplugin"
     r"|got async event ?: (?:client reregistration|(?:sm|lid|pkey|gid)\b[\w ]* change|port active)"
@@ -191,10 +211,15 @@ PROGRESS_KEYS = (
 
 GOES_ON = re.compile(
     rb"^(?!.*\b(?:aborted|cancelled|canceled|fail(?:ed|ure)\w*|exception|error:|killed|timed out|time-?out"
-    rb"|packet loss|terminat\w+)\b)"
-    rb"(?:.*(?:loss(?:/\w+){0,3}\W{0,8}-?\d|(?<![-_])\bepochs?\W{0,4}\d|it/s[\],]|s/it[\],]|\biter(?:ation)?s?\W{0,5}\d"
+    rb"|packet loss|terminat\w+)\b|.*(?:" + BEFORE_STEPS + rb"))"
+    # a number of epochs, of iterations or of steps, without how many there will be, is a setting
+    rb"(?:.*(?:loss(?:/\w+){0,3}\W{0,8}-?\d|(?<!\?)it/s[\],]|(?<!\?)s/it[\],]"
+    rb"|(?<![-_])\bepoch(?:\W{0,4}\d|s\W{0,3}\d+ ?/ ?\d)"
+    + AT_NOTHING
+    + rb"|\biter(?:ation)?(?:\W{0,5}\d|s\W{0,3}\d+ ?/ ?\d)"
     rb"|(?:tokens|samples)/s|\b(?:images|img|examples)/s|\[batch=\d+/\d"
-    rb"|(?:(?<!-)\b|_)(?<!max_)(?<!num_)(?<!total_)steps?\W{0,5}\d|avg bus bandwidth"
+    rb"|(?:(?<!-)\b|_)(?<!max_)(?<!num_)(?<!total_)step(?:\W{0,5}\d(?!\d*\((?:factor|bytes)\))|s\W{0,3}\d+ ?/ ?\d)"
+    rb"|avg bus bandwidth"
     rb"|client socket has connected to|application startup complete|ready to roll"
     rb"|(?:training|job|run|all|benchmark|finished|completed)\b.{0,20}\b(?:finished|complete[ds]?|succeeded"
     rb"|successfully)\b))",

@@ -103,7 +103,7 @@ class Ends:
             found.append((name, one))
             if one.new_source:  # it still comes over the same wire
                 wire = flow.in_interface or (self.destination.interface_to(flow.source) if self.destination else None)
-                flow = replace(flow, source=one.new_source, in_interface=wire)
+                flow = replace(flow, source=one.new_source, source_ports=EPHEMERAL, in_interface=wire)
         return found
 
 

@@ -9,8 +9,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from runbook.collect.known_names import Place
 from runbook.collect.scrub import secret_places
 from runbook.files.yaml_document import Document, parse_document, source_lines
+from runbook.lint.doubtful_secrets import doubtful_places, without_doubtful, words_of
 from runbook.lint.find_files import leads_out, roots_of
 from runbook.lint.findings import LintFinding
 from runbook.lint.rules.security import known_formats, named_secrets, secrets_in_commands
@@ -34,18 +36,16 @@ class RedactedReport:
             self._places.setdefault(span.file, []).append(span)
             text = _text_at(documents[span.file].lines, span)
             if len(text) >= _LEAST:
-                self._texts.setdefault((span.file, span.line), set()).add(text)
+                self._texts.setdefault((span.file, span.line), set()).update((text, *words_of(text)))
                 if len(self._few) < _FEW:
                     self._few.add(text)
 
     def finding(self, finding: LintFinding) -> LintFinding:
         """Other rules quote values without knowing that they are secrets; some shorten them."""
         texts = self._few | self._texts.get((finding.span.file, finding.span.line), set())
-        if not texts:
-            return finding
         longest_first = sorted(texts, key=len, reverse=True)
         help = finding.help and _without(finding.help, longest_first)
-        return replace(finding, message=_without(finding.message, longest_first), help=help)
+        return replace(finding, message=without_doubtful(_without(finding.message, longest_first)), help=help)
 
     def lines(self, file: str) -> Sequence[str]:
         if file not in self._documents and leads_out(file, roots_of([file])):
@@ -64,9 +64,14 @@ def likely_secrets(documents: Mapping[str, Document], shown: Iterable[Span], kno
     for file, number in dict.fromkeys((span.file, span.line) for span in shown):
         lines = texts.get(file, ())
         if 1 <= number <= len(lines) and (file, number) not in looked:
-            for start, end in joined(secret_places(lines[number - 1])):
+            for start, end in likely_places(lines, number):
                 if end - start >= _LEAST:
                     yield Span(file, number, start + 1, end - start)
+
+
+def likely_places(lines: Sequence[str], number: int) -> list[Place]:
+    """What looks like a secret on one line of a file, and what stands where one would."""
+    return joined([*secret_places(lines[number - 1]), *doubtful_places(lines, number)])
 
 
 class RedactedProblems:
@@ -83,19 +88,26 @@ class RedactedProblems:
                 document = parse_document("\n".join(lines), file)
                 secrets += secrets_in(document)
                 places = secret_spans(document)
+                starred: dict[int, str] = {}
                 for number in reported:
                     if 1 <= number <= len(lines):
                         line = lines[number - 1]
                         known = [_columns(span) for span in places if span.line == number]
-                        likely = joined(secret_places(line))
-                        secrets += [Secret(line[start:end], f"{file}:{number}") for start, end in likely]
-                        lines[number - 1] = _starred(line, [*known, *likely])
+                        likely = likely_places(lines, number)
+                        texts = [line[start:end] for start, end in likely]
+                        texts += [word for text in texts for word in words_of(text)]
+                        secrets += [Secret(text, f"{file}:{number}") for text in texts]
+                        starred[number] = _starred(line, [*known, *likely])
             except Exception:  # noqa: BLE001  a line that cannot be looked through is not shown; the problem itself is
                 continue
-            self._lines[file] = lines
+            self._lines[file] = [starred.get(number, line) for number, line in enumerate(lines, 1)]
         redactor = Redactor(secrets)
         self.problems = [
-            replace(one, message=redactor.text(one.message), help=one.help and redactor.text(one.help))
+            replace(
+                one,
+                message=without_doubtful(redactor.text(one.message)),
+                help=one.help and redactor.text(one.help),
+            )
             for one in self.problems
         ]
 

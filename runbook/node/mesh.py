@@ -65,6 +65,7 @@ UNMEASURED: Dialled = {
     "tries": 0,
     "retransmitted": None,
     "local": None,
+    "from_ports": [],
     "remote": None,
 }
 
@@ -157,9 +158,10 @@ def dial(
 ) -> Generator[Any, Any, Dialled | None]:
     """One dial: open, stranger, refused, dropped (silence), rejected (the network said no), unsent (no port left to
     dial from), unresolvable, reset, silent or lost. `tries`: which of them opened, the kernel's own repetitions not
-    counted; all of them where none did. `local` and `remote`: the addresses of both ends as numbers."""
+    counted; all of them where none did. `local` and `remote`: the addresses of both ends as numbers; `from_ports`: our
+    port of each try."""
     begun = loop.clock
-    result: Dialled = {**UNMEASURED}
+    result: Dialled = {**UNMEASURED, "from_ports": []}
     try:
         sock = yield from connect(target, result, order["open_s"], loop)
         knock = target.get("mode") == "knock"
@@ -272,7 +274,9 @@ def connect(
                     continue
                 if error not in (0, errno.EINPROGRESS):
                     raise OSError(error, os.strerror(error))
-                result["local"], result["tries"] = sock.getsockname()[0], len(pending)
+                result["local"], port = sock.getsockname()[:2]
+                result["from_ports"].append(port)
+                result["tries"] = len(pending)
             following = starts[len(pending)] if len(pending) < len(starts) else seconds
             alive = [sock for sock in pending if sock.fileno() >= 0]
             ready: list[socket.socket] = yield alive, WRITE, max(0.0, min(following, seconds) - waited)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Literal, TypeVar
 
@@ -319,8 +320,14 @@ class RunPage:
             yield (LABEL.format(""), ""), (f"and more from {one_line(fold(hidden_nodes))} (-v shows all)", "dim")
 
     def _fixes(self, fixes: Iterable[Said], block: FindingBlock) -> Iterator[Line]:
-        """A remedy is meant to be copied: never broken, never cut, nothing around it."""
-        for one in self._each(fixes, self._gist()):
+        """A remedy is meant to be copied: never broken, never cut, nothing around it. What further is to be done on the
+        same node is not `likewise`."""
+        turns: dict[int, list[Said]] = defaultdict(list)
+        taken: Counter[tuple[str, ...]] = Counter()
+        for said in fixes:
+            turns[taken[said[0]]].append(said)
+            taken[said[0]] += 1
+        for one in (one for turn in turns.values() for one in self._each(turn, self._gist())):
             for where, step in one.what.placed(() if block.unreached else one.nodes):
                 label = LABEL.format(f"fix on {one_line(where)}  " if where else "fix")
                 for line in lines(step.what):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from runbook.model.errors import FilesWrong
-from runbook.model.events import RunStarted
+from runbook.model.events import Progress, RunStarted
 from runbook.model.safe_files import object_below, open_below
 from runbook.report.run_json import Result, from_json, read
 from runbook.report.run_record import number
@@ -133,11 +133,18 @@ class Runs:
     def found(self, id: str, what: str, find: Callable[[Mapping[str, Any]], T]) -> T:
         """What `find` makes of a run's document, kept under this name until the run writes something: a document of a
         thousand nodes takes long to read, and open pages ask every few seconds. Raises NoRun."""
+        return self._kept(id, what, lambda: find(self.document(id)))
+
+    def took_over(self, id: str) -> frozenset[str]:
+        """The spares that have taken a node's place, as the run has written. Raises NoRun."""
+        return self._kept(id, "took over", lambda: _took_over(self.path(id)))
+
+    def _kept(self, id: str, what: str, find: Callable[[], T]) -> T:
         path = self.path(id)
         written = result_mark(path), _length(path / "events.jsonl")
         known = self._found.get((id, what))
         if known is None or known[0] != written:
-            known = written, find(self.document(id))
+            known = written, find()
             if len(self._found) >= MOST_FOUND:
                 self._found.clear()
             self._found[id, what] = known
@@ -329,3 +336,16 @@ def _words(value: object) -> tuple[str, ...]:
 
 def _word(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _took_over(folder: Path) -> frozenset[str]:
+    found = set()
+    with contextlib.suppress(OSError), open_below(folder, "events.jsonl") as file:
+        while file.tell() < MOST_BYTES and (line := file.readline(1 << 20)):
+            if b'"spare"' not in line:
+                continue
+            with contextlib.suppress(ValueError):
+                event = from_json(line.decode())
+                if isinstance(event, Progress) and event.node and "spare" in event.data:
+                    found.add(event.node)
+    return frozenset(found)

@@ -1,5 +1,5 @@
-"""The programs of this machine that know a cluster (scontrol, srun, kubectl): asked with a deadline, and once for many
-nodes."""
+"""The programs of this machine that know a cluster (scontrol, srun, kubectl): what their failures are, and one answer
+for many nodes."""
 
 from __future__ import annotations
 
@@ -7,41 +7,30 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from runbook.causes.catalogue import unreachable_for
 from runbook.model.command_quoting import word
-from runbook.model.errors import Unreachable
+from runbook.model.errors import Unreachable, limit_behind
 
 T = TypeVar("T")
-
-
-def printed(
-    argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """How a program ended, and what it printed. Raises FileNotFoundError, TimeoutExpired."""
-    return subprocess.run(
-        argv,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=timeout_s,
-        check=False,
-        env=env,
-        start_new_session=True,
-    )
 
 
 KUBECTL = "kubectl"
 """The others are Slurm's."""
 
 
-def no_tool(name: str) -> Unreachable:
+def no_tool(name: str, error: OSError) -> Unreachable:
+    """For a program that did not start. Raises `error` where it says nothing of the program: this machine lacks
+    something."""
+    if limit_behind(error):
+        raise error
     cause = "kubernetes-tool-missing" if name == KUBECTL else "slurm-tool-missing"
     path = (f"PATH={os.environ.get('PATH', '')}",)
-    return unreachable_for(cause, f"there is no `{name}` on this machine's PATH", path)
+    missing = isinstance(error, FileNotFoundError)
+    says = f"there is no `{name}` on this machine's PATH" if missing else f"`{name}` does not start: {error.strerror}"
+    return unreachable_for(cause, says, path)
 
 
 def not_understood(what: str, done: subprocess.CompletedProcess[str], seen: tuple[str, ...]) -> Unreachable:

@@ -18,8 +18,9 @@ from pathlib import Path
 from runbook.causes.catalogue import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes, Node
+from runbook.transport.asked_programs import printed
 from runbook.transport.bootstrap import command
-from runbook.transport.cluster_tools import KUBECTL, LatestAnswers, no_tool, not_understood, printed
+from runbook.transport.cluster_tools import KUBECTL, LatestAnswers, no_tool, not_understood
 from runbook.transport.kubernetes_pods import (
     Pod,
     ill,
@@ -80,8 +81,8 @@ class Pods:
         self._name(_where(node), pod.name)
         try:
             return KubectlStream(self, pod, node)
-        except FileNotFoundError as error:
-            raise no_tool(KUBECTL) from error
+        except OSError as error:
+            raise no_tool(KUBECTL, error) from error
 
     def why(self, node: Node, first: Pod, says: str, complaint: str, *, lives: bool) -> Unreachable:
         """Why this pod no longer answers, or never did. `says` is what was noticed, `complaint` what kubectl said;
@@ -153,7 +154,7 @@ class Pods:
 
 
 class KubectlStream(ProcessStream):
-    """The supervisor's stdin and stdout over one `kubectl exec`. Raises FileNotFoundError where there is no kubectl."""
+    """The supervisor's stdin and stdout over one `kubectl exec`. Raises OSError where kubectl does not start."""
 
     unanswered = "kubernetes-unreachable"
 
@@ -180,8 +181,8 @@ def ask(where: Kubernetes, *argv: str, timeout_s: float = ASKED_S) -> str:
     words = ["kubectl", *options(where), f"--request-timeout={timeout_s:g}s", *argv]
     try:
         done = printed(words, timeout_s + 1.0)
-    except FileNotFoundError as error:
-        raise no_tool(KUBECTL) from error
+    except OSError as error:
+        raise no_tool(KUBECTL, error) from error
     except subprocess.TimeoutExpired as error:
         raise no_server(where, (f"`kubectl {argv[0]}` did not come back within {timeout_s + 1.0:g} s",)) from error
     if done.returncode == 0:

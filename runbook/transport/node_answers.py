@@ -796,6 +796,7 @@ class Dialled(TypedDict):
     tries: Count
     retransmitted: Count | None
     local: Address | None
+    from_ports: NotRequired[list[Port]]
     remote: Address | None
 
 

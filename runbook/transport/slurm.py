@@ -22,8 +22,9 @@ from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import MOST_GPUS, Node
 from runbook.model.units import number
+from runbook.transport.asked_programs import printed
 from runbook.transport.bootstrap import command
-from runbook.transport.cluster_tools import LatestAnswers, no_tool, not_understood, printed
+from runbook.transport.cluster_tools import LatestAnswers, no_tool, not_understood
 from runbook.transport.stream import ProcessStream
 
 NONE = ("(null)", "None", "")
@@ -353,8 +354,8 @@ class Allocations:
             raise no_allocation()
         try:
             return SlurmStream(self, str(job), node)
-        except FileNotFoundError as error:
-            raise no_tool("srun") from error
+        except OSError as error:
+            raise no_tool("srun", error) from error
 
     def why(self, number: str, name: str, says: str, complaint: str, seconds: float, *, lives: bool) -> Unreachable:
         """Why there is no step of this job on this node, or none any more.
@@ -393,7 +394,7 @@ class Allocations:
 
 
 class SlurmStream(ProcessStream):
-    """The supervisor's stdin and stdout over one step. Raises FileNotFoundError where there is no srun."""
+    """The supervisor's stdin and stdout over one step. Raises OSError where srun does not start."""
 
     unanswered = "slurm-unreachable"
 
@@ -433,8 +434,8 @@ def ask(*argv: str, about: str = "", timeout_s: float = ASKED_S) -> str:
     """Run one of Slurm's programs and give what it says. Raises Unreachable. `about`: the job's number."""
     try:
         done = printed(argv, timeout_s, environment())
-    except FileNotFoundError as error:
-        raise no_tool(argv[0]) from error
+    except OSError as error:
+        raise no_tool(argv[0], error) from error
     except subprocess.TimeoutExpired as error:
         raise _no_munge() or no_controller(()) from error
     if done.returncode == 0:

@@ -19,6 +19,7 @@ from runbook.causes.catalogue import unreachable_for
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Ssh
 from runbook.model.safe_files import open_regular
+from runbook.transport.asked_programs import printed
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def _ssh_g(host: str, ssh: Ssh) -> dict[str, list[str]]:
         if ssh.port:
             command += ["-p", str(ssh.port)]
         try:
-            done = subprocess.run([*command, "--", host], capture_output=True, text=True, timeout=5, check=False)
+            done = printed([*command, "--", host], 5.0)
         except (OSError, subprocess.TimeoutExpired):
             done = None
         if done is not None:

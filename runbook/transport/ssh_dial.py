@@ -12,7 +12,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ import paramiko
 from runbook.causes.catalogue import unreachable_for
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
+from runbook.transport.complaints import Complaints
 from runbook.transport.ssh_config import LoginTarget
 
 KEPT = 8192
@@ -191,26 +191,28 @@ class ProxyCommand:
     def __init__(self, command: str) -> None:
         self._last_line = ""
         self._near, far = socket.socketpair()
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the rest, in `close`
+        self._stderr = Complaints()
         with far:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", f"exec {command}"],
                 stdin=far.fileno(),
                 stdout=far.fileno(),
-                stderr=self._stderr,
+                stderr=self._stderr.file,
                 start_new_session=True,  # Ctrl-C is for the controller, which still says goodbye over this connection
             )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._near, name)
 
+    def send(self, data: bytes) -> int:
+        self._stderr.trim()
+        return self._near.send(data)
+
     def complaint(self) -> str:
         """The last line that the program wrote to stderr; also after `close`, which paramiko calls before it raises."""
         if not self._stderr.closed:
-            with contextlib.suppress(OSError):
-                self._stderr.seek(0)
-                lines = self._stderr.read().decode(errors="replace").splitlines()
-                self._last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")[:300]
+            lines = self._stderr.last().splitlines()
+            self._last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")[:300]
         return self._last_line
 
     def close(self) -> None:

@@ -7,13 +7,13 @@ import contextlib
 import os
 import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from runbook.model.errors import Unreachable
 from runbook.transport.bootstrap import command
+from runbook.transport.complaints import Complaints
 
 
 class Stream(Protocol):
@@ -54,8 +54,7 @@ class ProcessStream:
     unanswered: ClassVar[str] = "ssh-unreachable"
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        # Without a buffer: two threads may close it at once. It lives as long as the process.
-        self._stderr = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+        self._stderr = Complaints()
         self._drained = threading.Event()
         try:
             self._process = subprocess.Popen(
@@ -63,7 +62,7 @@ class ProcessStream:
                 bufsize=0,  # a buffer would have `close` wait for a thread that writes to a program that does not read
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._stderr,
+                stderr=self._stderr.file,
                 env=env,
                 start_new_session=True,
             )
@@ -73,6 +72,7 @@ class ProcessStream:
 
     def write(self, data: bytes) -> None:
         assert self._process.stdin is not None
+        self._stderr.trim()
         left = memoryview(data)
         try:
             while left:
@@ -82,6 +82,7 @@ class ProcessStream:
 
     def read(self) -> bytes:
         assert self._process.stdout is not None
+        self._stderr.trim()
         try:
             data = os.read(self._process.stdout.fileno(), 65536)
         except ValueError:  # closed meanwhile
@@ -113,10 +114,7 @@ class ProcessStream:
         return self._process.poll() is None and not self._drained.is_set()
 
     def complaint(self) -> str:
-        with contextlib.suppress(OSError, ValueError):
-            size = os.fstat(self._stderr.fileno()).st_size
-            return os.pread(self._stderr.fileno(), 4096, max(0, size - 4096)).decode(errors="replace").strip()
-        return ""
+        return self._stderr.last()
 
     def why(self, _says: str) -> Unreachable | None:
         return None

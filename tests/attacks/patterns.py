@@ -8,6 +8,7 @@ import inspect
 import re
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -24,6 +25,8 @@ from runbook.diagnose.tool_outputs import LONGEST
 parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 sre: Any = importlib.import_module("re._constants" if sys.version_info >= (3, 11) else "sre_constants")
 
+THROUGHOUT = ("sub", "subn", "split", "findall", "finditer")
+"""Behind the first match these look on, where a search has ended."""
 METHODS = ("compile", "search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer")
 ALPHABET = " =:0a\t\n,.-_/'\"[]({<>#\\|ZeF;%$@é\0*&!"
 """Members of classes are taken from here first: what logs, tools and YAML are made of."""
@@ -35,11 +38,16 @@ READ_BY_CHECKS = ("ibstat", "nvidia.", "nvidia:")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A pattern, where it stands, and how it is asked: `search`, unless all who use it say `match` or `fullmatch`."""
+    """A pattern, where it stands, and how it is asked: `search`, unless all who use it say `match` or `fullmatch`, or
+    some look for all places of it (`finditer`)."""
 
     pattern: re.Pattern[Any]
     place: str
     asked: str = "search"
+
+    def ask(self, text: Any) -> object:
+        asked = getattr(self.pattern, self.asked)(text)
+        return deque(asked, maxlen=0) if self.asked == "finditer" else asked
 
     def subjects(self, text: str) -> list[str]:
         """What of a text it is asked on: of the outputs of tools, which are cut, all together or line by line."""
@@ -79,7 +87,8 @@ def every_pattern() -> list[Found]:
 
 
 def _asked(files: Iterable[Path]) -> dict[str, str]:
-    """How a pattern is asked that has a name of its own module's (`_NAME`): by place, where that is never `search`."""
+    """How a pattern is asked that has a name of its own module's: by place, where that is not `search` alone. One that
+    others may import is asked `search` at least."""
     asked: dict[str, str] = {}
     for file in files:
         module = ".".join(("runbook", *file.relative_to(Path(runbook.__file__).parent).with_suffix("").parts))
@@ -92,7 +101,9 @@ def _asked(files: Iterable[Path]) -> dict[str, str]:
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in said:
                 uses.setdefault(node.id, set()).add("search")
         for name, methods in uses.items():
-            if name.startswith("_") and methods <= {"match", "fullmatch"}:
+            if not methods.isdisjoint(THROUGHOUT):
+                asked[f"{module}.{name}"] = "finditer"
+            elif name.startswith("_") and methods <= {"match", "fullmatch"}:
                 asked[f"{module}.{name}"] = "match" if "match" in methods else "fullmatch"
     return asked
 
@@ -171,6 +182,7 @@ def _of_source(name: str, file: Path, known: Mapping[str, object]) -> Iterator[F
             continue
         flags = _flags(node)
         asked = function.attr if function.attr in ("match", "fullmatch") else "search"
+        asked = "finditer" if function.attr in THROUGHOUT else asked
         try:
             pattern = re.compile(text, flags)
         except (re.error, TypeError, ValueError):  # a part that only the function knows is a bracket or a flag
@@ -217,7 +229,7 @@ def _flags(call: ast.Call) -> int:
 # Texts.
 
 
-def texts(pattern: re.Pattern[Any], *, most: int) -> Iterator[tuple[str, str, str]]:
+def texts(pattern: re.Pattern[Any], *, most: int, throughout: bool = False) -> Iterator[tuple[str, str, str]]:
     """(head, pump, tail): the text is head + pump * n + tail. Those from the pattern's own tree stand first."""
     source = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
     tree = parser.parse(source, pattern.flags & ~(re.DEBUG | (0 if isinstance(pattern.pattern, str) else re.UNICODE)))
@@ -234,6 +246,12 @@ def texts(pattern: re.Pattern[Any], *, most: int) -> Iterator[tuple[str, str, st
         if head:
             cases.setdefault(("", head, "\0"))
             cases.setdefault(("", head + " ", "\0"))
+    if throughout and whole:
+        # Behind a match.
+        for cut in range(1, len(whole)):
+            cases.setdefault((f"{whole}\n", whole[:cut], "\0"))
+            cases.setdefault((f"{whole}\n", f"{whole[:cut]} ", "\0"))
+        cases.setdefault(("", f"{whole} ", "\0"))
     for pump in GENERIC:
         cases.setdefault(("", pump, "\0"))
         cases.setdefault((whole, pump, "\0"))
@@ -357,14 +375,14 @@ def slow(found: Found, *, size: int, most: int) -> str | None:
 
     In CPU time of this thread, the best of three where it matters. None where there is no such text.
     """
-    ask = getattr(found.pattern, found.asked)
+    ask = found.ask
     of_bytes = isinstance(found.pattern.pattern, bytes)
 
     def cost(text: str, times: int) -> float:
         subjects = [one.encode("utf-8", "replace") if of_bytes else one for one in found.subjects(text)]
         return min(_seconds(ask, subjects) for _ in range(times))
 
-    for head, pump, tail in texts(found.pattern, most=most):
+    for head, pump, tail in texts(found.pattern, most=most, throughout=found.asked == "finditer"):
 
         def long(length: int, head: str = head, pump: str = pump, tail: str = tail) -> str:
             return head + pump * (length // len(pump) + 1) + tail

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import itertools
+import re
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
@@ -41,10 +43,62 @@ BROKEN = {
     "JSON with a comma too many": '{"nodes": {"a": {}}, "env": {"API_TOKEN": "@",}}\n',
     "compose": "services:\n  a: {environment: [API_TOKEN=@]}\n",
 }
+# Every way to write a name and a value wrongly, in every place: K is the name, V the value, ~ the indentation of the place.
+PAIRS = (
+    "K: V", "K:V", "K=V", "K = V", "K V", "--K V", "K: &a V", "K: *V", "K: !V x", "K: &V x", "K: !vault V", "K: [V", "K: {V", "K: {value: V}",
+    'K: "V', "K: 'V", 'K: V"', "K: 'it''s V", 'K: "V" x', 'K: "V\\q"', "K: V: W", "K: - V", "K:: V", "K := V", "K => V", "K(V)", "K: V:1: 2",
+    "<K>V</K>", '("K", "V")', '"K" "V"', "[K, V]", "{K: V", "{name: K, value: V", '{"name": "K", "value": "V",}', "name: K\n~value: V: x",
+    "K: |\n~  V\n~ x", "K: |\n~  x\n~ V", "K:\n~  V", "K:\n~ V\n~   x", "K:\n~- V: [", "K:\n~  - V\n~  - x: [", 'K: "\n~  V', 'K: "x\n~  V\n~ y',
+    "K: x\n~  V: z", "K:\n~  a:\n~    b: V: x", "K: {a: V, b: [}", "%K V", "x: y: z # K: V", "x: [ # K=V", "K: {env: V", "K: ${X:-V}",
+    "setenv K V", "$env:K='V'", "Authorization: Bearer V", "http://u:V@h: x: [", "? K\n~: V", "\tK: V", "K: V\n~K: V",
+)  # fmt: skip
+PLACES = (
+    f"{NODES}env:\n  ~\n", f"{NODES}env: {{~}}\n", f"{NODES}env:\n- ~\n", f"{NODES}~\n", f"~\n{NODES}", "~\n", '{"env": {~},}\n',
+    "name: x\nnodes:\n  a:\n    address: 10.0.0.1\n    ~\n", f"{NODES}env:\n    A: b\n  ~\n", f"{NODES}env: ]\n  ~\n", "[all:vars]\n~\n",
+    "name: p\nstages:\n- ~\n", "name: p\nstages:\n- shell: ~\n", "name: p\nstages:\n- {check: ping, when: \"~\"}\n",
+    "name: p\nstages:\n- launch:\n    command: [x]\n    env:\n      ~\n", "all:\n  hosts:\n    a:\n      ~\n",
+)  # fmt: skip
+VALUES = (
+    SECRET,
+    f"*{SECRET}",
+    f"@{SECRET}",
+    f"{{{SECRET}",
+    f"ab,{SECRET}",
+    f"ab#{SECRET}",
+    f"correct {SECRET} battery",
+    f"${SECRET}",
+    f"/{SECRET}",
+)
 WAYS = (
     ("lint",), ("lint", "-o", "json"), ("lint", "-o", "sarif"), ("lint", "-o", "github"), ("inventory", "import"),
     ("inventory", "list", "-i"), ("inventory", "explain", "a", "-i"),
 )  # fmt: skip
+
+
+def broken_files() -> list[str]:
+    """Each pair in each place, names and values taking turns."""
+    names, values = itertools.cycle(("API_TOKEN", "db_password", "wandb-api-key")), itertools.cycle(VALUES)
+    files = []
+    for place, pair in itertools.product(PLACES, PAIRS):
+        before = re.match(r"(?: |- )*", place[: place.index("~")].rpartition("\n")[2])
+        blanks = " " * len(before[0]) if before else ""
+        text = pair.replace("K", next(names)).replace("V", next(values)).replace("~", blanks)
+        files.append(place.replace("~", text))
+    return files
+
+
+@pytest.mark.parametrize("text", one_in(37, broken_files()))
+def test_no_secret_is_printed_however_it_is_miswritten(text: str, tmp_path: Path) -> None:
+    playbook = "stages:" in text
+    file = tmp_path / ("playbooks" if playbook else "inventories") / "x.yml"
+    file.parent.mkdir()
+    file.write_text(text)
+    for way in (("lint",), ("run", "-C") if playbook else ("inventory", "list", "-i"), ("inventory", "import")):
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err), suppress(SystemExit):
+            assert main([*way, str(file)]) in (0, 1, 2)
+        # What inventory commands could read they write down on stdout as it is.
+        assert SECRET not in err.getvalue() + ("" if way[0] == "inventory" else out.getvalue())
 
 
 @pytest.mark.parametrize(("broken", "way"), one_in(5, ((broken, way) for broken in BROKEN for way in WAYS)))

@@ -150,3 +150,21 @@ def test_a_rack_that_reaches_no_other_is_named_and_the_others_are_not() -> None:
 def test_what_nodes_have_in_common_comes_before_what_racks_have(bad: tuple[str, ...], nodes: set[str]) -> None:
     found = blame(*bad)
     assert (set(found.nodes), found.apart) == (nodes, "")
+
+
+def test_two_islands_are_told_whatever_the_inventory_calls_them() -> None:
+    """Of c1 and c2, which both islands reach, nothing is said."""
+    pairs = {frozenset((one, other)) for one in ("a1", "a3") for other in ("a2", "b1", "b2")}
+    found = Blame.of(pairs, TRIED, [RACKS])
+    assert found.apart.startswith("what fails is nearly every pair between a[1,3] and a2,b[1-2], and no other")
+    assert set(found.nodes) <= {"a1", "a3", "a2", "b1", "b2"}
+
+
+@pytest.mark.parametrize("change", [("a1", "a3"), ("a2", "a3"), ("c1", "c2")])
+def test_islands_with_a_bad_pair_inside_or_a_good_one_between_are_none(change: tuple[str, str]) -> None:
+    pairs = {frozenset((one, other)) for one in ("a1", "a3") for other in ("a2", "b1", "b2")}
+    assert Blame.of(pairs ^ {frozenset(change)}, TRIED, [RACKS]).apart == ""
+
+
+def test_each_way_between_groups_is_told_once() -> None:
+    assert "between rack B and each of rack A and rack C, and no other" in blame("a-b", "c-b").apart

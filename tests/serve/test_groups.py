@@ -8,6 +8,7 @@ import json
 import time
 import zipfile
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,18 @@ from urllib.parse import urlencode
 import pytest
 
 from runbook.agent.protocol import Enrolment, GpuLoad, Heartbeat
+from runbook.model.events import Progress
+from runbook.report.run_json import to_json
 from runbook.serve import group_actions as actions
 from runbook.serve.agent_fleet import Fleet
-from runbook.serve.agent_states import AgentState
+from runbook.serve.agent_states import AgentState, RankState
 from runbook.serve.change_stream import Changed
 from runbook.serve.group_files import ChangedMeanwhile, NameTaken, NoGroup
+from runbook.serve.pages import nodes
 from runbook.serve.pages.nodes import RankCell, rank_cells
 from runbook.serve.people import csrf_of
 from runbook.serve.rendering import moment
+from runbook.serve.run_folders import RunRow
 from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 from runbook.serve.workspace import Workspace
@@ -174,6 +179,40 @@ def test_an_agent_takes_no_rank_of_another_node() -> None:
     shown = rank_cells(planned, {"a": {0: RankCell(0, "failed", "3", 0.5, 100, 1)}, "b": lies})
     assert [(cell.rank, cell.state) for cell in shown["a"]] == [(0, "failed")]
     assert (1, "running") in [(cell.rank, cell.state) for cell in shown["b"]]
+
+
+def test_a_spare_has_the_ranks_that_the_run_gave_it_alone(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent claims a rank, with a later attempt than any: while no event says that it took a place, nobody believes it."""
+    (workspace.groups.folder / "train.yml").write_text(
+        "name: train\nnodes:\n  a: {address: 10.0.0.1, processes: 1}\n  b: {address: 10.0.0.2, processes: 1}\n"
+        "launch: {command: [python, train.py], spares: [b], retries: 1}\n"
+    )
+    folder = workspace.runs.folder / "20260101-000000-abcdef"
+    folder.mkdir(parents=True)
+    row = RunRow(folder.name, 0.0, None, "", "", "", "", (), ("a", "b"), "", "job", "train")
+    monkeypatch.setattr(workspace.runs, "path", lambda _id: folder)
+    claims = RankState("job", 99, 0, 1, "running", None, "7", 0.5)
+    fleet = {
+        "a": replace(agents(a="")["a"], jobs=(replace(claims, attempt=1),)),
+        "b": replace(agents(b="")["b"], jobs=(claims,)),
+    }
+
+    def shown() -> dict[str, list[int]]:
+        monkeypatch.setattr(workspace, "latest_run", lambda _group: row)
+        of_group = nodes._of_group(workspace, workspace.view("train"), fleet)
+        return {one.name: [cell.rank for cell in one.ranks] for one in of_group}
+
+    assert shown() == {"a": [0], "b": []}
+    events = [
+        Progress(
+            1.0, "launch", "b takes the place of a: it broke", "b", None, {"spare": {"for": "a", "why": "it broke"}}
+        ),
+        Progress(2.0, "launch", 'a says {"spare": {}}', "a"),
+    ]
+    (folder / "events.jsonl").write_text("".join(to_json(event) + "\n" for event in reversed(events)) + '{"spare": ')
+    assert shown() == {"a": [], "b": [0]}
 
 
 def test_a_world_size_that_does_not_fit_is_refused_with_the_reason(workspace: Workspace) -> None:

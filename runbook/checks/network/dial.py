@@ -50,7 +50,7 @@ class Dial:
     """One connection that was tried, or is to be. `outcome`: open, dropped, refused, rejected, reset, stranger, silent,
     lost, unsent, unresolvable or unmeasured (one of the ends had no CPU for it); `kind` is what the port is for:
     rendezvous, range, ephemeral, ssh or full. `local` and `remote` are both ends' addresses as numbers, as far as it
-    got: a name may mean something else here, or nothing."""
+    got: a name may mean something else here, or nothing. `from_ports`: the dialler's own port of each try."""
 
     source: str
     destination: str
@@ -64,6 +64,7 @@ class Dial:
     tries: int = 1
     retransmitted: int | None = None
     local: str | None = None
+    from_ports: Sequence[int] = ()
     remote: str | None = None
 
     @property

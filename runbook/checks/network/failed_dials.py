@@ -195,6 +195,22 @@ class Trouble:
             blocked = self.blocked(dials) if named and accusation.guess and dials[0].outcome in SEEN else None
             known = blocked is not None and blocked.rule in named
             found.append((dials, self._filtered(dials, blocked) if known else accusation))
+        return self._by_likely_rule(found)
+
+    def _by_likely_rule(self, judged: list[tuple[list[Dial], Accusation]]) -> list[tuple[list[Dial], Accusation]]:
+        """What one rule most likely stops in one direction, joined: one command is to open all of it."""
+        joined = grouped(
+            ((one.node, one.rule, dials[0].source == one.node) if one.rule else id(dials), (dials, one))
+            for dials, one in judged
+        )
+        found = []
+        for of in joined.values():
+            dials, accusation = [dial for some, _ in of for dial in some], of[0][1]
+            blocked = self.blocked(dials) if len(of) > 1 and dials[0].outcome in SEEN else None
+            if blocked is None or blocked.rule != accusation.rule:
+                found += of
+            else:
+                found.append((dials, self._filtered(dials, blocked)))
         return found
 
     def _blame(self, bad: Iterable[frozenset[str]]) -> Blame:
@@ -251,6 +267,7 @@ class Trouble:
             out_interface=to_itself,
             state="established" if dial.outcome in OPENED else "new",
             packet_length=self._mtu(dial.source) if dial.outcome == "lost" else None,
+            source_ports=(min(dial.from_ports), max(dial.from_ports)) if dial.from_ports else EPHEMERAL,
         )
 
     def _ends(self, dials: Sequence[Dial]) -> Ends:

@@ -199,9 +199,9 @@ class Mesh:
                 if len(results) != len(dials):
                     raise UnexpectedAnswer(f"{len(results)} results of {len(dials)} dials")
                 self._awake[source.name] = message["awake"]
-                found.extend(
-                    replace(dial, **(result or OPENED_AT_ONCE)) for dial, result in zip(dials, results, strict=True)
-                )
+                for dial, result in zip(dials, results, strict=True):
+                    told = {**(result or OPENED_AT_ONCE)}
+                    found.append(replace(dial, **{**told, "from_ports": tuple(told.get("from_ports", ()))}))
                 return None
             return remote.wait(0.1)
 

@@ -16,6 +16,7 @@ from itertools import permutations
 from runbook.checks.context import Context
 from runbook.checks.network.dial import number
 from runbook.model.grouping import grouped
+from runbook.model.node_ranges import fold
 from runbook.model.units import listed
 from runbook.model.verdict import Finding
 
@@ -177,11 +178,11 @@ MISSING = 8
 
 @dataclass(frozen=True)
 class Blame:
-    """`nodes` to blame, each with the other ends of its bad pairs. `apart`: that what fails is the way between groups
-    of nodes; no one of these is to blame then, and all are named."""
+    """`nodes` to blame, each with the other ends of its bad pairs. `between`: the groups of nodes between which all of
+    the bad pairs are; no one of these nodes is to blame then, and all are named."""
 
     nodes: Mapping[str, list[str]]
-    apart: str = ""
+    between: str = ""
 
     @classmethod
     def of(
@@ -196,7 +197,18 @@ class Blame:
             for grouping in groupings:
                 if found := _apart(bad, tried, grouping):
                     return found
+            if sides := _two_sides(bad, tried):
+                one, other = (fold(sorted(side)) for side in sorted(sides, key=min))
+                return cls(nodes, f"{one} and {other}")
         return cls(nodes)
+
+    @property
+    def apart(self) -> str:
+        """What all bad pairs have in common, where that is no node."""
+        if not self.between:
+            return ""
+        says = f"what fails is nearly every pair between {self.between}, and no other"
+        return f"{says}: look at what joins them, not at one node"
 
     def told(self, finding: Finding) -> Finding:
         return replace(finding, says=f"{finding.says}; {self.apart}") if self.apart else finding
@@ -223,12 +235,52 @@ def _apart(bad: set[frozenset[str]], tried: set[frozenset[str]], grouping: Mappi
         for name, other in permutations(pair)
         if grouping[name] in guilty
     )
-    ways = listed(" and ".join(sorted(couple)) for couple in sorted(between, key=sorted))
-    says = f"what fails is nearly every pair between {ways}, and no other: look at what joins them, not at one node"
-    return Blame(nodes, says)
+    return Blame(nodes, _ways(guilty))
+
+
+def _ways(guilty: Mapping[str, Sequence[str]]) -> str:
+    """`rack r0 and each of rack r1 and rack r2`: each two groups once."""
+    told: set[frozenset[str]] = set()
+    ways: list[str] = []
+    for one in sorted(guilty):
+        fresh = [other for other in sorted(guilty[one]) if frozenset((one, other)) not in told]
+        told |= {frozenset((one, other)) for other in fresh}
+        ways += [ends(one, fresh)] if fresh else []
+    return ", and between ".join(ways)
+
+
+def _two_sides(bad: set[frozenset[str]], tried: set[frozenset[str]]) -> tuple[set[str], set[str]] | None:
+    """Two sets of two nodes or more between which every pair that was tried is bad, and no other pair is: they are on
+    two sides of something, whatever the inventory calls them."""
+    far: dict[str, set[str]] = defaultdict(set)
+    for pair in bad:
+        for one, other in permutations(pair):
+            far[one].add(other)
+    side: dict[str, int] = {}
+    todo = [min(far)] if far else []
+    side.update(dict.fromkeys(todo, 0))
+    while todo:
+        here = todo.pop()
+        for other in far[here] - side.keys():
+            side[other] = 1 - side[here]
+            todo.append(other)
+    sides = {name for name, at in side.items() if at == 0}, {name for name, at in side.items() if at == 1}
+    if len(side) < len(far) or min(map(len, sides)) < 2:
+        return None
+    crossing = {pair for pair in tried if pair <= side.keys() and len({side[name] for name in pair}) == 2}
+    return sides if crossing == bad else None
 
 
 def ends(name: str, peers: Iterable[str]) -> str:
     """`node-a and node-b`, or `node-a and each of node-b and node-c`: the ends of what is wrong between them."""
     others = list(peers)
-    return f"{name} and {'each of ' if len(others) > 1 else ''}{listed(others)}"
+    return f"{name} and {'each of ' if len(others) > 1 else ''}{several(others)}"
+
+
+FEW = 6
+"""So many names are listed one by one."""
+
+
+def several(names: Sequence[str]) -> str:
+    """`node-a and node-b`; of more than a few names none is left out: `node-[a-d,i-l]`."""
+    return listed(names) if len(names) <= FEW else fold(names)

@@ -6,17 +6,20 @@ import hashlib
 import ipaddress
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.network.dial import ANY_PORT
+from runbook.checks.network.pairs import Blame, several
 from runbook.checks.network.routing import typed
 from runbook.checks.ping.observations import Observations, Pair, pairs_with
+from runbook.checks.ping.routes import netmask
 from runbook.files.address import ipv4_first, is_ip
 from runbook.firewall import Blocked, Ends, Evidence, Flow, arp_stop, explain_blocked, sure
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
-from runbook.model.units import counted, listed
+from runbook.model.units import counted
 from runbook.model.verdict import Finding
 from runbook.parsers.ping import cause_of_reason
 
@@ -40,7 +43,7 @@ def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
         guilty, finding = (
             _no_room_for_neighbours(seen, pair)
             or _not_its_own(seen, pair)
-            or _same_hardware(seen, pair)
+            or _led_astray(seen, pair)
             or _no_arp(seen, pair, evidence)
             or _reverse_path(seen, pair, proven=True)
             or _rule(seen, pair, evidence)
@@ -60,8 +63,10 @@ def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
     left = [pair for pair in left if pair.ends not in explained]
     blame = seen.blame(pair.ends for pair in left)
     for name, peers in blame.nodes.items():
-        nobody = _nobody(seen, name, peers, [pair for pair in left if name in pair.ends])
-        found[name].append(blame.told(nobody))
+        if blame.between:
+            found[name].append(_nothing_between(seen, blame, left, tuple(peers)))
+        else:
+            found[name].append(_nobody(seen, name, peers, [pair for pair in left if name in pair.ends]))
     return dict(found)
 
 
@@ -110,6 +115,38 @@ def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     )
 
 
+def _led_astray(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
+    """One end sends what is for the other one elsewhere: to a gateway, because its netmask leaves the other out, or out
+    of another interface, whose own network takes the other in."""
+    for way in (pair, seen.pair(pair.peer, pair.source)):
+        used = way.route.get("dev") if way else None
+        if way is None or used is None:
+            continue
+        shown = (_way(way), *map(str, way.dials[:2]))
+        if via := way.route.get("via"):
+            if narrow := netmask(seen, way):
+                says = f"{way.source} sends what is for {way.peer} ({way.numeric}) to the gateway {via}: {narrow[0]}"
+                return way.source, Finding("no-route", says, narrow[1], shown, (way.peer,))
+            continue
+        address = ipaddress.ip_address(way.numeric)
+        own = seen.data_interface(way.source)
+        prefixes = [prefix for _, prefix in seen.prefixes(way.source, used) if used != own]
+        wide = next((prefix for prefix in prefixes if address in ipaddress.ip_interface(prefix).network), None)
+        if wide and own:
+            return way.source, finding_for(
+                "no-route",
+                f"{way.source} sends what is for {way.peer} ({way.numeric}) out of {used}, not of {own}: {used} has "
+                f"{wide}, and that network takes {way.peer} in",
+                shown,
+                (way.peer,),
+                way="overlap",
+                used=word(used),
+                source=way.source,
+                own=word(own),
+            )
+    return None
+
+
 def _reverse_path(seen: Observations, pair: Pair, *, proven: bool) -> tuple[str, Finding] | None:
     """The peer would send its answers by another interface than our packets come in by, and drops these for that. Only
     IPv4 has such a filter. It covers ARP as well; with `proven`, one that has dropped nothing of what surely came to it
@@ -144,6 +181,15 @@ def _reverse_path(seen: Observations, pair: Pair, *, proven: bool) -> tuple[str,
         way="sysctl",
         setting=word(setting),
     )
+
+
+def clone_findings(seen: Observations, pairs: Iterable[Pair]) -> Found:
+    """Of pairs that do not answer, those whose ends have one hardware address. What all others lose on their way to
+    either end follows from it."""
+    found: Found = {}
+    for guilty, finding in filter(None, (_same_hardware(seen, pair) for pair in pairs)):
+        found.setdefault(guilty, [finding])
+    return found
 
 
 def _same_hardware(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
@@ -368,16 +414,12 @@ def _nobody(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) 
     neighbour = first.neighbour.get("state") or []
     unheard = "FAILED" in neighbour or "INCOMPLETE" in neighbour or "Destination Host Unreachable" in str(first.small)
     says = (
-        f"{listed(callers)} get{'s' if len(callers) == 1 else ''} no answer from {target} ({address}), neither to "
+        f"{several(callers)} get{'s' if len(callers) == 1 else ''} no answer from {target} ({address}), neither to "
         "ICMP nor to TCP"
     )
     if unheard:
         says += "; no machine on that segment answers ARP for it"
-    ways = [
-        f"{pair.source} → {pair.numeric}: by {pair.route.get('dev')}"
-        + (f" via {pair.route['via']}" if pair.route.get("via") else "")
-        for pair in pairs[:4]
-    ]
+    ways = [_way(pair) for pair in pairs[:4]]
     held = [
         f"{node}: {', '.join(p for _, p in seen.prefixes(node, seen.data_interface(node)))}"
         for node in (name, *peers[:3])
@@ -395,3 +437,25 @@ def _nobody(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) 
         typed=word(address),
         caller=callers[0],
     )
+
+
+def _nothing_between(seen: Observations, blame: Blame, pairs: list[Pair], peers: tuple[str, ...]) -> Finding:
+    """Groups of nodes that do not hear each other: the same for all of them, with one pair as the example."""
+    first = pairs[0]
+    return finding_for(
+        "host-unreachable",
+        f"no answer, neither to ICMP nor to TCP: {blame.apart}",
+        (*first.echo_says(), *map(str, first.dials[:2]), *map(_way, pairs[:3])),
+        peers,
+        way="between",
+        between=blame.between,
+        typed=word(first.numeric),
+        caller=first.source,
+        interface=word(seen.data_interface(first.peer) or "IFACE"),
+        target=first.peer,
+    )
+
+
+def _way(pair: Pair) -> str:
+    via = f" via {pair.route['via']}" if pair.route.get("via") else ""
+    return f"{pair.source} → {pair.numeric}: by {pair.route.get('dev')}{via}"

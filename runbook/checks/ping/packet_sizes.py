@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 
 from runbook.causes.catalogue import mend
 from runbook.checks.network.dial import ANY_PORT
-from runbook.checks.network.pairs import ends
+from runbook.checks.network.pairs import ends, several
 from runbook.checks.ping.observations import Observations, Pair, version
 from runbook.firewall import Ends, Evidence, Flow, also_small, explain_blocked
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
-from runbook.model.units import listed
 from runbook.model.verdict import Finding
 
 LEAST = 1280
@@ -150,7 +149,7 @@ def _directions(node: str, those: list[Way]) -> str:
         return f"between {ends(node, sorted({*leaves, *arrives}))}"
     if leaves and arrives:
         return f"between {ends(node, sorted({*leaves, *arrives}))}"
-    return f"from {node} to {listed(leaves)}" if leaves else f"from {listed(arrives)} to {node}"
+    return f"from {node} to {several(leaves)}" if leaves else f"from {several(arrives)} to {node}"
 
 
 def _rule(seen: Observations, way: Way, found: list[Way], evidence: Mapping[str, Evidence | None]) -> SizeReason | None:
@@ -215,7 +214,7 @@ def _different(seen: Observations, way: Way) -> SizeReason | None:
     usual = ranked[0][0] if decided else min(sound)
     odd = way.source if its == usual or (mine != usual and mine > its) else way.destination
     others = [name for name, mtu in values.items() if mtu == usual]
-    says = f"the interfaces' MTUs differ: {values[odd]} on {odd}, {usual} on {listed(others)}"
+    says = f"the interfaces' MTUs differ: {values[odd]} on {odd}, {usual} on {several(others)}"
     shown = [f"interface MTU of {name}: {mtu}" for name, mtu in values.items()][:8]
     if not decided and len(sound) > 1:
         shown.append(

@@ -17,7 +17,7 @@ from runbook.checks.network.mesh import TURNS, Mesh, Want, sleepy, too_busy
 from runbook.checks.network.pairs import Pairs, chosen, groupings
 from runbook.checks.ping.host_names import name_findings, name_warnings, names_used
 from runbook.checks.ping.loss import chance_findings, loses, loss_findings, losses, warning
-from runbook.checks.ping.no_answer import silence_findings
+from runbook.checks.ping.no_answer import clone_findings, silence_findings
 from runbook.checks.ping.observations import Observations, Pair, pairs_with
 from runbook.checks.ping.packet_sizes import cannot_probe, only_icmp_limited, size_findings, smaller_path, ways
 from runbook.checks.ping.routes import (
@@ -164,6 +164,7 @@ class Judge:
         self.findings: dict[str, list[Finding]] = defaultdict(list, findings or {})
         self.warnings: dict[str, list[str]] = defaultdict(list)
         self.unknown: dict[str, list[Finding]] = defaultdict(list)
+        self.cloned: set[str] = set()
 
     def outcomes(self, silent: Mapping[str, Outcome]) -> list[Outcome]:
         if not any(self.findings.values()):
@@ -190,6 +191,9 @@ class Judge:
             self._warn(pair)
             if pair.unmeasured:
                 self._too_busy(pair)
+        clones = clone_findings(seen, [pair for pair in self._left(seen.pairs) if pair.unanswered])
+        self._add(clones)
+        self.cloned = {name for guilty, own in clones.items() for name in (guilty, *own[0].peers)}
         self._add(flapped(seen))
         self._add(strangers(seen))
         self._add(wrong_interface(seen, self._left(pair for pair in seen.pairs if pair.routeless or pair.unanswered)))
@@ -208,6 +212,7 @@ class Judge:
 
     def _left(self, pairs: Iterable[Pair]) -> list[Pair]:
         explained = pairs_with(self.findings)
+        pairs = [pair for pair in pairs if not pair.ends & self.cloned]
         return [pair for pair in pairs if pair.ends not in explained and not pair.unmeasured]
 
     def _too_busy(self, pair: Pair) -> None:

@@ -316,7 +316,7 @@ def route_findings(seen: Observations, pairs: list[Pair]) -> dict[str, list[Find
     stuck = {(pair.source, pair.peer) for pair in pairs}
     for pair in pairs:
         own = None if taken_for_all(seen, pair) else _connected(seen, pair)
-        reason = _refused(pair) or own or _netmask(seen, pair)
+        reason = _refused(pair) or own or netmask(seen, pair)
         if reason is None and (pair.peer, pair.source) in stuck:
             apart.append(pair)
         else:
@@ -364,7 +364,7 @@ def _connected(seen: Observations, pair: Pair) -> tuple[str, str] | None:
     return None
 
 
-def _netmask(seen: Observations, pair: Pair) -> tuple[str, str] | None:
+def netmask(seen: Observations, pair: Pair) -> tuple[str, str] | None:
     """The peer's network holds our address, ours does not hold the peer's: our prefix is too long."""
     for interface, prefix in _own_first(seen, pair.source):
         mine = ipaddress.ip_interface(prefix)
@@ -388,10 +388,15 @@ def taken_for_all(seen: Observations, pair: Pair) -> bool:
 
 def _missing(seen: Observations, pair: Pair) -> str:
     """The peer has a route to this node, which has none back: through the gateway that leads to others, if there is
-    one."""
+    one, for all of the peer's network."""
     gateways = [other.route["via"] for other in seen.pairs if other.source == pair.source and other.route.get("via")]
     if gateways:
-        return mend("no-route", "gateway", peer=word(pair.numeric), gateway=word(gateways[0]))
+        place = _carrying(seen, pair.peer, pair.numeric)
+        network = ipaddress.ip_interface(place[1]).network if place else None
+        mine = [ipaddress.ip_interface(prefix).ip for _, prefix in seen.prefixes(pair.source)]
+        whole = network is not None and not any(own in network for own in mine)
+        target = word(str(network) if whole else pair.numeric)
+        return mend("no-route", "gateway", peer=target, gateway=word(gateways[0]))
     return mend("no-route", "no-gateway", source=pair.source, address=word(pair.numeric), peer=pair.peer)
 
 

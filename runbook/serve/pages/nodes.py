@@ -107,7 +107,10 @@ def _of_group(workspace: Workspace, look: GroupView, agents: Mapping[str, AgentS
     latest = workspace.latest_run(name)
     states = rank_states(workspace, latest) if latest else {}
     nodes = (*means.nodes, *means.spares)
-    reported = {node: _with_heartbeat(agents.get(node), latest.job if latest else "") for node in nodes}
+    idle = set(means.spares) - took_over(workspace, latest) if latest else set()
+    reported = {
+        node: {} if node in idle else _with_heartbeat(agents.get(node), latest.job if latest else "") for node in nodes
+    }
     planned: dict[str, dict[int, RankCell]] = {node: {} for node in nodes}
     for rank in means.ranks:
         planned[rank.node][rank.rank] = RankCell(rank.rank, states.get(rank.node, "none"))
@@ -171,6 +174,14 @@ def rank_cells(
         )
         for node, cells in planned.items()
     }
+
+
+def took_over(workspace: Workspace, run: RunRow) -> frozenset[str]:
+    """The spares that the run gave ranks: what the agents of others say of its ranks is not believed."""
+    try:
+        return workspace.runs.took_over(run.id)
+    except NoRun:
+        return frozenset()
 
 
 def rank_states(workspace: Workspace, run: RunRow) -> dict[str, str]:
