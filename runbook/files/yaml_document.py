@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -83,7 +83,7 @@ class Anchor(NamedTuple):
     used: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Document:
     """One YAML file. `data` is None when it could not be read; `problems` then says why.
 
@@ -100,7 +100,7 @@ class Document:
     problems: tuple[Problem, ...] = ()
     anchors: tuple[Anchor, ...] = ()
 
-    @property
+    @cached_property
     def lines(self) -> list[str]:
         return split_lines(self.text)
 

@@ -40,18 +40,23 @@ _GIVEN = (
 
 def known_formats(document: Document) -> Iterator[Problem]:
     """In values and comments alike."""
-    text = document.text
+    text, starts = document.text, line_starts(document.text)
+
+    def span(found: tuple[int, int]) -> Span:
+        line = bisect_right(starts, found[0])
+        return Span(document.path, line, found[0] - starts[line - 1] + 1, found[1] - found[0])
+
     for issuer, match in known_tokens(text):
-        yield Problem("secret.token", f"this is {issuer}", _span(document, match.span()), _INSTEAD)
+        yield Problem("secret.token", f"this is {issuer}", span(match.span()), _INSTEAD)
     if "PRIVATE KEY" in text or "PuTTY-User" in text:
         for match in PRIVATE_KEY.finditer(text):
             message = "this is a private key"
             help = f"`ssh: {{key: …}}` takes the path of one. {_AWAY[0].upper()}{_AWAY[1:]}"
-            yield Problem("secret.private-key", message, _span(document, match.span()), help)
+            yield Problem("secret.private-key", message, span(match.span()), help)
     if "://" in text:
         for match in URL_PASSWORD.finditer(text):
             if not stands_for_one(match[1]):
-                yield Problem("secret.url", "this URL holds a password", _span(document, match.span(1)), _AWAY)
+                yield Problem("secret.url", "this URL holds a password", span(match.span(1)), _AWAY)
 
 
 def named_secrets(document: Document) -> Iterator[Problem]:
@@ -149,12 +154,6 @@ def _part(document: Document, keys: Keys, value: str, start: int, end: int) -> S
     line = document.lines[whole.line - 1]
     at = line.find(value, whole.column - 1)
     return whole if at < 0 else Span(whole.file, whole.line, at + start + 1, end - start)
-
-
-def _span(document: Document, found: tuple[int, int]) -> Span:
-    starts = line_starts(document.text)
-    line = bisect_right(starts, found[0])
-    return Span(document.path, line, found[0] - starts[line - 1] + 1, found[1] - found[0])
 
 
 # Host keys: options that switch their check off in spite of `host_keys:`.
