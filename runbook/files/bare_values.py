@@ -40,6 +40,8 @@ def meant(keys: Keys, value: object, sound: Callable[[Any], bool]) -> str | None
         return None
     if (told := _told(keys[-1], value)) is not None:
         return told
+    if isinstance(value, str) and len(value) > 10 * _LONGEST:  # what is made of it would not be shown
+        return None
     made = next((one for one in _candidates(keys, value) if sound(one)), None)
     if made is None:
         return None

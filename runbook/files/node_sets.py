@@ -216,7 +216,7 @@ def _after(value: str, first: str) -> str:
 LAST_SIGN = "\U0010ffff"
 COMPARED = 5000  # names, with one that is unknown: difflib takes 20 microseconds a name
 _GUESSED = 3  # unknown names of one pattern for which the nearest is looked up
-_OF_A_RANGE = 5  # names that are held against a glob in the time of one that a range makes
+_OF_A_RANGE = 16  # names that are held against a glob in the time of one that a range makes
 _GLOB = re.compile(r"[*?\[]")
 _BRACKETS_OR_CUT = re.compile(r"\[[^\[\]]*\]|[:,]")
 

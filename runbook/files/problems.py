@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 from runbook.files.yaml_document import Document, Keys
 from runbook.model.errors import FilesWrong, Problem, Span
@@ -138,6 +139,7 @@ def _window(cells: list[tuple[str, int]], start: int, end: int) -> tuple[str, in
     return f"{before}{text.rstrip()}{after}", pad, max(1, sum(width for _, width in cells[start : min(end, last)]))
 
 
+@lru_cache(maxsize=4096)
 def _cell(char: str) -> tuple[str, int]:
     """A character as it is shown, and its width on a terminal. Nothing in a file may steer the terminal."""
     if char == "\t":

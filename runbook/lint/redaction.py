@@ -51,8 +51,11 @@ class RedactedReport:
         if file not in self._documents and leads_out(file, roots_of([file])):
             return []
         lines = list(self._documents[file].lines if file in self._documents else source_lines(file))
+        of_line: dict[int, list[tuple[int, int]]] = {}
         for span in self._places.get(file, ()):
-            lines[span.line - 1] = _starred(lines[span.line - 1], [_columns(span)])
+            of_line.setdefault(span.line, []).append(_columns(span))
+        for number, places in of_line.items():
+            lines[number - 1] = _starred(lines[number - 1], places)
         return lines
 
 
@@ -136,9 +139,11 @@ def _columns(span: Span) -> tuple[int, int]:
 
 
 def _starred(line: str, places: Iterable[tuple[int, int]]) -> str:
+    shown, at = [], 0
     for start, end in joined(places):
-        line = line[:start] + "*" * len(line[start:end]) + line[end:]
-    return line
+        shown += [line[at:start], "*" * len(line[start:end])]
+        at = end
+    return "".join((*shown, line[at:]))
 
 
 def _without(text: str, secrets: Iterable[str]) -> str:
