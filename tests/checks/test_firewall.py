@@ -295,6 +295,17 @@ def test_a_rule_that_is_found_needs_nothing_in_common() -> None:
     assert set(found) == {"node-a", "node-b"}
 
 
+@pytest.mark.parametrize(("of_c", "opened"), [("dropped", [B, C, "10.0.0.4"]), ("open", [B])])
+def test_of_many_nodes_those_that_were_not_tried_are_let_in_as_well(of_c: str, opened: list[str]) -> None:
+    """In a large cluster only some pairs are dialled. Where all of them are stopped, so is who was not tried."""
+    dials = [dial("node-b", "node-a", "dropped"), dial("node-c", "node-a", of_c), dial("node-d", "node-c", "open")]
+    rules_ = dict.fromkeys(FOUR, ruled())
+    closed = {**rules_, "node-a": ruled("-A INPUT -p tcp -m tcp --dport 29500 -j DROP")}
+    ((name, (finding,)),) = Trouble.of(context(cluster(*map(node, FOUR))), dials, closed).findings().items()
+    assert name == "node-a"
+    assert f"-s {','.join(opened)} " in finding.remedy
+
+
 def test_connections_that_opened_late_are_a_warning() -> None:
     outcomes = judged(*EVERY, dial("node-a", "node-b", "open", port=29501, tries=4))
     assert outcomes["node-b"].verdict is Verdict.PASS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -273,12 +273,32 @@ class Trouble:
     def _ends(self, dials: Sequence[Dial]) -> Ends:
         """Those of the first of these dials, with all that one command is to open."""
         first = dials[0]
+        arriving = [dial for dial in dials if dial.destination == first.destination]
+        leaving = [dial for dial in dials if dial.source == first.source]
+        others = self._untried(first.destination, {dial.source for dial in arriving})
+        more = self._untried(first.source, {dial.destination for dial in leaving})
         return replace(
             Ends.of(self.evidence, first.source, first.destination),
             ports=needed_ports(self.at.inventory, dials, self._handed_out(dials)),
-            sources=sorted({self.source_of(d) for d in dials if d.destination == first.destination}),
-            destinations=sorted({self.destination_of(d) for d in dials if d.source == first.source}),
+            sources=sorted({*map(self.source_of, arriving), *(number(self.at, name) for name in others)}),
+            destinations=sorted({*map(self.destination_of, leaving), *(number(self.at, name) for name in more)}),
         )
+
+    def _untried(self, name: str, failed: Collection[str]) -> list[str]:
+        """The nodes that a node was not tried with, where it failed with all that it was: in a large cluster only some
+        pairs are dialled, and what is opened for these alone stops the ranks of all others."""
+        tried = self._tried_with.get(name, set())
+        if tried - {name} <= {*failed}:
+            return [node.name for node in self.at.nodes if node.name not in tried and node.name != name]
+        return []
+
+    @cached_property
+    def _tried_with(self) -> Mapping[str, set[str]]:
+        found: dict[str, set[str]] = defaultdict(set)
+        for dial in (*self.good, *self.bad, *self.unmeasured):
+            found[dial.source].add(dial.destination)
+            found[dial.destination].add(dial.source)
+        return found
 
     def _handed_out(self, dials: Iterable[Dial]) -> list[tuple[int, int]]:
         """The ranges of ports that the kernels of the nodes which were dialled hand out."""
