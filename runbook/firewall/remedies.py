@@ -148,7 +148,8 @@ def _nft(base: Base, ends: list[PacketEnd], wanted: FirewallOpening) -> list[str
     if how is None:
         return [NFT_BY_HAND]
     version = ipaddress.ip_address(wanted.peers[0]).version
-    address = f"{'ip' if version == 4 else 'ip6'} {'saddr' if wanted.from_peers else 'daddr'} {_set(wanted.peers)}"
+    side = "saddr" if wanted.from_peers else "daddr"
+    address = f"{'ip' if version == 4 else 'ip6'} {side} {_set(_in_ranges(wanted.peers))}"
     spans = tuple(span_of(*span) for span in wanted.ports)
     port = f"{wanted.protocol} {'sport' if wanted.reply else 'dport'} {_set(spans)}"
     if not wanted.has_ports:
@@ -157,6 +158,19 @@ def _nft(base: Base, ends: list[PacketEnd], wanted: FirewallOpening) -> list[str
     stateful = wanted.reply and not _early(base) and wanted.protocol != "ipv6-icmp"
     state = " ct state established" if stateful else ""
     return [f"sudo nft {how} {address} {port}{state} accept"]
+
+
+def _in_ranges(addresses: tuple[str, ...]) -> tuple[str, ...]:
+    """Three and more that follow each other as one range: a cluster has hundreds."""
+    runs: list[list[ipaddress.IPv4Address | ipaddress.IPv6Address]] = []
+    for address in sorted(map(ipaddress.ip_address, addresses), key=int):
+        if runs and int(address) == int(runs[-1][-1]) + 1:
+            runs[-1].append(address)
+        else:
+            runs.append([address])
+    return tuple(
+        word for run in runs for word in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(one) for one in run])
+    )
 
 
 def _set(words: tuple[str, ...]) -> str:

@@ -319,6 +319,20 @@ def test_iptables_nft_is_read_once_and_from_iptables_save() -> None:
     assert unread.blocks is None
 
 
+@pytest.mark.parametrize(
+    ("peers", "written"),
+    [
+        ([], "10.77.0.1"),
+        (["10.77.0.2"], "'{ 10.77.0.1, 10.77.0.2 }'"),
+        ([f"10.77.0.{n}" for n in range(2, 12)], "10.77.0.1-10.77.0.11"),
+        (["10.77.1.1", "10.77.0.3", "10.77.0.2", "fd00::1"], "'{ 10.77.0.1-10.77.0.3, 10.77.1.1 }'"),
+    ],
+)
+def test_many_addresses_are_let_in_by_ranges(peers: list[str], written: str) -> None:
+    told = explain(nft(policy="drop"), FLOW, peers=peers)
+    assert told.allow == f"sudo nft add rule inet filter base ip saddr {written} tcp dport 29500 accept"
+
+
 def test_a_large_blocklist_is_read_in_one_pass() -> None:
     elements: list[Any] = [f"10.{a}.{b}.{c}" for a in range(78, 80) for b in range(200) for c in range(100)]
     elements += [{"prefix": {"addr": "10.77.0.0", "len": 30}}]
