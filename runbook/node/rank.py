@@ -620,7 +620,7 @@ def row(size: int, count: int, mean: float, times: list[float], world_size: int)
         "busbw": algbw * 2 * (world_size - 1) / world_size,
         "wrong": 0,
         "iterations": len(times),
-        "p50_us": ordered[len(ordered) // 2] * 1e6,
+        "p50_us": (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2 * 1e6,
         "p99_us": ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] * 1e6,
         "max_us": ordered[-1] * 1e6,
     }
