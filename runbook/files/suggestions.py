@@ -60,7 +60,7 @@ def known_here(names: Sequence[str]) -> str | None:
 # A colon or a space that was left out between a key and its value: `port 29500`, `address:10.0.0.1`, `gpus=8`.
 
 _JOINED = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)(?P<between>\s*[:=\uff1a]\s*|\s+)(?P<value>\S.*)", re.DOTALL)
-_NEXT = re.compile(r"\s+(?=[A-Za-z_][\w-]*[:=])")
+_NEXT = re.compile(r"(?<!\s)\s+(?=[A-Za-z_][\w-]*[:=])")
 _BARE = re.compile(r"[A-Za-z_][\w.-]*")
 _WIDE_COLON = "\uff1a"  # of Chinese and Japanese keyboards
 _SHOWN = 60  # characters of a line that is written out as it should be
