@@ -99,7 +99,7 @@ def test_a_jax_process_that_sleeps_before_it_joins_is_named_with_its_place(jax_l
 
 def test_a_rank_that_works_before_it_joins_is_waited_for(lab: Lab) -> None:
     """As one that imports or compiles for long, and is looked at meanwhile."""
-    program(lab, "while rank == 1 and time.process_time() < 8: pass")
+    program(lab, "while rank == 1 and time.process_time() < 20: pass")
     done = launch(lab, playbook(lab, "--steps, 3", ", rendezvous_timeout: 4s"), node_a=1, node_b=1)
     assert done.returncode == 0, done
     told = (lab.tmp / "run" / "events.jsonl").read_text()

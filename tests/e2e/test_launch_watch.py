@@ -105,6 +105,7 @@ def altered(lab: Lab, old: str, new: str) -> None:
     lab.work_file("train.py", text.replace(old, new))
 
 
+@pytest.mark.thorough
 def test_who_hangs_at_its_exit_is_named_when_the_others_have_ended(lab: Lab) -> None:
     hook = "import atexit, threading\nif os.environ['RANK'] == '3': atexit.register(threading.Event().wait)\n"
     altered(lab, "\ndef main() -> None:", f"\n{hook}\n\ndef main() -> None:")
