@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 
 from runbook.firewall.collected_rules import Evidence
-from runbook.firewall.evaluate import TRACKING, Base, BlockingChain, FilterRule, Leg, PacketEnd, Spans
+from runbook.firewall.evaluate import TRACKING, Base, BlockingChain, FilterRule, Leg, PacketEnd, Spans, merged
 from runbook.firewall.front_ends import UFW_CHAINS, firewalld_allow, firewalld_allow_out, port_lists, ufw_allow
 from runbook.model.command_quoting import NFT_BY_HAND, nft_words, word
 from runbook.model.units import span_of
@@ -161,16 +161,12 @@ def _nft(base: Base, ends: list[PacketEnd], wanted: FirewallOpening) -> list[str
 
 
 def _in_ranges(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """Three and more that follow each other as one range: a cluster has hundreds."""
-    runs: list[list[ipaddress.IPv4Address | ipaddress.IPv6Address]] = []
-    for address in sorted(map(ipaddress.ip_address, addresses), key=int):
-        if runs and int(address) == int(runs[-1][-1]) + 1:
-            runs[-1].append(address)
-        else:
-            runs.append([address])
-    return tuple(
-        word for run in runs for word in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(one) for one in run])
-    )
+    """Three and more that follow each other as one range: a cluster has hundreds. All are of one version."""
+    made = type(ipaddress.ip_address(addresses[0]))
+    found: list[str] = []
+    for low, high in merged((number, number) for number in map(int, map(ipaddress.ip_address, addresses))):
+        found += [f"{made(low)}-{made(high)}"] if high - low > 1 else [str(made(one)) for one in range(low, high + 1)]
+    return tuple(found)
 
 
 def _set(words: tuple[str, ...]) -> str:

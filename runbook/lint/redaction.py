@@ -17,6 +17,7 @@ from runbook.lint.find_files import leads_out, roots_of
 from runbook.lint.findings import LintFinding
 from runbook.lint.rules.security import known_formats, named_secrets, secrets_in_commands
 from runbook.model.errors import Problem, Span
+from runbook.model.grouping import grouped
 from runbook.model.redact import Redactor, joined
 from runbook.model.secrets import Secret
 
@@ -51,10 +52,7 @@ class RedactedReport:
         if file not in self._documents and leads_out(file, roots_of([file])):
             return []
         lines = list(self._documents[file].lines if file in self._documents else source_lines(file))
-        of_line: dict[int, list[tuple[int, int]]] = {}
-        for span in self._places.get(file, ()):
-            of_line.setdefault(span.line, []).append(_columns(span))
-        for number, places in of_line.items():
+        for number, places in grouped((span.line, _columns(span)) for span in self._places.get(file, ())).items():
             lines[number - 1] = _starred(lines[number - 1], places)
         return lines
 

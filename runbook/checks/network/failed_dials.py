@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -275,13 +275,13 @@ class Trouble:
         first = dials[0]
         arriving = [dial for dial in dials if dial.destination == first.destination]
         leaving = [dial for dial in dials if dial.source == first.source]
-        others = self._untried(first.destination, {dial.source for dial in arriving})
-        more = self._untried(first.source, {dial.destination for dial in leaving})
+        other_sources = self._untried(first.destination, {dial.source for dial in arriving})
+        other_destinations = self._untried(first.source, {dial.destination for dial in leaving})
         return replace(
             Ends.of(self.evidence, first.source, first.destination),
             ports=needed_ports(self.at.inventory, dials, self._handed_out(dials)),
-            sources=sorted({*map(self.source_of, arriving), *(number(self.at, name) for name in others)}),
-            destinations=sorted({*map(self.destination_of, leaving), *(number(self.at, name) for name in more)}),
+            sources=sorted({*map(self.source_of, arriving), *self._numbers(other_sources)}),
+            destinations=sorted({*map(self.destination_of, leaving), *self._numbers(other_destinations)}),
         )
 
     def _untried(self, name: str, failed: Collection[str]) -> list[str]:
@@ -291,6 +291,9 @@ class Trouble:
         if tried - {name} <= {*failed}:
             return [node.name for node in self.at.nodes if node.name not in tried and node.name != name]
         return []
+
+    def _numbers(self, names: Iterable[str]) -> Iterator[str]:
+        return (number(self.at, name) for name in names)
 
     @cached_property
     def _tried_with(self) -> Mapping[str, set[str]]:
