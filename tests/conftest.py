@@ -26,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--scale", action="store_true", help="many hosts and many trials alone: what `make test-scale` tries"
     )
+    parser.addoption("--cost", action="store_true", help="what odd texts cost alone, in CPU time: part of `make bench`")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,11 +49,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Each suite leaves out what another one is there for."""
 
     def wanted(item: pytest.Item) -> bool:
-        if config.getoption("scale"):
-            return item.get_closest_marker("scale") is not None
-        return not (
-            item.get_closest_marker("scale") or (item.get_closest_marker("thorough") and not is_thorough(config))
-        )
+        for alone in ("scale", "cost"):
+            if config.getoption(alone) or item.get_closest_marker(alone):
+                return bool(config.getoption(alone) and item.get_closest_marker(alone))
+        return is_thorough(config) or item.get_closest_marker("thorough") is None
 
     left_out = [item for item in items if not wanted(item)]
     if left_out:

@@ -26,7 +26,7 @@ QUICK = [what for what in FLOODS if what not in ("output in small pieces", "mess
 """An honest program may print like that: it is held back, not cut off, and takes as long as its stage may."""
 
 
-def flooded(name: str, when: str, what: str, folder: Path) -> None:
+def flooded(name: str, when: str, what: str, folder: Path) -> dict[str, float]:
     done = subprocess.run(
         [sys.executable, "-m", "attacks.flooding", name, when, what, str(folder)],
         cwd=Path(__file__).parents[1],
@@ -35,11 +35,10 @@ def flooded(name: str, when: str, what: str, folder: Path) -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout)
+    told: dict[str, float] = json.loads(done.stdout)
     assert told["complaint"] is None, told["text"]
-    held_back = what not in QUICK
-    assert told["cpu_s"] <= MOST_CPU_S + MOST_SHARE * told["seconds"] * held_back, told
     assert told["more_mb"] <= MOST_MB, told
+    return told
 
 
 @pytest.mark.parametrize(
@@ -54,3 +53,12 @@ def test_a_flood_is_cut_off(place: tuple[str, str], what: str, tmp_path: Path) -
 @pytest.mark.parametrize("place", PLACES, ids=str)
 def test_every_flood_at_every_place_is_cut_off(place: tuple[str, str], what: str, tmp_path: Path) -> None:
     flooded(*place, what, tmp_path)
+
+
+@pytest.mark.cost
+@pytest.mark.parametrize("what", FLOODS)
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_what_a_flood_costs(place: tuple[str, str], what: str, tmp_path: Path) -> None:
+    told = flooded(*place, what, tmp_path)
+    held_back = what not in QUICK
+    assert told["cpu_s"] <= MOST_CPU_S + MOST_SHARE * told["seconds"] * held_back, told

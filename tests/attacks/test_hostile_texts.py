@@ -211,6 +211,7 @@ LARGE: dict[str, tuple[Callable[[int], str], Callable[[str], object]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.cost
 @pytest.mark.parametrize("kind", LARGE)
 def test_what_is_large_costs_no_more_than_its_length(kind: str) -> None:
     made, read = LARGE[kind]

