@@ -1,5 +1,5 @@
-"""Inventories as a cluster tells them: the nodes of a Slurm job (addresses, GPUs, and a port that is free), and the pods
-that a label selector selects (addresses and GPUs)."""
+"""Inventories as a cluster tells them: the nodes of a Slurm job (addresses, GPUs, and a port that is free), and the
+pods that a label selector selects (addresses and GPUs)."""
 
 from __future__ import annotations
 

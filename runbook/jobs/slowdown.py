@@ -6,9 +6,9 @@ where they can be asked. A rank that sleeps in a call that all have to make wait
 only where one of its ranks hardly ever waits and all ranks of all other nodes do, most clearly. Ranks with GPUs accuse
 no node by that: their main threads wait for their own GPU as well.
 
-Where all wait alike it may be the network of one node: in a collective all ranks wait alike, so neither steps nor stacks
-distinguish it from the others. The kernels' counts of each connection do: for how long data was on its way, and how
-much. A node is named where all that it sends, or gets, or both, goes several times more slowly than what the other
+Where all wait alike it may be the network of one node: in a collective all ranks wait alike, so neither steps nor
+stacks distinguish it from the others. The kernels' counts of each connection do: for how long data was on its way, and
+how much. A node is named where all that it sends, or gets, or both, goes several times more slowly than what the other
 nodes exchange meanwhile, in two looks, and no other node explains that as well. When two do, such as the two ends of a
 single slow path, the one is named whose own adapters say that they are slow, and otherwise none.
 """

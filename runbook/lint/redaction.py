@@ -1,5 +1,5 @@
-"""Messages and lines of files as they are shown: without the secrets that lint finds in those files, and without what may
-be one on a line that no YAML reader understands: all that stands behind, or below, a name that says so.
+"""Messages and lines of files as they are shown: without the secrets that lint finds in those files, and without what
+may be one on a line that no YAML reader understands: all that stands behind, or below, a name that says so.
 
 Output of lint goes into logs of CI, which many people read. A line that is shown with too many stars can still be found
 by its number; one with too few cannot be taken back.

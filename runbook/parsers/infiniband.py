@@ -1,5 +1,6 @@
-"""Ports of HCAs as ibstat, ibstatus, ibportstate, rdma link and the kernel show them, and the one judge of a port, for live
-checks and pasted outputs; and perfquery: the counters of a port, since they were last reset, up to their largest value."""
+"""Ports of HCAs as ibstat, ibstatus, ibportstate, rdma link and the kernel show them, and the one judge of a port, for
+live checks and pasted outputs; and perfquery: the counters of a port, since they were last reset, up to their largest
+value."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What an inventory says, for people and as JSON. `inventory list` and `graph`: a line a node, or one for all neighbours
-that are alike; groups as a tree. `inventory explain NODE [KEY]`: the value of every key on a node, given or derived,
-with the place of each given value, and which wins."""
+"""What an inventory says, for people and as JSON. `inventory list` and `graph`: a line a node, or one for all
+neighbours that are alike; groups as a tree. `inventory explain NODE [KEY]`: the value of every key on a node, given or
+derived, with the place of each given value, and which wins."""
 
 from __future__ import annotations
 

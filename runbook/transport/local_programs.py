@@ -1,5 +1,5 @@
-"""Programs of this machine that are asked something: what they print, bounded in time and in bytes; and those that know a
-cluster (scontrol, srun, kubectl): what their failures are, and one answer for many nodes."""
+"""Programs of this machine that are asked something: what they print, bounded in time and in bytes; and those that know
+a cluster (scontrol, srun, kubectl): what their failures are, and one answer for many nodes."""
 
 from __future__ import annotations
 

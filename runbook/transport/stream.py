@@ -20,8 +20,8 @@ _MOST = 8 << 20  # bytes on disk, at which all but the end is let go
 
 
 class Complaints:
-    """The end of what a program writes to stderr for as long as it carries a connection: in a file, so that it never waits
-    for us, and may outlive us."""
+    """The end of what a program writes to stderr for as long as it carries a connection: in a file, so that it never
+    waits for us, and may outlive us."""
 
     def __init__(self) -> None:
         # Without a buffer: two threads may close it at once. It lives as long as the process.

@@ -40,6 +40,8 @@ def test_every_source_gives_the_same_cause(words: tuple[str, str, str, str, str,
     told = [
         infiniband.read(listed),
         infiniband.links(f"{line}physical_state {physical_of_rdma}\n"),
-        infiniband.port_info(f"LinkState:.......................{of_ibportstate}\nPhysLinkState:...{physical_of_ibstat}\n"),
+        infiniband.port_info(
+            f"LinkState:.......................{of_ibportstate}\nPhysLinkState:...{physical_of_ibstat}\n"
+        ),
     ]
     assert [[one.cause for one in reading.faults] for reading in told if reading] == [[cause] if cause else []] * 3
