@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context
 from runbook.checks.network.dial import Dial, number, numeric, ports_text
-from runbook.firewall import Evidence
+from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.network_policy import End, Forbids, forbidden, policies_in
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node

@@ -177,7 +177,7 @@ MISSING = 8
 
 
 @dataclass(frozen=True)
-class Blame:
+class BlamedNodes:
     """`nodes` to blame, each with the other ends of its bad pairs. `between`: the groups of nodes between which all of
     the bad pairs are; no one of these nodes is to blame then, and all are named."""
 
@@ -190,7 +190,7 @@ class Blame:
         bad: Iterable[frozenset[str]],
         tried: Iterable[frozenset[str]],
         groupings: Iterable[Mapping[str, str]],
-    ) -> Blame:
+    ) -> BlamedNodes:
         bad, tried = set(bad), set(tried)
         nodes = culprits(bad)
         if not any(len(peers) == len(bad) for peers in nodes.values()):  # else one node explains it all
@@ -214,7 +214,7 @@ class Blame:
         return replace(finding, says=f"{finding.says}; {self.apart}") if self.apart else finding
 
 
-def _apart(bad: set[frozenset[str]], tried: set[frozenset[str]], grouping: Mapping[str, str]) -> Blame | None:
+def _apart(bad: set[frozenset[str]], tried: set[frozenset[str]], grouping: Mapping[str, str]) -> BlamedNodes | None:
     """Where all bad pairs cross groups, and between these groups next to no pair is in order."""
 
     def groups(pair: frozenset[str]) -> frozenset[str]:
@@ -235,7 +235,7 @@ def _apart(bad: set[frozenset[str]], tried: set[frozenset[str]], grouping: Mappi
         for name, other in permutations(pair)
         if grouping[name] in guilty
     )
-    return Blame(nodes, _ways(guilty))
+    return BlamedNodes(nodes, _ways(guilty))
 
 
 def _ways(guilty: Mapping[str, Sequence[str]]) -> str:

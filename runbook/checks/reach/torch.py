@@ -8,10 +8,9 @@ import time
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Facts, no_answer
 from runbook.checks.network.mesh import too_busy_finding
-from runbook.checks.ranks.evidence import busy_lines, gather
+from runbook.checks.ranks.evidence import busy_lines, gather, stopped
 from runbook.checks.ranks.own_failure import own_failure
 from runbook.checks.ranks.pool import RankMember, RankPool
-from runbook.checks.ranks.stuck import stopped
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
