@@ -13,7 +13,7 @@ import pytest
 
 from runbook.cli import extras
 from runbook.cli import main as main_module
-from runbook.files.toml import tomllib
+from runbook.files.shipped_files import tomllib
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
