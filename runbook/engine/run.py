@@ -33,12 +33,11 @@ from runbook.model.events import (
     StageFinished,
     StageStarted,
 )
-from runbook.model.exit_codes import INTERRUPTED, OF_VERDICT
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor
 from runbook.model.safe_files import write_below
-from runbook.model.verdict import Finding, Outcome, Verdict, overall
+from runbook.model.verdict import INTERRUPTED, OF_VERDICT, Finding, Outcome, Verdict, overall
 from runbook.transport import SILENCE_S, Site
 
 if TYPE_CHECKING:
