@@ -143,6 +143,11 @@ class SeenProcess:
         return self.moves or self.copied >= COPIES or (self.starved and not self.held_back)
 
     @property
+    def sleeps(self) -> bool:
+        """Whether its main thread slept throughout, and it used hardly any CPU."""
+        return self.state == "S" and self.stays and self.cpu < COMPUTES
+
+    @property
     def together(self) -> bool:
         """Whether it is in a call that waits for others."""
         return self.awaits or in_a_call(self.frames)
@@ -274,7 +279,7 @@ def _of_member(
             waited=process["waited"],
             throttled=seen["throttled"],
             stays=process["stays"],
-            ending=not frames and NO_FRAME in seen["own_stacks"].get(str(process["pid"]), ""),
+            ending=not frames and (process["ending"] or NO_FRAME in seen["own_stacks"].get(str(process["pid"]), "")),
             comm=process["comm"],
             connections=seen["connections"],
             copied=sum(one["copied"] for one in of_rank) / max(0.1, seconds),
