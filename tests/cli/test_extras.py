@@ -57,5 +57,5 @@ def test_a_checkout_that_was_never_installed_is_installed(monkeypatch: pytest.Mo
     def unknown(name: str) -> list[str]:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(extras, "requires", unknown)
+    monkeypatch.setattr("importlib.metadata.requires", unknown)
     assert told("agent")[-5:] == [sys.executable, "-m", "pip", "install", ".[agent]"]
