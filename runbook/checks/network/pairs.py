@@ -272,7 +272,7 @@ def _two_sides(bad: set[frozenset[str]], tried: set[frozenset[str]]) -> tuple[se
 
 def _between_sides(
     one: set[str], other: set[str], bad: Iterable[frozenset[str]], tried: Iterable[frozenset[str]]
-) -> Blame:
+) -> BlamedNodes:
     """The few that are cut off from the many are named, else both sides. A node of which no pair with the few was tried
     is on the side of the many."""
     few, many = sorted((one, other), key=len)
@@ -284,8 +284,8 @@ def _between_sides(
     ways = (way for pair in sorted(map(sorted, bad)) for way in permutations(pair))
     nodes = grouped((name, peer) for name, peer in ways if name in few or not cut_off)
     if cut_off and many == rest:
-        return Blame(nodes, f"{fold(sorted(few))} and the rest")
-    return Blame(nodes, " and ".join(fold(sorted(side)) for side in sorted((few, many), key=min)))
+        return BlamedNodes(nodes, f"{fold(sorted(few))} and the rest")
+    return BlamedNodes(nodes, " and ".join(fold(sorted(side)) for side in sorted((few, many), key=min)))
 
 
 def ends(name: str, peers: Iterable[str]) -> str:
