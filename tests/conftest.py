@@ -83,8 +83,9 @@ def nothing_outlives_the_tests(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
     """The last test of this worker ends with an error that names what is left of them all, and since when."""
-    tmp_path_factory.getbasetemp()  # stays where it was, to be looked at
-    with own_temporary_folder() as leftovers:
+    state = tmp_path_factory.mktemp("state")  # stays where it was, to be looked at
+    with own_temporary_folder() as leftovers, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(state))  # runs of whoever starts the tests are none of theirs
         request.config.stash[LEFTOVERS] = leftovers
         yield
         del request.config.stash[LEFTOVERS]

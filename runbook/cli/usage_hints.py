@@ -12,7 +12,7 @@ from runbook.files.shipped_files import SUFFIXES, own_table
 from runbook.files.suggestions import nearest
 
 _CHOICE = re.compile(
-    r"argument (?P<of>.+?): invalid choice: '(?P<word>.*?)' \(choose from (?P<known>.*)\).*", re.DOTALL
+    r"argument (?P<of>[^:]+): invalid choice: '(?P<word>[^']*)' \(choose from (?P<known>.*)\).*", re.DOTALL
 )
 _UNKNOWN = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)
 _MISSING = re.compile(r"the following arguments are required: (?:COMMAND|ACTION)")

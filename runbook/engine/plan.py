@@ -202,7 +202,7 @@ def refuse_what_cannot_run(plan: Plan) -> None:
     windows = [node.name for node in plan.inventory.nodes if node.windows]
     if windows:
         message = f"{fold(windows)}: stages cannot be run on Windows nodes, scripts can be rendered for them"
-        names = re.split(r",(?![^\[]*\])", fold(windows))
+        names = re.split(r",(?![^\[]{0,1000}\])", fold(windows))
         help = f"leave them out with `-l 'all:!{':!'.join(names)}'`"
         if len(windows) == len(plan.inventory.nodes):
             help = f"`runbook render {word(plan.playbook.source)}` writes them (with the same -i, if any)"

@@ -424,7 +424,7 @@ class Evidence:
     def _beside(self, device: str, *, arriving: bool) -> tuple[str, str] | None:
         way = "ingress" if arriving else "egress"
         text = (self.facts.get("traffic_filters") or {}).get(f"{device} {way}", "")
-        if re.search(r"action drop|police .*drop|action .*\bdrop\b|bpf|action.* steal", text, re.DOTALL):
+        if re.search(r"action drop|(?:police |action ).{0,300}\bdrop\b|bpf|action.{0,300} steal", text, re.DOTALL):
             where = f"dev {word(device)} {way}"
             how = f"`sudo tc -s filter show {where}`"
             if number := re.search(r"pref (\d+)", text):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import AnyStr
 
 LONGEST = 300  # repetitions: a gap in a sentence, a name, a number; longer ones do not occur
-_QUANTIFIER = r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(?P<least>[0-9]+),\}|(?P<open>[*+])"
+_QUANTIFIER = r"\\.|\[\^?\]?(?:\\.|[^\]\\]){0,2000}\]|\{(?P<least>[0-9]+),\}|(?P<open>[*+])"
 _FIRST = r"(?:\(\?[:=!]|\|)\.\*|"
 _SOMEWHERE = re.compile(_QUANTIFIER, re.DOTALL)
 _AT_THE_START = re.compile(_FIRST + _QUANTIFIER, re.DOTALL)

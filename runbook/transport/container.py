@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _MISSING = re.compile(r"(?:sudo|env|exec)(?:: \d+)?: (?:\S+: )?['‘`]?(?P<tool>[\w./+-]+)['’]?: (?:command )?not found")
 _DENIED = re.compile(
     r"permission denied while trying to connect|connect: permission denied|a (?:password|terminal) is required|"
-    r"is not in the sudoers file|is not allowed to execute|reassociate to namespaces? .*Operation not permitted|"
+    r"is not in the sudoers file|is not allowed to execute|reassociate to namespaces? .{0,300}Operation not permitted|"
     r"(?:cannot open|stat of) /proc/\d+/ns/[^\n]{1,40}Permission denied",
     re.IGNORECASE,
 )

@@ -28,7 +28,7 @@ from runbook.transport.stream import ProcessStream
 
 NONE = ("(null)", "None", "")
 
-_GPUS = re.compile(r"\bgpu(?::[^:(),\s]+)?(?::(?P<count>\d+))?\((?:IDX|CNT):(?P<list>[\d,-]*)[^)]*\)")
+_GPUS = re.compile(r"\bgpu(?::[^:(),\s]+)?(?::(?P<count>\d+))?\((?:IDX|CNT):(?P<list>[\d,-]{0,2000})[^)]{0,300}\)")
 
 _AUTH = re.compile(r"munge|authentication|credential|MUNGE", re.IGNORECASE)
 _CONTROLLER = re.compile(
@@ -36,9 +36,9 @@ _CONTROLLER = re.compile(
     r"could not establish a configuration source|socket timed out",
     re.IGNORECASE,
 )
-_HUNG_UP = re.compile(r"(?:task|application) launch .*failed.*zero bytes were transmitted", re.IGNORECASE)
+_HUNG_UP = re.compile(r"(?:task|application) launch .{0,300}failed.{0,300}zero bytes were transmitted", re.IGNORECASE)
 _NO_SLURMD = re.compile(
-    r"(?:task|application) launch .*failed.*(?:connection failure|unable to connect|timed out)", re.IGNORECASE
+    r"(?:task|application) launch .{0,300}failed.{0,300}(?:connection failure|unable to connect|timed out)", re.IGNORECASE
 )
 _UNKNOWN_JOB = re.compile(r"invalid job id|expired or invalid job|does not exist", re.IGNORECASE)
 _NOT_YOURS = re.compile(r"access/permission denied|user not authorized", re.IGNORECASE)

@@ -33,7 +33,7 @@ LONG_NUMBER = re.compile(rb"[0-9]{200}")
 OURS = re.compile(r"run/logs/.+|nodes/(?P<node>[^/]+)/system/kernel-log-of-the-run\.txt")
 """The logs in an archive of ours: those of the ranks and, since the run began, of the kernels. The other files show
 states, not events: last week's Xid is not this run's cause, nor is systemctl's `Host is down`."""
-TOOLS = re.compile(r"nodes/(?P<node>[^/]+)/(?!system/kernel-log|python\.txt|processes\.txt).+\.txt")
+TOOLS = re.compile(r"nodes/(?P<node>[^/]+)/(?!system/kernel-log|python\.txt|processes\.txt).{1,300}\.txt")
 """The outputs of tools in an archive of ours, which are read only as such."""
 FOLDERS = ("controller/", "nodes/", "run/")
 """Files of which every archive of ours has at least one; other archives have a README.txt and a manifest.json as

@@ -30,7 +30,7 @@ from runbook.model.inventory import Inventory
 _PROGRAMS = {"python", "python3", "torchrun", "bash", "sh", "deepspeed", "accelerate", "conda", "srun", "mpirun", "env"}
 _SHELLS = {"sh", "bash", "dash", "zsh", "cmd", "cmd.exe", "powershell", "powershell.exe", "pwsh"}
 _OPERATOR = re.compile(r"&&|\|\|?|;|&|[0-9]?>>?(&[0-9])?|<")
-_VARIABLE = re.compile(r"\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*|\([^)]*\))|^%[A-Za-z_]\w*%$")
+_VARIABLE = re.compile(r"\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*|\([^)]{0,300}\))|^%[A-Za-z_]\w*%$")
 _FLAG_WITH_VALUE = re.compile(r"--?[A-Za-z][\w-]*[ \t]+\S")
 _OF_TORCHRUN = re.compile(r"nnodes|nproc-per-node|standalone|rdzv-(?:backend|conf|endpoint|id)")
 
@@ -240,7 +240,7 @@ _OF_ONE_SHELL = (
     (re.compile(r"(?:source|\.) \S*(?:/activate|rc|conda\.sh)"), "write it as `activate:` into the inventory"),
     (re.compile(r"(?:conda|mamba|pyenv) (?:activate|shell) .*"), "write it as `activate:` into the inventory"),
     (re.compile(r"(?:module|ml) (?:load|add|purge|swap).*|ml \S+"), "write it as `activate:` into the inventory"),
-    (re.compile(r"ulimit (?:-\w+ )+\w+|umask \d+|alias \S+"), "write it as `activate:` into the inventory"),
+    (re.compile(r"ulimit (?:-\w{1,9} ){1,9}\w|umask \d+|alias \S+"), "write it as `activate:` into the inventory"),
 )
 """Commands that change nothing but the shell they run in, and where to put what they are for."""
 

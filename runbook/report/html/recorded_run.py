@@ -269,7 +269,7 @@ LAST_CALLS = 8
 MOST_TAILS = 12
 TAIL_LINES = 30
 
-OF_RANK = re.compile(r"rank-([0-9]{1,9})\.(.+?)\.(stack|flight\.json)")
+_OF_RANK = re.compile(r"rank-([0-9]{1,9})\.(.+?)\.(stack|flight\.json)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +308,7 @@ def dumps(recorded: Recorded, files: Sequence[RunFile]) -> tuple[list[Dump], int
     others: list[Dump] = []
     listed = [file for file in files if file.names[0] == "hang" and len(file.names) == 2]
     for file in listed[: 2 * MOST_DUMPS]:
-        match = OF_RANK.fullmatch(file.names[1])
+        match = _OF_RANK.fullmatch(file.names[1])
         if match is None:
             text = recorded.text(*file.names, most=MOST_FLIGHT) or ""
             others.append(Dump(None, file.names[1], _cut(states(text) or text), ()))
