@@ -3,9 +3,10 @@ JSON."""
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from statistics import fmean
@@ -19,12 +20,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from runbook.files.inventory import natural
+from runbook.model.safe_files import open_below
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState
+from runbook.serve.group_files import MOST_BYTES
+from runbook.serve.group_preview import ranks_given
 from runbook.serve.guards import RequestRefused, json_body
 from runbook.serve.page import Page
 from runbook.serve.rendering import environment, html, json
 from runbook.serve.run_folders import NoRun, RunFilter, RunRow
+from runbook.serve.run_processes import GROUP
 from runbook.serve.workspace import GroupView, Workspace, fleet_of, goes_on, workspace_of
 
 GLYPHS = {"running": "▶", "waiting": "·", "ended": "✓", "failed": "✗", "unknown": "?", "none": "–"}
@@ -107,9 +112,10 @@ def _of_group(workspace: Workspace, look: GroupView, agents: Mapping[str, AgentS
     latest = workspace.latest_run(name)
     states = rank_states(workspace, latest) if latest else {}
     nodes = (*means.nodes, *means.spares)
-    idle = set(means.spares) - took_over(workspace, latest) if latest else set()
+    given = ranks_of_run(workspace, look, latest) if latest else {}
     reported = {
-        node: {} if node in idle else _with_heartbeat(agents.get(node), latest.job if latest else "") for node in nodes
+        node: _with_heartbeat(agents.get(node), latest.job, given.get(node, frozenset())) if latest else {}
+        for node in nodes
     }
     planned: dict[str, dict[int, RankCell]] = {node: {} for node in nodes}
     for rank in means.ranks:
@@ -146,9 +152,10 @@ def _row(
     )
 
 
-def _with_heartbeat(agent: AgentState | None, job: str) -> dict[int, RankCell]:
-    """What a node's agent says of the job's ranks, in the latest attempt that the node knows."""
-    own = [one for one in (agent.jobs if agent else ()) if one.job == job]
+def _with_heartbeat(agent: AgentState | None, job: str, given: Collection[int]) -> dict[int, RankCell]:
+    """What a node's agent says of the ranks that the run gave it, in the latest attempt that the node knows. Of other
+    ranks it is not believed."""
+    own = [one for one in (agent.jobs if agent else ()) if one.job == job and one.rank in given]
     return {
         one.rank: RankCell(one.rank, _WORDS.get(one.state, "unknown"), one.step, one.step_age_s, one.pid, one.attempt)
         for one in sorted(own, key=lambda one: one.attempt)
@@ -158,30 +165,26 @@ def _with_heartbeat(agent: AgentState | None, job: str) -> dict[int, RankCell]:
 def rank_cells(
     planned: Mapping[str, Mapping[int, RankCell]], reported: Mapping[str, Mapping[int, RankCell]]
 ) -> dict[str, tuple[RankCell, ...]]:
-    """By node, its ranks. What agents say is newer than what the run has written. A rank that several nodes report has
-    moved to a spare: it is where its latest attempt is. A node with ranks of its own takes none: its agent must not be
-    able to hide those of others."""
-    latest: dict[int, int] = {}
-    for node, own in planned.items():
-        for rank, cell in reported[node].items():
-            if rank in own or not own:
-                latest[rank] = max(latest.get(rank, 0), cell.attempt or 0)
+    """By node, its ranks. What agents say is newer than what the run has written. A rank that another node than the
+    planned one reports has moved to a spare: it is there."""
+    moved = {rank: node for node, own in reported.items() for rank in own}
     return {
-        node: tuple(
-            cell
-            for _, cell in sorted({**cells, **reported[node]}.items())
-            if (cell.attempt or 0) >= latest.get(cell.rank, 0)
-        )
+        node: tuple(cell for rank, cell in sorted({**cells, **reported[node]}.items()) if moved.get(rank, node) == node)
         for node, cells in planned.items()
     }
 
 
-def took_over(workspace: Workspace, run: RunRow) -> frozenset[str]:
-    """The spares that the run gave ranks: what the agents of others say of its ranks is not believed."""
+def ranks_of_run(workspace: Workspace, look: GroupView, run: RunRow) -> Mapping[str, frozenset[int]]:
+    """By node, the ranks that the run has given it by now: those of its file as it was when the run began, with the
+    spares that took a place."""
     try:
-        return workspace.runs.took_over(run.id)
+        folder, took_over = workspace.runs.path(run.id), workspace.runs.took_over(run.id)
     except NoRun:
-        return frozenset()
+        return {}
+    text = look.file.text
+    with contextlib.suppress(OSError, ValueError), open_below(folder, GROUP) as file:
+        text = file.read(MOST_BYTES).decode("utf-8-sig")
+    return ranks_given(look.file.path, text, tuple(took_over.items()))
 
 
 def rank_states(workspace: Workspace, run: RunRow) -> dict[str, str]:
