@@ -29,10 +29,9 @@ from runbook.cli.explain import explain, stage_page, where_found
 from runbook.diagnose.all_rules import RULES, SIGNS
 from runbook.diagnose.derived_signs import DIFFER, NOT_PLACED
 from runbook.engine.plan import Choice, make_plan
-from runbook.files.compiled_schema import accepts
 from runbook.files.inventory import load_inventory
 from runbook.files.playbook import load_playbook
-from runbook.files.schema import schema
+from runbook.files.schema import accepts, schema
 from runbook.files.shipped_files import find_inventory, find_playbook, shipped_names
 from runbook.files.yaml_document import parse_document
 from runbook.jobs.launch import Launch

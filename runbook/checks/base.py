@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from runbook.checks.context import Context
-from runbook.files.quantities import seconds, size_bytes
+from runbook.files.scalars import seconds, size_bytes
 from runbook.files.suggestions import did_you_mean, spaced
 from runbook.launch.job import Job
 from runbook.model.errors import FilesWrong, Problem, Span

@@ -19,8 +19,8 @@ from runbook.checks.ranks.pool import Halt, RankMember, RankPool, start_pool
 from runbook.checks.ranks.stuck import look_between
 from runbook.files.address import is_loopback
 from runbook.launch.ranks import dialled_address, endpoint
-from runbook.model.bounded_regex import bounded
 from runbook.model.command_quoting import word
+from runbook.model.text_search import bounded
 from runbook.model.units import counted
 from runbook.model.verdict import Finding, Outcome, outcomes_of
 from runbook.node.proc import this_machine

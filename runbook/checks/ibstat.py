@@ -18,7 +18,7 @@ from runbook.model.nccl_devices import Selection, selection
 from runbook.model.units import counted, listed, some, whole_number
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.node.ibstat import GIDS
-from runbook.parsers.ibstat import STATES, Port, from_sysfs, parse, read
+from runbook.parsers.infiniband import STATES, Port, from_sysfs, parse, read
 from runbook.transport.node_answers import IBSTAT
 
 PHYSICAL = {

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from runbook.cli.extras import not_installed
 from runbook.model.errors import FilesWrong
-from runbook.model.exit_codes import DONE, FAILED
 from runbook.model.safe_text import one_line
+from runbook.model.verdict import DONE, FAILED
 from runbook.report.standard_streams import complain, stderr, stdout
 
 if TYPE_CHECKING:

@@ -32,11 +32,10 @@ from runbook.model.events import (
     StageFinished,
     StageStarted,
 )
-from runbook.model.exit_codes import INTERRUPTED, OF_VERDICT
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor
 from runbook.model.safe_files import append_below, write_below
-from runbook.model.verdict import Outcome, Verdict, overall
+from runbook.model.verdict import INTERRUPTED, OF_VERDICT, Outcome, Verdict, overall
 from runbook.report.run_json import Jsonl, Result, read, to_json
 from runbook.report.run_record import StageRecord, record
 from runbook.report.standard_streams import stderr, stdout

@@ -29,7 +29,6 @@ from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Unreachable
-from runbook.model.exit_codes import DONE, UNKNOWN
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
@@ -37,6 +36,7 @@ from runbook.model.redact import long_enough
 from runbook.model.safe_text import one_line, visible
 from runbook.model.secrets import Secret
 from runbook.model.units import bytes_text, counted, seconds_text
+from runbook.model.verdict import DONE, UNKNOWN
 from runbook.report.folding import unreached_alike
 from runbook.report.standard_streams import stderr, stdout
 

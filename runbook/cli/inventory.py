@@ -27,11 +27,11 @@ from runbook.importers.convert import draft_of, read_foreign
 from runbook.importers.foreign_inventory import ANSIBLE, Remark
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Unreachable
-from runbook.model.exit_codes import DONE, UNKNOWN, WRONG
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor, secrets_of
 from runbook.model.safe_text import visible
 from runbook.model.units import counted
+from runbook.model.verdict import DONE, UNKNOWN, WRONG
 from runbook.report.folding import unreached_alike
 from runbook.report.standard_streams import complain, stderr, stdout
 
@@ -54,8 +54,7 @@ def inventory(arguments: argparse.Namespace) -> int:
 
 
 def shown(arguments: argparse.Namespace, found: Inventory, origins: Origins) -> str:
-    from runbook.report.inventory_listing import graph_text, list_json, list_text
-    from runbook.report.inventory_values import explain_text
+    from runbook.report.inventory import explain_text, graph_text, list_json, list_text
 
     ranked = without_spares(found, origins, arguments.extra_vars)
     if arguments.action == "graph":

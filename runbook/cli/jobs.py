@@ -27,14 +27,13 @@ from runbook.jobs.watch import watch
 from runbook.launch.ranks import narrow
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Unreachable
-from runbook.model.exit_codes import DONE, FAILED, INTERRUPTED, UNKNOWN
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor, secrets_of
 from runbook.model.safe_text import lines as safe_lines
 from runbook.model.safe_text import one_line, table, unreached, visible
 from runbook.model.units import bytes_text, counted, seconds_text, span_of, spans_of
-from runbook.model.verdict import Outcome, Verdict
+from runbook.model.verdict import DONE, FAILED, INTERRUPTED, UNKNOWN, Outcome, Verdict
 from runbook.report.folding import unreached_alike
 from runbook.report.standard_streams import stderr, stdout
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from runbook.lint.formats import FORMATS
+from runbook.lint.findings import FORMATS
 from runbook.lint.run import lint as lint_paths
 from runbook.report.standard_streams import stderr, stdout
 

@@ -13,8 +13,8 @@ import runbook
 from runbook.cli.argument_parser import parser
 from runbook.cli.extras import required_by_us
 from runbook.model.errors import FilesWrong, RunbookError, Unreachable, limit_behind
-from runbook.model.exit_codes import BUG, DONE, INTERRUPTED, UNKNOWN, WRONG
 from runbook.model.safe_text import unreached, visible
+from runbook.model.verdict import BUG, DONE, INTERRUPTED, UNKNOWN, WRONG
 from runbook.report.standard_streams import complain, standard_streams, stdout
 
 TELLERS = ("explain", "inventory", "completion", "ps", "logs", "report")

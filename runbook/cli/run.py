@@ -298,7 +298,7 @@ def warned() -> Iterator[None]:
 
 def plan_as_text(plan: Plan) -> str:
     """What a run would do: nodes with their ranks, as `inventory list` shows them, then stages."""
-    from runbook.report.inventory_listing import list_text
+    from runbook.report.inventory import list_text
 
     lines = []
     for number, stage in enumerate(plan.stages, 1):

@@ -29,7 +29,7 @@ from runbook.model.playbook import Playbook
 from runbook.model.secrets import Secret
 from runbook.report.html.recorded_run import Recorded
 from runbook.report.run_record import Record
-from runbook.transport.asked_programs import printed
+from runbook.transport.local_programs import printed
 
 # --- this machine, from which runs are started -----------------------------------------------------------------------
 

@@ -14,9 +14,7 @@ from collections.abc import Iterable, Iterator
 
 import yaml
 
-from runbook.collect.known_names import Place
-from runbook.collect.machine_pseudonyms import Machines
-from runbook.collect.people_pseudonyms import PeopleNames
+from runbook.collect.pseudonyms import Machines, PeopleNames
 from runbook.files.schema import schema
 from runbook.files.yaml_document import Document, line_starts, parse_document, scalars
 from runbook.model.decoded_text import views
@@ -31,6 +29,7 @@ from runbook.model.secrets import (
     may_name_secrets,
     stands_for_one,
 )
+from runbook.model.text_search import Place
 
 # --- where secrets stand in a text ----------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from runbook.causes.catalogue import Confidence
-from runbook.model.bounded_regex import bounded
+from runbook.model.text_search import bounded
 
 
 class Tier(IntEnum):

@@ -19,7 +19,7 @@ from runbook.diagnose.log_lines import ESCAPES
 from runbook.diagnose.rule_types import Hit, Line, Tier
 from runbook.files.toml import own_table
 from runbook.model.grouping import grouped
-from runbook.parsers import ibstat
+from runbook.parsers import infiniband
 from runbook.parsers.tool_reading import Fault, Reading, Support
 
 # --- found in a text ------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def tools() -> tuple[Tool, ...]:
             tool.get("log", False),
             re.compile(rf"(?:sudo (?:-n )?)?(?:{tool['command']})"),
             re.compile(f"^(?:{_joined(tool['start'])})".replace(r"\Z", "$"), re.MULTILINE),
-            re.compile(_joined(tool["line"]) if "line" in tool else ibstat.LINE),
+            re.compile(_joined(tool["line"]) if "line" in tool else infiniband.LINE),
         )
         for tool in own_table("runbook.diagnose", "tools.toml")["tools"]
     )

@@ -33,12 +33,11 @@ from runbook.model.events import (
     StageFinished,
     StageStarted,
 )
-from runbook.model.exit_codes import INTERRUPTED, OF_VERDICT
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor
 from runbook.model.safe_files import write_below
-from runbook.model.verdict import Finding, Outcome, Verdict, overall
+from runbook.model.verdict import INTERRUPTED, OF_VERDICT, Finding, Outcome, Verdict, overall
 from runbook.transport import SILENCE_S, Site
 
 if TYPE_CHECKING:
@@ -94,8 +93,9 @@ def execute(plan: Plan, settings: RunSettings, tell: Emit) -> int:
     interrupted = False
     try:
         course.follow()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         interrupted, course.stopped_at = True, course.stage.name
+        course.seen.extend(stopped.outcomes if isinstance(stopped, _StageStopped) else ())
     cleaned = _clean(run, interrupted, [*course.begun, course.stage])
     verdict = Verdict.UNKNOWN if interrupted else overall(outcome.verdict for outcome in course.seen)
     code = INTERRUPTED if interrupted else OF_VERDICT[verdict]
@@ -206,14 +206,31 @@ def _stage(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcom
     if stage.skip is not None:
         outcomes = [Outcome.skipped(node, stage.skip) for node in stage.nodes]
     else:
-        outcomes = (
-            spares_of(plan, stage, emit).launch(run) if stage.check.spares else _run_check(plan, stage, run, emit)
-        )
+        try:
+            outcomes = (
+                spares_of(plan, stage, emit).launch(run) if stage.check.spares else _run_check(plan, stage, run, emit)
+            )
+        except _StageStopped as stopped:
+            _finish(stage, stopped.outcomes, begun, emit)
+            raise
+    _finish(stage, outcomes, begun, emit)
+    return outcomes
+
+
+def _finish(stage: PlannedStage, outcomes: Sequence[Outcome], begun: float, emit: Emit) -> None:
     for outcome in outcomes:
         emit(OutcomeReached(time.time(), stage.name, outcome))
     verdict = overall(outcome.verdict for outcome in outcomes)
     emit(StageFinished(time.time(), stage.name, verdict, round(time.monotonic() - begun, 3)))
-    return outcomes
+
+
+class _StageStopped(KeyboardInterrupt):
+    """A stage that the user stopped has told how what it started ended. Without its `outcomes` the launch of a run
+    would seem to go on, and would be followed."""
+
+    def __init__(self, outcomes: list[Outcome]) -> None:
+        super().__init__()
+        self.outcomes = outcomes
 
 
 def spares_of(plan: Plan, stage: PlannedStage, emit: Emit) -> Spares:
@@ -270,6 +287,8 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
     except KeyboardInterrupt:
         if stage.check.ends_by_itself:
             _let_end(future, run, say, begun)
+            if future.done() and future.exception() is None:
+                raise _StageStopped(complete(stage, future.result())) from None
         raise
     if not future.done():
         run.pool = None  # the late check still uses it; its ranks end with the run

@@ -15,7 +15,7 @@ from runbook.files.environment_values import EnvReader
 from runbook.files.file_kinds import unusable
 from runbook.files.nodes import Folding, NodeKey, group_members, node_entries
 from runbook.files.problems import PlacedProblems, in_file_order
-from runbook.files.quantities import port_ranges
+from runbook.files.scalars import port_ranges
 from runbook.files.schema import judge
 from runbook.files.suggestions import did_you_mean
 from runbook.files.value_origins import Layer, Origins

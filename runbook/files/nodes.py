@@ -20,7 +20,7 @@ from runbook.files.node_sets import (
     names_looked_at,
 )
 from runbook.files.problems import PlacedProblems, on_one_line
-from runbook.files.quantities import seconds
+from runbook.files.scalars import seconds
 from runbook.files.suggestions import spaced
 from runbook.files.value_origins import Layer
 from runbook.files.yaml_document import Keys

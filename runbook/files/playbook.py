@@ -13,7 +13,7 @@ from runbook.files.environment_values import EnvReader
 from runbook.files.file_kinds import unusable
 from runbook.files.misplaced_keys import advise_check
 from runbook.files.problems import PlacedProblems, in_file_order
-from runbook.files.quantities import seconds
+from runbook.files.scalars import seconds
 from runbook.files.schema import judge
 from runbook.files.yaml_document import Document, Keys, read_document
 from runbook.model.errors import FilesWrong, Problem, Span

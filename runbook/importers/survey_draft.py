@@ -27,7 +27,7 @@ from runbook.importers.survey_facts import (
 from runbook.model.grouping import grouped
 from runbook.model.nccl_devices import leads_nowhere
 from runbook.model.units import some
-from runbook.parsers.ibstat import Port
+from runbook.parsers.infiniband import Port
 
 
 @dataclass(frozen=True, slots=True)

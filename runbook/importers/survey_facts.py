@@ -11,7 +11,7 @@ from typing import Any
 
 from runbook.files.address import is_loopback
 from runbook.model.grouping import grouped
-from runbook.parsers.ibstat import Port, from_sysfs, parse
+from runbook.parsers.infiniband import Port, from_sysfs, parse
 
 REACHED = ("open", "refused")
 

@@ -16,7 +16,7 @@ from runbook.checks.ranks.own_failure import STOPPED, of_signal, script_stopped,
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.kept_processes import OVER, KeptProcess, KeptProcesses, ended_because_of
 from runbook.jobs.logs import end_of
-from runbook.jobs.missing_ranks import failed_to_meet, never_met, why_not_met
+from runbook.jobs.rendezvous import failed_to_meet, never_met, why_not_met
 from runbook.jobs.seen_processes import (
     COMPUTES,
     FATAL,

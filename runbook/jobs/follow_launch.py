@@ -52,6 +52,9 @@ back."""
 NOBODY_S = 86400.0
 """How long a job is followed when no node answers for it."""
 
+STOPPED = ("signal", "stopped by the user")
+"""How the reason begins that a keeper wrote down when it was stopped, by `runbook stop` or by its run."""
+
 Say = Callable[..., None]
 
 
@@ -182,9 +185,10 @@ class Follower:
         """Follow those that answer; where the attempt has ended, its outcomes and the seconds until the next one, if
         any. Raises Unreachable, FilesWrong."""
         job = cluster.job(self._id)
-        self._say_silent(cluster, job)
+        removed = self._removed(cluster, job)
+        self._say_silent(cluster, job, removed)
         kept, tried = self._kept(cluster, job)
-        lost = dict.fromkeys(job.absent, time.monotonic())
+        lost = {name: time.monotonic() for name in job.absent if name not in removed}
 
         def on_loss(node: str, error: Unreachable) -> None:
             lost[node] = time.monotonic()
@@ -204,7 +208,7 @@ class Follower:
         if end.kind in HELD_UP:
             self._held_up = outcomes  # once they are ended they look as if the user had stopped them
         outcomes = self._held_up or outcomes
-        stopped = end.kind == "failed" and not self._held_up and _stopped(kept)
+        stopped = end.kind == "failed" and not self._held_up and _stopped(kept, ending=self._ending())
         if (left or lost) and not self._waited_enough(well=end.kind == "finished"):
             return None
         if not outcomes or stopped:
@@ -212,6 +216,7 @@ class Follower:
         self._say("", data={"ends": {"number": serial_of(job.attempt), "processes": kept.ends()}})
         silent_s = time.monotonic() - (self._since or time.monotonic())
         by_node = {one.node: one for one in outcomes if one.node not in lost or one.verdict is Verdict.FAIL}
+        by_node |= {name: Outcome.unknown(name, stopped_by_user(kept)) for name in removed}
         outcomes = [by_node.get(name) or _silent_node(name, silent_s) for name in job.nodes]
         gone = self._gone(outcomes, end, lost)
         after_s = None if stopped or self._ending() else self._judge_retry(kept, job, outcomes, gone)
@@ -321,11 +326,16 @@ class Follower:
         self._launched = replace(launched, job=taken[0], inventory=taken[1])
         return self._launched
 
-    def _say_silent(self, cluster: Cluster, job: KnownJob) -> None:
-        for name in [name for name in self._silent if name not in job.absent]:
+    def _removed(self, cluster: Cluster, job: KnownJob) -> list[str]:
+        """The nodes from which a job that somebody has ended was removed: only what has ended is."""
+        return [name for name in job.absent if name not in cluster.unreached] if self._ending() else []
+
+    def _say_silent(self, cluster: Cluster, job: KnownJob, removed: Collection[str]) -> None:
+        silent = [name for name in job.absent if name not in removed]
+        for name in [name for name in self._silent if name not in silent]:
             del self._silent[name]
             self._say(f"{name} answers again", node=name, data={"silent": {name: False}})
-        for name in job.absent:
+        for name in silent:
             error = cluster.unreached.get(name)
             self._tell_silent(name, error.says if error else "it no longer knows the job")
 
@@ -362,10 +372,13 @@ def _outcomes_of_end(kept: KeptProcesses, stopped: bool, number: int) -> list[Ou
     return [Outcome.passed(name, proof, metrics=metrics) for name in kept.nodes]
 
 
-def _stopped(kept: KeptProcesses) -> bool:
-    """Whether those that did not end well were stopped by `runbook stop`."""
+def _stopped(kept: KeptProcesses, *, ending: bool) -> bool:
+    """Whether those that did not end well were stopped by `runbook stop`, or by the run that had started them; where
+    the job is to end at once, their keepers are killed, and write nothing down."""
     failed = [member for member in kept.members if member.failed and not member.lost]
-    return bool(failed) and all(str(member.journal.get("why") or "").startswith("signal") for member in failed)
+    return bool(failed) and all(
+        str(member.journal.get("why") or "").startswith(STOPPED) or (ending and member.keeper_gone) for member in failed
+    )
 
 
 def _silent_node(node: str, silent_s: float) -> Outcome:

@@ -1,4 +1,5 @@
-"""What is seen of the processes of a training in a look: states, CPU, and where their main threads stand."""
+"""What is seen of the processes of a training in a look: states, CPU, where their main threads stand, and variables of
+torch, NCCL and gloo that they see with different values."""
 
 from __future__ import annotations
 
@@ -13,8 +14,10 @@ from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.kept_processes import KeptProcess, KeptProcesses
 from runbook.jobs.logs import end_of
 from runbook.jobs.watch import EXCEPTION
-from runbook.model.units import bytes_text
+from runbook.launch.ranks import network_environment
+from runbook.model.units import bytes_text, some
 from runbook.node.proc import SHELLS
+from runbook.transport.node_answers import RankConnections
 
 COMPUTES = 0.2
 """This share of one CPU, which other programs may use as well, means computing, or waiting actively."""
@@ -148,6 +151,11 @@ class SeenProcess:
         """Whether it makes progress of its own: it copies data, or computes now here, now there; or would, and hardly
         gets a CPU, which others have."""
         return self.moves or self.copied >= COPIES or (self.starved and not self.held_back)
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether its main thread slept throughout, and it used hardly any CPU."""
+        return self.state == "S" and self.stays and self.cpu < COMPUTES
 
     @property
     def together(self) -> bool:
@@ -292,7 +300,7 @@ def _of_member(
             waited=process["waited"],
             throttled=seen["throttled"],
             stays=process["stays"],
-            ending=not frames and NO_FRAME in seen["own_stacks"].get(str(process["pid"]), ""),
+            ending=not frames and (process["ending"] or NO_FRAME in seen["own_stacks"].get(str(process["pid"]), "")),
             comm=process["comm"],
             connections=seen["connections"],
             copied=sum(one["copied"] for one in of_rank) / max(0.1, seconds),
@@ -402,3 +410,40 @@ def _frames_of_thread(text: str) -> tuple[StackFrame, ...]:
         elif len(found) == 1 and (match := SOURCE.match(line)):
             found[0] = replace(found[0], source=match[1])
     return tuple(found)
+
+
+MOST_TOLD = 6
+LONGEST_VALUE = 60
+
+Settings = Mapping[str, str]
+
+
+def settings_of(kept: KeptProcesses, told: Mapping[str, Facts | RankConnections]) -> dict[str, Settings]:
+    """By label of a rank, from what programs on the nodes tell of processes or connections."""
+    found: dict[str, Settings] = {}
+    for node, answer in told.items():
+        masked = kept.logs.redactor_of(node).text
+        for rank, settings in sorted((answer.get("settings") or {}).items(), key=lambda one: int(one[0])):
+            found[f"rank {rank} on {node}"] = {name: masked(value) for name, value in settings.items()}
+    return found
+
+
+def unlike_settings(kept: KeptProcesses, told: Mapping[str, Facts | RankConnections]) -> list[str]:
+    """A line for each such variable of the ranks that were seen."""
+    seen, inventory = settings_of(kept, told), kept.at.inventory
+    explained = {name for node in inventory.nodes for name in network_environment(inventory, node)}
+    lines = []
+    for name in sorted({name for settings in seen.values() for name in settings} - explained):
+        labels: dict[str | None, list[str]] = {}
+        for label, settings in seen.items():
+            labels.setdefault(settings.get(name), []).append(label)
+        if len(labels) > 1:
+            each = (f"{_shown(value)} for {some(those, 4)}" for value, those in labels.items())
+            lines.append(f"{name} is not the same everywhere: {', '.join(each)}")
+    return lines[:MOST_TOLD]
+
+
+def _shown(value: str | None) -> str:
+    if value is None:
+        return "not set"
+    return f"`{value if len(value) <= LONGEST_VALUE else value[:LONGEST_VALUE] + '…'}`"

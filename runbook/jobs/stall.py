@@ -21,11 +21,10 @@ from runbook.checks.context import Facts
 from runbook.checks.network.live_traffic import Between
 from runbook.checks.ranks.evidence import rank_stopped
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.kept_processes import KeptProcesses, ended_because_of
+from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, ended_because_of
 from runbook.jobs.logs import end_of
 from runbook.jobs.progress import StepProgress
-from runbook.jobs.seen_processes import COMPUTES, IDLE, LOG_END, TRACEBACK, SeenProcess, seen_processes
-from runbook.jobs.unlike_settings import unlike_settings
+from runbook.jobs.seen_processes import COMPUTES, IDLE, LOG_END, TRACEBACK, SeenProcess, seen_processes, unlike_settings
 from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
 from runbook.model.units import bytes_text, seconds_text, some
@@ -54,9 +53,9 @@ Found = dict[str, list[Finding]]
 @dataclass(frozen=True, slots=True)
 class JudgedStall:
     """`findings` by node. `works`: in words, that who is waited for is at work: none yet, where the limit was only
-    learned. `goes_on`: why it is none yet in any case: who is left at the end works, or nobody is accused, and ranks
-    want a CPU that they hardly get, or are ending. `talks`: the ranks exchange data, and perhaps their steps are only
-    no longer printed."""
+    learned. `goes_on`: why it is none yet in any case: one that is left at the end works, the end of one is not told
+    yet, or nobody is accused, and ranks want a CPU that they hardly get, or are ending. `talks`: the ranks exchange
+    data, and perhaps their steps are only no longer printed."""
 
     findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
     works: str = ""
@@ -109,9 +108,7 @@ def judge_stall(
     at_end = any(member.over for member in kept.members) or any(one.ending for one in last.ranks)
     works = _works(last.ranks, accused=bool(found), at_end=at_end)
     steps = (*_steps(progress.by_rank), *unlike_settings(kept, last.frozen))
-    goes_on = works if at_end else ""
-    if not last.ranks and {member.place.node for member in kept.living} <= last.frozen.keys():
-        goes_on = "no rank lives any more, and their keepers have not told yet how they ended"
+    goes_on = _untold(kept, last) or (works if at_end else "")
     if not found:
         nobody = _nobody(kept, last, since, steps)
         return JudgedStall(nobody, works, goes_on or _hungry(last.ranks), bool(last.talks))
@@ -184,13 +181,30 @@ def _still_talk(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> str:
 
 
 def _works(ranks: Sequence[SeenProcess], *, accused: bool, at_end: bool) -> str:
-    """In words, that those who are waited for are at work, each of them, or those that are left at the end; empty when
-    they are not."""
+    """In words, that those who are waited for are at work, each of them, or any of those that are left at the end, for
+    which the others may wait in a way of their own; empty when they are not."""
     outside = [one for one in ranks if one.frames and (one.elsewhere if accused else not one.together)]
-    outside = [one for one in outside if not one.ending]
-    if not (outside and (accused or at_end) and all(one.works for one in outside)):
+    working = [one for one in outside if one.works]
+    if not working or not (at_end or (accused and len(working) == len(outside))):
         return ""
-    return "; ".join(f"{one.label} works {one.place}: {one.does}" for one in outside[:4])
+    return "; ".join(f"{one.label} works {one.place}: {one.does}" for one in working[:4])
+
+
+def _untold(kept: KeptProcesses, last: _Look) -> str:
+    """In words, that ranks have ended, and how is not known yet; empty where none has."""
+    looked_at = [member for member in kept.living if member.place.node in last.frozen]
+    gone = [member.label for member in looked_at if not _processes(member, last.frozen)]
+    if gone and len(gone) < _living(kept):
+        return f"{some(gone, 4)} ended, and the keeper has not told yet how"
+    if gone or (not last.ranks and len(looked_at) == len(kept.living)):
+        return "no rank lives any more, and their keepers have not told yet how they ended"
+    return ""
+
+
+def _processes(member: KeptProcess, frozen: Mapping[str, Facts]) -> list[Facts]:
+    """What lives of it, as its node saw it."""
+    seen = frozen[member.place.node]["ranks"].get(str(member.place.ranks[0]), {})
+    return [one for one in seen.get("processes", ()) if one["state"] not in "ZX"]
 
 
 def _hungry(ranks: Sequence[SeenProcess]) -> str:
@@ -356,7 +370,7 @@ def _mute(ranks: Sequence[SeenProcess], since: str) -> Found:
 
 
 def _sleeps(one: SeenProcess) -> bool:
-    return one.state == "S" and one.stays and one.cpu < COMPUTES and not one.has_gpu
+    return one.sleeps and not one.has_gpu
 
 
 def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Found:
@@ -383,24 +397,28 @@ def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Foun
 
 
 def _last(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Found:
-    """Ranks that live on, and wait for nobody, when most have ended, and well."""
+    """Ranks that live on, and wait for nobody, when most have ended, and well; of those that are ending, where no other
+    is left, the ones that sleep."""
     ended = [member for member in kept.members if member.over]
-    ending = sum(one.ending for one in ranks)
     outside = [one for one in ranks if one.frames and one.elsewhere]
+    outside = outside or [one for one in ranks if one.ending and one.sleeps]
+    ending = sum(one.ending for one in ranks if one not in outside)
     many = sum(len(member.place.ranks) for member in ended if member.code == 0) + ending
     if any(member.code != 0 for member in ended) or not 0 < len(outside) == _living(kept) - ending <= many:
         return {}
-    others = (
-        f"{many} other{'s have' if many > 1 else ' has'} ended with code 0{f' ({ending} nearly)' if ending else ''}"
-    )
-    return grouped(
-        _behind(
-            one,
-            f"{one.label} has not ended: it stands {one.place}, where {one.does}, and {others}; {since}",
-            one.shown(),
-        )
-        for one in outside
-    )
+    nearly = f" ({ending} nearly)" if ending else ""
+    others = f"{many} other{'s have' if many > 1 else ' has'} ended with code 0{nearly}; {since}"
+
+    def late(one: SeenProcess) -> tuple[str, Finding]:
+        if one.frames:
+            says = f"{one.label} has not ended: it stands {one.place}, where {one.does}, and {others}"
+            return _behind(one, says, one.shown())
+        where = f" in {one.wchan}" if one.wchan not in UNTOLD else ""
+        says = f"{one.label} has not ended: its Python is over, {one.does}{where}, and {others}"
+        told = finding_for("rank-behind", says, tuple(_states([one])), way="mute", node=one.node, pid=word(one.pid))
+        return one.node, told
+
+    return grouped(map(late, outside))
 
 
 def _busy(facts: Facts | None, ranks: Sequence[SeenProcess]) -> list[str]:

@@ -1,4 +1,5 @@
-"""What a check concluded. The types make it impossible to mistake "could not look" for "healthy"."""
+"""What a check concluded, and the exit codes of commands. The types make it impossible to mistake "could not look" for
+"healthy"."""
 
 from __future__ import annotations
 
@@ -113,3 +114,10 @@ def overall(verdicts: Iterable[Verdict]) -> Verdict:
         if verdict in seen:
             return verdict
     return Verdict.UNKNOWN
+
+
+DONE, FAILED, WRONG, UNKNOWN = 0, 1, 2, 3
+"""Done as asked; something failed; files or arguments are wrong; could not tell, as when a node was not reached."""
+BUG, INTERRUPTED = 70, 130
+
+OF_VERDICT = {Verdict.PASS: DONE, Verdict.SKIP: DONE, Verdict.FAIL: FAILED, Verdict.UNKNOWN: UNKNOWN}

@@ -6,16 +6,17 @@ folder where processes of these sessions write theirs when asked (stack_on_signa
 whose use is asked for, or null}. Gives
 {"ranks": {rank: {"processes": [{"pid", "state", "comm", "wchan", "rank" (RANK in its environment, or None), "cpu"
 (share of one CPU meanwhile), "waited" (for what part of the time its main thread waited for a CPU, or None), "copied"
-(bytes that it read and wrote meanwhile), "stays": whether it was in that state before as well}] of its session and
-their descendants, "throttled": for what part of the time the CPU quota of their control group kept them from running,
-or None, "works": whether these used a CPU or read from a disk meanwhile, "connections": how many open TCP connections
-they have, or None where that is not known, "moved": bytes that these carried meanwhile, or None, "queued": bytes they
-wait to send or to be acknowledged, "stack": what py-spy says, or None,
-"own_stacks": {pid: what processes say themselves, with the program's line below each innermost frame}}}, "busy":
-[{"pid", "user", "command", "cpu"}] the other processes that use most of the CPU, "carried": bytes that all interfaces
-but lo carried, "kernel_kills": how many processes the kernel killed for lack of memory since boot, "kernel_says": [its
-lines about that], "gpu_use": {index: percent of the time in which something ran on it, as nvidia-smi tells} or null,
-"settings": {rank: the variables by which it sets up how it talks}, "seconds": how long it watched}.
+(bytes that it read and wrote meanwhile), "stays": whether it was in that state before as well, "ending": whether its
+Python can no longer be asked, for it has come to its end}] of its session and their descendants, "throttled": for what
+part of the time the CPU quota of their control group kept them from running, or None, "works": whether these used a CPU
+or read from a disk meanwhile, "connections": how many open TCP connections they have, or None where that is not known,
+"moved": bytes that these carried meanwhile, or None, "queued": bytes they wait to send or to be acknowledged, "stack":
+what py-spy says, or None, "own_stacks": {pid: what processes say themselves, with the program's line below each
+innermost frame}}}, "busy": [{"pid", "user", "command", "cpu"}] the other processes that use most of the CPU, "carried":
+bytes that all interfaces but lo carried, "kernel_kills": how many processes the kernel killed for lack of memory since
+boot, "kernel_says": [its lines about that], "gpu_use": {index: percent of the time in which something ran on it, as
+nvidia-smi tells} or null, "settings": {rank: the variables by which it sets up how it talks}, "seconds": how long it
+watched}.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from runbook.node.proc import (
     Stat,
     account,
     command,
+    descriptors,
     kernel_kills,
     own_rank,
     owner,
@@ -63,7 +65,9 @@ BUSY = 0.2
 WORKS = 0.05
 PY_SPY_S = 4.0
 GPU_S = 2.0
-ABOVE_RTMIN = 7  # as in stack_on_signal.py, which runs inside the training and cannot be imported here
+NUMBER = int(getattr(signal, "SIGRTMIN", 0)) + 7
+"""As in stack_on_signal.py, which runs inside the training and cannot be imported here."""
+
 STACK_S = 1.0
 STARVED_S = 3.0
 """How long a process has to write its stacks, and one that gets no CPU."""
@@ -86,7 +90,7 @@ def look(arguments: dict[str, Any]) -> RankProcesses:
     said = own_stacks(arguments["stacks"], asked, STARVED_S) if arguments.get("stacks") else {}
     ranks: dict[str, RankSeen] = {}
     for rank in leaders:
-        ranks[rank] = seen(rank, before, after)
+        ranks[rank] = seen(rank, before, after, arguments.get("stacks"))
         ranks[rank]["stack"] = stacks.get(rank)
         told = {str(one.pid): said[one.pid] for one in after.ranks[rank] if one.pid in said}
         ranks[rank]["own_stacks"] = {pid: with_source(text) for pid, text in told.items()}
@@ -118,14 +122,14 @@ class Moment:
         self.carried = carried()
 
 
-def seen(rank: str, before: Moment, after: Moment) -> RankSeen:
-    """What became of a rank between two moments; its stacks are still to come."""
+def seen(rank: str, before: Moment, after: Moment, stacks: str | None) -> RankSeen:
+    """What became of a rank between two moments; what it says in the folder `stacks` is still to come."""
     mine, seconds = after.ranks[rank], after.clock - before.clock
     now, past = after.tcp or {}, before.tcp or {}
     known = {inode for entry in mine for inode in sockets(entry.pid)} & set(now)
     held = [throttled(before.quotas.get(one.pid), after.quotas.get(one.pid), seconds) for one in mine]
     return {
-        "processes": [process_facts(entry, before, after) for entry in mine],
+        "processes": [process_facts(entry, before, after, stacks) for entry in mine],
         "works": works(before.ranks[rank], mine, seconds * HERTZ),
         "connections": None if after.tcp is None else len(known),
         "moved": sum(carried_by(now[one]) - carried_by(past.get(one)) for one in known) if known else None,
@@ -136,7 +140,7 @@ def seen(rank: str, before: Moment, after: Moment) -> RankSeen:
     }
 
 
-def process_facts(entry: Process, before: Moment, after: Moment) -> ProcessFacts:
+def process_facts(entry: Process, before: Moment, after: Moment, stacks: str | None) -> ProcessFacts:
     was = before.processes.get(entry.pid)
     stays = was is not None and was.stat.state == entry.stat.state
     seconds, runnable = after.clock - before.clock, stays and entry.stat.state == "R"
@@ -150,6 +154,7 @@ def process_facts(entry: Process, before: Moment, after: Moment) -> ProcessFacts
         "waited": waited(before.cpu.get(entry.pid), after.cpu.get(entry.pid), seconds, runnable),
         "copied": after.copied[entry.pid] - before.copied.get(entry.pid, after.copied[entry.pid]),
         "stays": stays,
+        "ending": stacks is not None and has_ended(entry.pid, stack_file(stacks, entry.pid)),
     }
 
 
@@ -272,16 +277,14 @@ def py_spy(leaders: dict[str, int]) -> dict[str, str]:
 def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]], starved_s: float = STACK_S) -> dict[int, str]:
     """By pid, the stacks of these processes (pid and state) that can be asked for them; one that gets no CPU has
     `starved_s` to answer."""
-    number = int(getattr(signal, "SIGRTMIN", 0)) + ABOVE_RTMIN
     asked = {}
     for pid, state in asked_of:
-        path = os.path.join(folder, "%d.stack" % pid)
-        caught = int(status_field(pid, "SigCgt") or "0", 16)
-        if state in "TtZ" or not caught >> (number - 1) & 1:
+        path = stack_file(folder, pid)
+        if state in "TtZ" or not catches(pid):
             continue  # a process that does not catch the signal would die
         try:
             asked[pid] = path, os.stat(path).st_size
-            os.kill(pid, number)
+            os.kill(pid, NUMBER)
         except OSError:
             asked.pop(pid, None)
     said: dict[int, str] = {}
@@ -301,6 +304,25 @@ def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]], starved_s: floa
         if not silent:
             break
     return {pid: text for pid, text in said.items() if text}
+
+
+def stack_file(folder: str, pid: int) -> str:
+    return os.path.join(folder, "%d.stack" % pid)
+
+
+def catches(pid: int) -> bool:
+    """Whether a process can be asked for its stacks."""
+    return bool(int(status_field(pid, "SigCgt") or "0", 16) >> (NUMBER - 1) & 1)
+
+
+def has_ended(pid: int, path: str) -> bool:
+    """Whether a process has had an interpreter that could be asked, and has it no more: what is left are the C++
+    libraries, which take their time to end too. The file of its stacks is open for as long as the process lives, and is
+    closed where it has become another program."""
+    try:
+        return os.path.exists(path) and not catches(pid) and os.path.realpath(path) in descriptors(pid)
+    except OSError:
+        return False
 
 
 def with_source(text: str) -> str:

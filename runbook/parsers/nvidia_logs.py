@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from runbook.model.bounded_regex import bounded
+from runbook.model.text_search import bounded
 from runbook.model.units import number
 from runbook.parsers.nvidia_smi_facts import bus_key
 from runbook.parsers.tool_reading import Reading, numbered

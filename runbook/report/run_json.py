@@ -25,9 +25,8 @@ from runbook.model.events import (
     StageFinished,
     StageStarted,
 )
-from runbook.model.exit_codes import BUG
 from runbook.model.remedy import Remedy, RemedyStep
-from runbook.model.verdict import Finding, Outcome, Verdict
+from runbook.model.verdict import BUG, Finding, Outcome, Verdict
 from runbook.report.run_record import Record, StageRecord
 
 

@@ -16,11 +16,10 @@ from runbook.model.events import (
     StageFinished,
     StageStarted,
 )
-from runbook.model.exit_codes import BUG, INTERRUPTED
 from runbook.model.node_ranges import fold
 from runbook.model.safe_text import ascii_only, cells, lines, one_line, pad, visible, wrap
 from runbook.model.units import counted, seconds_text, span_of
-from runbook.model.verdict import Verdict
+from runbook.model.verdict import BUG, INTERRUPTED, Verdict
 from runbook.report.folding import (
     FindingBlock,
     FoldedFinding,

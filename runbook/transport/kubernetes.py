@@ -18,9 +18,7 @@ from pathlib import Path
 from runbook.causes.catalogue import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes, Node
-from runbook.transport.asked_programs import printed
 from runbook.transport.bootstrap import command
-from runbook.transport.cluster_tools import KUBECTL, LatestAnswers, no_tool, not_understood
 from runbook.transport.kubernetes_pods import (
     Pod,
     ill,
@@ -33,6 +31,7 @@ from runbook.transport.kubernetes_pods import (
     unknown,
     wrong_container,
 )
+from runbook.transport.local_programs import KUBECTL, LatestAnswers, no_tool, not_understood, printed
 from runbook.transport.stream import ProcessStream
 
 ASKED_S = 12.0

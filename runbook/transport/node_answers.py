@@ -472,6 +472,7 @@ class ProcessFacts(TypedDict):
     waited: Number | None
     copied: Integer
     stays: bool
+    ending: bool
 
 
 class BusyProcess(TypedDict):

@@ -22,9 +22,8 @@ from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import MOST_GPUS, Node
 from runbook.model.units import number
-from runbook.transport.asked_programs import printed
 from runbook.transport.bootstrap import command
-from runbook.transport.cluster_tools import LatestAnswers, no_tool, not_understood
+from runbook.transport.local_programs import LatestAnswers, no_tool, not_understood, printed
 from runbook.transport.stream import ProcessStream
 
 NONE = ("(null)", "None", "")

@@ -19,7 +19,7 @@ from runbook.causes.catalogue import unreachable_for
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Ssh
 from runbook.model.safe_files import open_regular
-from runbook.transport.asked_programs import printed
+from runbook.transport.local_programs import printed
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ import paramiko
 from runbook.causes.catalogue import unreachable_for
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
-from runbook.transport.complaints import Complaints
 from runbook.transport.ssh_config import LoginTarget
+from runbook.transport.stream import Complaints
 
 KEPT = 8192
 """Bytes: the greeting and the first packet, in which each side lists its algorithms, take about 2 KiB."""

@@ -28,7 +28,7 @@ from runbook.collect.archive_entries import Absent, ArchiveFile, UsedPaths, refu
 from runbook.collect.ask_nodes import MOST_OF_A_NODE, NodeAnswer, fail, take
 from runbook.collect.gather import scrubbed
 from runbook.collect.local_files import read_run, run_entries
-from runbook.collect.people_pseudonyms import GENERIC
+from runbook.collect.pseudonyms import GENERIC
 from runbook.collect.scrub import Scrubber
 from runbook.model.errors import Unreachable
 from runbook.transport import ProgramNotStarted, UnexpectedAnswer

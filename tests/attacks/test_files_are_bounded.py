@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from profiles import one_in
 
-from runbook.lint.formats import FORMATS
+from runbook.lint.findings import FORMATS
 from runbook.lint.run import lint
 from runbook.model.errors import FilesWrong
 

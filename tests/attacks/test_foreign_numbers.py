@@ -17,7 +17,7 @@ from profiles import one_in
 
 import runbook
 from runbook.cli.main import main
-from runbook.importers.pods import draft_of
+from runbook.importers.clusters import draft_of_pods
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes
 from runbook.model.units import MOST, whole_number
@@ -185,7 +185,7 @@ def _every_pod(text: str) -> None:
         assert isinstance(pod.says, str)
         assert pod.restarts_soon in (True, False)
     if pods:
-        draft_of(pods, "a=b", None)
+        draft_of_pods(pods, "a=b", None)
 
 
 def test_a_pod_as_no_cluster_describes_it() -> None:

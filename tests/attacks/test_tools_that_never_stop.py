@@ -17,8 +17,8 @@ from profiles import one_in
 import runbook
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes, Ssh
-from runbook.transport import complaints, kubernetes, slurm, ssh_config
-from runbook.transport.asked_programs import MOST, printed
+from runbook.transport import kubernetes, slurm, ssh_config
+from runbook.transport.local_programs import MOST, printed
 from runbook.transport.stream import ProcessStream
 
 STARTS = {
@@ -26,7 +26,7 @@ STARTS = {
     *("asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell", "os.popen", "os.system"),
 }
 ALLOWED = {
-    "transport/asked_programs.py": "the one place where output is read",
+    "transport/local_programs.py": "the one place where output is read",
     "transport/stream.py": "carries frames, which are bounded",
     "transport/ssh_dial.py": "carries SSH, read by paramiko",
     "serve/run_processes.py": "runbook itself, into a file",
@@ -140,7 +140,7 @@ def test_all_of_a_large_output_is_read(tmp_path: Path) -> None:
 
 def test_complaints_without_end_take_little_of_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """As srun and kubectl write them while they carry a connection."""
-    monkeypatch.setattr(complaints, "_MOST", 1 << 20)
+    monkeypatch.setattr("runbook.transport.stream._MOST", 1 << 20)
     stream = ProcessStream(["/bin/sh", "-c", "yes complaint | head -c 6000000 >&2; echo the last >&2; echo; exec cat"])
     try:
         while not stream.read().endswith(b"\n"):

@@ -21,7 +21,7 @@ from runbook.checks.bandwidth.allreduce_bottleneck import (
 )
 from runbook.checks.bandwidth.slow_link_search import uneven
 from runbook.checks.bandwidth.slow_links import Link
-from runbook.parsers.ibstat import Port
+from runbook.parsers.infiniband import Port
 from runbook.transport.node_answers import AdapterFacts
 
 from .made_up_cluster import cluster, node, pool_of

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from runbook.checks.connection import socket_fallback
 from runbook.checks.ibstat import judge, other_fabrics, select, spares, uneven
 from runbook.model.verdict import Outcome, Verdict
-from runbook.parsers.ibstat import Port, as_rate, from_sysfs, parse
+from runbook.parsers.infiniband import Port, as_rate, from_sysfs, parse
 
 from .made_up_cluster import node
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runbook.checks.network.pairs import ALL_UP_TO, AROUND, Blame, Pairs, around, chosen, groupings
+from runbook.model.node_ranges import fold
 
 from .made_up_cluster import cluster, context, node
 
@@ -157,7 +158,20 @@ def test_two_islands_are_told_whatever_the_inventory_calls_them() -> None:
     pairs = {frozenset((one, other)) for one in ("a1", "a3") for other in ("a2", "b1", "b2")}
     found = Blame.of(pairs, TRIED, [RACKS])
     assert found.apart.startswith("what fails is nearly every pair between a[1,3] and a2,b[1-2], and no other")
-    assert set(found.nodes) <= {"a1", "a3", "a2", "b1", "b2"}
+    assert set(found.nodes) == {"a1", "a3", "a2", "b1", "b2"}
+
+
+@pytest.mark.parametrize("few", [2, 3, 5, 8, 10])
+def test_of_islands_that_differ_in_size_the_small_one_is_named(few: int) -> None:
+    names = named(20)
+    tried = {frozenset((name, peer)) for name, peers in chosen(names, "n0").peers.items() for peer in peers}
+    small = set(names[-few:])
+    found = Blame.of({pair for pair in tried if len(pair & small) == 1}, tried, [])
+    if few < 7:
+        assert set(found.nodes) == small
+        assert f"between {fold(sorted(small))} and the rest, and no other" in found.apart
+    else:
+        assert set(found.nodes) == set(names)
 
 
 @pytest.mark.parametrize("change", [("a1", "a3"), ("a2", "a3"), ("c1", "c2")])

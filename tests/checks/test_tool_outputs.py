@@ -16,7 +16,7 @@ from one_tool import read_tool
 from runbook.checks.reach.gpus import judge_gpus
 from runbook.firewall import iptables, nft
 from runbook.firewall.front_ends import firewalld_runs, parse_ufw, parse_zones
-from runbook.parsers import ibstat
+from runbook.parsers import infiniband
 from runbook.parsers import nvidia_smi_facts as printed
 
 from .made_up_cluster import node
@@ -65,7 +65,7 @@ def test_a_ping_that_no_parser_knows_has_no_numbers(ping_program: ModuleType, na
 @pytest.mark.parametrize("name", of("ibstat"))
 def test_ibstat_and_ibstatus(name: str) -> None:
     expected = OUTPUTS[name]["expect"]
-    ports = ibstat.parse(OUTPUTS[name]["output"])
+    ports = infiniband.parse(OUTPUTS[name]["output"])
     active = [port for port in ports if port.state == "active"]
     assert len(active) == expected.get("active", len(ports)) > 0
     assert len(ports) == expected.get("cas", len(ports))
@@ -75,7 +75,7 @@ def test_ibstat_and_ibstatus(name: str) -> None:
 
 @pytest.mark.parametrize("name", of("ibportstate"))
 def test_what_is_not_ibstats_shows_no_port(name: str) -> None:
-    assert ibstat.parse(OUTPUTS[name]["output"]) == []
+    assert infiniband.parse(OUTPUTS[name]["output"]) == []
 
 
 @pytest.mark.parametrize("name", of("nvidia-smi"))

@@ -13,7 +13,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from profiles import examples
 
-from runbook.collect.people_pseudonyms import is_word
+from runbook.collect.pseudonyms import is_word
 from runbook.collect.scrub import GONE, Scrubber
 from runbook.model.decoded_text import View, plainest, views
 

@@ -105,10 +105,20 @@ def altered(lab: Lab, old: str, new: str) -> None:
     lab.work_file("train.py", text.replace(old, new))
 
 
+AT_EXIT = """
+import atexit, ctypes, threading
+if os.environ["RANK"] == "3":
+    atexit.register(threading.Event().wait)
+if os.environ["RANK"] == "{late}":
+    ctypes.CDLL(None).__cxa_atexit(ctypes.CDLL(None).pause, None, None)
+"""
+
+
 @pytest.mark.thorough
-def test_who_hangs_at_its_exit_is_named_when_the_others_have_ended(lab: Lab) -> None:
-    hook = "import atexit, threading\nif os.environ['RANK'] == '3': atexit.register(threading.Event().wait)\n"
-    altered(lab, "\ndef main() -> None:", f"\n{hook}\n\ndef main() -> None:")
+@pytest.mark.parametrize("late", ["", "0"])
+def test_who_hangs_at_its_exit_is_named_when_the_others_have_ended(lab: Lab, late: str) -> None:
+    """Also where one of these is still below its Python, in the end of a library."""
+    altered(lab, "\ndef main() -> None:", f"\n{AT_EXIT.format(late=late)}\n\ndef main() -> None:")
     done = launch(
         lab, playbook(lab, "--steps, 6", ", watch: {stall: 6s, on_stall: stop}"), "-o", "json", node_a=2, node_b=2
     )

@@ -232,8 +232,10 @@ def test_who_wishes_an_end_at_once_gets_it_though_the_end_was_asked_for(
     first, waited = threading.Semaphore(), engine._wait
     monkeypatch.setattr(engine, "_wait", wait)
     hurried: list[bool] = []
-    assert execute_stages(tmp_path, stage("s", patient, TWO), tell=tell).code == 130
-    assert hurried == [True]
+    told = execute_stages(tmp_path, stage("s", patient, TWO), tell=tell)
+    assert (told.code, hurried) == (130, [True])
+    assert verdicts(told, "s") == [Verdict.FAIL, Verdict.FAIL], "how it ended what it had started is told too"
+    assert told.end.causes == ("rank-killed",)
 
 
 class Unasked(Site):

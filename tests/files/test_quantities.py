@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.files.quantities import port_ranges, seconds, size_bytes
+from runbook.files.scalars import port_ranges, seconds, size_bytes
 
 
 @pytest.mark.parametrize(

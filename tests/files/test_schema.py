@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from runbook.files import schema as subject
-from runbook.files.compiled_schema import accepts
-from runbook.files.schema import judge, schema
+from runbook.files.schema import accepts, judge, schema
 from runbook.files.yaml_document import parse_document
 from runbook.model.inventory import MOST_GPUS
 

@@ -277,7 +277,7 @@ REDUCES = (
 def lived(rank: int, stack: str, *, connections: int | None = 2) -> dict[str, Any]:
     """What was seen of a rank after the first failure."""
     process = {"pid": 100 + rank, "state": "S", "comm": "python", "wchan": "", "rank": rank, "cpu": 0.0}
-    process |= {"waited": 0.0, "copied": 0, "stays": True}
+    process |= {"waited": 0.0, "copied": 0, "stays": True, "ending": False}
     own = {str(100 + rank): stack} if stack else {}
     seen = {"processes": [process], "own_stacks": own, "stack": None, "throttled": None, "moved": 0}
     return {"ranks": {str(rank): {**seen, "connections": connections}}, "gpu_use": None, "seconds": 0.3, "busy": []}

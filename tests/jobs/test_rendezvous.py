@@ -16,7 +16,7 @@ from runbook.checks.network.live_traffic import Between
 from runbook.jobs import rendezvous
 from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.rendezvous import IDLE_S, RendezvousWatch
-from runbook.jobs.unlike_settings import unlike_settings
+from runbook.jobs.seen_processes import unlike_settings
 from runbook.model.verdict import Finding
 
 from .made_up_attempts import attempt, journal, kept

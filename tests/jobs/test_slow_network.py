@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import pytest
 
 from runbook.checks.bandwidth.adapters import SlowReason
-from runbook.jobs.slow_network import SlowNetwork, Way, judge_network, suspects
+from runbook.jobs.slowdown import SlowNetwork, Way, judge_network, suspects
 
 SECONDS = 10.0
 BYTES = 100_000_000

@@ -184,6 +184,7 @@ def test_a_moment_in_a_disk_is_no_proof() -> None:
 def looked_at(ranks: Sequence[int], stack: str, *, moved: int = 0) -> Facts:
     """What a node tells of ranks that all sleep in this place."""
     process = {"state": "S", "comm": "python", "wchan": "", "cpu": 0.0, "waited": 0.0, "copied": 0, "stays": True}
+    process["ending"] = False
     seen = {
         str(rank): {
             "processes": [{**process, "pid": rank, "rank": rank}],
@@ -336,10 +337,20 @@ def test_who_wants_a_cpu_and_gets_none_is_no_stall_unless_another_is_to_blame(tm
 
 def test_ranks_that_are_all_gone_are_no_stall(tmp_path: Path) -> None:
     """They ended, and on a busy machine their keepers take a while to tell."""
-    gone = {node: looked_at((), "") for node in ("node-a", "node-b")}
-    assert judge_stall(kept(tmp_path), StepProgress(Watch()), lambda: gone).goes_on
-    gone.pop("node-b")
-    assert not judge_stall(kept(tmp_path), StepProgress(Watch()), lambda: gone).goes_on, "nobody knows of node-b's"
+    gone = {node: looked_at(ranks, "") for node, ranks in (("node-a", (0, 1)), ("node-b", (2, 3)))}
+    for node in gone.values():
+        for rank in node["ranks"].values():
+            rank["processes"] = []
+    assert judge_stall(kept(tmp_path), StepProgress(Watch()), lambda: gone).goes_on.startswith("no rank lives any more")
+    blind = {"node-b": {**gone["node-b"], "ranks": {}}}
+    assert judge_stall(kept(tmp_path), StepProgress(Watch()), lambda: blind).goes_on.startswith(
+        "rank 2 on node-b, rank 3"
+    )
+    gone["node-b"] = looked_at((2, 3), dumped(QUEUE))
+    gone["node-a"]["ranks"]["1"]["processes"] = [{**gone["node-b"]["ranks"]["2"]["processes"][0], "state": "Z"}]
+    judged = judge_stall(kept(tmp_path), StepProgress(Watch()), lambda: gone)
+    assert judged.goes_on == "rank 0 on node-a, rank 1 on node-a ended, and the keeper has not told yet how"
+    assert not judge_stall(kept(tmp_path), StepProgress(Watch()), dict).goes_on, "nobody knows"
 
 
 @pytest.mark.parametrize(
@@ -391,6 +402,43 @@ def test_who_lives_on_when_most_have_ended_is_named(tmp_path: Path) -> None:
     assert "rank 3 on node-b has not ended" in finding.says
     assert "at its exit it waits for a thread of its own, in send (/srv/upload.py:7)" in finding.says
     assert "3 others have ended with code 0" in finding.says
+
+
+def test_who_hangs_at_its_exit_is_not_named_with_one_that_is_only_late(tmp_path: Path) -> None:
+    """Its interpreter is gone and its libraries end, or its own hook at the exit still works."""
+    made = kept(tmp_path)
+    for rank in (1, 2):
+        ended(made, rank, 0, 110.0)
+    lines = itertools.count(5)
+
+    def look(**late: Any) -> dict[str, Facts]:
+        seen = {"node-a": looked_at((0,), late.pop("stack", "")), "node-b": looked_at((3,), dumped(QUEUE))}
+        seen["node-a"]["ranks"]["0"]["processes"][0].update(state="R", cpu=0.9, **late)
+        return seen
+
+    def hook() -> dict[str, Facts]:
+        return look(stack=dumped((StackFrame("/srv/hook.py", next(lines), "flush"),)))
+
+    ((node, (finding,)),) = judge_stall(made, StepProgress(Watch()), lambda: look(ending=True)).findings.items()
+    assert (node, finding.cause) == ("node-b", "rank-behind")
+    assert "3 others have ended with code 0 (1 nearly)" in finding.says
+    assert judge_stall(made, StepProgress(Watch()), hook).goes_on.startswith("rank 0 on node-a works in flush")
+
+
+def test_who_sleeps_below_its_python_when_all_others_have_ended_is_named(tmp_path: Path) -> None:
+    """A library that waits in its last destructor."""
+    made = kept(tmp_path)
+    for rank in (0, 1, 2):
+        ended(made, rank, 0, 110.0)
+    seen = {"node-b": looked_at((3,), "")}
+    (process,) = seen["node-b"]["ranks"]["3"]["processes"]
+    process.update(ending=True, wchan="futex_wait_queue")
+    judged = judge_stall(made, StepProgress(Watch()), lambda: seen)
+    ((node, (finding,)),) = judged.findings.items()
+    assert (node, finding.cause, judged.goes_on) == ("node-b", "rank-behind", "")
+    assert "rank 3 on node-b has not ended: its Python is over, it sleeps in futex_wait_queue" in finding.says
+    process.update(state="R", cpu=0.9)
+    assert judge_stall(made, StepProgress(Watch()), lambda: seen).goes_on == "1 of 1 ranks are ending"
 
 
 def test_a_thread_that_an_exception_has_ended_is_told_of_the_rank_that_waits_for_it(tmp_path: Path) -> None:

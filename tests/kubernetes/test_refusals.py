@@ -16,7 +16,7 @@ from runbook.cli.inventory_source import inventory_source
 from runbook.files.inventory import examine_inventory
 from runbook.files.inventory_draft import written
 from runbook.files.yaml_document import parse_document
-from runbook.importers.pods import draft_of
+from runbook.importers.clusters import draft_of_pods
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Kubernetes
 from runbook.transport.kubernetes_pods import Pod, ill, pods_in, refusal, said, wrong_container
@@ -242,7 +242,7 @@ def test_what_can_be_no_selector_is_refused_and_nobody_is_asked(named: str, monk
 
 def test_pods_become_an_inventory_that_loads() -> None:
     second = pod(metadata={"name": "worker-1", "uid": "u-3"}, podIP="10.244.2.4")
-    made = written(draft_of([pod(), second], "app=llama", "gpu-cluster"))
+    made = written(draft_of_pods([pod(), second], "app=llama", "gpu-cluster"))
     inventory = examine_inventory(parse_document(made, "kubernetes:app=llama")).inventory
     assert inventory is not None, made
     assert [(node.name, node.address, node.gpus) for node in inventory.nodes] == [

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.lint.findings import Report, rules
-from runbook.lint.formats import text
+from runbook.lint.findings import Report, rules, text
 from runbook.lint.run import lint
 
 BROKEN = Path(__file__).parent / "broken"

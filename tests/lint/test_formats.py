@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from runbook.cli.argument_parser import parser
 from runbook.cli.main import main
-from runbook.lint.findings import LintFinding, Report, rules
-from runbook.lint.formats import FORMATS
+from runbook.lint.findings import FORMATS, LintFinding, Report, rules
 from runbook.model.errors import Span
 
 from .write import PAIR, write

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from profiles import examples
 
 from runbook.files.yaml_document import read_document
-from runbook.lint.formats import FORMATS
+from runbook.lint.findings import FORMATS
 from runbook.lint.run import lint
 
 HARD = examples(200, suppress_health_check=[HealthCheck.data_too_large])

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.lint.findings import Report
-from runbook.lint.formats import FORMATS
+from runbook.lint.findings import FORMATS, Report
 from runbook.lint.run import lint
 from runbook.model.secrets import holds_secret, known_tokens, names_secret, stands_for_one
 

@@ -10,20 +10,29 @@ import sys
 from pathlib import Path
 
 import pytest
+from lab.processes import wait_until
 
 from runbook.jobs.seen_processes import frames_of_crash
 from runbook.node import stack_on_signal
-from runbook.node.proc import settings_of_ranks
+from runbook.node.proc import settings_of_ranks, stat
+from runbook.node.rank_processes import catches, has_ended
 
 CRASH = "import os, signal\ndef step():\n    {how}\nstep()\n"
 
 
-def prepared(folder: Path, text: str, **more: str) -> subprocess.CompletedProcess[str]:
+def begun(folder: Path, text: str) -> subprocess.Popen[str]:
     shutil.copy(stack_on_signal.__file__, folder / "sitecustomize.py")
     (folder / "train.py").write_text(text)
-    env = {"PYTHONPATH": str(folder), "RUNBOOK_STACKS": str(folder), **more}
+    env = {"PYTHONPATH": str(folder), "RUNBOOK_STACKS": str(folder)}
     command = [sys.executable, str(folder / "train.py")]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def prepared(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    with begun(folder, text) as program:
+        out, err = program.communicate(timeout=60)
+    return subprocess.CompletedProcess(program.args, program.returncode, out, err)
 
 
 @pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS])
@@ -45,6 +54,32 @@ def test_who_asked_for_that_gets_what_it_asked_for(tmp_path: Path) -> None:
 def test_an_exception_and_a_good_end_are_as_without_us(tmp_path: Path) -> None:
     assert prepared(tmp_path, "import sys; sys.exit('no data')").stderr == "no data\n"
     assert prepared(tmp_path, "print(1)").stdout == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "after"),
+    [
+        ("import ctypes; c = ctypes.CDLL(None); c.__cxa_atexit(c.pause, None, None); input()", False, True),
+        ("import os; input(); os.execvp('sleep', ['sleep', '60'])", False, False),
+    ],
+)
+def test_who_has_come_to_its_end_is_told_from_one_that_has_become_another_program(
+    tmp_path: Path, text: str, before: bool, after: bool
+) -> None:
+    """Below Python, a library may take long to end; there nothing answers any more."""
+    with begun(tmp_path, text) as program:
+        try:
+            assert program.stdin is not None
+            file = tmp_path / f"{program.pid}.stack"
+            wait_until("it can be asked", lambda: catches(program.pid))
+            assert has_ended(program.pid, str(file)) is before
+            program.stdin.write("\n")
+            program.stdin.flush()
+            wait_until("it cannot be asked", lambda: not catches(program.pid))
+            wait_until("it sleeps", lambda: (its := stat(program.pid)) and its.state == "S")
+            assert has_ended(program.pid, str(file)) is after
+        finally:
+            program.kill()
 
 
 def test_the_settings_of_a_rank_are_those_of_its_program() -> None:

@@ -6,8 +6,8 @@ import pytest
 from checks.made_up_cluster import node
 
 from runbook.checks.ibstat import fault
-from runbook.parsers import ibstat, rdma
-from runbook.parsers.ibstat import from_sysfs
+from runbook.parsers import infiniband
+from runbook.parsers.infiniband import from_sysfs
 
 # The kernel's words for a state and a physical state, those of rdma, ibstat and ibportstate, and the cause.
 STATES = [
@@ -38,8 +38,10 @@ def test_every_source_gives_the_same_cause(words: tuple[str, str, str, str, str,
 """
     line = f"link mlx5_0/1 subnet_prefix fe80:0000:0000:0000 lid 1 sm_lid 1 lmc 0 state {of_rdma} "
     told = [
-        ibstat.read(listed),
-        rdma.links(f"{line}physical_state {physical_of_rdma}\n"),
-        rdma.port_info(f"LinkState:.......................{of_ibportstate}\nPhysLinkState:...{physical_of_ibstat}\n"),
+        infiniband.read(listed),
+        infiniband.links(f"{line}physical_state {physical_of_rdma}\n"),
+        infiniband.port_info(
+            f"LinkState:.......................{of_ibportstate}\nPhysLinkState:...{physical_of_ibstat}\n"
+        ),
     ]
     assert [[one.cause for one in reading.faults] for reading in told if reading] == [[cause] if cause else []] * 3

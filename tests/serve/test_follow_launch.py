@@ -252,8 +252,29 @@ def test_kill_is_at_once_also_after_a_stop(tmp_path: Path) -> None:
         ranks = pids(work)
         page.press(f"/runs/{id}/stop")
         page.press(f"/runs/{id}/kill")
-        until("the end is told", lambda: page.api(f"/runs/{id}")["verdict"])
+        told = until("the end is told", lambda: (one := page.api(f"/runs/{id}"))["verdict"] and one)
         assert not any(map(lives, ranks.values()))
+        assert told["causes"] == ["terminated-from-outside"], told
+
+
+def test_a_node_that_was_cleaned_up_is_not_waited_for_where_the_job_is_to_end(tmp_path: Path) -> None:
+    work = prepared(tmp_path)
+    with running(tmp_path) as server:
+        _, id = launched(server, tmp_path / "data")
+        server.stop(signal.SIGKILL)
+    folder = tmp_path / "data" / "runs" / id
+    os.kill(json.loads((folder / "follower.json").read_text())["pid"], signal.SIGKILL)
+    (folder / "ending.json").write_text('{"person": "ann", "at": 1.0, "now": true}')
+    keeper = json.loads((work / id / "two" / "attempt-01" / "rank-00001.two.l0.json").read_text())["keeper"]
+    for pid in (keeper, pids(work)["1"]):
+        os.kill(pid, signal.SIGKILL)
+    until("its rank has ended", lambda: not lives(pids(work)["1"]))
+    shutil.rmtree(work / id / "two")
+    with running(tmp_path) as server:
+        page = Page(server)
+        told = until("the end is told", lambda: (one := page.api(f"/runs/{id}"))["verdict"] and one)
+        assert told["causes"] == ["terminated-from-outside"], told
+        assert {one["verdict"] for one in told["result"]["stages"][-1]["outcomes"]} == {"unknown"}
 
 
 @pytest.mark.thorough

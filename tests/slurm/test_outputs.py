@@ -10,7 +10,7 @@ from runbook.cli.inventory_source import inventory_source
 from runbook.files.inventory import examine_inventory
 from runbook.files.inventory_draft import written
 from runbook.files.yaml_document import parse_document
-from runbook.importers.slurm_job import PORTS, WIDTH, draft_of, free_port, taken
+from runbook.importers.clusters import PORTS, WIDTH, draft_of_job, free_port, taken
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.transport.slurm import SlurmJob, SlurmNode, ended, hosts, job_in, nodes_in, refusal, unhealthy
 
@@ -188,7 +188,7 @@ def test_what_can_be_no_job_is_refused_and_nobody_is_asked(named: str, monkeypat
 
 def test_a_job_becomes_an_inventory_that_loads() -> None:
     nodes = [SlurmNode(name, f"10.0.0.{n}", (), silent=False, reason="") for n, name in enumerate(job().nodes, 1)]
-    made = written(draft_of(job(), nodes, job().gpus, 20_132))
+    made = written(draft_of_job(job(), nodes, job().gpus, 20_132))
     inventory = examine_inventory(parse_document(made, "slurm:12")).inventory
     assert inventory is not None, made
     assert [node.name for node in inventory.nodes] == ["gn01", "gn02", "login1"]

@@ -16,7 +16,7 @@ from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 from runbook.model.nccl_devices import select_interfaces
 from runbook.model.verdict import Outcome
-from runbook.parsers.ibstat import Port
+from runbook.parsers.infiniband import Port
 from runbook.transport import node_answers
 from runbook.transport.node_answers import AdapterFacts, IbstatAnswer
 

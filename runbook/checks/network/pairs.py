@@ -198,8 +198,7 @@ class Blame:
                 if found := _apart(bad, tried, grouping):
                     return found
             if sides := _two_sides(bad, tried):
-                one, other = (fold(sorted(side)) for side in sorted(sides, key=min))
-                return cls(nodes, f"{one} and {other}")
+                return _between_sides(*sides, bad, tried)
         return cls(nodes)
 
     @property
@@ -269,6 +268,24 @@ def _two_sides(bad: set[frozenset[str]], tried: set[frozenset[str]]) -> tuple[se
         return None
     crossing = {pair for pair in tried if pair <= side.keys() and len({side[name] for name in pair}) == 2}
     return sides if crossing == bad else None
+
+
+def _between_sides(
+    one: set[str], other: set[str], bad: Iterable[frozenset[str]], tried: Iterable[frozenset[str]]
+) -> Blame:
+    """The few that are cut off from the many are named, else both sides. A node of which no pair with the few was tried
+    is on the side of the many."""
+    few, many = sorted((one, other), key=len)
+    everybody = frozenset().union(*tried)
+    rest = everybody - few
+    if all(pair in bad or not (pair & few and pair & rest) for pair in tried):
+        many = set(rest)
+    cut_off = 2 * len(few) < len(many)
+    ways = (way for pair in sorted(map(sorted, bad)) for way in permutations(pair))
+    nodes = grouped((name, peer) for name, peer in ways if name in few or not cut_off)
+    if cut_off and many == rest:
+        return Blame(nodes, f"{fold(sorted(few))} and the rest")
+    return Blame(nodes, " and ".join(fold(sorted(side)) for side in sorted((few, many), key=min)))
 
 
 def ends(name: str, peers: Iterable[str]) -> str:

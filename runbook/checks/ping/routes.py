@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from runbook.causes.catalogue import finding_for, mend
 from runbook.checks.network.routing import Sent, family, refusal, typed
 from runbook.checks.ping.observations import Observations, Pair, version
-from runbook.files.address import is_ip, is_loopback
+from runbook.files.address import ipv4_first, is_ip, is_loopback
 from runbook.launch.ranks import socket_interface
 from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
@@ -24,7 +24,7 @@ def address_findings(seen: Observations) -> Found:
     """What is wrong with the addresses before a single packet is looked at."""
     if seen.at.inventory.one_machine or len(seen.nodes) < 2:
         return {}
-    return _shared(seen) or _taken_for_own(seen) or _families(seen)
+    return _shared(seen) or _of_another(seen) or _taken_for_own(seen) or _families(seen)
 
 
 def _shared(seen: Observations) -> Found:
@@ -44,6 +44,32 @@ def _shared(seen: Observations) -> Found:
                 guilty = second.name if seen.numeric(also) == address else also
                 found[guilty].append(_carried_twice(seen, guilty, first.name, second.name, address))
                 break
+    return found
+
+
+def _of_another(seen: Observations) -> Found:
+    """Nodes for which the inventory has another one's address: what is measured there is not theirs."""
+    found: Found = {}
+    for node in seen.nodes:
+        own, machine = seen.own[node.name], seen.at.machine(node.name)
+        others = [name for name in seen.owners.get(node.address, ()) if seen.at.machine(name) != machine]
+        if not own or not others or node.address in own:
+            continue
+        wrong = ipaddress.ip_address(node.address)
+        prefixes = [ipaddress.ip_interface(prefix) for _, prefix in seen.prefixes(node.name)]
+        near = [str(prefix.ip) for prefix in prefixes if wrong in prefix.network]
+        found[node.name] = [
+            finding_for(
+                "master-addr-wrong-host",
+                f"the inventory's address of {node.name}, {node.address}, is on none of its interfaces: it is "
+                f"{others[0]}'s",
+                tuple(f"addresses of {name}: {', '.join(seen.own[name])}" for name in (node.name, others[0])),
+                (others[0],),
+                way="not-its-own",
+                peer=node.name,
+                right=near[0] if near else ipv4_first(own),
+            )
+        ]
     return found
 
 

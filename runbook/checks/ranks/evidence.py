@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from runbook.causes.catalogue import finding_for
-from runbook.model.bounded_regex import bounded
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.safe_files import BadName, write_below
+from runbook.model.text_search import bounded
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
 from runbook.transport import ProgramNotStarted, Session, UnexpectedAnswer, node_answers

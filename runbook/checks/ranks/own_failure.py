@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from runbook.causes.catalogue import causes, finding_for, mend, of_kind
 from runbook.checks.ranks.evidence import log_name, progress, stack_lines
-from runbook.model.bounded_regex import bounded
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.process_end import ProcessEnd
+from runbook.model.text_search import bounded
 from runbook.model.units import in_brief
 from runbook.model.verdict import Finding
 

@@ -21,10 +21,10 @@ from runbook.launch.launchers import ranks_spec
 from runbook.launch.preconditions import CODES as STOPS
 from runbook.launch.ranks import Rank, layout
 from runbook.launch.script import write
-from runbook.model.bounded_regex import bounded
 from runbook.model.errors import Unreachable
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory, Node
+from runbook.model.text_search import bounded
 from runbook.transport import Message, Remote, Session, node_answers
 
 SAYS = node_answers.Messages(

@@ -19,11 +19,10 @@ from markupsafe import Markup, escape
 
 import runbook
 from runbook.causes.catalogue import causes
-from runbook.model.exit_codes import BUG, INTERRUPTED
 from runbook.model.node_ranges import fold
 from runbook.model.safe_text import lines
 from runbook.model.units import bandwidth_text, bytes_text, link_text, seconds_text, significant
-from runbook.model.verdict import Verdict
+from runbook.model.verdict import BUG, INTERRUPTED, Verdict
 from runbook.report.folding import FindingBlock, Said, blocks
 from runbook.report.html.charts import LEVELS, heat_maps, sweeps
 from runbook.report.html.compare import RunComparison, compare
