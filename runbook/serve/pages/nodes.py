@@ -6,13 +6,14 @@ from __future__ import annotations
 import contextlib
 import gzip
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from statistics import fmean
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 from markupsafe import Markup
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
@@ -27,7 +28,7 @@ from runbook.serve.group_files import MOST_BYTES
 from runbook.serve.group_preview import ranks_given
 from runbook.serve.guards import RequestRefused, json_body
 from runbook.serve.page import Page
-from runbook.serve.rendering import environment, html, json
+from runbook.serve.rendering import ago, environment, html, json
 from runbook.serve.run_folders import NoRun, RunFilter, RunRow
 from runbook.serve.run_processes import GROUP
 from runbook.serve.workspace import GroupView, Workspace, fleet_of, goes_on, workspace_of
@@ -50,8 +51,7 @@ NODE_GLYPHS = {
 """Of nodes, by the state of their agent."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankCell:
+class RankCell(msgspec.Struct, frozen=True, gc=False):
     """A rank on a node. `step_age_s` is how long ago it reported that step; `pid` of the process kept for it, and in
     which attempt of its launch that is."""
 
@@ -88,6 +88,12 @@ class NodeRow:
     @property
     def glyph(self) -> str:
         return NODE_GLYPHS.get(self.state, "?")
+
+    @property
+    def use(self) -> tuple[str, str, str]:
+        """As it is shown: its GPUs, for how much of their time they work, and the load."""
+        used = "" if self.gpu_use is None else f"{self.gpu_use:.0f}"
+        return "–" if self.gpus == "0" else self.gpus, used, "" if self.load is None else f"{self.load:.1f}"
 
     @property
     def busy(self) -> bool:
@@ -212,8 +218,8 @@ OLD_STEP_S = 60.0
 """A step older than this is shown with its age."""
 PACKED = 1
 """The level of gzip: a higher one takes several times as long for little."""
-KEPT_CELLS = 5000
-"""For this many nodes the HTML of their ranks is kept."""
+KEPT_PARTS = 20_000
+"""Parts of rows of the fleet, as HTML: a name, a state, how busy a node is, its ranks."""
 
 
 def _wanted(row: NodeRow, words: list[str]) -> bool:
@@ -250,30 +256,45 @@ async def fleet(request: Request) -> Response:
 def _grid(workspace: Workspace, fleet: Fleet, query: str) -> Grid:
     every = rows(workspace, fleet)
     found = [row for row in every if _wanted(row, query.lower().split())]
+    width = max((len(row.ranks) or int(row.spare) for row in found), default=0)
     markup = (
         environment()
         .get_template("fleet_grid.html")
         .render(
-            rows=found,
+            rows=Markup("\n".join(_line(row, width) for row in found)),
             total=len(every),
             query=query,
             states=Counter(row.state for row in every),
             ranks=Counter(cell.state for row in every for cell in row.ranks),
-            width=max((len(row.ranks) or int(row.spare) for row in found), default=0),
+            width=width,
             glyphs=GLYPHS,
             node_glyphs=NODE_GLYPHS,
-            cells=_cells,
         )
     )
     # Every value in it is escaped where the template shows it.
     return Grid(Markup(markup), gzip.compress(markup.encode(), PACKED))
 
 
-@lru_cache(KEPT_CELLS)
-def _cells(ranks: tuple[RankCell, ...]) -> Markup:
-    """The ranks of a node, most of the page: made again only when its agent reports something new."""
-    cells: Markup = environment().get_template("fleet_ranks.html").module.cells(ranks, OLD_STEP_S)  # type: ignore[attr-defined]
-    return cells
+def _line(row: NodeRow, width: int) -> str:
+    """A row of the table, as HTML."""
+    return "".join(
+        (
+            _part("begin", row.state in ("SUSPECT", "LOST")),
+            _part("node", row.name, row.group),
+            _part("agent", row.state, row.glyph),
+            _part("heard", ago(row.beat_age_s)),
+            _part("use", *row.use),
+            _part("cells", row.ranks, OLD_STEP_S),
+            _part("rest", width - len(row.ranks), row.spare and not row.ranks),
+        )
+    )
+
+
+@lru_cache(KEPT_PARTS)
+def _part(name: str, *values: Hashable) -> Markup:
+    """A part of a row, by its macro: it is made again only for values that are new."""
+    made: Markup = getattr(environment().get_template("fleet_row.html").module, name)(*values)
+    return made
 
 
 async def node(request: Request) -> Response:
@@ -368,7 +389,7 @@ async def api_fleet(request: Request) -> Response:
 
 def _as_json(row: NodeRow) -> dict[str, Any]:
     fields = {name: getattr(row, name) for name in row.__dataclass_fields__ if name != "ranks"}
-    ranks = [{name: getattr(cell, name) for name in cell.__dataclass_fields__} for cell in row.ranks]
+    ranks = [{name: getattr(cell, name) for name in cell.__struct_fields__} for cell in row.ranks]
     return {**fields, "group": row.group or None, "run": row.run or None, "ranks": ranks}
 
 
