@@ -114,6 +114,10 @@ class RankMember:
         return int(self.beat.get("size", 0)), int(self.beat.get("turn", 0))
 
 
+TOO_SLOW = 6.0
+"""Data that flows this many times slower than promised is slow; without a promise it is not."""
+
+
 @dataclass(frozen=True)
 class Halt:
     """Why waiting ended early. `kind`: died, failed, stalled, late; or suspected: that may become a stall; or silent: a
