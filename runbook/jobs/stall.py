@@ -181,11 +181,11 @@ def _still_talk(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> str:
 
 
 def _works(ranks: Sequence[SeenProcess], *, accused: bool, at_end: bool) -> str:
-    """In words, that those who are waited for are at work, each of them, or any of those that are left at the end, for
-    which the others may wait in a way of their own; empty when they are not."""
+    """In words, that those who are waited for are at work: each of them; at the end, and where nobody is accused, any,
+    since the others may wait for it in a way of their own; empty when they are not."""
     outside = [one for one in ranks if one.frames and (one.elsewhere if accused else not one.together)]
     working = [one for one in outside if one.works]
-    if not working or not (at_end or (accused and len(working) == len(outside))):
+    if not working or (accused and not at_end and len(working) < len(outside)):
         return ""
     return "; ".join(f"{one.label} works {one.place}: {one.does}" for one in working[:4])
 
