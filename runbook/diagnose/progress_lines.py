@@ -139,7 +139,7 @@ SETUP = re.compile(
     rb"|running collective|collective backend"
     # a service runs, or a system's own log
     rb"|\b(?:startup complete|server is ready|ready to serve|listening (?:on|at)|running on http"
-    rb"|uvicorn running)|\b(?:started|ready|running(?! (?:train|eval|predict|token|warm|command|script)\w*))\b"
+    rb"|uvicorn running)|(?<!not )\b(?:started|ready|running(?! (?:train|eval|predict|token|warm|command|script)\w*))\b"
     rb"|\bkernel: |\bsystemd\[\d+\]|\bnvrm\b"
     rb"))",
     re.DOTALL,
@@ -186,7 +186,7 @@ NOISE = re.compile(
     r"|failed to find (?:reverse (?!path)|hostname)|reverse dns"
     r"|nccl_(?!socket_ifname|ib_hca|ib_disable set by environment to 0)\w+ set by environment"
     r"|info \S+:\d+ -> [07](?: \[|$)|mount.*already|<no_other_failures>"
-    r"|df: .*triton.*no such file|fatal: not a git repository|\berrors?(?:_count)? ?[:=] ?0\b"
+    r"|df: .*triton.*no such file|fatal: not a git repository|\berrors?(?:_count)? ?[:=] ?0\b(?! in \S)"
     r"|^(?:operating in )?a condition that could result in|^data corruption\.  the use of"
     r"|\byour (?:mpi )?job may (?:hang|behave)\b|\bnrt:nrt_close\b"
     r"|: (?:rocm-smi|hipcc|git|lspci|lsmod|numactl)\W* (?:command )?not found|unable to find hostfile"

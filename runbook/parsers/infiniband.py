@@ -152,6 +152,11 @@ PHYSICAL = {
 
 
 def read(text: str) -> Reading | None:
+    if none := re.search(r"device '\*': sys files not found", text):
+        found = Reading()
+        says = "ibstatus finds no adapter: the kernel shows none"
+        found.proves("ib-no-device", says, (text.count("\n", 0, none.start()),), way="card")
+        return found
     seen = blocks(text)
     panic = re.search(r"^ibpanic: .*?(?:\[\d+\] )?(?:main: )?(stat of .*|.*)$", text, re.MULTILINE)
     if not seen and not panic:
