@@ -29,6 +29,7 @@ from runbook.jobs.retry import judge_retry
 from runbook.jobs.slowdown import SlowdownSearch
 from runbook.jobs.stall import judge_stall, outcomes_of_stall
 from runbook.jobs.start import AFTER_S, READY_S, Skew, commit, measure_clocks, prepare, running
+from runbook.jobs.unheard import Unheard
 from runbook.jobs.watch import HELD_UP, Fetching, Lingering, WatchEnd, watch
 from runbook.launch.job import UNUSED_SPARE, Job
 from runbook.model.command_quoting import word
@@ -148,6 +149,7 @@ class RunningAttempt:
         self._progress = StepProgress(self._job.watch) if self._job.watch else None
         self._rendezvous = RendezvousWatch(attempt.inventory, self._job.rendezvous_timeout_s)
         self.go_on_with(KeptProcesses(at, attempt.folder, attempt.places, logs))
+        self._unheard = Unheard()
         self._stalls: list[str] = []
         self._talked = False
         self._warned: dict[str, list[str]] = {}  # by node
@@ -267,6 +269,8 @@ class RunningAttempt:
                 if found := self._rendezvous.look(self._kept):
                     self._say_found("not met", found)
                     return WatchEnd("unmet"), Stall(found, self._rendezvous.seconds)
+            elif self._progress and self._unheard.due(self._unheard_s):
+                self._look_at_unheard()
             elif self._progress and (stall := self._look_at_stall(self._progress)):
                 self.stalled = True
                 return end, stall
@@ -281,8 +285,23 @@ class RunningAttempt:
         if any(member.lost for member in self._kept.members):
             return False
         return self._rendezvous.due() or (
-            progress is not None and progress.stalled_s(self._kept.heard_until) is not None
+            progress is not None
+            and (progress.stalled_s(self._kept.heard_until) is not None or self._unheard.due(self._unheard_s))
         )
+
+    @property
+    def _unheard_s(self) -> float | None:
+        return self._progress.unheard_s(self._kept.heard_until) if self._progress else None
+
+    def _look_at_unheard(self) -> None:
+        """Warnings alone: what comes before a first step is not known."""
+        frozen = stop_attempt.freeze(self._kept, seconds=LOOK_S)
+        self._kept.drain(0.0)
+        unheard_s = self._unheard_s
+        if unheard_s is None or not self._kept.living or any(member.failed for member in self._kept.members):
+            return
+        for nodes, finding in self._unheard.look(self._kept, frozen, unheard_s):
+            self._warn(nodes, finding)
 
     def _look_at_stall(self, progress: StepProgress) -> Stall | None:
         """What ends the job; None when it goes on."""
