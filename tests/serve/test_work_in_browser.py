@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from browser.browser import Browser, chromium
 from lab.needs import browser_missing
+from ports import free_port
 
 from serve.running import running
 from serve.test_browser import logged_in
@@ -78,6 +79,7 @@ def test_by_mouse(browser: Browser, tmp_path: Path) -> None:
         tab.get_by_label("World size", exact=True).fill("4")
         tab.locator("#preview .ranks").wait_for()
         assert [" ".join(row.split()) for row in tab.locator("#preview .ranks tbody tr").all_inner_texts()] == TABLE
+        tab.get_by_label("Port", exact=True).fill(str(free_port()))
         tab.get_by_label("Command", exact=True).fill(TELLS)
         tab.get_by_role("button", name="Save", exact=True).click()
         tab.wait_for_load_state()
@@ -139,6 +141,9 @@ def test_by_keyboard_without_a_script(browser: Browser, tmp_path: Path) -> None:
         tab.goto(server.url + "/groups/train")
         to("master")
         tab.keyboard.type("gn6")
+        to("port")
+        tab.keyboard.press("Control+a")
+        tab.keyboard.type(str(free_port()))
         to("command")
         tab.keyboard.press("Control+a")
         tab.keyboard.type(TELLS)
@@ -165,7 +170,7 @@ ODD = """\
 name: train
 order: inventory
 defaults: {{connection: local, python: {python}, workdir: {work}}}
-rendezvous: {{backend: gloo}}
+rendezvous: {{backend: gloo, port: {port}}}
 env: {{A: one, B: "two words"}}
 nodes:
   gn6: {{address: 127.0.0.6}}
@@ -181,7 +186,7 @@ def test_what_was_typed_and_is_not_saved_is_not_passed_over(browser: Browser, tm
     (tmp_path / "data" / "groups").mkdir(mode=0o700, parents=True)
     (tmp_path / "data").chmod(0o700)
     path = tmp_path / "data" / "groups" / "train.yml"
-    before = ODD.format(python=sys.executable, work=tmp_path / "work")
+    before = ODD.format(python=sys.executable, work=tmp_path / "work", port=free_port())
     path.write_text(before)
     with running(tmp_path) as server, logged_in(browser, server, script=script) as shown:
         tab = shown.page
