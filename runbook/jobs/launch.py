@@ -223,7 +223,9 @@ class RunningAttempt:
             return judge_attempt(kept, end, frozen)
         if end.kind in HELD_UP:
             return outcomes_of_stall(kept, stall.findings, stall.seconds)
-        return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in kept.nodes]
+        if end.kind == "finished":
+            return self._finished(left)
+        return [self._broken_off(end, name, unsure) for name in kept.nodes]
 
     def gone(self, outcomes: Sequence[Outcome]) -> dict[str, str]:
         """The nodes that the next attempt leaves out, and why: lost ones, and those that are proven broken."""
@@ -450,9 +452,11 @@ class RunningAttempt:
         again = f", at attempt {self._attempt.number}" if self._attempt.number > 1 else ""
         return f"{again}; started {self._skew} of each other" if self._skew else again
 
-    def _broken_off(self, end: WatchEnd, name: str) -> Outcome:
+    def _broken_off(self, end: WatchEnd, name: str, unsure: Collection[str]) -> Outcome:
         if end.kind == "stopped":
-            return Outcome.unknown(name, stopped_by_user(self._kept))
+            may_go_on = self._job.detach and name in unsure  # who follows the run ends it there
+            metrics = {"job": self._at.run.run_id} if may_go_on else {}
+            return Outcome.unknown(name, stopped_by_user(self._kept), metrics=metrics)
         lived = len([member for member in self._kept.members if member.journal.get("why")])
         says = (
             f"the job did not end within the stage's `timeout:`; {lived} of {len(self._kept.members)} processes lived, "
