@@ -12,9 +12,8 @@ from runbook.checks.bandwidth.normal_busbw import AUTO, BandwidthComparison, Exp
 from runbook.checks.base import Check, argument
 from runbook.checks.connection import STALL_S, join
 from runbook.checks.context import Context
-from runbook.checks.ranks.outcomes import outcomes_of_halt, stragglers
-from runbook.checks.ranks.pool import RankMember, RankPool, dismiss_pool, start_pool
-from runbook.checks.ranks.stuck import TOO_SLOW
+from runbook.checks.ranks.evidence import busy_lines, gather
+from runbook.checks.ranks.pool import TOO_SLOW, RankMember, RankPool, dismiss_pool, start_pool
 from runbook.model.units import bytes_text, counted, seconds_text, significant
 from runbook.model.verdict import Finding, Outcome, outcomes_of
 
@@ -112,6 +111,8 @@ class AllReduce(Check):
             on_message=on_message,
             suspicions=True,
         ):
+            from runbook.checks.ranks.halts import outcomes_of_halt  # only ranks that stop or stand still need it
+
             if wrong := wrong_data(pool, at):
                 return wrong
             halt = replace(halt, promised=promised_rate(pool, rows, self.min_busbw_gbytes))
@@ -351,3 +352,45 @@ def wrong_data(pool: RankPool, at: Context) -> list[Outcome] | None:
     says = f"not judged: the sums are wrong because of {culprits}"
     waited = finding_for("peer-died", says, peers=tuple(sorted(nodes)), node=culprits)
     return outcomes_of(at.names, {name: [finding] for name in nodes}, waited)
+
+
+HELD_SHARE = 0.5
+"""Below this share of the timed AllReduces, a rank that delays the others is noise."""
+
+HELD_TIMES = 4.0
+"""How much longer than any rank of another node."""
+
+HELD_LEAST_S = {"own": 0.3, "paused": 2.0, "queued": 2.0}
+"""Time in its own code is measured exactly; pauses and queues happen on every busy machine now and then."""
+
+HELD_BY = {
+    "own": "spends it before it enters the collective, in its own code",
+    "paused": "did not run at all meanwhile: something stops it again and again (SIGSTOP, a frozen virtual machine)",
+    "queued": "was ready to run and got no CPU: other processes are on them, or a CPU quota is used up",
+}
+
+
+def lag(member: RankMember) -> tuple[float, str]:
+    """Seconds for which this rank held the others up in the timed AllReduces, and of which kind they are."""
+    seconds = member.steps.get("done", {}).get("lag") or {}
+    timed = float(seconds.get("timed", 0.0))  # threads that wait side by side wait longer than the clock goes
+    return max(((min(timed, float(seconds.get(kind, 0.0))), kind) for kind in HELD_BY), default=(0.0, "own"))
+
+
+def stragglers(pool: RankPool, doing: str) -> list[Outcome] | None:
+    """Outcomes that name the node whose ranks hold the others up, where that is beyond doubt; else None."""
+    if len(pool.members) < 2:
+        return None
+    timed = max(float((m.steps.get("done", {}).get("lag") or {}).get("timed", 0.0)) for m in pool.members)
+    worst = max(pool.members, key=lag)
+    seconds, kind = lag(worst)
+    others = [m for m in pool.members if m.rank.node != worst.rank.node] or [m for m in pool.members if m is not worst]
+    if seconds < max(HELD_LEAST_S[kind], HELD_SHARE * timed, HELD_TIMES * max(lag(member)[0] for member in others)):
+        return None
+    gather(pool)
+    node = worst.rank.node
+    says = f"every AllReduce waits for {worst.label} {doing}: it {HELD_BY[kind]}, for {seconds:.1f} of {timed:.1f} s"
+    seen = (*(f"{m.label}: {lag(m)[0]:.2f} s" for m in (worst, *others)[:8]), *busy_lines(pool, node))
+    finding = finding_for("rank-behind", says, seen, worst.peers_among(others), way="slow-node", node=node)
+    waited = finding_for("peer-died", f"not judged: waited for {worst.label}", (), (node,), node=node)
+    return outcomes_of((each.name for each in pool.inventory.nodes), {node: [finding]}, waited)

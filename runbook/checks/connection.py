@@ -11,12 +11,8 @@ from typing import Any, ClassVar
 from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check, argument
 from runbook.checks.context import IMPORT_TIMEOUT_S, Context
-from runbook.checks.network.live_traffic import Between
-from runbook.checks.ranks.collective_calls import elsewhere
 from runbook.checks.ranks.evidence import gather, log_name, stack_lines
-from runbook.checks.ranks.outcomes import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool, start_pool
-from runbook.checks.ranks.stuck import look_between
 from runbook.files.address import is_loopback
 from runbook.launch.ranks import dialled_address, endpoint
 from runbook.model.command_quoting import word
@@ -120,6 +116,8 @@ def join(pool: RankPool, at: Context, stall_s: float = STALL_S) -> list[Outcome]
 
 def kept_apart(pool: RankPool, at: Context, halt: Halt) -> list[Outcome]:
     """Why the ranks do not meet; as long as some are only silent or slow, only what is proven."""
+    from runbook.checks.ranks.halts import outcomes_of_halt
+
     if halt.kind in ("stalled", "silent", "late") and (outcomes := unjoined(pool, at, proven=halt.kind == "silent")):
         return outcomes
     return outcomes_of_halt(pool, halt, "while joining")
@@ -130,6 +128,10 @@ def unjoined(pool: RankPool, at: Context, *, proven: bool = False) -> list[Outco
 
     With `proven`, only what was met or measured, and not what merely takes long.
     """
+    from runbook.checks.network.live_traffic import Between  # only ranks that do not meet need these
+    from runbook.checks.ranks.collective_calls import elsewhere
+    from runbook.checks.ranks.halts import look_between
+
     gather(pool)
     if any(process["state"] in "TtDZ" for member in pool.members for process in member.processes):
         return None

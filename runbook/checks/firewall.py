@@ -16,7 +16,7 @@ from runbook.checks.network.failed_dials import Trouble
 from runbook.checks.network.mesh import Mesh, Want, too_busy
 from runbook.checks.network.pairs import Pairs, around, chosen, groupings
 from runbook.checks.port import holders, not_bound, promised_ports
-from runbook.firewall import Evidence
+from runbook.firewall.collected_rules import Evidence
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 from runbook.model.units import counted, listed

@@ -15,7 +15,6 @@ from runbook.checks.bandwidth.slow_links import Link
 from runbook.checks.base import Check, argument, pairs_argument
 from runbook.checks.connection import join
 from runbook.checks.context import Context
-from runbook.checks.ranks.outcomes import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankPool, dismiss_pool, start_pool
 from runbook.model.safe_files import write_below
 from runbook.model.units import counted, significant
@@ -53,6 +52,8 @@ class Links(Check):
         proven: list[Outcome] = []
 
         def go_on(halt: Halt) -> bool:
+            from runbook.checks.ranks.halts import outcomes_of_halt
+
             proven.extend(outcomes_of_halt(pool, halt, f"during {at.stage}"))
             return not proven
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from runbook.cli.inventory import refuse_to_replace
 from runbook.cli.inventory_source import inventory_source, only_one_here
 from runbook.cli.run import terminated_like_interrupted
-from runbook.collect.archive import archive_files, counts, packed, write_archive
-from runbook.collect.archive_entries import UNFIT, Absent
+from runbook.collect.archive import UNFIT, Absent, archive_files, counts, packed, write_archive
 from runbook.collect.ask_nodes import WINDOWS, NodeAnswer
 from runbook.collect.gather import CollectRequest, Gathered, gather
 from runbook.collect.local_files import RunFolder, read_run

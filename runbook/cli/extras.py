@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import sys
-from importlib.metadata import PackageNotFoundError, requires
 
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong
@@ -24,6 +23,8 @@ def not_installed(extra: str, command: str, module: str) -> FilesWrong:
 
 def _install(extra: str) -> str:
     """The command that installs into this Python what an extra brings."""
+    from importlib.metadata import PackageNotFoundError, requires  # takes longer to load than all else that starts
+
     try:
         declared = requires("runbook") or []
     except PackageNotFoundError:  # a checkout that was never installed

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import re
-import secrets
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -98,7 +97,7 @@ def id_of(named: str | None) -> str:
     folder = Path(named or "")
     if RUN_ID.fullmatch(folder.name) and not any(os.path.lexists(folder / file) for file in FILES):
         return folder.name
-    return time.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+    return time.strftime("%Y%m%d-%H%M%S-") + os.urandom(3).hex()
 
 
 def files_of(arguments: argparse.Namespace, extra: Mapping[str, object]) -> tuple[Playbook, Inventory, Origins]:

@@ -8,9 +8,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
-from runbook.files.shipped_files import SUFFIXES
+from runbook.files.shipped_files import SUFFIXES, own_table
 from runbook.files.suggestions import nearest
-from runbook.files.toml import own_table
 
 _CHOICE = re.compile(
     r"argument (?P<of>.+?): invalid choice: '(?P<word>.*?)' \(choose from (?P<known>.*)\).*", re.DOTALL

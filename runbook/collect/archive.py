@@ -1,26 +1,168 @@
-"""Gathered texts as one .tar.gz: whole or not at all, for its owner alone, and the same bytes for the same texts."""
+"""An archive of gathered texts: one .tar.gz, whole or not at all, for its owner alone, and the same bytes for the same
+texts. Its entries are files with their origin, missing ones with the reason, and names that they may have.
+
+Names of nodes' answers and of logs are foreign: unpacking an archive must give files below one folder, and nothing
+else. Every name passes `refused` before it is written, whatever was checked before.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import hashlib
 import io
 import json
 import os
+import re
 import tarfile
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import jinja2
 
 import runbook
-from runbook.collect.archive_entries import UNFIT, UsedPaths
-from runbook.collect.ask_nodes import NodeAnswer
-from runbook.collect.gather import Gathered
+from runbook.model.safe_files import open_regular
+
+if TYPE_CHECKING:
+    from runbook.collect.ask_nodes import NodeAnswer
+    from runbook.collect.gather import Gathered
+
+Form = Literal["text", "json", "json lines", "yaml"]
+
+MOST_OF_A_FILE = 5 * 1024 * 1024
+UNFIT = "does not fit"
+"""The kind of an answer that the program on the node never gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveFile:
+    """One file: not yet scrubbed. `code` and `seconds` are of the command that gave it; `left_out` is in bytes."""
+
+    path: str
+    text: str
+    form: Form = "text"
+    node: str | None = None
+    command: str | None = None
+    code: int | None = None
+    seconds: float | None = None
+    left_out: int = 0
+    trouble: str | None = None  # what keeps it from being whole: ended by its deadline, refused
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Something that is missing. `what` is the place that it would have in the archive."""
+
+    what: str
+    why: str
+    kind: str = "missing"  # missing | denied | timeout | failed | left out | not asked | does not fit
+    node: str | None = None
+    command: str | None = None
+
+
+def read_entry(path: Path, place: str, form: Form = "text", *, below: Path | None = None) -> ArchiveFile | Absent:
+    """A file of this machine: whole, or its head and its tail, cut where lines end, since half a secret is one too.
+
+    `below`: no symlink may lead to it from there on, nor be it.
+    """
+    try:
+        with open_inside(path, below) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            head = stream.read(MOST_OF_A_FILE)
+            if _is_packed(head):
+                return Absent(place, "packed or binary: its content cannot be searched", "left out")
+            if size <= MOST_OF_A_FILE:
+                return ArchiveFile(place, decoded(head), form)
+            head = head[: MOST_OF_A_FILE // 2]
+            stream.seek(max(MOST_OF_A_FILE // 2, size - MOST_OF_A_FILE // 2))
+            tail = stream.read(MOST_OF_A_FILE // 2)
+    except OSError as error:
+        return Absent(place, error.strerror or str(error), "missing")
+    head = head[: head.rfind(b"\n") + 1]
+    tail = tail.partition(b"\n")[2]
+    left_out = size - len(head) - len(tail)
+    note = "" if form == "json lines" else f"[... {left_out} bytes left out here ...]\n"
+    return ArchiveFile(place, decoded(head) + note + decoded(tail), form, left_out=left_out)
+
+
+def open_inside(path: Path, below: Path | None = None) -> BinaryIO:
+    """A regular file, open for reading. With `below`, one that lies in that folder without any symlink on the way.
+    Raises OSError."""
+    if below is not None:
+        inside = path.relative_to(below)
+        if any((below / part).is_symlink() for part in (inside, *inside.parents)):
+            raise OSError(errno.ELOOP, "a symlink, which is not followed")
+    return open_regular(path, links=below is None)
+
+
+def decoded(data: bytes) -> str:
+    """Text whatever the bytes: UTF-16 as PowerShell writes it, else UTF-8, with a mark for every byte that is
+    neither."""
+    for mark, name in ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig")):
+        if data.startswith(mark):
+            return data.decode(name, "replace").replace("\0", "")
+    return data.decode("utf-8", "replace").replace("\0", "")
+
+
+def _is_packed(head: bytes) -> bool:
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return False
+    start = head[:4096]
+    return head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\x7fELF")) or (
+        start.count(b"\0") * 3 > len(start) and start.count(b"\0") * 8 > 5 * len(start)
+    )
+
+
+LONGEST_NAME = 200
+LONGEST_PATH = 700
+DEEPEST = 12
+_PART = re.compile(r"(?!\.|-)[\w.+@=,~()\[\]{}# -]+(?<![. ])")
+"""No separator, no drive or stream of Windows, no control character, nothing hidden and nothing that reads as an
+option."""
+_DEVICES = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
+
+
+def refused(path: str) -> str | None:
+    """Why no member may have this path; None for one that is relative, stays below its folder and is valid on any
+    system."""
+    parts = path.split("/")
+    if (
+        len(path) > LONGEST_PATH
+        or len(parts) > DEEPEST
+        or any(len(part.encode("utf-8", "replace")) > LONGEST_NAME for part in parts)
+    ):
+        return "its name is too long"
+    if not all(_PART.fullmatch(part) and part.isprintable() for part in parts):
+        return "its name is not allowed in an archive"
+    if any(_DEVICES.fullmatch(part) for part in parts):
+        return "its name is that of a device on Windows"
+    return None
+
+
+class UsedPaths:
+    """Which paths are in use, where upper and lower case may be one and a file cannot be a folder as well."""
+
+    def __init__(self) -> None:
+        self._files: set[str] = set()
+        self._folders: set[str] = set()
+
+    def take(self, path: str) -> str:
+        """The path, or with a number behind the part of it where another file would be written over."""
+        free = ""
+        *folders, _ = parts = path.split("/")
+        for depth, part in enumerate(parts):
+            wanted, number = f"{free}/{part}".removeprefix("/"), 2
+            free = wanted
+            while free.casefold() in self._files or (depth == len(folders) and free.casefold() in self._folders):
+                free, number = f"{wanted}-{number}", number + 1
+            (self._folders if depth < len(folders) else self._files).add(free.casefold())
+        return free
 
 
 def readme(gathered: Gathered, name: str) -> str:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from runbook.collect.archive_entries import UNFIT, Absent, ArchiveFile
+from runbook.collect.archive import UNFIT, Absent, ArchiveFile
 from runbook.files.address import is_loopback
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from runbook.collect.archive_entries import Absent, ArchiveFile, refused
+from runbook.collect.archive import Absent, ArchiveFile, refused
 from runbook.collect.ask_nodes import NodeAnswer, ask_nodes
 from runbook.collect.local_files import (
     RunFolder,

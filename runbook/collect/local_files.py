@@ -15,7 +15,7 @@ from pathlib import Path
 
 import runbook
 from runbook.checks import CHECKS
-from runbook.collect.archive_entries import Absent, ArchiveFile, Form, read_entry
+from runbook.collect.archive import Absent, ArchiveFile, Form, read_entry
 from runbook.collect.scrub import GONE
 from runbook.engine.plan import Choice, Plan, make_plan
 from runbook.engine.run_folder import is_run

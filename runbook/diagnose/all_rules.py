@@ -16,7 +16,7 @@ from typing import Any
 from runbook.diagnose.kept_lines import LIMITS, ScanLimits
 from runbook.diagnose.rule_types import Rule, Sign, Tier
 from runbook.diagnose.scan import Catalogue, Scanner
-from runbook.files.toml import own_table
+from runbook.files.shipped_files import own_table
 from runbook.parsers.nvidia_logs import BECAUSE_OF, CAUSE_OF
 
 FAMILIES = (

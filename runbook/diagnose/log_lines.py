@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from runbook.diagnose.rule_types import Line
-from runbook.files.toml import own_table
+from runbook.files.shipped_files import own_table
 from runbook.model.units import small_number
 
 # --- other languages ------------------------------------------------------------------------------------------------

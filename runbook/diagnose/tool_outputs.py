@@ -17,7 +17,7 @@ from pathlib import PurePath
 from runbook.diagnose.judge import NO_EVIDENCE, ORDER, Cause
 from runbook.diagnose.log_lines import ESCAPES
 from runbook.diagnose.rule_types import Hit, Line, Tier
-from runbook.files.toml import own_table
+from runbook.files.shipped_files import own_table
 from runbook.model.grouping import grouped
 from runbook.parsers import infiniband
 from runbook.parsers.tool_reading import Fault, Reading, Support

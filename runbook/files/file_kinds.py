@@ -358,7 +358,7 @@ _SUFFIXES = {
 }
 _KEY = re.compile(r"[\w.-]+")
 _INTERPRETER = re.compile(r"(?:(python)[0-9.]*|(?:ba|da|z|k)?sh)")
-_SBATCH = re.compile(r"^#SBATCH[ \t]+-", re.MULTILINE)
+SBATCH = re.compile(r"^#SBATCH[ \t]+-", re.MULTILINE)
 _VAULT = "`ansible-vault view` shows what is in it; secrets come from the environment here, `{env: NAME}`"
 
 
@@ -379,7 +379,7 @@ def foreign_file(document: Document) -> Foreign | None:
 
 
 def _program(document: Document) -> str | None:
-    if _SBATCH.search(document.text):
+    if SBATCH.search(document.text):
         return BATCH_SCRIPT
     first, *words = document.lines[0].split()[:2] or [""]
     named = words[0] if words and first.endswith(("/env", "#!")) else first.removeprefix("#!")

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+from runbook.files.shipped_files import own_table
 from runbook.files.suggestions import did_you_mean, nearest, spaced
-from runbook.files.toml import own_table
 from runbook.files.yaml_document import Keys
 
 Path = tuple[str, ...]

@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
 import yaml
@@ -147,6 +146,8 @@ _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*(?:([kmgt]?)b?|([kmgt])ib
 
 def size_bytes(value: object) -> int:
     """Whole bytes, zero or more. Raises ValueError with a sentence for people."""
+    from fractions import Fraction  # only sizes that are written need it
+
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{value!r} is not a size: write 4096, 1K, 16M or 1G")
     match = _SIZE.fullmatch(str(value).strip())

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from runbook.files.bare_values import meant
 from runbook.files.misplaced_keys import advise, checks_of_others, is_told, resolved
 from runbook.files.scalars import plain_scalar, port_range_message
 from runbook.files.shipped_files import shipped
@@ -388,6 +387,8 @@ def _cure(error: ValidationError, document: Document, kind: str) -> str | None:
         number = _number(error.instance, rule, kind) or _entry(error.instance, rule, kind)
         if number is not None:
             return number
+    from runbook.files.bare_values import meant
+
     if (other := meant(keys, error.instance, accepts(rule, schema(kind)))) is not None:
         return other
     examples = rule.get("examples", [])

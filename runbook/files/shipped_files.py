@@ -1,4 +1,5 @@
-"""Where the shipped schemas, playbooks and inventories lie, and how a name on the command line finds one.
+"""Files of our own: where the shipped schemas, playbooks and inventories lie, how a name on the command line finds one,
+and tables in TOML, which Python reads by itself from 3.11 on.
 
 In a wheel they travel inside the package (`runbook/shipped/…`); in a checkout they lie at the top of the repository.
 """
@@ -7,13 +8,27 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from runbook.files.node_sets import listed
 from runbook.files.suggestions import nearest
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.safe_text import visible
+
+if sys.version_info >= (3, 11):
+    import tomllib as tomllib
+else:
+    import tomli as tomllib
+
+
+def own_table(package: str, *path: str) -> dict[str, Any]:
+    """A file of ours that lies in a package."""
+    return tomllib.loads(resources.files(package).joinpath(*path).read_text("utf-8"))
+
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 SUFFIXES = (".yml", ".yaml")

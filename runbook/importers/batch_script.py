@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from runbook.files.file_kinds import is_yaml
+from runbook.files.file_kinds import SBATCH, is_yaml
 from runbook.files.inventory_draft import Setting
 from runbook.files.node_sets import listed
 from runbook.files.problems import NumberedLines
@@ -34,7 +34,6 @@ MOST_FILLED = 256 * 1024
 _ELSE = "what else the script does is not carried over"
 _OPERATOR = re.compile(r"[0-9]?[<>]|[|;&]")
 _GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?([0-9]{1,4})")
-_SBATCH = re.compile(r"^#SBATCH[ \t]+-", re.MULTILINE)
 _HINT = re.compile(r"\btorch\.distributed\.|\baccelerate launch\b|\b(?:" + "|".join(LAUNCHERS) + r")\b")
 _OWN = {"MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"}
 """What runbook works out for every rank."""
@@ -63,7 +62,7 @@ class _Script:
 
 def is_script(text: str, file: str) -> bool:
     """Whether it has options for sbatch, or is no YAML and has a launcher's line whose program is to be seen."""
-    if _SBATCH.search(text):
+    if SBATCH.search(text):
         return True
     lines = (launcher_line(_words(line)) for _, line in _commands(text)) if _HINT.search(text) else ()
     return any(line is not None and line.program for line in lines) and not is_yaml(text, file)

@@ -21,15 +21,13 @@ from runbook.jobs.seen_processes import (
     COMPUTES,
     FATAL,
     LOG_END,
-    OF_RANK,
-    exception_at_end,
     frames_of_crash,
     own_frame,
     seen_processes,
     shown,
 )
 from runbook.jobs.stall import raised, waited_for
-from runbook.jobs.watch import WatchEnd
+from runbook.jobs.watch import OF_RANK, WatchEnd, exception_at_end
 from runbook.model.command_quoting import word
 from runbook.model.process_end import ProcessEnd
 from runbook.model.units import seconds_text

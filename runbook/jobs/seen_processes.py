@@ -3,7 +3,6 @@ torch, NCCL and gloo that they see with different values."""
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from runbook.checks.context import Facts
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.kept_processes import KeptProcess, KeptProcesses
 from runbook.jobs.logs import end_of
-from runbook.jobs.watch import EXCEPTION
+from runbook.jobs.watch import exception_at_end
 from runbook.launch.ranks import network_environment
 from runbook.model.units import bytes_text, some
 from runbook.node.proc import SHELLS
@@ -71,15 +70,6 @@ THREAD_RAISED = re.compile(
 """What Python prints of a thread that an exception has ended, while the main thread goes on."""
 
 LOG_END = 16384
-
-TRACEBACK = "Traceback (most recent call last)"
-
-OF_RANK = re.compile(r"^\[rank\d{1,7}\]: ?", re.MULTILINE)
-"""What torch puts before each line of an exception."""
-
-OF_NO_PROGRAM = ("Exception in thread", "Exception ignored")
-MOST_AFTER = 5
-"""Lines of a message that has several, and of libraries at the end of a program."""
 
 THREAD = re.compile(r"^(?=(?:Current thread|Thread|Stack) )", re.MULTILINE)
 """Where the frames of a thread begin."""
@@ -260,17 +250,6 @@ def seen_processes(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator
             for one in _of_member(member, seen, facts.get("gpu_use") or {}, facts["seconds"]):
                 raised = exception_at_end(log) if one.ending or _at_exit(one.frames) else ""
                 yield replace(one, beside=(*one.beside, *ended), raised=raised) if not member.place.each else one
-
-
-def exception_at_end(text: str) -> str:
-    """The exception of a traceback that is the last a program wrote; empty where there is none."""
-    before, found, after = OF_RANK.sub("", text).rpartition(TRACEBACK)
-    whose = before.rstrip().rpartition("\n")[2]
-    lines = [line for line in after.splitlines()[1:] if line.strip()]
-    said = list(itertools.dropwhile(lambda line: line.startswith(" "), lines))
-    if found and said and len(said) <= MOST_AFTER and EXCEPTION.match(said[0]) and not whose.startswith(OF_NO_PROGRAM):
-        return said[0]
-    return ""
 
 
 def _of_member(

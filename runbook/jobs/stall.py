@@ -24,7 +24,8 @@ from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, ended_because_of
 from runbook.jobs.logs import end_of
 from runbook.jobs.progress import StepProgress
-from runbook.jobs.seen_processes import COMPUTES, IDLE, LOG_END, TRACEBACK, SeenProcess, seen_processes, unlike_settings
+from runbook.jobs.seen_processes import COMPUTES, IDLE, LOG_END, SeenProcess, seen_processes, unlike_settings
+from runbook.jobs.watch import TRACEBACK
 from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
 from runbook.model.units import bytes_text, seconds_text, some

@@ -3,6 +3,7 @@ stop at the first failure."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import threading
@@ -197,7 +198,15 @@ def earliest(members: Sequence[KeptProcess]) -> KeptProcess:
     return killed if killed is not None and first.raised else first
 
 
-BEGINS = "Traceback (most recent call last):"
+TRACEBACK = "Traceback (most recent call last)"
+
+OF_RANK = re.compile(r"^\[rank\d{1,7}\]: ?", re.MULTILINE)
+"""What torch puts before each line of an exception."""
+
+OF_NO_PROGRAM = ("Exception in thread", "Exception ignored")
+MOST_AFTER = 5
+"""Lines of a message that has several, and of libraries at the end of a program."""
+
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,200}(?::|$)")
 NOISE = re.compile(
     r"\s|$|-{20}|[IWEF]\d{4} [^\n\]]{0,200}\.(?:cc|h):\d+\]"
@@ -208,6 +217,17 @@ Python may log in the same form: then it goes on."""
 
 MESSAGE_S = 1.0
 """How long after its first line the message of an exception may go on."""
+
+
+def exception_at_end(text: str) -> str:
+    """The exception of a traceback that is the last a program wrote; empty where there is none."""
+    before, found, after = OF_RANK.sub("", text).rpartition(TRACEBACK)
+    whose = before.rstrip().rpartition("\n")[2]
+    lines = [line for line in after.splitlines()[1:] if line.strip()]
+    said = list(itertools.dropwhile(lambda line: line.startswith(" "), lines))
+    if found and said and len(said) <= MOST_AFTER and EXCEPTION.match(said[0]) and not whose.startswith(OF_NO_PROGRAM):
+        return said[0]
+    return ""
 
 
 class Lingering:
@@ -235,7 +255,7 @@ class Lingering:
                 self._line(name, line, now)
 
     def _line(self, name: str, line: str, now: float) -> None:
-        if line.startswith(BEGINS):
+        if line.startswith(TRACEBACK):
             self._open.add(name)
             self._said.pop(name, None)
         elif NOISE.match(line):

@@ -16,8 +16,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from runbook.files.shipped_files import tomllib
 from runbook.files.suggestions import did_you_mean
-from runbook.files.toml import tomllib
 from runbook.files.yaml_document import Keys, mapping_problem, read_document, scalars
 from runbook.lint.find_files import leads_out, roots_of
 from runbook.lint.findings import rules

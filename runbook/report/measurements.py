@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from runbook.model.node_ranges import fold
@@ -101,6 +100,8 @@ def bandwidth_line(rows: Sequence[Mapping[str, object]]) -> str:
 def links_map(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """A row for each sender, a column for each receiver, in the order of the outcomes; nothing where no link was
     measured."""
+    import statistics  # of runs with `links`, and slow to load
+
     best = fastest_links(outcomes)
     named = {name for pair in best for name in pair}
     names = [outcome.node for outcome in outcomes if outcome.node in named]

@@ -181,12 +181,12 @@ def fastest_links(outcomes: Iterable[Outcome]) -> dict[Pair, LinkSpeed]:
     return best
 
 
-class Measured(Protocol):
+class MeasuredLink(Protocol):
     @property
     def gbps(self) -> float: ...
 
 
-M = TypeVar("M", bound=Measured)
+M = TypeVar("M", bound=MeasuredLink)
 
 
 def slowest_between(groups: Sequence[Sequence[str]], links: Mapping[Pair, M]) -> dict[tuple[int, int], M]:

@@ -234,18 +234,20 @@ def texts(pattern: re.Pattern[Any], *, most: int, throughout: bool = False) -> I
     source = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
     tree = parser.parse(source, pattern.flags & ~(re.DEBUG | (0 if isinstance(pattern.pattern, str) else re.UNICODE)))
     cases: dict[tuple[str, str, str], None] = {}
-    for head, pump in _pumps(tree):
+    pumps = list(dict.fromkeys(_pumps(tree)))
+    starts = [head for head in dict.fromkeys(head for head, _ in pumps) if head]
+    # One text that nothing ends, and what begins again and again and is never finished; then more of both.
+    cases.update(dict.fromkeys((head, pump, "\0!") for head, pump in pumps[:4]))
+    cases.update(dict.fromkeys(("", head, "\0") for head in starts[:4]))
+    for head, pump in pumps:
         for tail in ("", "\0!", "\n"):
             cases.setdefault((head, pump, tail))
     whole = _example(tree)
-    # What begins again and again, and is never finished.
     for cut in range(1, len(whole) + 1):
         cases.setdefault(("", whole[:cut], "\0"))
-    starts = [head for head, _ in _pumps(tree)]
-    for head in dict.fromkeys(starts):
-        if head:
-            cases.setdefault(("", head, "\0"))
-            cases.setdefault(("", head + " ", "\0"))
+    for head in starts:
+        cases.setdefault(("", head, "\0"))
+        cases.setdefault(("", head + " ", "\0"))
     if throughout and whole:
         # Behind a match.
         for cut in range(1, len(whole)):

@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 from profiles import examples
 
 from runbook.cli.main import main
-from runbook.collect.archive import archive_files, packed
-from runbook.collect.archive_entries import Absent, ArchiveFile, UsedPaths, refused
+from runbook.collect.archive import Absent, ArchiveFile, UsedPaths, archive_files, packed, refused
 from runbook.collect.ask_nodes import MOST_OF_A_NODE, NodeAnswer, fail, take
 from runbook.collect.gather import scrubbed
 from runbook.collect.local_files import read_run, run_entries

@@ -14,7 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runbook.firewall import Evidence, Flow, arp_stop, explain
+from runbook.firewall.collected_rules import Evidence
+from runbook.firewall.evaluate import Flow
+from runbook.firewall.explain_node import arp_stop, explain
 from runbook.firewall.front_ends import firewalld_allow, firewalld_allow_out, parse_zones
 from runbook.model.command_quoting import NFT_BY_HAND, netsh_name, nft_words, powershell_word, word
 from runbook.model.remedy import Remedy

@@ -12,9 +12,10 @@ import pytest
 from runbook.checks import ibstat
 from runbook.checks.network.routing import Sent, turned_away
 from runbook.checks.reach.gpus import driver_too_old, judge_gpus
-from runbook.firewall import Ends, Evidence, Flow, arp_stop, explain, explain_blocked
-from runbook.firewall.evaluate import Leg
-from runbook.firewall.explain_connection import Seen
+from runbook.firewall.collected_rules import Evidence
+from runbook.firewall.evaluate import Flow, Leg
+from runbook.firewall.explain_connection import Ends, Seen, explain_blocked
+from runbook.firewall.explain_node import arp_stop, explain
 from runbook.jobs.counters import not_read, rises
 from runbook.model.inventory import Node
 from runbook.parsers.nvidia_logs import events

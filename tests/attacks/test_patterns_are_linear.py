@@ -27,15 +27,15 @@ def test_they_are_found() -> None:
 @pytest.mark.cost
 @pytest.mark.parametrize(
     ("pattern", "asked"),
-    [(r"\d+x", "search"), (r"a.*b", "search"), (r"(?:a|a)*b", "match")],
+    [(r"\d+x", "search"), (r"a.*b", "search"), (r"(?:a|a)*b", "match"), (r",(?![^\[\]]*\])", "finditer")],
 )
 def test_a_bad_one_would_be_found(pattern: str, asked: str) -> None:
-    assert slow(Found(re.compile(pattern), "here", asked), size=3000, most=100)
+    assert slow(Found(re.compile(pattern), "here", asked), size=3000, most=12)
 
 
 @pytest.mark.cost
 def test_none_is_worse_than_linear() -> None:
-    assert not _slow(size=3000, most=6)
+    assert not _slow(size=3000, most=12)
 
 
 @pytest.mark.cost

@@ -13,7 +13,7 @@ from typing import Any, cast
 from runbook.checks.context import Context, Facts, Run
 from runbook.checks.network.dial import Dial
 from runbook.checks.ranks.pool import RankMember, RankPool
-from runbook.firewall import Evidence
+from runbook.firewall.collected_rules import Evidence
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Network, Node, Rendezvous
 from runbook.model.verdict import Outcome, Verdict

@@ -27,7 +27,7 @@ ORDER = ("imported", "listening", "dialling", "connected", "joined", "done")
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking at a rank waits for its stack to be written; ours lies there already. Nothing lies between these nodes."""
     monkeypatch.setattr("runbook.checks.ranks.evidence.WRITE_S", 0.0)
-    monkeypatch.setattr("runbook.checks.connection.look_between", lambda _: Between())
+    monkeypatch.setattr("runbook.checks.ranks.halts.look_between", lambda _: Between())
 
 
 def joining(inventory: Inventory | None = None, **steps: str) -> tuple[RankPool, Context]:
@@ -76,14 +76,14 @@ def test_every_rank_that_cannot_dial_is_named() -> None:
 def test_ranks_that_reach_the_store_and_not_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, at = joining(node_a="connected", node_b="connected", node_c="joined")
     assert unjoined(pool, at) is None, "connections between the nodes open: no port is closed"
-    monkeypatch.setattr("runbook.checks.connection.look_between", lambda _: Between(blind={"node-a": "no sudo"}))
+    monkeypatch.setattr("runbook.checks.ranks.halts.look_between", lambda _: Between(blind={"node-a": "no sudo"}))
     found = judged(pool, at)
     assert set(found.values()) == {(Verdict.FAIL, ("data-ports-blocked",))}
 
 
 def test_a_rule_between_the_nodes_is_named_instead_of_what_the_ranks_met(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = Finding("firewall-drop", "node-a drops TCP 29500: rule 7", "sudo nft delete rule …")
-    monkeypatch.setattr("runbook.checks.connection.look_between", lambda _: Between({"node-a": (rule,)}))
+    monkeypatch.setattr("runbook.checks.ranks.halts.look_between", lambda _: Between({"node-a": (rule,)}))
     pool, at = joining(node_a="listening", node_b="dialling:no answer", node_c="dialling:no answer")
     assert judged(pool, at) == {"node-a": (Verdict.FAIL, ("firewall-drop",)), "node-b": WAITING, "node-c": WAITING}
 

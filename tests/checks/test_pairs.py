@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runbook.checks.network.pairs import ALL_UP_TO, AROUND, Blame, Pairs, around, chosen, groupings
+from runbook.checks.network.pairs import ALL_UP_TO, AROUND, BlamedNodes, Pairs, around, chosen, groupings
+from runbook.model.node_ranges import fold
 
 from .made_up_cluster import cluster, context, node
 
@@ -113,7 +114,7 @@ RACKS = {name: f"rack {name[0].upper()}" for name in ("a1", "a2", "a3", "a4", "b
 TRIED = {frozenset(pair) for pair in combinations(RACKS, 2)}
 
 
-def blame(*bad: str) -> Blame:
+def blame(*bad: str) -> BlamedNodes:
     """Bad are pairs of single nodes, such as `a1-b1`, or all pairs of two racks, such as `a-b`."""
     pairs = {
         pair
@@ -122,7 +123,7 @@ def blame(*bad: str) -> Blame:
         for mine, its in (sorted(pair), sorted(pair, reverse=True))
         if mine.startswith(one) and its.startswith(other)
     }
-    return Blame.of(pairs, TRIED, [RACKS])
+    return BlamedNodes.of(pairs, TRIED, [RACKS])
 
 
 def test_where_two_racks_cannot_talk_it_is_what_joins_them() -> None:
@@ -155,15 +156,28 @@ def test_what_nodes_have_in_common_comes_before_what_racks_have(bad: tuple[str, 
 def test_two_islands_are_told_whatever_the_inventory_calls_them() -> None:
     """Of c1 and c2, which both islands reach, nothing is said."""
     pairs = {frozenset((one, other)) for one in ("a1", "a3") for other in ("a2", "b1", "b2")}
-    found = Blame.of(pairs, TRIED, [RACKS])
+    found = BlamedNodes.of(pairs, TRIED, [RACKS])
     assert found.apart.startswith("what fails is nearly every pair between a[1,3] and a2,b[1-2], and no other")
-    assert set(found.nodes) <= {"a1", "a3", "a2", "b1", "b2"}
+    assert set(found.nodes) == {"a1", "a3", "a2", "b1", "b2"}
+
+
+@pytest.mark.parametrize("few", [2, 3, 5, 8, 10])
+def test_of_islands_that_differ_in_size_the_small_one_is_named(few: int) -> None:
+    names = named(20)
+    tried = {frozenset((name, peer)) for name, peers in chosen(names, "n0").peers.items() for peer in peers}
+    small = set(names[-few:])
+    found = BlamedNodes.of({pair for pair in tried if len(pair & small) == 1}, tried, [])
+    if few < 7:
+        assert set(found.nodes) == small
+        assert f"between {fold(sorted(small))} and the rest, and no other" in found.apart
+    else:
+        assert set(found.nodes) == set(names)
 
 
 @pytest.mark.parametrize("change", [("a1", "a3"), ("a2", "a3"), ("c1", "c2")])
 def test_islands_with_a_bad_pair_inside_or_a_good_one_between_are_none(change: tuple[str, str]) -> None:
     pairs = {frozenset((one, other)) for one in ("a1", "a3") for other in ("a2", "b1", "b2")}
-    assert Blame.of(pairs ^ {frozenset(change)}, TRIED, [RACKS]).apart == ""
+    assert BlamedNodes.of(pairs ^ {frozenset(change)}, TRIED, [RACKS]).apart == ""
 
 
 def test_each_way_between_groups_is_told_once() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from runbook.checks.network.live_traffic import Between
 from runbook.checks.ranks.evidence import gather, main_stack, progress
-from runbook.checks.ranks.outcomes import outcomes_of_halt
+from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Outcome, Verdict
@@ -25,7 +25,7 @@ BYSTANDER = (UNKNOWN, ("peer-died",))
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking at a rank waits for its stack to be written; ours lies there already. Nothing lies between these nodes."""
     monkeypatch.setattr("runbook.checks.ranks.evidence.WRITE_S", 0.0)
-    monkeypatch.setattr("runbook.checks.ranks.stuck.look_between", lambda _: Between())
+    monkeypatch.setattr("runbook.checks.ranks.halts.look_between", lambda _: Between())
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ from typing import Any, cast
 
 import pytest
 
+from runbook.checks.allreduce import stragglers
 from runbook.checks.network.live_traffic import Between
 from runbook.checks.ranks.collective_calls import faithless
 from runbook.checks.ranks.evidence import gather
-from runbook.checks.ranks.outcomes import outcomes_of_halt, stragglers
+from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.own_failure import STOPPED, last_place, own_failure
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool
 from runbook.launch.preconditions import CODES
@@ -32,7 +33,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Between]:
     """What a look between the nodes gives: nothing, unless a test says otherwise."""
     answers = {"now": Between()}
     monkeypatch.setattr("runbook.checks.ranks.evidence.WRITE_S", 0.0)
-    monkeypatch.setattr("runbook.checks.ranks.stuck.look_between", lambda _: answers["now"])
+    monkeypatch.setattr("runbook.checks.ranks.halts.look_between", lambda _: answers["now"])
     return answers
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from runbook.checks.network.routing import RouteRefusal, Sent, family, gone, refusal, rule_text
 from runbook.files.address import in_network
-from runbook.firewall import Evidence
+from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import NumberRange
 
 from .made_up_cluster import cluster, context, machine, node

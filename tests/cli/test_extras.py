@@ -13,7 +13,7 @@ import pytest
 
 from runbook.cli import extras
 from runbook.cli import main as main_module
-from runbook.files.toml import tomllib
+from runbook.files.shipped_files import tomllib
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -57,5 +57,5 @@ def test_a_checkout_that_was_never_installed_is_installed(monkeypatch: pytest.Mo
     def unknown(name: str) -> list[str]:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(extras, "requires", unknown)
+    monkeypatch.setattr("importlib.metadata.requires", unknown)
     assert told("agent")[-5:] == [sys.executable, "-m", "pip", "install", ".[agent]"]

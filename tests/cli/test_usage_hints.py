@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from runbook.cli.argument_parser import parser
-from runbook.files.toml import own_table
+from runbook.files.shipped_files import own_table
 
 
 def said(line: str, capsys: pytest.CaptureFixture[str]) -> str:

@@ -20,7 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from runbook.firewall import Evidence, Flow
+from runbook.firewall.collected_rules import Evidence
+from runbook.firewall.evaluate import Flow
 from runbook.node.message import MARK
 from runbook.transport import node_answers, node_programs
 

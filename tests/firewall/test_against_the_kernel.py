@@ -10,8 +10,10 @@ import pytest
 from profiles import one_in
 
 from firewall.pair import CLIENT, CLIENT6, LONG, SERVER, SERVER6, SHORT, Pair, Seen
-from runbook.firewall import Ends, Evidence, Explanation, explain, explain_blocked
+from runbook.firewall.collected_rules import Evidence
+from runbook.firewall.explain_connection import Ends, explain_blocked
 from runbook.firewall.explain_connection import Seen as SeenBlocked
+from runbook.firewall.explain_node import Explanation, explain
 
 pytestmark = pytest.mark.lab
 

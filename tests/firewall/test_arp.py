@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from runbook.firewall import ArpStop, Evidence, arp_stop
+from runbook.firewall.collected_rules import Evidence
+from runbook.firewall.explain_node import ArpStop, arp_stop
 
 MINE, PEER, OTHER = "10.0.0.1", "10.0.0.2", "10.0.0.3"
 DROP, ACCEPT, COUNT = {"drop": None}, {"accept": None}, {"counter": {"packets": 0, "bytes": 0}}

@@ -7,7 +7,8 @@ import shutil
 import pytest
 
 from firewall.pair import CLIENT, LONG, SERVER, SHORT, Pair
-from runbook.firewall import Ends, explain, explain_blocked
+from runbook.firewall.explain_connection import Ends, explain_blocked
+from runbook.firewall.explain_node import explain
 from runbook.firewall.front_ends import UfwRule
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("temporary_folder_of_the_test")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runbook.firewall.ipsec import parse_policies, policy_for
+from runbook.firewall.collected_rules import parse_policies, policy_for
 
 RECORDED = """\
 src 10.0.0.2/32 dst 10.0.0.1/32 proto tcp dport 29500

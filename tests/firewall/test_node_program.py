@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from firewall.pair import CLIENT, PROGRAM, Pair, collected
-from runbook.firewall import Flow, explain
+from runbook.firewall.evaluate import Flow
+from runbook.firewall.explain_node import explain
 
 FLOW = Flow("10.77.0.1", "10.77.0.2", 29500)
 

@@ -8,7 +8,9 @@ import pytest
 from lab import Host, Lab
 
 from firewall.pair import PROGRAM, collected
-from runbook.firewall import Ends, Evidence, Flow, explain_blocked
+from runbook.firewall.collected_rules import Evidence
+from runbook.firewall.evaluate import Flow
+from runbook.firewall.explain_connection import Ends, explain_blocked
 
 pytestmark = pytest.mark.lab
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from runbook.firewall import Ends, Evidence, Flow, explain, explain_blocked, sent_elsewhere
-from runbook.firewall.collected_rules import CommandResult
-from runbook.firewall.evaluate import merged
-from runbook.firewall.explain_connection import READERS
+from runbook.firewall.collected_rules import CommandResult, Evidence
+from runbook.firewall.evaluate import Flow, merged
+from runbook.firewall.explain_connection import READERS, Ends, explain_blocked, sent_elsewhere
+from runbook.firewall.explain_node import explain
 from runbook.firewall.front_ends import blocking_line, firewalld_runs, parse_ufw, parse_zones, port_lists
 from runbook.firewall.nft import texts_by_handle
 from runbook.node.firewall_rules import AS_ROOT

@@ -9,7 +9,8 @@ import pytest
 
 from firewall.grammar import iptables_ruleset, nft_ruleset
 from firewall.pair import CLIENT, LONG, Pair
-from runbook.firewall import Evidence, Explanation, explain
+from runbook.firewall.collected_rules import Evidence
+from runbook.firewall.explain_node import Explanation, explain
 
 pytestmark = pytest.mark.lab
 PORT = 29500

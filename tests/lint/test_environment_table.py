@@ -12,7 +12,7 @@ from runbook.lint.variables import Variable, known
 
 KINDS = {
     "integer", "number", "switch", "boolean", "choice", "level", "set", "per-function",
-    "interfaces", "adapters", "names", "path", "text",
+    "interfaces", "adapters", "names", "path", "settings", "text",
 }  # fmt: skip
 A_MATTER_OF_TASTE = {"debugging", "fast-path-off", "slow-timeout"}
 """What is said of a value that the reader understands very well."""
@@ -39,6 +39,7 @@ def understood(variable: Variable) -> list[str]:
         "adapters": ["mlx5", "=mlx5_1,mlx5_10", "^mlx5_0", "mlx5_0:1", "=mlx5_0:1:2"],
         "names": ["eth0", "eth0,eth1", "Ethernet 2"],
         "path": ["/tmp/x", "x"],
+        "settings": ["max_split_size_mb:128", "a_newer_one:1, expandable_segments:True", f"{'x' * 90}:[256:1,>:4],y:2"],
         "text": ["", "anything"],
     }
     return words[variable.kind]
@@ -52,7 +53,8 @@ def is_sound(variable: Variable) -> None:
     assert re.fullmatch("[A-Z][A-Z0-9_]*", variable.name)
     assert variable.kind in KINDS
     assert variable.source.startswith("https://")
-    assert bool(variable.choices) == (variable.kind in ("choice", "level", "set", "per-function"))
+    assert bool(variable.choices) == (variable.kind in ("choice", "level", "set", "per-function", "settings"))
+    assert set(variable.true_or_false) <= set(variable.choices)
     assert variable.lowest is None or variable.highest is None or variable.lowest < variable.highest
     assert bool(variable.leftover) == bool(variable.costs)
     assert set(variable.leftover) <= ({"1"} if variable.kind in ("switch", "boolean") else set(variable.choices))

@@ -22,11 +22,20 @@ from runbook.checks.network.dial import (
 )
 from runbook.checks.network.ephemeral_ports import exhausted, port_range
 from runbook.checks.network.packet_filters import by_policy, peers_of, rules_of, unseen
-from runbook.checks.network.pairs import Blame, groupings
+from runbook.checks.network.pairs import BlamedNodes, groupings
 from runbook.checks.network.routing import Sent, gone, turned_away
-from runbook.firewall import Blocked, Ends, Evidence, Flow, also_small, explain_blocked, sent_elsewhere, sure
-from runbook.firewall.evaluate import EPHEMERAL, NumberRange
-from runbook.firewall.explain_connection import Seen, command_line
+from runbook.firewall.collected_rules import Evidence
+from runbook.firewall.evaluate import EPHEMERAL, Flow, NumberRange
+from runbook.firewall.explain_connection import (
+    Blocked,
+    Ends,
+    Seen,
+    also_small,
+    command_line,
+    explain_blocked,
+    sent_elsewhere,
+    sure,
+)
 from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
 from runbook.model.units import counted, listed
@@ -57,7 +66,7 @@ class Accusation:
             return False
         return other.itself or self.finding.remedy == other.finding.remedy or "" != self.common == other.common
 
-    def placed(self, blame: Blame, dials: Sequence[Dial]) -> Accusation:
+    def placed(self, blame: BlamedNodes, dials: Sequence[Dial]) -> Accusation:
         """A guess, told of the end of these dials that other failed ones have as well."""
         shared = [name for name in _ends(dials) if len(blame.nodes.get(name, ())) > 1]
         if len(shared) != 1 and not (blame.apart and self.node in shared):
@@ -213,10 +222,10 @@ class Trouble:
                 found.append((dials, self._filtered(dials, blocked)))
         return found
 
-    def _blame(self, bad: Iterable[frozenset[str]]) -> Blame:
+    def _blame(self, bad: Iterable[frozenset[str]]) -> BlamedNodes:
         """Whose doing these failed pairs are; a node's trouble with itself is its own."""
         tried = {frozenset((dial.source, dial.destination)) for dial in (*self.good, *self.bad)}
-        return Blame.of((pair for pair in bad if len(pair) > 1), tried, groupings(self.at))
+        return BlamedNodes.of((pair for pair in bad if len(pair) > 1), tried, groupings(self.at))
 
     def _unsent(self) -> dict[str, Finding]:
         """Nodes that had no port left to dial from."""

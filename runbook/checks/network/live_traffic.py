@@ -19,8 +19,9 @@ from runbook.checks.network.failed_dials import Trouble
 from runbook.checks.network.mesh import Mesh, Want
 from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.routing import smaller
-from runbook.firewall import Blocked, Ends, Evidence, Flow, explain_blocked, sure
-from runbook.firewall.evaluate import EPHEMERAL
+from runbook.firewall.collected_rules import Evidence
+from runbook.firewall.evaluate import EPHEMERAL, Flow
+from runbook.firewall.explain_connection import Blocked, Ends, explain_blocked, sure
 from runbook.model.inventory import Node
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding

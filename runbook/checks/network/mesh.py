@@ -200,8 +200,9 @@ class Mesh:
                     raise UnexpectedAnswer(f"{len(results)} results of {len(dials)} dials")
                 self._awake[source.name] = message["awake"]
                 for dial, result in zip(dials, results, strict=True):
-                    told = {**(result or OPENED_AT_ONCE)}
-                    found.append(replace(dial, **{**told, "from_ports": tuple(told.get("from_ports", ()))}))
+                    told: dict[str, Any] = {**(result or OPENED_AT_ONCE)}
+                    told["from_ports"] = tuple(told.get("from_ports", ()))
+                    found.append(replace(dial, **told))
                 return None
             return remote.wait(0.1)
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context
 from runbook.checks.network.dial import Dial, number, numeric, ports_text
-from runbook.firewall import Evidence
-from runbook.firewall.network_policy import End, Forbids, forbidden, policies_in
+from runbook.firewall.collected_rules import Evidence
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
 from runbook.transport import ProgramNotStarted
 
 if TYPE_CHECKING:
+    from runbook.firewall.network_policy import Forbids
     from runbook.transport.kubernetes_pods import Pod
 
 NOT_TOLD = (Unreachable, ProgramNotStarted, ValueError, TimeoutError)
@@ -88,6 +88,8 @@ def by_policy(at: Context, dials: Sequence[Dial], seen: tuple[str, ...]) -> tupl
 
 
 def _forbidden(at: Context, source: Pod, destination: Pod, dial: Dial) -> Forbids | None:
+    from runbook.firewall.network_policy import End, forbidden, policies_in  # only pods have any
+
     near, far = (End(pod.namespace, pod.address, pod.labels) for pod in (source, destination))
     policies = []
     for name in {source.namespace: dial.source, destination.namespace: dial.destination}.values():

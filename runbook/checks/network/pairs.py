@@ -177,7 +177,7 @@ MISSING = 8
 
 
 @dataclass(frozen=True)
-class Blame:
+class BlamedNodes:
     """`nodes` to blame, each with the other ends of its bad pairs. `between`: the groups of nodes between which all of
     the bad pairs are; no one of these nodes is to blame then, and all are named."""
 
@@ -190,7 +190,7 @@ class Blame:
         bad: Iterable[frozenset[str]],
         tried: Iterable[frozenset[str]],
         groupings: Iterable[Mapping[str, str]],
-    ) -> Blame:
+    ) -> BlamedNodes:
         bad, tried = set(bad), set(tried)
         nodes = culprits(bad)
         if not any(len(peers) == len(bad) for peers in nodes.values()):  # else one node explains it all
@@ -198,8 +198,7 @@ class Blame:
                 if found := _apart(bad, tried, grouping):
                     return found
             if sides := _two_sides(bad, tried):
-                one, other = (fold(sorted(side)) for side in sorted(sides, key=min))
-                return cls(nodes, f"{one} and {other}")
+                return _between_sides(*sides, bad, tried)
         return cls(nodes)
 
     @property
@@ -214,7 +213,7 @@ class Blame:
         return replace(finding, says=f"{finding.says}; {self.apart}") if self.apart else finding
 
 
-def _apart(bad: set[frozenset[str]], tried: set[frozenset[str]], grouping: Mapping[str, str]) -> Blame | None:
+def _apart(bad: set[frozenset[str]], tried: set[frozenset[str]], grouping: Mapping[str, str]) -> BlamedNodes | None:
     """Where all bad pairs cross groups, and between these groups next to no pair is in order."""
 
     def groups(pair: frozenset[str]) -> frozenset[str]:
@@ -235,7 +234,7 @@ def _apart(bad: set[frozenset[str]], tried: set[frozenset[str]], grouping: Mappi
         for name, other in permutations(pair)
         if grouping[name] in guilty
     )
-    return Blame(nodes, _ways(guilty))
+    return BlamedNodes(nodes, _ways(guilty))
 
 
 def _ways(guilty: Mapping[str, Sequence[str]]) -> str:
@@ -269,6 +268,24 @@ def _two_sides(bad: set[frozenset[str]], tried: set[frozenset[str]]) -> tuple[se
         return None
     crossing = {pair for pair in tried if pair <= side.keys() and len({side[name] for name in pair}) == 2}
     return sides if crossing == bad else None
+
+
+def _between_sides(
+    one: set[str], other: set[str], bad: Iterable[frozenset[str]], tried: Iterable[frozenset[str]]
+) -> BlamedNodes:
+    """The few that are cut off from the many are named, else both sides. A node of which no pair with the few was tried
+    is on the side of the many."""
+    few, many = sorted((one, other), key=len)
+    everybody = frozenset().union(*tried)
+    rest = everybody - few
+    if all(pair in bad or not (pair & few and pair & rest) for pair in tried):
+        many = set(rest)
+    cut_off = 2 * len(few) < len(many)
+    ways = (way for pair in sorted(map(sorted, bad)) for way in permutations(pair))
+    nodes = grouped((name, peer) for name, peer in ways if name in few or not cut_off)
+    if cut_off and many == rest:
+        return BlamedNodes(nodes, f"{fold(sorted(few))} and the rest")
+    return BlamedNodes(nodes, " and ".join(fold(sorted(side)) for side in sorted((few, many), key=min)))
 
 
 def ends(name: str, peers: Iterable[str]) -> str:

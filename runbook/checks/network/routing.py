@@ -13,7 +13,7 @@ from runbook.causes.catalogue import finding_for, mend
 from runbook.checks.context import Context
 from runbook.checks.reach.interfaces import NO_CARRIER, unusable
 from runbook.files.address import in_network, is_link_local
-from runbook.firewall import Evidence
+from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import NumberRange, Truth, both, flip
 from runbook.model.command_quoting import word
 from runbook.model.verdict import Finding

@@ -12,7 +12,9 @@ from runbook.checks.context import Facts
 from runbook.checks.network.dial import ANY_PORT, Dial
 from runbook.checks.network.pairs import ends
 from runbook.checks.ping.observations import Observations, Pair, version
-from runbook.firewall import Ends, Explanation, Flow, explain_blocked
+from runbook.firewall.evaluate import Flow
+from runbook.firewall.explain_connection import Ends, explain_blocked
+from runbook.firewall.explain_node import Explanation
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding

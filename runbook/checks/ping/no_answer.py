@@ -11,12 +11,15 @@ from dataclasses import replace
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.network.dial import ANY_PORT
-from runbook.checks.network.pairs import Blame, several
+from runbook.checks.network.pairs import BlamedNodes, several
 from runbook.checks.network.routing import typed
 from runbook.checks.ping.observations import Observations, Pair, pairs_with
 from runbook.checks.ping.routes import netmask
 from runbook.files.address import ipv4_first, is_ip
-from runbook.firewall import Blocked, Ends, Evidence, Flow, arp_stop, explain_blocked, sure
+from runbook.firewall.collected_rules import Evidence
+from runbook.firewall.evaluate import Flow
+from runbook.firewall.explain_connection import Blocked, Ends, explain_blocked, sure
+from runbook.firewall.explain_node import arp_stop
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
 from runbook.model.units import counted
@@ -439,7 +442,7 @@ def _nobody(seen: Observations, name: str, peers: list[str], pairs: list[Pair]) 
     )
 
 
-def _nothing_between(seen: Observations, blame: Blame, pairs: list[Pair], peers: tuple[str, ...]) -> Finding:
+def _nothing_between(seen: Observations, blame: BlamedNodes, pairs: list[Pair], peers: tuple[str, ...]) -> Finding:
     """Groups of nodes that do not hear each other: the same for all of them, with one pair as the example."""
     first = pairs[0]
     return finding_for(

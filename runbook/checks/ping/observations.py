@@ -11,9 +11,9 @@ from typing import Any
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import UNMEASURED, Dial, number
 from runbook.checks.network.packet_filters import rules_of
-from runbook.checks.network.pairs import Blame, groupings
+from runbook.checks.network.pairs import BlamedNodes, groupings
 from runbook.files.address import ipv4_first, is_ip, is_link_local
-from runbook.firewall import Evidence
+from runbook.firewall.collected_rules import Evidence
 from runbook.launch.ranks import socket_interface
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
@@ -150,9 +150,9 @@ class Observations:
             found.setdefault(pair.peer, pair)
         return found
 
-    def blame(self, bad: Iterable[frozenset[str]]) -> Blame:
+    def blame(self, bad: Iterable[frozenset[str]]) -> BlamedNodes:
         """Whose doing these pairs of nodes are."""
-        return Blame.of(bad, {pair.ends for pair in self.pairs}, groupings(self.at))
+        return BlamedNodes.of(bad, {pair.ends for pair in self.pairs}, groupings(self.at))
 
     def pair(self, source: str, peer: str) -> Pair | None:
         return self._by_ends.get((source, peer))

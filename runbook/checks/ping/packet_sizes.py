@@ -10,7 +10,9 @@ from runbook.causes.catalogue import mend
 from runbook.checks.network.dial import ANY_PORT
 from runbook.checks.network.pairs import ends, several
 from runbook.checks.ping.observations import Observations, Pair, version
-from runbook.firewall import Ends, Evidence, Flow, also_small, explain_blocked
+from runbook.firewall.collected_rules import Evidence
+from runbook.firewall.evaluate import Flow
+from runbook.firewall.explain_connection import Ends, also_small, explain_blocked
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
@@ -22,7 +24,7 @@ UNABLE = ("nvalid option", "unrecognized")
 
 
 @dataclass(frozen=True)
-class Way:
+class VanishingWay:
     """One direction in which full-size packets vanish; `lines` are the proofs. An echo needs both directions, so what
     it proves stands for either: `by_tcp` is what one-way TCP says. If full-size echoes pass, the MTU is not the
     reason."""
@@ -73,7 +75,7 @@ def only_icmp_limited(seen: Observations, pair: Pair) -> bool:
     return bool(both) and all(dial.outcome == "open" for dial in both) and _mtu(pair) == _mtu(back)
 
 
-def ways(seen: Observations, icmp: list[Pair], explained: Collection[frozenset[str]]) -> list[Way]:
+def ways(seen: Observations, icmp: list[Pair], explained: Collection[frozenset[str]]) -> list[VanishingWay]:
     """Directions in which full-size packets vanish. `icmp`: pairs whose full-size echoes did. Of `explained` pairs,
     such as those that lose small packets as well, nothing follows from a transfer that broke off."""
     transfers: dict[tuple[str, str], list[bool]] = defaultdict(list)
@@ -92,21 +94,21 @@ def ways(seen: Observations, icmp: list[Pair], explained: Collection[frozenset[s
         line = f"TCP {source} → {destination}: full-size segments do not arrive"
         passes = any(pair.full.get("received") for pair in seen.pairs if pair.ends == {source, destination})
         lines = (line, *map(_echo, both), *(["full-size ICMP comes through"] if passes and not both else []))
-        found.append(Way(source, destination, lines, by_tcp=True, by_icmp=bool(both), echoes_pass=passes))
+        found.append(VanishingWay(source, destination, lines, by_tcp=True, by_icmp=bool(both), echoes_pass=passes))
     proven = {way.ends for way in found}
     for (source, peer), pair in sorted(echoed.items()):
         if pair.ends not in proven:
-            found.append(Way(source, peer, (_echo(pair),), by_tcp=False, by_icmp=True))
+            found.append(VanishingWay(source, peer, (_echo(pair),), by_tcp=False, by_icmp=True))
     return found
 
 
-def size_findings(seen: Observations, found: list[Way]) -> dict[str, list[Finding]]:
+def size_findings(seen: Observations, found: list[VanishingWay]) -> dict[str, list[Finding]]:
     """By node: one finding for each rule, MTU or unknown hop."""
     if not found:
         return {}
     evidence = seen.rules({name for way in found for name in way.ends})
-    grouped: dict[tuple[str, str], list[tuple[Way, SizeReason]]] = defaultdict(list)
-    left: list[Way] = []
+    grouped: dict[tuple[str, str], list[tuple[VanishingWay, SizeReason]]] = defaultdict(list)
+    left: list[VanishingWay] = []
     for way in found:
         reason = _rule(seen, way, found, evidence) or _different(seen, way)
         if reason is None:
@@ -124,7 +126,7 @@ def size_findings(seen: Observations, found: list[Way]) -> dict[str, list[Findin
     return findings
 
 
-def _explained(node: str, ways: list[Way], reasons: list[SizeReason]) -> Finding:
+def _explained(node: str, ways: list[VanishingWay], reasons: list[SizeReason]) -> Finding:
     fix = Remedy.together(command for reason in reasons for command in reason.commands)
     lines = [line for reason in reasons for line in reason.shown]
     if not any(reason.any_size for reason in reasons):
@@ -135,14 +137,14 @@ def _explained(node: str, ways: list[Way], reasons: list[SizeReason]) -> Finding
     return Finding("firewall-drop", says, fix, tuple(dict.fromkeys([*seen[:4], *lines]))[:10], tuple(peers))
 
 
-def _finding(node: str, those: list[Way], why: str, fix: str, lines: list[str]) -> Finding:
+def _finding(node: str, those: list[VanishingWay], why: str, fix: str, lines: list[str]) -> Finding:
     seen = [line for way in those for line in way.lines]
     peers = dict.fromkeys(name for way in those for name in (way.source, way.destination) if name != node)
     says = f"full-size packets {_directions(node, those)} vanish while small ones pass: {why}"
     return Finding("mtu-blackhole", says, fix, tuple(dict.fromkeys([*seen[:4], *lines]))[:10], tuple(peers))
 
 
-def _directions(node: str, those: list[Way]) -> str:
+def _directions(node: str, those: list[VanishingWay]) -> str:
     leaves = sorted({way.destination for way in those if way.source == node})
     arrives = sorted({way.source for way in those if way.destination == node})
     if not any(way.by_tcp for way in those):
@@ -152,7 +154,9 @@ def _directions(node: str, those: list[Way]) -> str:
     return f"from {node} to {several(leaves)}" if leaves else f"from {several(arrives)} to {node}"
 
 
-def _rule(seen: Observations, way: Way, found: list[Way], evidence: Mapping[str, Evidence | None]) -> SizeReason | None:
+def _rule(
+    seen: Observations, way: VanishingWay, found: list[VanishingWay], evidence: Mapping[str, Evidence | None]
+) -> SizeReason | None:
     """A rule of one of the ends that drops by length, and what opens it for all that it was seen to drop. Where echoes
     of that size pass, one that perhaps drops TCP is more likely than a hop that lets through ICMP alone."""
     kinds = [(way.source, way.destination, "tcp")] if way.by_tcp else []
@@ -201,7 +205,7 @@ def _rule(seen: Observations, way: Way, found: list[Way], evidence: Mapping[str,
     return SizeReason(node, why, tuple(commands), tuple(lines), any_size) if node else None
 
 
-def _different(seen: Observations, way: Way) -> SizeReason | None:
+def _different(seen: Observations, way: VanishingWay) -> SizeReason | None:
     """The ends' MTUs differ: the node whose value is the odd one is to be mended. When two values are equally common,
     the wrong one is the one that no network uses, or else the larger: the smaller one passes everywhere."""
     values = {node.name: seen.mtus[node.name] for node in seen.nodes if node.name in seen.mtus}
@@ -226,7 +230,7 @@ def _different(seen: Observations, way: Way) -> SizeReason | None:
     return SizeReason(odd, says, (fix,), tuple(shown))
 
 
-def _hop(seen: Observations, node: str, those: list[Way]) -> Finding:
+def _hop(seen: Observations, node: str, those: list[VanishingWay]) -> Finding:
     way = next((one for one in those if node == one.source), those[0])
     mtu = _mtu(seen.pair(way.source, way.destination)) or 1500
     shown = [f"interface MTU of {name}: {seen.mtus.get(name)}" for name in sorted({n for w in those for n in w.ends})]

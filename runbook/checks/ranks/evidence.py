@@ -172,3 +172,10 @@ def log_name(pool: RankPool, member: RankMember) -> str:
 def kept(pool: RankPool) -> str:
     """Where the stacks and records that were taken are kept."""
     return f"kept: stacks, flight records and process states of every rank: {pool.run.run_dir / 'hang'}"
+
+
+def stopped(member: RankMember, process: dict[str, object], doing: str) -> Finding:
+    when = f"{doing}, {progress(member)}"
+    return rank_stopped(
+        member.label, member.rank.node, process["pid"], str(process["state"]), process.get("wchan"), when
+    )

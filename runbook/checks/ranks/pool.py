@@ -15,8 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from runbook.checks.capped_output import OutputFile
-from runbook.checks.context import QUIET_S, Run
+from runbook.checks.context import QUIET_S, OutputFile, Run
 from runbook.launch.launchers import ranks_spec
 from runbook.launch.preconditions import CODES as STOPS
 from runbook.launch.ranks import Rank, layout
@@ -112,6 +111,10 @@ class RankMember:
     def place(self) -> tuple[int, int]:
         """How far it came in a sweep, comparable between ranks: the size and the iteration."""
         return int(self.beat.get("size", 0)), int(self.beat.get("turn", 0))
+
+
+TOO_SLOW = 6.0
+"""Data that flows this many times slower than promised is slow; without a promise it is not."""
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
 import time
+from collections import Counter
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Facts, no_answer
 from runbook.checks.network.mesh import too_busy_finding
-from runbook.checks.ranks.evidence import busy_lines, gather
+from runbook.checks.ranks.evidence import busy_lines, gather, stopped
 from runbook.checks.ranks.own_failure import own_failure
 from runbook.checks.ranks.pool import RankMember, RankPool
-from runbook.checks.ranks.stuck import stopped
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
@@ -101,7 +100,7 @@ def compare_versions(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
     versions = {m.rank.node: str(m.steps["imported"]["torch"]) for m in pool.members if "imported" in m.steps}
     if len(set(versions.values())) < 2:
         return outcomes
-    common = statistics.mode(versions.values())
+    common = Counter(versions.values()).most_common(1)[0][0]
     evidence = tuple(f"{node}: torch {version}" for node, version in versions.items())
     changed = []
     for outcome in outcomes:

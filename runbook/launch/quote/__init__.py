@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
+from runbook.files.environment_values import UNCARRIABLE
+
 NAME = re.compile(r"\A[A-Za-z_][A-Za-z0-9_]*\Z")
-_REFUSED = re.compile("[\0\r\n\ud800-\udfff]")
 
 
 class Literal(str):
@@ -65,7 +66,7 @@ def dialect_of(shell: str) -> Dialect:
 def one_line(value: object) -> str:
     """The text of a value that some shell could carry: NUL, CR, LF and half of a surrogate pair are refused."""
     text = str(value)
-    refused = _REFUSED.search(text)
+    refused = UNCARRIABLE.search(text)
     if refused:
         what = {"\0": "NUL", "\r": "a carriage return", "\n": "a line break"}.get(
             refused[0], "half of a surrogate pair"

@@ -38,7 +38,7 @@ _OF_CMD = re.compile(r"(?:call|cd|echo|exit|for|if|path|pushd|rem|set|start)(?:\
 _SWITCH = re.compile(r"/[A-Za-z0-9]+\Z")
 _READ_AGAIN = re.compile(r"[%^!]|/\?")
 _BATCH = (".bat", ".cmd")
-_ABSOLUTE = re.compile(r"~?[/\\]|[A-Za-z]:")
+ABSOLUTE = re.compile(r"~?[/\\]|[A-Za-z]:")
 _OWN, _HERE, _HOME = "%_runbook_", "%_runbook_here%", "%USERPROFILE%\\"
 
 
@@ -253,7 +253,7 @@ def _place(text: str) -> str:
 def _folder(text: str) -> str:
     if text == "~":
         return _HOME
-    return _place(text) if _ABSOLUTE.match(text) else f"{_HERE}{_path(text.removeprefix('./'))}"
+    return _place(text) if ABSOLUTE.match(text) else f"{_HERE}{_path(text.removeprefix('./'))}"
 
 
 def _path(text: str) -> str:

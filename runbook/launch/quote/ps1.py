@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from runbook.launch.quote import CannotQuote, Dialect, Literal, Word, checked_name, one_line, printable
-from runbook.launch.quote.bat import check_names
+from runbook.launch.quote.bat import ABSOLUTE, check_names
 
 QUOTES = "'\u2018\u2019\u201a\u201b"
 """PowerShell ends a single-quoted string at any of these."""
@@ -15,7 +15,6 @@ MAX_UNITS = 32_766
 """Windows carries no longer variable and no longer command line, in UTF-16 units."""
 
 _QUOTE = re.compile(f"([{QUOTES}])")
-_ABSOLUTE = re.compile(r"~?[/\\]|[A-Za-z]:")
 
 
 class Ps1(Literal):
@@ -51,7 +50,7 @@ def folder(value: object) -> Ps1:
     text = one_line(value)
     if text == "~":
         return Ps1("$HOME")
-    return place(text) if _ABSOLUTE.match(text) else argument(f"./{text.removeprefix('./')}")
+    return place(text) if ABSOLUTE.match(text) else argument(f"./{text.removeprefix('./')}")
 
 
 def name(value: object) -> Ps1:

@@ -206,6 +206,34 @@ def per_function_faults(variable: Variable, text: str) -> Iterator[VariableFault
         yield from list(set_faults(variable, words))[:1]
 
 
+def settings_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
+    """`max_split_size_mb:128,roundup_power2_divisions:[256:1,>:4]`. A key that is like none of the table may be newer.
+    The first fault is told."""
+    stops, in_list = _consequence(variable), False
+    for part in text.split(",")[:_MOST_SETTINGS]:
+        begins, in_list = not in_list, "]" not in part if in_list or "[" in part else False
+        if not begins:
+            continue
+        key, colon, value = (word.strip() for word in part.partition(":"))
+        if not colon or not value:
+            key, _, value = (word.strip() for word in part.strip(" :").partition("="))
+            help = f"write {shown(key + ':' + (value or 'VALUE'))}"
+            yield VariableFault("bad-choice", f"{shown(part.strip())} is not `key:value`: {stops}", help)
+            return
+        if key not in variable.choices and (near := nearest(key, variable.choices)):
+            message = f"there is no setting {shown(key)}: {stops}"
+            yield VariableFault("bad-choice", message, f"did you mean `{near}`?")
+            return
+        if key in variable.true_or_false and value not in ("True", "False"):
+            help = f"write `{key}:{value.lower() not in _WORDS_OFF}`: the case matters"
+            yield VariableFault("bad-choice", f"`{key}` is True or False: {stops}", help)
+            return
+
+
+_MOST_SETTINGS = 100
+"""Of one value that are looked at."""
+
+
 def _is_one_of(variable: Variable, word: str) -> bool:
     if variable.exact_case:
         return word in variable.choices or word in variable.hidden_choices
@@ -382,6 +410,7 @@ _JUDGES: Mapping[str, Callable[[Variable, str], Iterator[VariableFault]]] = {
     "level": level_faults,
     "set": set_faults,
     "per-function": per_function_faults,
+    "settings": settings_faults,
     "interfaces": lambda variable, text: interface_faults(variable.name, text),
     "adapters": lambda variable, text: adapter_faults(variable.name, text),
     "names": lambda variable, text: gloo_faults(variable.name, text),

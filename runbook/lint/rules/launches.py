@@ -24,6 +24,10 @@ _OF_A_RUN = (
 """Keys that a rendered script knows nothing of."""
 
 
+_SHORTEST_STALL_S = 5.0
+"""A step of a large model, an evaluation or a checkpoint takes longer; no rank can be looked at in less."""
+
+
 def detached(staged: Staged) -> Iterator[Problem]:
     if not _given(staged, "detach") or not staged.stage.launch["detach"]:
         return
@@ -54,6 +58,17 @@ def watch_does_nothing(staged: Staged) -> Iterator[Problem]:
     elif watch["on_stall"] == "retry" and not launch["retries"]:
         message = "`on_stall: retry` ends the job, and there is no other attempt without `retries`"
         yield Problem("playbook.watch-does-nothing", message, span, "add `retries: 1`, or write `on_stall: stop`")
+
+
+def stall_too_short(staged: Staged) -> Iterator[Problem]:
+    watch = staged.stage.launch.get("watch")
+    if not isinstance(watch, dict) or not staged.sound("launch"):
+        return
+    stall_s = watch["stall_s"]
+    if stall_s is not None and stall_s < _SHORTEST_STALL_S:
+        message = f"a step that takes longer than {seconds_text(stall_s)} would count as a stall, and checkpoints do"
+        help = "write minutes, such as `stall: 10m`; `auto` learns it from the steps"
+        yield Problem("playbook.stall-too-short", message, staged.span("launch", "watch", "stall"), help)
 
 
 def spares_do_nothing(staged: Staged) -> Iterator[Problem]:
@@ -286,6 +301,7 @@ STAGE_RULES = (
     detached,
     spares_do_nothing,
     watch_does_nothing,
+    stall_too_short,
     retries_above_timeout,
     grace_above_timeout,
     barrier_folder_unused,

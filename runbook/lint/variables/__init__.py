@@ -22,8 +22,9 @@ class Variable:
 
     `kind` is how the value is read: integer | number | switch (0 or 1, and no words) | boolean (words too) | choice |
     set | level (how far apart two devices may be) | per-function (NCCL_ALGO) | interfaces and adapters (NCCL's
-    selections) | names (gloo's list) | path | text. `choices` may be written in any case unless `exact_case`; with
-    `open_choice` there are others. `mistaken` is what people write instead. `range` bounds a number in `unit`.
+    selections) | names (gloo's list) | settings (`key:value,key:value`: the keys are `choices`, and those of
+    `true_or_false` take `True` or `False`) | path | text. `choices` may be written in any case unless `exact_case`;
+    with `open_choice` there are others. `mistaken` is what people write instead. `range` bounds a number in `unit`.
     `removed` is the release that no longer reads it, `last` the last one that does; `never`: none ever did. `use` is
     what to write in its place. `leftover` are the values for debugging, and what they `cost`. `internal`: NCCL's guide
     does not have it.
@@ -35,6 +36,7 @@ class Variable:
     kind: str = "text"
     choices: tuple[str, ...] = ()
     hidden_choices: tuple[str, ...] = ()
+    true_or_false: tuple[str, ...] = ()
     mistaken: Mapping[str, str] = field(default_factory=dict)
     exact_case: bool = False
     open_choice: bool = False

@@ -1,4 +1,5 @@
-"""No rank died and none moves: a stopped process, another call, a rank that never came, or the network."""
+"""From ranks that stopped, or that stand still, to outcomes: who is at fault, and what only followed. Where no rank
+died and none moves: a stopped process, another call, a rank that never came, or the network."""
 
 from __future__ import annotations
 
@@ -9,15 +10,25 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runbook.causes.catalogue import finding_for
-from runbook.checks.context import Context
+from runbook.checks.context import Context, no_answer
+from runbook.checks.network.ephemeral_ports import NO_PORT, exhausted
 from runbook.checks.network.live_traffic import Between, between
 from runbook.checks.ranks.collective_calls import absent, comparison, elsewhere, mismatched
-from runbook.checks.ranks.evidence import gather, kept, progress, rank_stopped, stack_lines
+from runbook.checks.ranks.evidence import (
+    WATCH_S,
+    gather,
+    kept,
+    progress,
+    stack_lines,
+    stopped,
+)
+from runbook.checks.ranks.own_failure import own_failure
+from runbook.checks.ranks.pool import TOO_SLOW, Halt, RankPool
 from runbook.model.units import bytes_text
-from runbook.model.verdict import Finding
+from runbook.model.verdict import Finding, Outcome
 
 if TYPE_CHECKING:
-    from runbook.checks.ranks.pool import Halt, RankMember, RankPool
+    from runbook.checks.ranks.pool import RankMember
 
 LOOK_S = 5.0
 TRICKLE = 16 * 1024
@@ -27,9 +38,6 @@ LONGER_S = 1.5
 """Seconds of watching before ranks are said to stand still: one lost packet stops a slow link for a while."""
 
 FULL_QUEUE = 64 * 1024
-
-TOO_SLOW = 6.0
-"""Data that flows this many times slower than promised is slow; without a promise it is not."""
 
 Found = dict[str, list[Finding]]
 
@@ -105,13 +113,6 @@ def asleep(pool: RankPool, doing: str) -> Found:
         if process:
             found.setdefault(member.rank.node, []).append(stopped(member, process, doing))
     return found
-
-
-def stopped(member: RankMember, process: dict[str, object], doing: str) -> Finding:
-    when = f"{doing}, {progress(member)}"
-    return rank_stopped(
-        member.label, member.rank.node, process["pid"], str(process["state"]), process.get("wchan"), when
-    )
 
 
 def behind(pool: RankPool, doing: str) -> Found:
@@ -232,3 +233,66 @@ def ruled_out(pool: RankPool, seen: Between) -> tuple[str, ...]:
         lines.append("ruled out: no TCP connection of a rank has unacknowledged data")
     lines.append("next: run only this stage again (`--start-at`); if it always stops here, halve the nodes with `-l`")
     return tuple(lines)
+
+
+def outcomes_of_halt(pool: RankPool, halt: Halt, doing: str) -> list[Outcome]:
+    """One outcome a node. The nodes at fault fail; the others are unknown, because nothing was proven about them. None
+    for a suspicion or a silence that is not proven yet, and for a stall that is none because data flows as promised."""
+    unknown: dict[str, Outcome] = {}
+    for name, error in pool.failures.items():
+        unknown[name] = no_answer(name, "launch", error)
+    for member in pool.members:
+        if member.remote is None and member.rank.node not in unknown:
+            unknown[member.rank.node] = no_answer(
+                member.rank.node,
+                "launch",
+                pool.run.site.failures.get(member.rank.node) or TimeoutError(f"{member.label} was never started"),
+            )
+        if member.lost:
+            unknown[member.rank.node] = no_answer(member.rank.node, "launch", member.lost)
+    gather(pool, watch_s=0.05 if halt.kind == "died" else WATCH_S)
+    # What a node that went silent said last proves nothing about the others.
+    unknown |= {name: finding for name, finding in at_nodes(pool).lost_nodes().items() if name not in unknown}
+    guilty = mismatched(pool, doing)
+    if not guilty:
+        for member in pool.members:
+            if not member.lost and (finding := own_failure(pool, member, doing)):
+                guilty.setdefault(member.rank.node, []).append(finding)
+    guilty = with_ports_counted(pool, guilty)
+    if not guilty and not unknown:
+        guilty = stuck(pool, halt, doing)
+    if not guilty and (halt.kind in ("suspected", "silent") or not unknown):
+        return []
+    names = sorted(guilty) or sorted(unknown)
+    result: list[Outcome] = []
+    for node in pool.inventory.nodes:
+        if node.name in guilty:
+            result.append(Outcome.failed(node.name, *guilty[node.name]))
+        elif node.name in unknown:
+            result.append(unknown[node.name])
+        else:
+            result.append(Outcome.unknown(node.name, bystander(pool, node.name, names, halt.kind)))
+    return result
+
+
+def with_ports_counted(pool: RankPool, guilty: dict[str, list[Finding]]) -> dict[str, list[Finding]]:
+    """A rank only reports that it got no port: this looks up how many its node has, and who holds them."""
+    words = {
+        node: [finding.says for finding in findings if finding.cause == NO_PORT]
+        for node, findings in guilty.items()
+        if any(finding.cause == NO_PORT for finding in findings)
+    }
+    for node, finding in exhausted(at_nodes(pool), words).items():
+        guilty[node] = [finding, *(other for other in guilty[node] if other.cause != NO_PORT)]
+    return guilty
+
+
+def bystander(pool: RankPool, node: str, names: Sequence[str], kind: str) -> Finding:
+    others = tuple(name for name in names if name != node)
+    members = pool.on(node)
+    whose = ", ".join(others) or "another node"
+    said = [member.said for member in members if member.said]
+    says = (
+        f"not judged: {'stopped when' if kind == 'died' else 'waited for'} {whose}{' failed' if kind == 'died' else ''}"
+    )
+    return finding_for("peer-died", says, tuple(said[:2]), others, way="halted", node=node, whose=whose)
