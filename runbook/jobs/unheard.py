@@ -14,8 +14,8 @@ from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Facts
 from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.progress import BEFORE_FIRST_S
-from runbook.jobs.seen_processes import seen_processes
-from runbook.jobs.stall import Found, accused, places, states
+from runbook.jobs.seen_processes import SeenProcess, seen_processes
+from runbook.jobs.stall import TALK, Found, accused, places, states
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
 
@@ -24,6 +24,9 @@ UNHEARD_S = BEFORE_FIRST_S
 
 AGAIN_S = 60.0
 """Between two looks that have to agree."""
+
+LEAST_CPU = 0.05
+"""This share of a CPU may be work; who only looks whether a file is there uses less."""
 
 OF_ONE_RANK = frozenset({"rank-stopped", "rank-behind", "program-error"})
 """Causes that name a rank by what it does. Calls that differ do not: a training that goes on unheard has those too."""
@@ -67,16 +70,20 @@ def _no_step(kept: KeptProcesses, frozen: Mapping[str, Facts], unheard_s: float)
 def _who_does_nothing(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Found:
     """Findings by node; none as long as anybody who is not seen to wait may be at work."""
     ranks = list(seen_processes(kept, frozen))
-    seen = {
-        member.label: frozen[member.place.node]["ranks"].get(str(member.place.ranks[0]))
-        for member in kept.living
-        if member.place.node in frozen
-    }
-    if len(ranks) < len(kept.living) or any(one.label not in seen for one in ranks):
-        return {}  # one is not seen; or a launcher has several in one session, which count together
-    for one in ranks:
-        facts = seen[one.label] or {}
-        if one.state not in "Tt" and not one.together and (facts["works"] or facts["moved"]):
-            return {}
+    if len(ranks) < sum(len(member.place.ranks) for member in kept.living):
+        return {}  # one is not seen
+    if any(one.state not in "Tt" and not one.together and _at_work(kept, one, frozen[one.node]) for one in ranks):
+        return {}
     found = accused(ranks, "no step so far")
     return {node: named for node, each in found.items() if (named := [f for f in each if f.cause in OF_ONE_RANK])}
+
+
+def _at_work(kept: KeptProcesses, one: SeenProcess, facts: Facts) -> bool:
+    """Whether a rank, or what it started, uses a CPU, reads, writes, or carries data. What its launcher, and children
+    without its environment do, and what is carried, is known of all ranks of a launcher together."""
+    (rank,) = kept.place_of(one.label).ranks
+    (first,) = (member.place.ranks[0] for member in kept.on(one.node) if rank in member.place.ranks)
+    seen, seconds = facts["ranks"][str(first)], max(0.1, facts["seconds"])
+    own = [process for process in seen["processes"] if process["rank"] in (rank, None)]
+    busy = any(process["cpu"] >= LEAST_CPU or process["copied"] / seconds >= TALK for process in own)
+    return busy or (seen["moved"] or 0) / seconds >= TALK

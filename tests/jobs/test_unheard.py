@@ -15,7 +15,7 @@ from runbook.jobs.progress import StepProgress
 from runbook.jobs.unheard import AGAIN_S, UNHEARD_S, Unheard
 from runbook.launch.job import Watch
 
-from .made_up_attempts import ended, kept
+from .made_up_attempts import attempt, ended, kept
 from .test_stall import BARRIER, QUEUE, REDUCE, dumped, seen_alike
 
 
@@ -24,9 +24,10 @@ def seen(stack: str = "", **facts: Any) -> dict[str, Facts]:
     told = seen_alike(dumped(BARRIER))
     for node in told.values():
         for rank in node["ranks"].values():
-            rank.update(works=False, moved=0)
+            rank.update(moved=0)
     rank = told["node-b"]["ranks"]["3"]
     rank["own_stacks"]["3"] = stack or dumped(BARRIER)
+    rank["processes"][0].update({name: facts.pop(name) for name in ("cpu", "copied") if name in facts})
     rank.update(facts)
     return told
 
@@ -55,7 +56,7 @@ def test_that_no_step_was_heard_is_said_once_and_where_the_ranks_stand(tmp_path:
 
 def test_who_does_nothing_in_two_looks_while_the_others_wait_is_named_once(tmp_path: Path) -> None:
     made, unheard = kept(tmp_path), Unheard()
-    hangs = seen(dumped(QUEUE))
+    hangs = seen(dumped(QUEUE), moved=90, copied=90)  # its connections are only kept open
     assert causes(unheard, made, hangs, UNHEARD_S + 1) == [SAID]
     assert not unheard.due(UNHEARD_S + AGAIN_S)
     assert causes(unheard, made, hangs, UNHEARD_S + AGAIN_S + 2) == ["node-b rank-behind"]
@@ -70,8 +71,9 @@ def test_who_does_nothing_in_two_looks_while_the_others_wait_is_named_once(tmp_p
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (seen(dumped(QUEUE), works=True), seen(dumped(QUEUE), works=True)),  # it reads, or its children compute
-        (seen(dumped(QUEUE), moved=7), seen(dumped(QUEUE), moved=7)),  # it downloads
+        (seen(dumped(QUEUE), cpu=0.06), seen(dumped(QUEUE), cpu=0.06)),
+        (seen(dumped(QUEUE), copied=1000), seen(dumped(QUEUE), copied=1000)),
+        (seen(dumped(QUEUE), moved=1000), seen(dumped(QUEUE), moved=1000)),  # it downloads
         (seen(dumped(QUEUE)), seen()),
         (seen(dumped(QUEUE)), seen(dumped((replace(QUEUE[0], line=9), replace(QUEUE[1], line=13), QUEUE[2])))),
         (seen(dumped(REDUCE)), seen(dumped(REDUCE))),  # calls that differ, as those of a training that goes on
@@ -87,12 +89,27 @@ def test_who_may_be_at_work_is_not_named(tmp_path: Path, first: dict[str, Facts]
 
 def test_nobody_is_named_while_another_works_whom_it_may_wait_for(tmp_path: Path) -> None:
     told = seen(dumped(QUEUE))
-    told["node-a"]["ranks"]["0"].update(works=True, own_stacks={"0": dumped(QUEUE)})
+    told["node-a"]["ranks"]["0"].update(moved=5000, own_stacks={"0": dumped(QUEUE)})
     unheard = Unheard()
     assert [causes(unheard, kept(tmp_path), told, at) for at in (601.0, 1e6)] == [[SAID], []]
     blind = {"node-a": seen()["node-a"]}
     unheard = Unheard()
     assert [causes(unheard, kept(tmp_path), blind, at) for at in (601.0, 1e6)] == [[SAID], []]
+
+
+def test_a_rank_of_a_launcher_is_named_too_unless_what_it_started_works(tmp_path: Path) -> None:
+    """All ranks of a node are of one session there."""
+    for whose, cpu, named in ((3, 0.0, True), (3, 0.3, False), (None, 0.3, False), (2, 0.3, True)):
+        made, told, unheard = kept(tmp_path, attempt(launcher="torchrun")), seen(dumped(QUEUE)), Unheard()
+        child = {**told["node-b"]["ranks"]["3"]["processes"][0], "pid": 33, "cpu": cpu, "rank": whose}
+        told["node-b"]["ranks"]["3"]["processes"].append(child)
+        for node in told.values():
+            first, second = node["ranks"].values()
+            first["processes"] += second["processes"]
+            first["own_stacks"] |= second["own_stacks"]
+            node["ranks"].popitem()
+        found = [causes(unheard, made, told, at) for at in (601.0, 700.0)]
+        assert found == [[SAID], ["node-b rank-behind"] if named else []]
 
 
 def test_who_has_ended_is_no_reason_to_see_nobody(tmp_path: Path) -> None:
