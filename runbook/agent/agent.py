@@ -287,7 +287,7 @@ async def carry(
             env=environment(os.environ),
             start_new_session=True,
         )
-    except (OSError, ValueError) as error:  # ValueError: no text that a program can be given
+    except (OSError, RuntimeError, ValueError) as error:  # no home; no text that a program can be given
         with contextlib.suppress(ConnectionClosed):
             await socket.send(STDERR + f"the agent could not start /bin/sh: {error}".encode())
             await socket.send(said(Ended(127)))

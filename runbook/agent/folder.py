@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
@@ -62,7 +63,12 @@ class AgentFolder:
     """The agent's folder. Only files of ours count, in places where no other user could have put or changed them."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = path or Path.home() / ".runbook-agent" / hostname()
+        """Raises FilesWrong where there is no home for it."""
+        try:
+            self.path = path or Path.home() / ".runbook-agent" / hostname()
+        except RuntimeError:  # neither $HOME nor an account
+            why = f"the user id {os.getuid()} has no account here, and so no home for the agent's files"
+            raise FilesWrong.of("agent.home", why, help="name one: HOME=/path runbook agent …") from None
         self.rules = self.path / "agent.yml"
         self._identity = self.path / "identity.json"
         self._state = self.path / "state.json"

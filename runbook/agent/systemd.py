@@ -92,11 +92,17 @@ async def scope() -> tuple[str, ...]:
 
 
 def unit(user: str | None, home: Path | None) -> str:
-    """The unit's text: `user` for one of the system, None for one of the user's own manager. `home`: of `--dir`."""
+    """The unit's text: `user` for one of the system, None for one of the user's own manager. `home`: of `--dir`. Raises
+    FilesWrong."""
+    name = user or _account()
+    if name is None:
+        why = f"the user id {os.getuid()} has no account here, and systemd starts services of accounts alone"
+        fix = "let what starts this container start the agent too: runbook agent run"
+        raise FilesWrong.of("agent.install", why, help=fix)
     words = [sys.executable, "-m", "runbook", "agent", "run", *(["--dir", str(home)] if home else [])]
     linger = f"Environment=XDG_RUNTIME_DIR=/run/user/{pwd.getpwnam(user).pw_uid}\n" if user else ""
     return TEXT.format(
-        user=user or pwd.getpwuid(os.getuid()).pw_name,
+        user=name,
         as_user=f"User={user}\n" if user else "",
         command=" ".join(shlex.quote(word).replace("%", "%%") for word in words),
         environment=linger,
@@ -104,11 +110,19 @@ def unit(user: str | None, home: Path | None) -> str:
     )
 
 
+def _account() -> str | None:
+    """Of this user; None for a number without one, as in a container."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return None
+
+
 def owner(named: str | None) -> str | None:
     """The ordinary user that a system's unit runs as, when root installs it; None when the user does so. Raises
     FilesWrong."""
     if os.geteuid() != 0:
-        if named not in (None, pwd.getpwuid(os.getuid()).pw_name):
+        if named not in (None, _account()):
             raise FilesWrong.of("agent.install", "only root can install a unit for another user")
         return None
     user = named or os.environ.get("SUDO_USER", "")
@@ -136,6 +150,8 @@ def install(user: str | None, text: str) -> list[str]:
 
 def uninstall(user: str | None) -> list[str]:
     """Stop the unit and remove it; what was done. Jobs go on."""
+    if (user or _account()) is None:
+        return []
     path = _path(user)
     if not path.exists():
         return []

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from runbook.causes.catalogue import finding_for, mend
-from runbook.checks.bandwidth.adapters import NodeAdapters, ask
-from runbook.checks.bandwidth.normal_busbw import AUTO, BandwidthComparison, Expectation, NotKnown, expect, setting_of
 from runbook.checks.base import Check, argument
 from runbook.checks.connection import STALL_S, join
 from runbook.checks.context import Context
@@ -19,6 +17,10 @@ from runbook.model.verdict import Finding, Outcome, outcomes_of
 
 if TYPE_CHECKING:
     from runbook.checks.bandwidth.allreduce_blame import Blame
+    from runbook.checks.bandwidth.normal_busbw import BandwidthComparison, Norm
+
+AUTO = "auto"
+"""In the place of a gate: what is normal for the hardware."""
 
 CONNECTING_S = {"gloo": 0.0, "nccl": 10.0}
 """NCCL connects for an algorithm when a size first uses it; no data moves during that time."""
@@ -133,6 +135,9 @@ class AllReduce(Check):
         gate, busbw, size = self.min_busbw_gbytes, float(rows[-1]["busbw"]), int(rows[-1]["size"])
         if gate is None or len(pool.members) < 2 or (gate != AUTO and busbw >= float(gate)):
             return None, None
+        from runbook.checks.bandwidth.adapters import NodeAdapters, ask  # only for a gate that has to be judged
+        from runbook.checks.bandwidth.normal_busbw import Norm, expect, setting_of
+
         asked = ask(at)
         silent = {name: said for name, said in asked.items() if isinstance(said, Outcome)}
         wires = {name: said for name, said in asked.items() if isinstance(said, NodeAdapters)}
@@ -211,38 +216,6 @@ class AllReduce(Check):
             silent.get(node.name) or Outcome.passed(node.name, proof, metrics=metrics, warnings=warnings)
             for node in at.nodes
         ]
-
-
-@dataclass(frozen=True)
-class Norm:
-    """The normal bandwidth of this hardware, or why there is no number for it; None when `silent` nodes gave no
-    answer."""
-
-    silent: Mapping[str, Outcome]
-    known: Expectation | NotKnown | None
-
-    def compare(self, busbw: float, size: int) -> BandwidthComparison | None:
-        return BandwidthComparison(self.known, busbw, size) if isinstance(self.known, Expectation) else None
-
-    @property
-    def metrics(self) -> dict[str, object]:
-        if isinstance(self.known, Expectation):
-            high = self.known.high
-            return {"expected_busbw_gbytes": [self.known.low, high], "expected_source": self.known.source}
-        return {"expected_busbw_gbytes": None, "expected_source": None}
-
-    def warning(self, compared: BandwidthComparison | None, reached: str) -> str:
-        """A warning that `auto` could not judge, and what would help."""
-        if compared:
-            return (
-                f"auto: {reached} was not judged: {compared.says}; raise `max_bytes:` or `budget:` ({compared.normal})"
-            )
-        if isinstance(self.known, NotKnown):
-            return (
-                f"auto: {reached} was not judged, no number is known for {self.known.what}: {self.known.why}; "
-                "give `min_busbw_gbytes:` yourself, from a healthy run"
-            )
-        return f"auto: {reached} was not judged: {', '.join(self.silent)} did not say what their links are"
 
 
 def slow(

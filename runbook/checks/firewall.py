@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check, argument, pairs_argument
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial
 from runbook.checks.network.ephemeral_ports import NO_PORT, exhausted, how_many, too_few, without_ports
-from runbook.checks.network.failed_dials import Trouble
 from runbook.checks.network.mesh import Mesh, Want, too_busy
 from runbook.checks.network.pairs import Pairs, around, chosen, groupings
 from runbook.checks.port import holders, not_bound, promised_ports
-from runbook.firewall.collected_rules import Evidence
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 from runbook.model.units import counted, listed
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport.node_answers import PORT, AwakeFacts
+
+if TYPE_CHECKING:
+    from runbook.checks.network.failed_dials import Trouble
+    from runbook.firewall.collected_rules import Evidence
 
 MOST_RANGE_PORTS = 32
 
@@ -62,33 +64,39 @@ class Firewall(Check):
             at.say(f"listening on every node, dialling {pairs.note() or 'every pair'}")
             mesh.dial(pairs=pairs, itself=True)
             trouble = self._tried_again(at, mesh, self._trouble(at, mesh))
-            failed = [(dial.source, dial.destination) for dial in trouble.unsure()]
+            failed = [(dial.source, dial.destination) for dial in (trouble.unsure() if trouble else ())]
             if len(more := around(pairs, failed, groups)):
                 at.say(f"dialling {len(more)} more pairs around those that failed")
                 mesh.dial(pairs=more)
                 pairs = pairs.and_(more)
-                trouble = self._tried_again(at, mesh, self._trouble(at, mesh, trouble.evidence))
+                trouble = self._tried_again(at, mesh, self._trouble(at, mesh, trouble.evidence if trouble else None))
             return judge(at, mesh, trouble, held(at, mesh), pairs)
 
-    def _tried_again(self, at: Context, mesh: Mesh, trouble: Trouble) -> Trouble:
-        doubtful = trouble.unexplained()
-        if not doubtful:
+    def _tried_again(self, at: Context, mesh: Mesh, trouble: Trouble | None) -> Trouble | None:
+        if trouble is None or not (doubtful := trouble.unexplained()):
             return trouble
         at.say(f"{len(doubtful)} connections got no answer, and no rule explains it: dialling them again, for longer")
         mesh.again(doubtful)
         return self._trouble(at, mesh, trouble.evidence)
 
-    def _trouble(self, at: Context, mesh: Mesh, evidence: Mapping[str, Evidence | None] | None = None) -> Trouble:
+    def _trouble(
+        self, at: Context, mesh: Mesh, evidence: Mapping[str, Evidence | None] | None = None
+    ) -> Trouble | None:
+        """What is known of those that failed; None where all opened: most runs need nothing of what explains them."""
         if mesh.silent or any(dial.outcome != "open" for dial in mesh.dials):
             mesh.silent.update(at.lost_nodes())
         reached = [d for d in mesh.dials if d.source not in mesh.silent and d.destination not in mesh.silent]
+        if all(dial.outcome == "open" for dial in reached):
+            return None
+        from runbook.checks.network.failed_dials import Trouble
+
         return Trouble.of(at, reached, evidence)
 
 
 def judge(
     at: Context,
     mesh: Mesh,
-    trouble: Trouble,
+    trouble: Trouble | None,
     held: Mapping[str, Sequence[Finding]] | None = None,
     pairs: Pairs | None = None,
 ) -> list[Outcome]:
@@ -103,13 +111,13 @@ class FirewallJudge:
 
     at: Context
     mesh: Mesh
-    trouble: Trouble
+    trouble: Trouble | None
     held: Mapping[str, Sequence[Finding]]
     note: str
 
     @cached_property
     def findings(self) -> Mapping[str, list[Finding]]:
-        return self.trouble.findings()
+        return self.trouble.findings() if self.trouble else {}
 
     @cached_property
     def opened(self) -> Mapping[str, list[Dial]]:
@@ -129,7 +137,7 @@ class FirewallJudge:
 
     @cached_property
     def unmeasured(self) -> Mapping[str, list[Dial]]:
-        return in_vain(self.trouble.unmeasured, self.mesh.busy)
+        return in_vain(self.trouble.unmeasured if self.trouble else (), self.mesh.busy)
 
     def outcome(self, node: Node) -> Outcome:
         name, errors = node.name, self.mesh.occupied.get(node.name, ())
@@ -144,7 +152,8 @@ class FirewallJudge:
             what = f"{counted(len(missed), 'connection')} with {listed(others_of(name, missed))}"
             return Outcome.unknown(name, too_busy(name, self.mesh.busy.get(name), what))
         arriving = self.opened.get(name, [])
-        if blocked := [dial for dial in self.trouble.bad if name in (dial.source, dial.destination)]:
+        bad = self.trouble.bad if self.trouble else ()
+        if blocked := [dial for dial in bad if name in (dial.source, dial.destination)]:
             whose = listed(f"{guilty}'s" for guilty in sorted(self.findings))
             what = "all else" if self.note else f"{len(arriving)} connections"
             far = listed(others_of(name, blocked))

@@ -13,7 +13,8 @@ from typing import ClassVar
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.base import Check
-from runbook.checks.context import Context, OutputFile, no_answer
+from runbook.checks.capped_output import OutputFile
+from runbook.checks.context import Context, no_answer
 from runbook.model.inventory import Node
 from runbook.model.playbook import Expect
 from runbook.model.units import bytes_text

@@ -110,7 +110,7 @@ def asked(named: str, name: str | None = None) -> str:
 
 
 def _allocated(named: str) -> tuple[Draft, list[str]]:
-    from runbook.importers.clusters import allocation
+    from runbook.importers.slurm_job import allocation
 
     match = ALLOCATION.fullmatch(named)
     number = match["job"] if match else None
@@ -121,7 +121,7 @@ def _allocated(named: str) -> tuple[Draft, list[str]]:
 
 
 def _pods(named: str) -> tuple[Draft, list[str]]:
-    from runbook.importers.clusters import pods_of
+    from runbook.importers.pods import pods_of
 
     match = PODS.fullmatch(named)
     namespace, selector = (match["namespace"], match["selector"]) if match else (None, None)

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import getpass
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +52,7 @@ def enrol(arguments: argparse.Namespace, data: Path) -> int:
     from runbook.agent.protocol import Enrolment
     from runbook.transport.agent import SOCKET, enrolment
 
-    string = enrolment(data / SOCKET, getpass.getuser(), arguments.name)
+    string = enrolment(data / SOCKET, account(), arguments.name)
     stdout.line(string)
     where = (
         "on this machine, which alone reaches the server (--listen)" if Enrolment.of(string).local else "on the node"
@@ -86,11 +87,19 @@ def run(asked: ServeOptions) -> int:
     return 0
 
 
+def account() -> str:
+    """The name of the present account, or its number where it has none, as in a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid-{os.getuid()}"
+
+
 def the_one_who_starts(people: People) -> str:
     """The name of the present account, which is an admin of a server without people."""
     from runbook.serve.people import NAME
 
-    name = getpass.getuser()
+    name = account()
     name = name if NAME.match(name) else "admin"
     known = {one.name: one for one in people.all()}
     if name not in known:
@@ -126,7 +135,7 @@ def user(arguments: argparse.Namespace, data: Path) -> int:
         elif arguments.deed == "link":
             stdout.line(f"{arguments.url.rstrip('/')}/login/{people.link(arguments.name)}")
             stderr.line("it logs in once, within five minutes")
-        Audit(store).note(f"{getpass.getuser()}", "command line", f"serve user {arguments.deed} {arguments.name}", "")
+        Audit(store).note(account(), "command line", f"serve user {arguments.deed} {arguments.name}", "")
     return 0
 
 

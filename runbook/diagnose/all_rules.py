@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runbook.diagnose.kept_lines import LIMITS, ScanLimits
-from runbook.diagnose.rule_types import Rule, Sign, Tier
+from runbook.diagnose.rule_types import Rule, Sign, Tier, joined
 from runbook.diagnose.scan import Catalogue, Scanner
 from runbook.files.shipped_files import own_table
 from runbook.parsers.nvidia_logs import BECAUSE_OF, CAUSE_OF
@@ -32,14 +32,10 @@ TABLES: list[Table] = [own_table("runbook.diagnose", "rules", f"{family}.toml") 
 _TEXTS: Table = {name: text for table in TABLES for name, text in table.get("texts", {}).items()}
 
 
-def _joined(told: str | list[str]) -> str:
-    return told if isinstance(told, str) else "|".join(told)
-
-
 def _filled(told: str | list[str]) -> str:
     """The pattern with what its names stand for."""
     return _NAMED.sub(
-        lambda named: _xid(named[2].split()) if named[1] == "xid" else _filled(_TEXTS[named[1]]), _joined(told)
+        lambda named: _xid(named[2].split()) if named[1] == "xid" else _filled(_TEXTS[named[1]]), joined(told)
     )
 
 
@@ -47,12 +43,12 @@ def _xid(which: Iterable[str]) -> str:
     given = {int(one) for one in which if one.isdecimal()}
     numbers = given | {number for number, cause in CAUSE_OF.items() if cause in which}
     told = "|".join(map(str, sorted(numbers)))
-    return rf"\bXid\b(?: \([^)]*\))?:? *{BECAUSE_OF}(?P<xid>{told})\b(?!, \w+ Nonfatal\b)"
+    return rf"\bXid\b(?: \([^)]*\))?[:=]? *{BECAUSE_OF}(?P<xid>{told})\b(?!, \w+ Nonfatal\b)"
 
 
 def _sign(told: Table) -> Sign:
     pattern = _filled(told["pattern"]) if "pattern" in told else None
-    return Sign(**{**told, "keys": _joined(told["keys"]), "pattern": pattern})
+    return Sign(**{**told, "keys": joined(told["keys"]), "pattern": pattern})
 
 
 def _rule(told: Table) -> Rule:

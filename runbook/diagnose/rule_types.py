@@ -11,6 +11,11 @@ from runbook.causes.catalogue import Confidence
 from runbook.model.text_search import bounded
 
 
+def joined(told: str | list[str]) -> str:
+    """A text of our tables, or alternatives of a pattern that are written as a list."""
+    return told if isinstance(told, str) else "|".join(told)
+
+
 class Tier(IntEnum):
     """How near to the root a cause is: of two found together, the one with the lower tier explains the other."""
 

@@ -16,7 +16,7 @@ from pathlib import PurePath
 
 from runbook.diagnose.judge import NO_EVIDENCE, ORDER, Cause
 from runbook.diagnose.log_lines import ESCAPES
-from runbook.diagnose.rule_types import Hit, Line, Tier
+from runbook.diagnose.rule_types import Hit, Line, Tier, joined
 from runbook.files.shipped_files import own_table
 from runbook.model.grouping import grouped
 from runbook.parsers import infiniband
@@ -98,15 +98,11 @@ def tools() -> tuple[Tool, ...]:
             tuple(tool["keys"]),
             tool.get("log", False),
             re.compile(rf"(?:sudo (?:-n )?)?(?:{tool['command']})"),
-            re.compile(f"^(?:{_joined(tool['start'])})".replace(r"\Z", "$"), re.MULTILINE),
-            re.compile(_joined(tool["line"]) if "line" in tool else infiniband.LINE),
+            re.compile(f"^(?:{joined(tool['start'])})".replace(r"\Z", "$"), re.MULTILINE),
+            re.compile(joined(tool["line"]) if "line" in tool else infiniband.LINE),
         )
         for tool in own_table("runbook.diagnose", "tools.toml")["tools"]
     )
-
-
-def _joined(told: str | list[str]) -> str:
-    return told if isinstance(told, str) else "|".join(told)
 
 
 @cache

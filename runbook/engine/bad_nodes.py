@@ -9,18 +9,20 @@ alike, what they share is to blame, and none is left out.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runbook.causes.catalogue import of_kind
 from runbook.checks.context import Run
+from runbook.checks.firewall import Firewall
 from runbook.engine.plan import Plan, PlannedStage, plan_with_spares, plan_without
 from runbook.launch.job import UNUSED_SPARE, Job
 from runbook.model.errors import FilesWrong, RunbookError
 from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
-from runbook.model.verdict import Finding, Outcome, Verdict, overall
+from runbook.model.verdict import Finding, Outcome, Verdict
 
 OF_OURSELVES = frozenset({"controller-paused"})
 """Causes on the controller: no node is left out because of them."""
@@ -238,20 +240,23 @@ class Spares:
     def _looked_at(
         self, run: Run, leaving: Mapping[str, str], coming: Sequence[str], rest: Sequence[str]
     ) -> tuple[Plan, PlannedStage] | None:
-        """The plan with these spares, after the checks before the launch have passed on all of its nodes. Raises
-        NotDroppedError, FilesWrong."""
+        """The plan with these spares, after the checks before the launch have passed on all of its nodes; where no
+        `firewall` is among them, after one that found nothing blocked. Raises NotDroppedError, FilesWrong."""
         may_leave(self._plan, [*self._gone, *leaving])
         plan, launch = self._with(leaving, coming, rest)
         nodes = [node for node in plan.inventory.nodes if node.name in coming]
         run.site.each(nodes, run.site.reopen, timeout_s=REOPEN_S)
-        for stage in plan.stages:
-            if stage.name == launch.name:
-                break
-            if not stage.check.names_bad_nodes or stage.skip is not None:
-                continue
+        before = itertools.takewhile(lambda stage: stage.name != launch.name, plan.stages)
+        stages = [stage for stage in before if stage.check.names_bad_nodes and stage.skip is None]
+        if unasked := not any(stage.check.id == Firewall.id for stage in stages):
+            stages.append(replace(launch, name=Firewall.id, check=Firewall(), timeout_s=Firewall.timeout_s))
+        for stage in stages:
             outcomes = self._check(run, plan, replace(stage, name=launch.name))
-            if overall(outcome.verdict for outcome in outcomes).stops:
-                bad = {one.node: one.findings[0] for one in outcomes if one.verdict.stops}
+            stopped = [one for one in outcomes if one.verdict.stops]
+            if unasked and stage is stages[-1]:  # that it could not look everywhere refuses no spare
+                stopped = [one for one in stopped if one.verdict is Verdict.FAIL]
+            if stopped:
+                bad = {one.node: one.findings[0] for one in stopped}
                 blamed = [name for name in coming if name in bad] or list(coming)
                 first = next(iter(bad.values()))
                 for name in blamed:

@@ -86,7 +86,9 @@ def execute(plan: Plan, settings: RunSettings, tell: Emit) -> int:
             nodes=tuple(node.name for node in plan.inventory.nodes),
             stages=tuple(stage.name for stage in plan.stages),
             run_dir=str(settings.run_dir),
-            plan=described(plan.inventory),
+            plan=described(
+                plan.ranked, spares=[node for node in plan.inventory.nodes if node not in plan.ranked.nodes]
+            ),
         )
     )
     course = _Course(plan, run, emit)

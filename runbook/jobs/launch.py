@@ -29,6 +29,7 @@ from runbook.jobs.retry import judge_retry
 from runbook.jobs.slowdown import SlowdownSearch
 from runbook.jobs.stall import judge_stall, outcomes_of_stall
 from runbook.jobs.start import AFTER_S, READY_S, Skew, commit, measure_clocks, prepare, running
+from runbook.jobs.unheard import Unheard
 from runbook.jobs.watch import HELD_UP, Fetching, Lingering, WatchEnd, watch
 from runbook.launch.job import UNUSED_SPARE, Job
 from runbook.model.command_quoting import word
@@ -148,6 +149,7 @@ class RunningAttempt:
         self._progress = StepProgress(self._job.watch) if self._job.watch else None
         self._rendezvous = RendezvousWatch(attempt.inventory, self._job.rendezvous_timeout_s)
         self.go_on_with(KeptProcesses(at, attempt.folder, attempt.places, logs))
+        self._unheard = Unheard()
         self._stalls: list[str] = []
         self._talked = False
         self._warned: dict[str, list[str]] = {}  # by node
@@ -221,7 +223,9 @@ class RunningAttempt:
             return judge_attempt(kept, end, frozen)
         if end.kind in HELD_UP:
             return outcomes_of_stall(kept, stall.findings, stall.seconds)
-        return self._finished(left) if end.kind == "finished" else [self._broken_off(end, name) for name in kept.nodes]
+        if end.kind == "finished":
+            return self._finished(left)
+        return [self._broken_off(end, name, unsure) for name in kept.nodes]
 
     def gone(self, outcomes: Sequence[Outcome]) -> dict[str, str]:
         """The nodes that the next attempt leaves out, and why: lost ones, and those that are proven broken."""
@@ -267,6 +271,8 @@ class RunningAttempt:
                 if found := self._rendezvous.look(self._kept):
                     self._say_found("not met", found)
                     return WatchEnd("unmet"), Stall(found, self._rendezvous.seconds)
+            elif self._progress and self._unheard.due(self._unheard_s):
+                self._look_at_unheard()
             elif self._progress and (stall := self._look_at_stall(self._progress)):
                 self.stalled = True
                 return end, stall
@@ -281,8 +287,23 @@ class RunningAttempt:
         if any(member.lost for member in self._kept.members):
             return False
         return self._rendezvous.due() or (
-            progress is not None and progress.stalled_s(self._kept.heard_until) is not None
+            progress is not None
+            and (progress.stalled_s(self._kept.heard_until) is not None or self._unheard.due(self._unheard_s))
         )
+
+    @property
+    def _unheard_s(self) -> float | None:
+        return self._progress.unheard_s(self._kept.heard_until) if self._progress else None
+
+    def _look_at_unheard(self) -> None:
+        """Warnings alone: what comes before a first step is not known."""
+        frozen = stop_attempt.freeze(self._kept, seconds=LOOK_S)
+        self._kept.drain(0.0)
+        unheard_s = self._unheard_s
+        if unheard_s is None or not self._kept.living or any(member.failed for member in self._kept.members):
+            return
+        for nodes, finding in self._unheard.look(self._kept, frozen, unheard_s):
+            self._warn(nodes, finding)
 
     def _look_at_stall(self, progress: StepProgress) -> Stall | None:
         """What ends the job; None when it goes on."""
@@ -431,9 +452,11 @@ class RunningAttempt:
         again = f", at attempt {self._attempt.number}" if self._attempt.number > 1 else ""
         return f"{again}; started {self._skew} of each other" if self._skew else again
 
-    def _broken_off(self, end: WatchEnd, name: str) -> Outcome:
+    def _broken_off(self, end: WatchEnd, name: str, unsure: Collection[str]) -> Outcome:
         if end.kind == "stopped":
-            return Outcome.unknown(name, stopped_by_user(self._kept))
+            may_go_on = self._job.detach and name in unsure  # who follows the run ends it there
+            metrics = {"job": self._at.run.run_id} if may_go_on else {}
+            return Outcome.unknown(name, stopped_by_user(self._kept), metrics=metrics)
         lived = len([member for member in self._kept.members if member.journal.get("why")])
         says = (
             f"the job did not end within the stage's `timeout:`; {lived} of {len(self._kept.members)} processes lived, "

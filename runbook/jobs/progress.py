@@ -316,6 +316,13 @@ class StepProgress:
             idle_s = heard_until - self._last
         return idle_s if limit is not None and idle_s > max(limit, self._allowed_s) else None
 
+    def unheard_s(self, heard_until: float) -> float | None:
+        """How long all ranks have run without any step, where a limit could only be learned from steps; None else."""
+        with self._lock:
+            if self._watch.stall_s is not None or self._steps:
+                return None
+            return heard_until - self._begun + self._age_s
+
     def allow(self, seconds: float) -> None:
         """A silence of so many seconds is no stall: who is waited for was seen to work."""
         with self._lock:

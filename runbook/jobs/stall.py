@@ -135,12 +135,12 @@ def _nobody(kept: KeptProcesses, last: _Look, since: str, steps: Sequence[str]) 
         hungry = f"; {_hungry(last.ranks)}" if _hungry(last.ranks) else ""
         apart = "; they wait in different calls" if whole and all(one.together for one in asked) else ""
         says = f"{since}, and no rank stands out from the others{apart}{hungry}{last.talks}"
-        evidence = (*_states(last.ranks), *_places(last.ranks), *unseen)
+        evidence = (*states(last.ranks), *places(last.ranks), *unseen)
         finding = finding_for("training-stalled", says, evidence)
     return {name: [finding] for name in kept.nodes}
 
 
-def _places(ranks: Sequence[SeenProcess]) -> Iterator[str]:
+def places(ranks: Sequence[SeenProcess]) -> Iterator[str]:
     """Where the ranks stand, those that stand alike in one line."""
     by_place: dict[str, list[str]] = {}
     for one in ranks:
@@ -182,11 +182,11 @@ def _still_talk(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> str:
 
 
 def _works(ranks: Sequence[SeenProcess], *, accused: bool, at_end: bool) -> str:
-    """In words, that those who are waited for are at work, each of them, or any of those that are left at the end, for
-    which the others may wait in a way of their own; empty when they are not."""
+    """In words, that those who are waited for are at work: each of them; at the end, and where nobody is accused, any,
+    since the others may wait for it in a way of their own; empty when they are not."""
     outside = [one for one in ranks if one.frames and (one.elsewhere if accused else not one.together)]
     working = [one for one in outside if one.works]
-    if not working or not (at_end or (accused and len(working) == len(outside))):
+    if not working or (accused and not at_end and len(working) < len(outside)):
         return ""
     return "; ".join(f"{one.label} works {one.place}: {one.does}" for one in working[:4])
 
@@ -333,7 +333,7 @@ def _starved(ranks: Sequence[SeenProcess], since: str) -> Found:
     def starved(one: SeenProcess) -> Finding:
         where = f"is {one.place} too, and" if one.frames else "is not seen there:"
         says = f"{_count(waiting)} for {one.label} {waiting[0].place}, which {where} {one.does}; {since}"
-        seen = (*_states([one]), *one.shown(), *waiting[0].shown())
+        seen = (*states([one]), *one.shown(), *waiting[0].shown())
         return finding_for("rank-behind", says, seen, way="cpu", node=one.node)
 
     return grouped((one.node, starved(one)) for one in guilty)
@@ -364,7 +364,7 @@ def _mute(ranks: Sequence[SeenProcess], since: str) -> Found:
             f"{_count(alike)} for it {alike[0].place}, in" if asked else f"{len(alike)} others, mute as well, sleep in"
         )
         says = f"{one.label} does not tell where it stands: {one.does}{where}, while {waits} {alike[0].wchan}; {since}"
-        evidence = (*_states([one]), *alike[0].shown())
+        evidence = (*states([one]), *alike[0].shown())
         told = finding_for("rank-behind", says, evidence, way="mute", node=one.node, pid=word(one.pid))
         found.setdefault(one.node, []).append(told)
     return found
@@ -416,7 +416,7 @@ def _last(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Foun
             return _behind(one, says, one.shown())
         where = f" in {one.wchan}" if one.wchan not in UNTOLD else ""
         says = f"{one.label} has not ended: its Python is over, {one.does}{where}, and {others}"
-        told = finding_for("rank-behind", says, tuple(_states([one])), way="mute", node=one.node, pid=word(one.pid))
+        told = finding_for("rank-behind", says, tuple(states([one])), way="mute", node=one.node, pid=word(one.pid))
         return one.node, told
 
     return grouped(map(late, outside))
@@ -442,7 +442,8 @@ def _steps(by_rank: Mapping[int, float]) -> list[str]:
     return [f"the last step of rank {', '.join(map(str, late[:8]))} is {least:,}, of others {most:,}"] if late else []
 
 
-def _states(ranks: Sequence[SeenProcess]) -> list[str]:
+def states(ranks: Sequence[SeenProcess]) -> list[str]:
+    """What the kernel says of them, a line each."""
     return [
         f"{one.label}: pid {one.pid}, state {one.state}, {one.cpu:.0%} of a CPU"
         + (f", waiting for one {one.waited:.0%} of the time" if (one.waited or 0.0) >= COMPUTES else "")

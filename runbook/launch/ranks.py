@@ -6,7 +6,7 @@ set, the inventory's network settings, and the user's own `env`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runbook.model.inventory import EnvValue, Inventory, Node, Rendezvous
@@ -157,11 +157,11 @@ def hca_expression(inventory: Inventory, node: Node) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def described(inventory: Inventory) -> dict[str, object]:
-    """`env` holds the variables that have the same value on every node, each entry of `nodes` only its own. Secrets are
-    `***`.
+def described(inventory: Inventory, spares: Iterable[Node] = ()) -> dict[str, object]:
+    """What a report says of a job's nodes, and of its spares. `env` holds the variables that have the same value on
+    every node, each entry of `nodes` only its own. Secrets are `***`.
 
-    A node has its first rank, how many it has, and the devices of those, none for CPU ranks.
+    A node has its first rank, how many it has, and the devices of those, none for CPU ranks; a spare has 0 ranks.
     """
     by_node = layout(inventory)
     environments = {
@@ -193,7 +193,8 @@ def described(inventory: Inventory) -> dict[str, object]:
                 "env": {key: value for key, value in environments[name].items() if key not in common},
             }
             for name, node_ranks in by_node.by_node.items()
-        ],
+        ]
+        + [{"name": spare.name, **_node_facts(spare), "ranks": 0, "env": {}} for spare in spares],
     }
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from runbook.model.events import Event
 from runbook.model.safe_text import ESCAPES, visible
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.report.run_record import Record, StageRecord, record
+from runbook.report.run_record import Record, StageRecord
 
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, production 2: Char
 SHOWN = re.compile(r"[^\t\n]+")
@@ -28,22 +28,15 @@ class Junit:
         self._record(event)
 
     def text(self) -> str:
-        return _document(self._record)
-
-
-def junit(events: Iterable[Event]) -> str:
-    """The document of a run that is over; ASCII, so that any stream can carry it."""
-    return _document(record(events))
-
-
-def _document(run: Record) -> str:
-    name = run.started.playbook if run.started else "runbook"
-    suites = [_suite(stage, run) for stage in run.stages] + [_not_run(stage, run) for stage in run.not_run]
-    root = Element("testsuites", _attributes(name=name, time=run.seconds, **_sums(suites)))
-    root.extend(suites)
-    indent(root)
-    body: bytes = tostring(root, encoding="us-ascii", xml_declaration=False)
-    return f"{DECLARATION}{body.decode()}\n"
+        """ASCII, so that any stream can carry it."""
+        run = self._record
+        name = run.started.playbook if run.started else "runbook"
+        suites = [_suite(stage, run) for stage in run.stages] + [_not_run(stage, run) for stage in run.not_run]
+        root = Element("testsuites", _attributes(name=name, time=run.seconds, **_sums(suites)))
+        root.extend(suites)
+        indent(root)
+        body: bytes = tostring(root, encoding="us-ascii", xml_declaration=False)
+        return f"{DECLARATION}{body.decode()}\n"
 
 
 def _suite(stage: StageRecord, run: Record) -> Element:

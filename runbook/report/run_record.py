@@ -181,12 +181,12 @@ def fastest_links(outcomes: Iterable[Outcome]) -> dict[Pair, LinkSpeed]:
     return best
 
 
-class MeasuredLink(Protocol):
+class WithLinkSpeed(Protocol):
     @property
     def gbps(self) -> float: ...
 
 
-M = TypeVar("M", bound=MeasuredLink)
+M = TypeVar("M", bound=WithLinkSpeed)
 
 
 def slowest_between(groups: Sequence[Sequence[str]], links: Mapping[Pair, M]) -> dict[tuple[int, int], M]:

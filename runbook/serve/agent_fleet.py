@@ -93,7 +93,7 @@ class ControlSocket:
 @dataclass(eq=False)
 class EnrolledNode:
     """One enrolled node. `heard`: when its agent last sent something, on the fleet's clock; None: not since the server
-    began. `ranks` are those of `beat`."""
+    began. `ranks` are those of `beat`. `order`: by which nodes are listed."""
 
     name: str
     token: str
@@ -111,6 +111,10 @@ class EnrolledNode:
     too_old: bool = False
     state: State = "SUSPECT"
     since: float = field(default_factory=time.time)
+    order: Any = None
+
+    def __post_init__(self) -> None:
+        self.order = natural(self.name)
 
 
 def enrol(store: Store, settings: ServeSettings, by: str, name: str | None = None) -> str:
@@ -159,7 +163,7 @@ class Fleet:
             self._judge()
             members = list(self._members.values())
         # A thousand nodes take a while, and agents must be answered meanwhile.
-        return [self._seen(member) for member in sorted(members, key=lambda member: natural(member.name))]
+        return [self._seen(member) for member in sorted(members, key=lambda member: member.order)]
 
     def node(self, name: str) -> AgentState | None:
         with self._lock:

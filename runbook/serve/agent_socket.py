@@ -187,7 +187,8 @@ async def _frame(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 
 async def _send(writer: asyncio.StreamWriter, kind: bytes, data: bytes = b"") -> None:
     writer.write(framed(kind, data))
-    await asyncio.wait_for(writer.drain(), SEND_S)
+    if writer.transport.is_closing() or writer.transport.get_write_buffer_size():  # the kernel did not take all of it
+        await asyncio.wait_for(writer.drain(), SEND_S)
 
 
 def _may(writer: asyncio.StreamWriter) -> bool:

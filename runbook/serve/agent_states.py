@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
+import msgspec
+
 import runbook
 from runbook.agent.protocol import LOST_S, MOST_RANKS, PROTOCOL, SUSPECT_S, GpuLoad, JobProcess
 from runbook.model.command_quoting import word
@@ -21,8 +23,7 @@ SAME_VERSION = (
 State = Literal["ONLINE", "SUSPECT", "LOST", "DRAINING", "REVOKED", "TOO_OLD"]
 
 
-@dataclass(frozen=True, slots=True)
-class RankState:
+class RankState(msgspec.Struct, frozen=True, gc=False):
     """One rank of a job, as its node's agent last reported it. `pid` is that of the process kept for it, which may be a
     launcher of several. `state`: waiting, running, stopping, ended (well), failed, or gone, which is known only by its
     absence. `step_age_s`: since it wrote its last step."""

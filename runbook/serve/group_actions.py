@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from runbook.serve.group_form import (
     NEW,
     WrongField,
     add_node,
+    differing,
     nodes_of,
     opened,
     set_fields,
@@ -62,24 +64,26 @@ def create(workspace: Workspace, name: str, person: str) -> GroupFile:
 
 
 def propose(workspace: Workspace, file: GroupFile, fields: Mapping[str, str]) -> Proposed:
-    """What saving these fields of the form would do; nothing is saved. Raises Refused."""
+    """What saving these fields of the form would do, of which `text` is the whole file; nothing is saved. Raises
+    Refused."""
     look = workspace.view_of(file)
-    if "text" in fields:
-        if look.linted.closed:
-            raise Refused(look.linted.closed)
-        text = revealed(fields["text"].replace("\r\n", "\n"), look.linted.hidden)
-        changed = ["text"]
-    else:
-        try:
-            editing = opened(file.name, file.text)
-            given = {name: revealed(value, look.linted.hidden) for name, value in fields.items()}
-            given.pop("world_size", None)  # which the file does not say: it is compared below
-            changed = set_fields(editing, given)
-        except WrongField as wrong:
-            raise Refused(f"{wrong.field}: {wrong}") from None
-        except (Uneditable, ValueError) as error:
-            raise Refused(f"{error}: change it in the text of the file") from None
-        text = editing.text
+    if look.linted.closed:
+        raise Refused(look.linted.closed)
+    given = {name: revealed(value, look.linted.hidden) for name, value in fields.items()}
+    given.pop("world_size", None)  # which the file does not say: it is compared below
+    typed = given.pop("text", file.text)
+    text, changed = file.text, []
+    if unix_lines(typed) != unix_lines(text):
+        text, changed = unix_lines(typed), ["text"]
+    try:
+        if new := _differing(file, given):
+            editing = opened(file.name, text)
+            changed += set_fields(editing, new)
+            text = editing.text
+    except WrongField as wrong:
+        raise Refused(f"{wrong.field}: {wrong}") from None
+    except (Uneditable, ValueError) as error:
+        raise Refused(f"{error}: change it in the text of the file") from None
     after = linted(file.path, text)
     if after.closed:
         raise Refused(after.closed)
@@ -90,6 +94,19 @@ def propose(workspace: Workspace, file: GroupFile, fields: Mapping[str, str]) ->
     if said and said != str(means.world_size):
         raise Refused(_does_not_fit(said, means))
     return Proposed(text, after, means, difference(file.name, look.linted.shown, after.shown), changed)
+
+
+def unix_lines(text: str) -> str:
+    """A text by which it is told whether a browser changed it, which sends line ends of its own."""
+    return re.sub(r"\r\n?", "\n", text)
+
+
+def _differing(file: GroupFile, given: Mapping[str, str]) -> dict[str, str]:
+    """Those of the fields that were changed: what is not touched stays, also where the text is changed too."""
+    try:
+        return differing(opened(file.name, file.text), given)
+    except Uneditable:  # of which the form shows nothing
+        return {name: value for name, value in given.items() if value.strip()}
 
 
 def _does_not_fit(said: str, means: Meaning) -> str:
@@ -109,8 +126,8 @@ def save(workspace: Workspace, name: str, fields: Mapping[str, str], seen: str, 
         workspace.groups.save(name, file.text, seen, person, "")  # which raises the right error
     proposed = propose(workspace, file, fields)
     _refuse_errors(workspace.view_of(file).linted, proposed.linted)
-    what = "changed the text" if proposed.changed == ["text"] else f"changed {', '.join(proposed.changed)}"
-    workspace.groups.save(name, proposed.text, seen, person, what)
+    what = ", ".join("the text" if one == "text" else one for one in proposed.changed)
+    workspace.groups.save(name, proposed.text, seen, person, f"changed {what}")
     _tell(workspace, name)
     return proposed.changed
 

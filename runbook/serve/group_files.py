@@ -35,7 +35,7 @@ class ChangedMeanwhile(Exception):
     """The file is not the one that the change was made for. `now` is its present state."""
 
     def __init__(self, now: GroupFile | None) -> None:
-        super().__init__("another person has changed this group meanwhile")
+        super().__init__("the file of this group was changed meanwhile, by somebody else or in another tab")
         self.now = now
 
 

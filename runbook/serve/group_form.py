@@ -39,6 +39,7 @@ _PLACES: Mapping[str, Keys] = {
 }
 """Fields of the form that are one value of the file."""
 _NUMBERS = ("port", "processes", "retries")
+_OF_LINES = ("env", "launch_env")
 _ENV_LINE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)")
 _FROM_ENV = re.compile(r"\{\s*env:\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}")
 _REACHED = ("address", "connection", "ssh", "slurm", "kubernetes", "container", "inside")
@@ -87,13 +88,9 @@ def _addresses(entry: str, address: Any) -> dict[str, Any]:
 
 def set_fields(text: Text, fields: Mapping[str, str]) -> list[str]:
     """Change what differs from what the file says, and name it: `port`, `env`. Raises WrongField, Uneditable."""
-    before = fields_of(text)
-    if unknown := next((field for field in fields if field not in before), None):
-        raise WrongField(unknown[:80], "there is no such field")
-    changed = [field for field, value in before.items() if field in fields and _clean(fields[field]) != _clean(value)]
-    for field in changed:
-        value = _clean(fields[field])
-        if field in ("env", "launch_env"):
+    changed = differing(text, fields)
+    for field, value in changed.items():
+        if field in _OF_LINES:
             _set_env(text, ("env",) if field == "env" else ("launch", "env"), value, field)
         elif field == "command":
             _set_command(text, value)
@@ -102,7 +99,19 @@ def set_fields(text: Text, fields: Mapping[str, str]) -> list[str]:
             _set_node(text, name, key, _typed(field, key, value))
         else:
             _put(text, _PLACES[field], _typed(field, field, value))
-    return changed
+    return list(changed)
+
+
+def differing(text: Text, fields: Mapping[str, str]) -> dict[str, str]:
+    """Those of the fields that say something else than the file, in its order. Raises WrongField."""
+    before = fields_of(text)
+    if unknown := next((field for field in fields if field not in before), None):
+        raise WrongField(unknown[:80], "there is no such field")
+    return {
+        field: _clean(fields[field])
+        for field, value in before.items()
+        if field in fields and _sent(field, fields[field]) != _sent(field, value)
+    }
 
 
 def nodes_of(text: Text) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -301,6 +310,11 @@ def _shown(value: Any) -> str:
 
 def _clean(value: str) -> str:
     return value.replace("\r\n", "\n").strip()
+
+
+def _sent(field: str, value: str) -> str:
+    """What is left of a value on its way through a browser, whose fields of one line hold no line break."""
+    return _clean(value) if field in _OF_LINES else re.sub(r"[\r\n]", "", value).strip()
 
 
 def _typed(field: str, key: str, value: str) -> object:

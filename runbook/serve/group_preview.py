@@ -9,11 +9,12 @@ import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from runbook.checks import CHECKS
 from runbook.collect.scrub import secret_places
-from runbook.engine.plan import Choice, Plan, make_plan
+from runbook.engine.plan import Choice, Plan, make_plan, plan_with_spares
 from runbook.engine.scripts import node_files
 from runbook.files.environment_values import AnyVariable
 from runbook.files.inventory import examine_inventory, with_shell
@@ -222,6 +223,21 @@ def _meaning(plan: Plan, in_plain_text: Sequence[Secret]) -> Meaning:
         spares=launch.check.spares if launch else (),
         by_agent=any(node.connection == "agent" for node in plan.inventory.nodes),
     )
+
+
+@lru_cache(maxsize=256)
+def ranks_given(path: Path, text: str, took_over: tuple[tuple[str, str], ...]) -> Mapping[str, frozenset[int]]:
+    """By node, the ranks of a run of this text, once these spares, each with the node whose place it took, have come;
+    empty where none can be assigned."""
+    try:
+        plan, _ = _plan(path, text)
+        if took_over and plan.whole is not None:
+            plan = plan_with_spares(plan, [gone for _, gone in took_over], [spare for spare, _ in took_over])
+        launch = next((stage for stage in plan.stages if stage.check.user_job), None)
+        by_node = layout(launch.inventory if launch else plan.inventory).by_node
+    except FilesWrong:
+        return {}
+    return {name: frozenset(rank.rank for rank in mine.ranks) for name, mine in by_node.items()}
 
 
 def _starred(name: str, value: object, redactor: Redactor) -> str:

@@ -135,8 +135,8 @@ class Runs:
         thousand nodes takes long to read, and open pages ask every few seconds. Raises NoRun."""
         return self._kept(id, what, lambda: find(self.document(id)))
 
-    def took_over(self, id: str) -> frozenset[str]:
-        """The spares that have taken a node's place, as the run has written. Raises NoRun."""
+    def took_over(self, id: str) -> Mapping[str, str]:
+        """The spares that have taken a node's place, each with that node, as the run has written. Raises NoRun."""
         return self._kept(id, "took over", lambda: _took_over(self.path(id)))
 
     def _kept(self, id: str, what: str, find: Callable[[], T]) -> T:
@@ -338,14 +338,14 @@ def _word(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _took_over(folder: Path) -> frozenset[str]:
-    found = set()
+def _took_over(folder: Path) -> dict[str, str]:
+    found = {}
     with contextlib.suppress(OSError), open_below(folder, "events.jsonl") as file:
         while file.tell() < MOST_BYTES and (line := file.readline(1 << 20)):
             if b'"spare"' not in line:
                 continue
             with contextlib.suppress(ValueError):
                 event = from_json(line.decode())
-                if isinstance(event, Progress) and event.node and "spare" in event.data:
-                    found.add(event.node)
-    return frozenset(found)
+                if isinstance(event, Progress) and event.node and isinstance(taken := event.data.get("spare"), dict):
+                    found[event.node] = str(taken.get("for"))
+    return found

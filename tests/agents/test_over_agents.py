@@ -186,4 +186,14 @@ def running(lab: AgentLab, words: str) -> None:
 
 
 def pids(lab: AgentLab, host: Host) -> list[int]:
-    return sorted(pid for pid, command in host.processes(lab.user) if "echo" in command and "line $n" in command)
+    """Of the shells that are ranks; what a shell starts has its words, too, until it has become another program."""
+    named = {pid for pid, command in host.processes(lab.user) if "echo" in command and "line $n" in command}
+    return sorted(pid for pid in named if parent(pid) not in named)
+
+
+def parent(pid: int) -> int:
+    """0 where it has just ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0

@@ -16,6 +16,7 @@ from runbook.agent import systemd
 from runbook.agent.folder import AgentFolder, Identity, State
 from runbook.agent.systemd import UNIT, Notify, owner, unit
 from runbook.cli.main import main
+from runbook.cli.serve import account
 from runbook.model.errors import FilesWrong
 
 FORBIDDEN = ("PrivateDevices", "MemoryDenyWriteExecute", "KillMode=process")
@@ -88,3 +89,23 @@ def test_an_agent_that_still_runs_is_told_when_it_is_uninstalled(
     assert folder.identity() is None
     assert main(uninstall) == 0
     assert "no agent runs here" in capsys.readouterr().out
+
+
+def test_a_user_without_an_account_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nobody(uid: int) -> pwd.struct_passwd:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["agent", "install"]) == 2
+    assert "has no account here" in capsys.readouterr().err
+    assert main(["agent", "uninstall"]) == 0
+    monkeypatch.delenv("HOME")
+    assert main(["agent", "status"]) == 2
+    assert "no home for the agent's files" in capsys.readouterr().err
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    assert account() == f"uid-{os.getuid()}"

@@ -17,7 +17,7 @@ from profiles import one_in
 
 import runbook
 from runbook.cli.main import main
-from runbook.importers.clusters import draft_of_pods
+from runbook.importers.pods import draft_of_pods
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Kubernetes
 from runbook.model.units import MOST, whole_number

@@ -28,7 +28,7 @@ from runbook.model.inventory import Inventory, Rendezvous
 from runbook.model.safe_text import json_visible, visible, visible_lines
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.console import Console
-from runbook.report.junit import junit
+from runbook.report.junit import Junit
 from runbook.report.run_json import to_json
 from runbook.report.standard_streams import OutputStream, carried, standard_streams, stderr, stdout
 
@@ -445,7 +445,10 @@ def test_the_page_of_a_run(hostile: str, colour: bool, live: bool) -> None:
         assert ("\x1b" in told) == ("\x1b" in plain)
     events = story(text).events
     assert all(line.isascii() and line.isprintable() for line in map(to_json, events))
-    ElementTree.fromstring(junit(events))
+    reader = Junit()
+    for event in events:
+        reader(event)
+    ElementTree.fromstring(reader.text())
 
 
 def page(text: str, colour: bool, live: bool) -> str:

@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 import runbook.node
-from runbook.checks.allreduce import AllReduce, Norm, expected_seconds, promised_rate, slow, wrong_data
+from runbook.checks.allreduce import AllReduce, expected_seconds, promised_rate, slow, wrong_data
 from runbook.checks.bandwidth.allreduce_blame import Blame, Charge
-from runbook.checks.bandwidth.normal_busbw import BandwidthSetting, expect
+from runbook.checks.bandwidth.normal_busbw import BandwidthSetting, Norm, expect
 from runbook.checks.base import configure
 from runbook.checks.context import Context
 from runbook.checks.ranks.pool import RankPool

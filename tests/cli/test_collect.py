@@ -43,7 +43,7 @@ PLANTED_LOG = (
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "inventory.yml").write_text(INVENTORY)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # where others may have left runs
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # where others may have left runs
     monkeypatch.setenv("SECRET_OF_MINE", SECRET)
     return tmp_path
 

@@ -74,7 +74,7 @@ ALONE = {
 CAUSES = {"stopped": "rank-stopped", "in a lock": "rank-behind", "spinning": "rank-behind"}
 
 
-@pytest.mark.parametrize(("kind", "rank"), [("torch", 3), ("torch", 0), ("jax", 3)])
+@pytest.mark.parametrize(("kind", "rank"), [("torch", 3), ("torch", 0), ("jax", 3), ("jax", 0)])
 @pytest.mark.parametrize("stall", [*STALLS, "in a collective of its own"])
 def test_a_stall_at_step_50_is_named_with_its_place(
     make: Make, kind: str, rank: int, stall: str, record_property: Callable[[str, object], None]

@@ -18,7 +18,7 @@ from runbook.checks.context import Facts
 from runbook.jobs.attempt import ProcessSpec, about, port_of
 from runbook.jobs.failure import judge_attempt
 from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, wait_for
-from runbook.jobs.launch import Launch
+from runbook.jobs.launch import Launch, RunningAttempt
 from runbook.jobs.logs import LONGEST_LINE, RankLogs
 from runbook.jobs.retry import FIRST_S, JITTER, LONGEST_S, decide
 from runbook.jobs.start import AFTER_S, _in_the_way, _programs, _sources, running
@@ -602,3 +602,12 @@ def test_waits_double_up_to_a_limit_and_no_two_jobs_come_back_at_one_moment() ->
 def test_how_long_a_node_that_fell_silent_may_go_on() -> None:
     assert Launch(job=job(grace_s=120.0)).outlives_s == 10.0 + 120.0 + AFTER_S
     assert Launch(job=job(detach=True)).outlives_s == float("inf")
+
+
+def test_what_was_stopped_and_perhaps_lives_on_is_followed_where_it_may_outlive_its_run(tmp_path: Path) -> None:
+    for detach in (True, False):
+        tried = attempt(detach=detach)
+        running = RunningAttempt(kept(tmp_path, tried).at, tried)
+        stopped = [running._broken_off(WatchEnd("stopped"), name, ["node-b"]) for name in ("node-a", "node-b")]
+        assert [one.verdict for one in stopped] == [Verdict.UNKNOWN, Verdict.UNKNOWN]
+        assert [one.metrics for one in stopped] == [{}, {"job": "job-1"} if detach else {}]

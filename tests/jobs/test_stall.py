@@ -375,6 +375,16 @@ def test_who_is_waited_for_and_works_is_told_apart_from_one_that_hangs(
     assert judged.works.startswith("rank 3 on node-b works in main (/srv/train.py:") is works
 
 
+def test_a_rank_that_works_while_the_others_wait_in_a_way_of_their_own_is_told(tmp_path: Path) -> None:
+    """A checkpoint of one rank, for whose file the others look: no call of all is seen."""
+    seen = seen_alike(dumped(QUEUE))
+    seen["node-a"]["ranks"]["0"]["processes"][0].update(copied=1 << 21)
+    judged = judge_stall(kept(tmp_path), StepProgress(Watch()), lambda: seen)
+    assert (judged.works.partition(" in ")[0], judged.goes_on) == ("rank 0 on node-a works", "")
+    seen["node-a"]["ranks"]["0"]["processes"][0].update(copied=0)
+    assert not judge_stall(kept(tmp_path), StepProgress(Watch()), lambda: seen).works
+
+
 def test_who_lives_on_when_most_have_ended_is_named(tmp_path: Path) -> None:
     """At its exit, in a hook or for a thread of its own; nobody is left who waits for it."""
     exits = (StackFrame("/usr/lib/python3.11/threading.py", 1590, "_shutdown"),)

@@ -16,7 +16,7 @@ from runbook.cli.inventory_source import inventory_source
 from runbook.files.inventory import examine_inventory
 from runbook.files.inventory_draft import written
 from runbook.files.yaml_document import parse_document
-from runbook.importers.clusters import draft_of_pods
+from runbook.importers.pods import draft_of_pods
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Kubernetes
 from runbook.transport.kubernetes_pods import Pod, ill, pods_in, refusal, said, wrong_container

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from runbook.files.inventory import load_inventory
 from runbook.files.yaml_document import parse_document
-from runbook.launch.ranks import described
+from runbook.launch.ranks import described, narrow
 
 INVENTORY = """\
 name: pair
@@ -46,3 +46,14 @@ def test_no_secret_is_in_it_neither_one_that_says_so_nor_one_by_its_name(monkeyp
     assert "very-secret-value" not in text
     assert "plaintextkey" not in text
     assert text.count('"***"') == 2
+
+
+def test_a_spare_is_there_and_has_no_ranks() -> None:
+    inventory = load_inventory(parse_document(INVENTORY.replace(", HF_TOKEN: {env: SECRET_OF_TEST}", ""), "pair.yml"))[
+        0
+    ]
+    plan = described(narrow(inventory, inventory.nodes[:1]), spares=inventory.nodes[1:])
+    assert plan["world_size"] == 2
+    first, spare = cast("list[dict[str, object]]", plan["nodes"])
+    assert (first["name"], first["ranks"]) == ("node-a", 2)
+    assert (spare["name"], spare["ranks"], spare["env"], spare["rack"]) == ("node-b", 0, {}, "r1")

@@ -344,6 +344,7 @@ def test_the_latest_run_is_taken_where_none_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for name in ("20261121-01", "20261121-02"):
         write_run(tmp_path / ".runbook" / "runs" / name, STORIES["healthy"]())
     assert main(["report"]) == 0

@@ -101,6 +101,17 @@ def test_the_seeds_second_example(workspace: Workspace) -> None:
     assert table(workspace, "train") == [("gn6-0", 0, 0, 0), ("gn6-1", 1, 1, 0), ("gn7-0", 2, 0, 1), ("gn7-1", 3, 1, 1)]
 
 
+def test_what_a_browser_cannot_send_back_is_no_change(workspace: Workspace) -> None:
+    text = POOL + 'launch: {command: [sh, -c, "one\\ntwo"]}\n'
+    (workspace.groups.folder / "pool.yml").write_text(text.replace("\n", "\r\n"), newline="")
+    file = workspace.groups.read("pool")
+    sent = {"text": text, "command": "sh -c 'onetwo'", "port": ""}  # a field of one line holds no line break
+    assert actions.propose(workspace, file, sent).changed == []
+    both = actions.propose(workspace, file, sent | {"text": text + "# new\n", "port": "29600"})
+    assert (both.changed, both.text.count("# new"), both.text.count("port: 29600")) == (["text", "port"], 1, 1)
+    assert '"one\\ntwo"' in both.text
+
+
 def test_a_spare_has_no_rank_and_leaves_with_its_node(workspace: Workspace) -> None:
     pool(workspace)
     actions.create(workspace, "train", "ann")
@@ -164,55 +175,43 @@ def test_a_rank_that_has_moved_to_a_spare_is_shown_there() -> None:
     planned = {"a": {0: RankCell(0, "running")}, "b": {1: RankCell(1, "running")}, "c": {}}
     told = {
         "a": {0: RankCell(0, "running", "7", 0.5, 100, 2)},
-        "b": {1: RankCell(1, "running", "3", 99.0, 200, 1)},
-        "c": {1: RankCell(1, "running", "7", 0.5, 300, 2)},
+        "b": {},
+        "c": {1: RankCell(1, "running", "7", 0.5, 300)},
     }
-    shown = {node: [(cell.rank, cell.attempt) for cell in cells] for node, cells in rank_cells(planned, told).items()}
-    assert shown == {"a": [(0, 2)], "b": [], "c": [(1, 2)]}
-    silent = rank_cells(planned, {"a": {}, "b": told["b"], "c": {}})
-    assert [cell.step for cells in silent.values() for cell in cells] == [None, "3"]
+    shown = {node: [cell.rank for cell in cells] for node, cells in rank_cells(planned, told).items()}
+    assert shown == {"a": [0], "b": [], "c": [1]}
+    silent = rank_cells(planned, {"a": {}, "b": {}, "c": {}})
+    assert {node: len(cells) for node, cells in silent.items()} == {"a": 1, "b": 1, "c": 0}
 
 
-def test_an_agent_takes_no_rank_of_another_node() -> None:
-    planned = {"a": {0: RankCell(0, "failed")}, "b": {1: RankCell(1, "running")}}
-    lies = {rank: RankCell(rank, "running", "7", 0.5, 300, 1 << 50) for rank in range(100)}
-    shown = rank_cells(planned, {"a": {0: RankCell(0, "failed", "3", 0.5, 100, 1)}, "b": lies})
-    assert [(cell.rank, cell.state) for cell in shown["a"]] == [(0, "failed")]
-    assert (1, "running") in [(cell.rank, cell.state) for cell in shown["b"]]
-
-
-def test_a_spare_has_the_ranks_that_the_run_gave_it_alone(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its agent claims a rank, with a later attempt than any: while no event says that it took a place, nobody believes it."""
-    (workspace.groups.folder / "train.yml").write_text(
-        "name: train\nnodes:\n  a: {address: 10.0.0.1, processes: 1}\n  b: {address: 10.0.0.2, processes: 1}\n"
-        "launch: {command: [python, train.py], spares: [b], retries: 1}\n"
-    )
+def test_a_node_has_the_ranks_that_the_run_gave_it_alone(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each agent claims every rank, with later attempts than any: it is believed for what the run gave its node."""
+    nodes_of = "".join(f"  {name}: {{address: 10.0.0.{at}, processes: 1}}\n" for at, name in enumerate("abcd", 1))
+    text = f"name: train\nnodes:\n{nodes_of}launch: {{command: [python, train.py], spares: [c, d], retries: 1}}\n"
+    (workspace.groups.folder / "train.yml").write_text(text)
     folder = workspace.runs.folder / "20260101-000000-abcdef"
     folder.mkdir(parents=True)
     row = RunRow(folder.name, 0.0, None, "", "", "", "", (), ("a", "b"), "", "job", "train")
     monkeypatch.setattr(workspace.runs, "path", lambda _id: folder)
-    claims = RankState("job", 99, 0, 1, "running", None, "7", 0.5)
-    fleet = {
-        "a": replace(agents(a="")["a"], jobs=(replace(claims, attempt=1),)),
-        "b": replace(agents(b="")["b"], jobs=(claims,)),
-    }
+    monkeypatch.setattr(workspace, "latest_run", lambda _group: row)
+    claims = tuple(RankState("job", 1 << 50, rank, 1, "running", None, "7", 0.5) for rank in range(100))
+    fleet = {name: replace(agents(**{name: ""})[name], jobs=claims) for name in "abcd"}
 
     def shown() -> dict[str, list[int]]:
-        monkeypatch.setattr(workspace, "latest_run", lambda _group: row)
         of_group = nodes._of_group(workspace, workspace.view("train"), fleet)
         return {one.name: [cell.rank for cell in one.ranks] for one in of_group}
 
-    assert shown() == {"a": [0], "b": []}
-    events = [
-        Progress(
-            1.0, "launch", "b takes the place of a: it broke", "b", None, {"spare": {"for": "a", "why": "it broke"}}
-        ),
-        Progress(2.0, "launch", 'a says {"spare": {}}', "a"),
-    ]
+    assert shown() == {"a": [0], "b": [1], "c": [], "d": []}
+    (folder / "group.yml").write_text(text)  # the run goes on as it began, whatever becomes of the group's file
+    (workspace.groups.folder / "train.yml").write_text(text.replace("processes: 1", "processes: 2"))
+    assert shown() == {"a": [0], "b": [1, 2, 3], "c": [], "d": []}
+    (workspace.groups.folder / "train.yml").write_text(text)
+    taken: dict[str, object] = {"spare": {"for": "a", "why": "it broke"}}
+    events = [Progress(1.0, "launch", "c takes the place of a: it broke", "c", None, taken)]
+    events.append(Progress(2.0, "launch", 'a says {"spare": {}}', "a"))
+    events.append(Progress(2.0, "launch", "odd", "d", None, {"spare": "b"}))
     (folder / "events.jsonl").write_text("".join(to_json(event) + "\n" for event in reversed(events)) + '{"spare": ')
-    assert shown() == {"a": [], "b": [0]}
+    assert shown() == {"a": [], "b": [0], "c": [1], "d": []}  # ranks are given anew
 
 
 def test_a_world_size_that_does_not_fit_is_refused_with_the_reason(workspace: Workspace) -> None:

@@ -10,7 +10,7 @@ from runbook.cli.inventory_source import inventory_source
 from runbook.files.inventory import examine_inventory
 from runbook.files.inventory_draft import written
 from runbook.files.yaml_document import parse_document
-from runbook.importers.clusters import PORTS, WIDTH, draft_of_job, free_port, taken
+from runbook.importers.slurm_job import PORTS, WIDTH, draft_of_job, free_port, taken
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.transport.slurm import SlurmJob, SlurmNode, ended, hosts, job_in, nodes_in, refusal, unhealthy
 

@@ -20,8 +20,7 @@ from runbook.checks.context import Context
 from runbook.checks.ranks.pool import RankPool
 from runbook.launch.ranks import network_environment
 from runbook.model.units import bandwidth_text, bytes_text, from_to, significant
-
-AUTO = "auto"
+from runbook.model.verdict import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,3 +279,35 @@ def setting_of(pool: RankPool, at: Context, wires: Mapping[str, NodeAdapters]) -
         algorithm=str(algorithm).lower() if one_name else None,
         one_machine=len({at.machine(node.name) for node in nodes}) == 1,
     )
+
+
+@dataclass(frozen=True)
+class Norm:
+    """The normal bandwidth of this hardware, or why there is no number for it; None when `silent` nodes gave no
+    answer."""
+
+    silent: Mapping[str, Outcome]
+    known: Expectation | NotKnown | None
+
+    def compare(self, busbw: float, size: int) -> BandwidthComparison | None:
+        return BandwidthComparison(self.known, busbw, size) if isinstance(self.known, Expectation) else None
+
+    @property
+    def metrics(self) -> dict[str, object]:
+        if isinstance(self.known, Expectation):
+            high = self.known.high
+            return {"expected_busbw_gbytes": [self.known.low, high], "expected_source": self.known.source}
+        return {"expected_busbw_gbytes": None, "expected_source": None}
+
+    def warning(self, compared: BandwidthComparison | None, reached: str) -> str:
+        """A warning that `auto` could not judge, and what would help."""
+        if compared:
+            return (
+                f"auto: {reached} was not judged: {compared.says}; raise `max_bytes:` or `budget:` ({compared.normal})"
+            )
+        if isinstance(self.known, NotKnown):
+            return (
+                f"auto: {reached} was not judged, no number is known for {self.known.what}: {self.known.why}; "
+                "give `min_busbw_gbytes:` yourself, from a healthy run"
+            )
+        return f"auto: {reached} was not judged: {', '.join(self.silent)} did not say what their links are"

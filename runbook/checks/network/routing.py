@@ -7,16 +7,18 @@ import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runbook.causes.catalogue import finding_for, mend
 from runbook.checks.context import Context
 from runbook.checks.reach.interfaces import NO_CARRIER, unusable
 from runbook.files.address import in_network, is_link_local
-from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import NumberRange, Truth, both, flip
 from runbook.model.command_quoting import word
 from runbook.model.verdict import Finding
+
+if TYPE_CHECKING:
+    from runbook.firewall.collected_rules import Evidence
 
 REFUSALS = ("blackhole", "unreachable", "prohibit")
 SAYS_NOTHING = frozenset(

@@ -6,18 +6,19 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import permutations
+from typing import TYPE_CHECKING
 
 from runbook.causes.catalogue import finding_for, mend
 from runbook.checks.context import Facts
 from runbook.checks.network.dial import ANY_PORT, Dial
 from runbook.checks.network.pairs import ends
 from runbook.checks.ping.observations import Observations, Pair, version
-from runbook.firewall.evaluate import Flow
-from runbook.firewall.explain_connection import Ends, explain_blocked
-from runbook.firewall.explain_node import Explanation
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
+
+if TYPE_CHECKING:
+    from runbook.firewall.explain_node import Explanation
 
 LOSS_TOLERATED = 0.025
 """Of 300 echoes, 7: at 5 % loss as many or fewer are lost once in fifty times, at 1 % more than that once in eighty."""
@@ -177,6 +178,9 @@ def _flows(seen: Observations, pair: Pair) -> bool:
 
 def chance_findings(seen: Observations, losing: Iterable[Pair]) -> dict[str, list[Finding]]:
     """By node: its rule that stops some of the packets of these pairs, TCP's among them; nothing where none does."""
+    from runbook.firewall.evaluate import Flow
+    from runbook.firewall.explain_connection import Ends, explain_blocked
+
     losing = list(losing)
     evidence = seen.rules({name for pair in losing for name in pair.ends})
     address = {name: seen.numeric(name) for name in evidence}

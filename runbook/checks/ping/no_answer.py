@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.network.dial import ANY_PORT
@@ -16,15 +17,15 @@ from runbook.checks.network.routing import typed
 from runbook.checks.ping.observations import Observations, Pair, pairs_with
 from runbook.checks.ping.routes import netmask
 from runbook.files.address import ipv4_first, is_ip
-from runbook.firewall.collected_rules import Evidence
-from runbook.firewall.evaluate import Flow
-from runbook.firewall.explain_connection import Blocked, Ends, explain_blocked, sure
-from runbook.firewall.explain_node import arp_stop
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
 from runbook.model.units import counted
 from runbook.model.verdict import Finding
 from runbook.parsers.ping import cause_of_reason
+
+if TYPE_CHECKING:
+    from runbook.firewall.collected_rules import Evidence
+    from runbook.firewall.explain_connection import Blocked
 
 ROUTER_SAYS = re.compile(r"^From (\S+?):? icmp_seq=\d+ (.+)$", re.MULTILINE)
 FEW_HOPS = 32
@@ -225,6 +226,8 @@ def _same_hardware(seen: Observations, pair: Pair) -> tuple[str, Finding] | None
 
 def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
     """One end does not answer ARP on this interface: ARP is off there, or a rule of nft's `arp` family drops it."""
+    from runbook.firewall.explain_node import arp_stop
+
     if pair.route.get("via") or ":" in pair.numeric:
         return None
     perhaps: tuple[str, Finding] | None = None
@@ -257,6 +260,9 @@ def _no_arp(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]
 
 
 def _rule(seen: Observations, pair: Pair, evidence: dict[str, Evidence | None]) -> tuple[str, Finding] | None:
+    from runbook.firewall.evaluate import Flow
+    from runbook.firewall.explain_connection import Ends, explain_blocked, sure
+
     arrives = seen.data_interface(pair.peer)
     flow = Flow(seen.numeric(pair.source), pair.numeric, seen.at.inventory.rendezvous.port, in_interface=arrives)
     ends = Ends.of(evidence, pair.source, pair.peer)

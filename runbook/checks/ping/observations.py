@@ -6,20 +6,21 @@ import ipaddress
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import UNMEASURED, Dial, number
-from runbook.checks.network.packet_filters import rules_of
 from runbook.checks.network.pairs import BlamedNodes, groupings
 from runbook.files.address import ipv4_first, is_ip, is_link_local
-from runbook.firewall.collected_rules import Evidence
 from runbook.launch.ranks import socket_interface
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 from runbook.model.nccl_devices import select_interfaces
 from runbook.model.verdict import Finding
 from runbook.transport.node_answers import NetworkInterface, PingAnswer
+
+if TYPE_CHECKING:
+    from runbook.firewall.collected_rules import Evidence
 
 ANSWERS = ("open", "refused", "reset", "stranger", "silent", "lost")
 """Dials that prove that packets travel both ways, whatever came of them."""
@@ -215,6 +216,8 @@ class Observations:
 
     def rules(self, nodes: Iterable[str]) -> dict[str, Evidence | None]:
         """The packet filters of these nodes, with their ways to each other."""
+        from runbook.checks.network.packet_filters import rules_of
+
         address = {name: self.numeric(name) for name in sorted(nodes)}
         return rules_of(self.at, list(address), {name: [address[n] for n in address if n != name] for name in address})
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from runbook.causes.catalogue import mend
 from runbook.checks.network.dial import ANY_PORT
 from runbook.checks.network.pairs import ends, several
 from runbook.checks.ping.observations import Observations, Pair, version
-from runbook.firewall.collected_rules import Evidence
-from runbook.firewall.evaluate import Flow
-from runbook.firewall.explain_connection import Ends, also_small, explain_blocked
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
+
+if TYPE_CHECKING:
+    from runbook.firewall.collected_rules import Evidence
 
 LEAST = 1280
 """The least MTU of IPv6: no network is configured for less."""
@@ -159,6 +160,9 @@ def _rule(
 ) -> SizeReason | None:
     """A rule of one of the ends that drops by length, and what opens it for all that it was seen to drop. Where echoes
     of that size pass, one that perhaps drops TCP is more likely than a hop that lets through ICMP alone."""
+    from runbook.firewall.evaluate import Flow
+    from runbook.firewall.explain_connection import Ends, also_small, explain_blocked
+
     kinds = [(way.source, way.destination, "tcp")] if way.by_tcp else []
     if way.by_icmp:
         icmp = "ipv6-icmp" if version(seen.numeric(way.source)) == 6 else "icmp"

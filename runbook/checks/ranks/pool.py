@@ -15,7 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from runbook.checks.context import QUIET_S, OutputFile, Run
+from runbook.checks.capped_output import OutputFile
+from runbook.checks.context import QUIET_S, Run
 from runbook.launch.launchers import ranks_spec
 from runbook.launch.preconditions import CODES as STOPS
 from runbook.launch.ranks import Rank, layout

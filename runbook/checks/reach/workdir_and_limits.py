@@ -15,7 +15,6 @@ from runbook.transport import bootstrap
 
 ROOM_BYTES = 64 << 20
 ROOM_FILES = 64
-NO_ROOM = ("ENOSPC", "EDQUOT")
 
 
 def folder_findings(node: Node, hello: Mapping[str, Any]) -> list[Finding]:

@@ -16,6 +16,8 @@ BY_DESIGN = ("NODE_RANK", "GROUP_RANK")
 OF_ONE_NODE = ("hostname", "clock_offset_s")
 """Measurements of `reach` that differ between nodes by nature."""
 
+RANKS_ON_IT = "ranks on it"
+
 Spread = tuple[str, tuple[tuple[str, tuple[str, ...]], ...]]
 """A name, and each of its values with the nodes that have it, the commonest first. `None` as text: not set there."""
 
@@ -59,6 +61,9 @@ def nodes(recorded: Recorded) -> Nodes:
     plan = planned(recorded)
     seen = seen_by_reach(recorded)
     facts = {name: {**reached(plan.get(name, {})), **versions(seen.get(name, {}))} for name in names}
+    if any(entry.get("ranks") == 0 for entry in plan.values()):
+        for of_node in facts.values():  # spares have none by design, and the table tells how many the others have
+            of_node.pop(RANKS_ON_IT, None)
     same, different = split(facts)
     env_same, env_different = split(environment(recorded), by_design=BY_DESIGN)
     stages = list(dict.fromkeys(stage.name for stage in recorded.record.stages))
@@ -124,7 +129,7 @@ def reached(entry: Mapping[str, object]) -> dict[str, str]:
     kept = ("connection", "user", "python", "activate", "workdir", "shell", "container")
     facts = {name: text(entry.get(name)) for name in kept}
     if entry:
-        facts["ranks on it"] = text(entry.get("ranks"))
+        facts[RANKS_ON_IT] = text(entry.get("ranks"))
     return {("interpreter" if name == "python" else name): value for name, value in facts.items() if value}
 
 
@@ -137,9 +142,13 @@ def versions(metrics: Mapping[str, object]) -> dict[str, str]:
 
 
 def environment(recorded: Recorded) -> dict[str, dict[str, str]]:
-    """Variables of each node's ranks."""
+    """Variables of each node's ranks, where it has some."""
     common = _texts(recorded.plan.get("env"))
-    return {name: {**common, **_texts(entry.get("env"))} for name, entry in planned(recorded).items()}
+    return {
+        name: {**common, **_texts(entry.get("env"))}
+        for name, entry in planned(recorded).items()
+        if entry.get("ranks") != 0
+    }
 
 
 def split(
@@ -161,6 +170,8 @@ def split(
 
 def ranks_text(entry: Mapping[str, object]) -> str:
     first, count = entry.get("first_rank"), entry.get("ranks")
+    if count == 0:
+        return "spare"
     if not isinstance(first, int) or not isinstance(count, int) or count < 1:
         return ""
     return span_of(first, first + count - 1)

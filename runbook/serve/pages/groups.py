@@ -25,6 +25,7 @@ from runbook.serve.run_folders import RunRow
 from runbook.serve.workspace import GroupView, Workspace, fleet_of, workspace_of
 
 T = TypeVar("T")
+_NO_FIELDS = ("csrf", "seen", "only")
 ORDERS = {
     "": "of the file",
     "alphabet": "gn39 before gn7",
@@ -42,14 +43,50 @@ def _name(request: Request) -> str:
     return str(request.path_params["name"])
 
 
-def _acting(action: Callable[..., object], **more: Any) -> Handler:
-    """What does this with the group, and shows it again."""
+def _ending(**more: Any) -> Handler:
+    """What ends what runs of the group, at once, and shows the group again with what was typed and is not saved."""
 
-    async def act(request: Request) -> Response:
-        await _act(request, action, _name(request), **more)
-        return _to(_name(request))
+    async def end(request: Request) -> Response:
+        await _act(request, actions.end, _name(request), **more)
+        try:
+            proposed = await _typed(request)
+        except actions.Refused as refused:
+            return await _page(request, wrong=f"Not saved: {refused}")
+        return await _page(request, proposed) if proposed else _to(_name(request))
 
-    return act
+    return end
+
+
+async def _typed(request: Request) -> actions.Proposed | None:
+    """What the form on the page would change in the file; None where that is nothing, or the page has no form. Raises
+    Refused for what could not be saved."""
+    if not given_hash(request):
+        return None
+    workspace = workspace_of(request)
+    file = await run_in_threadpool(workspace.groups.read, _name(request))
+    proposed = await run_in_threadpool(actions.propose, workspace, file, _fields(request))
+    return proposed if proposed.changed else None
+
+
+async def _not_as_shown(request: Request, deed: str) -> Response | None:
+    """The page again, where the file is not what it shows: it was changed meanwhile, or what was typed is not saved.
+    What is started has to be what people see."""
+    seen = given_hash(request)
+    if not seen:
+        return None
+    file = await run_in_threadpool(workspace_of(request).groups.read, _name(request))
+    if file.hash != seen:
+        says = f"Not {deed}: {ChangedMeanwhile(file)}. Undo shows the file as it is now."
+        return await _page(request, wrong=says, status=412)
+    try:
+        proposed = await _typed(request)
+    except actions.Refused as refused:
+        return await _page(request, wrong=f"Not {deed}: what you changed is not saved, and {refused}", status=409)
+    if proposed is None:
+        return None
+    what = ", ".join("the text of the file" if one == "text" else one for one in proposed.changed)
+    says = f"Not {deed}: what you changed is not saved ({what}). Save it or undo it first."
+    return await _page(request, proposed, wrong=says, status=409)
 
 
 def _field(request: Request, name: str) -> str:
@@ -131,10 +168,9 @@ async def _page(
     look = await run_in_threadpool(workspace.view, name)
     latest = await run_in_threadpool(workspace.latest_run, name)
     lives = latest is not None and await run_in_threadpool(workspace.processes.lives, latest.id)
-    text = actions.editing(look.file, look.linted)
+    text, shown = actions.editing(look.file, look.linted), look.linted.shown
     fields = fields_of(text) if text else {}
-    form = request.state.form if request.method == "POST" else {}
-    given = {key: str(value) for key, value in form.items() if key not in ("csrf", "seen")}
+    given = _fields(request) if request.method == "POST" else {}
     every = await run_in_threadpool(rows, workspace, fleet_of(request))
     return await html(
         request,
@@ -147,9 +183,10 @@ async def _page(
         fields={**fields, **given},
         world_size=given.get("world_size", ""),
         nodes=list(nodes_of(text)) if text else [],
-        text=given.get("text", look.linted.shown),
-        editing_text="text" in given,
+        text=given.get("text", shown),
+        editing_text=actions.unix_lines(given.get("text", shown)) != actions.unix_lines(shown),
         proposed=proposed,
+        unsaved=bool(wrong or (proposed and proposed.changed)),
         now=proposed.meaning if proposed else look.meaning,
         findings=(proposed.linted if proposed else look.linted).findings,
         before={rank.worker: rank.rank for rank in look.meaning.ranks},
@@ -174,10 +211,7 @@ def given_hash(request: Request) -> str:
 
 
 def _fields(request: Request) -> dict[str, str]:
-    form = request.state.form
-    if "text" in form:
-        return {"text": _field(request, "text")}
-    return {name: str(form[name]) for name in form if name not in ("csrf", "seen")}
+    return {name: str(value) for name, value in request.state.form.items() if name not in _NO_FIELDS}
 
 
 async def preview(request: Request) -> Response:
@@ -190,7 +224,7 @@ async def preview(request: Request) -> Response:
     except actions.Refused as refused:
         if alone:
             return await html(request, "group_wrong.html", wrong=str(refused))
-        return await _page(request, wrong=str(refused), status=422)
+        return await _page(request, wrong=f"Not saved: {refused}", status=422)
     if not alone:
         return await _page(request, proposed)
     look = await run_in_threadpool(workspace.view, name)
@@ -211,9 +245,9 @@ async def save(request: Request) -> Response:
     try:
         await run_in_threadpool(actions.save, workspace, name, _fields(request), given_hash(request), _person(request))
     except actions.Refused as refused:
-        return await _page(request, wrong=str(refused), status=422)
+        return await _page(request, wrong=f"Not saved: {refused}", status=422)
     except ChangedMeanwhile as error:
-        return await _page(request, wrong=f"{error}: what you wrote is below and not saved", status=412)
+        return await _page(request, wrong=f"Not saved: {error}. What you typed is below.", status=412)
     return _to(name)
 
 
@@ -274,9 +308,18 @@ def _state(groups: Groups, name: str, number: int) -> tuple[Version, Linted, lis
 
 
 async def start(request: Request) -> Response:
+    if (refused := await _not_as_shown(request, "started")) is not None:
+        return refused
     only = _field(request, "only") == "launch"
     id = await _act(request, actions.start, _name(request), only_launch=only)
     return RedirectResponse(f"/runs/{id}", 303)
+
+
+async def restart(request: Request) -> Response:
+    if (refused := await _not_as_shown(request, "restarted")) is not None:
+        return refused
+    await _act(request, actions.restart, _name(request))
+    return _to(_name(request))
 
 
 async def download(request: Request) -> Response:
@@ -417,6 +460,7 @@ async def api_move(request: Request) -> Response:
 
 async def api_start(request: Request) -> Response:
     body = await json_body(request)
+    await _refuse_other_state(request)
     only = body.get("only") == "launch"
     id = await _act(request, actions.start, _name(request), only_launch=only)
     return JSONResponse({"run": id}, 201)
@@ -428,7 +472,16 @@ async def api_stop(request: Request) -> Response:
     return JSONResponse({"says": says})
 
 
+async def _refuse_other_state(request: Request) -> None:
+    """Raises ChangedMeanwhile where the request says which state of the file it means, and it has another by now."""
+    if "if-match" in request.headers:
+        file = await run_in_threadpool(workspace_of(request).groups.read, _name(request))
+        if file.hash != _if_match(request):
+            raise ChangedMeanwhile(file)
+
+
 async def api_restart(request: Request) -> Response:
+    await _refuse_other_state(request)
     await _act(request, actions.restart, _name(request))
     return JSONResponse({"says": actions.RESTARTED}, 202)
 
@@ -465,10 +518,10 @@ PAGES = [
     Page(f"{_ONE}/rename", ("POST",), rename, "operator", says="Rename a group"),
     Page(f"{_ONE}/order", ("POST",), shift, "operator", says="Order the nodes of a group"),
     Page(f"{_ONE}/delete", ("POST",), delete, "operator", says="Delete a group"),
-    Page(f"{_ONE}/start", ("POST",), start, "operator", says="Start a group"),
-    Page(f"{_ONE}/stop", ("POST",), _acting(actions.end), "operator", says="Stop a group"),
-    Page(f"{_ONE}/kill", ("POST",), _acting(actions.end, now=True), "operator", says="Kill a group"),
-    Page(f"{_ONE}/restart", ("POST",), _acting(actions.restart), "operator", says="Restart a group"),
+    Page(f"{_ONE}/start", ("POST",), start, "operator", says="Start a group", most_bytes=_LARGE),
+    Page(f"{_ONE}/stop", ("POST",), _ending(), "operator", says="Stop a group", most_bytes=_LARGE),
+    Page(f"{_ONE}/kill", ("POST",), _ending(now=True), "operator", says="Kill a group", most_bytes=_LARGE),
+    Page(f"{_ONE}/restart", ("POST",), restart, "operator", says="Restart a group", most_bytes=_LARGE),
     Page(f"{_ONE}/history/{{version}}", ("GET",), version, "viewer", says="A state of a group"),
     Page(f"{_ONE}/history/{{version}}", ("POST",), restore, "operator", says="Restore a state of a group"),
     Page(f"{_ONE}/scripts/{{shell}}", ("GET",), download, "viewer", says="Scripts of a group"),

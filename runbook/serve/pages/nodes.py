@@ -3,15 +3,17 @@ JSON."""
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from statistics import fmean
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 from markupsafe import Markup
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
@@ -19,12 +21,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from runbook.files.inventory import natural
+from runbook.model.safe_files import open_below
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState
+from runbook.serve.group_files import MOST_BYTES
+from runbook.serve.group_preview import ranks_given
 from runbook.serve.guards import RequestRefused, json_body
 from runbook.serve.page import Page
-from runbook.serve.rendering import environment, html, json
+from runbook.serve.rendering import ago, environment, html, json
 from runbook.serve.run_folders import NoRun, RunFilter, RunRow
+from runbook.serve.run_processes import GROUP
 from runbook.serve.workspace import GroupView, Workspace, fleet_of, goes_on, workspace_of
 
 GLYPHS = {"running": "▶", "waiting": "·", "ended": "✓", "failed": "✗", "unknown": "?", "none": "–"}
@@ -45,8 +51,7 @@ NODE_GLYPHS = {
 """Of nodes, by the state of their agent."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankCell:
+class RankCell(msgspec.Struct, frozen=True, gc=False):
     """A rank on a node. `step_age_s` is how long ago it reported that step; `pid` of the process kept for it, and in
     which attempt of its launch that is."""
 
@@ -85,6 +90,12 @@ class NodeRow:
         return NODE_GLYPHS.get(self.state, "?")
 
     @property
+    def use(self) -> tuple[str, str, str]:
+        """As it is shown: its GPUs, for how much of their time they work, and the load."""
+        used = "" if self.gpu_use is None else f"{self.gpu_use:.0f}"
+        return "–" if self.gpus == "0" else self.gpus, used, "" if self.load is None else f"{self.load:.1f}"
+
+    @property
     def busy(self) -> bool:
         return any(cell.state in ("running", "waiting") for cell in self.ranks)
 
@@ -107,9 +118,10 @@ def _of_group(workspace: Workspace, look: GroupView, agents: Mapping[str, AgentS
     latest = workspace.latest_run(name)
     states = rank_states(workspace, latest) if latest else {}
     nodes = (*means.nodes, *means.spares)
-    idle = set(means.spares) - took_over(workspace, latest) if latest else set()
+    given = ranks_of_run(workspace, look, latest) if latest else {}
     reported = {
-        node: {} if node in idle else _with_heartbeat(agents.get(node), latest.job if latest else "") for node in nodes
+        node: _with_heartbeat(agents.get(node), latest.job, given.get(node, frozenset())) if latest else {}
+        for node in nodes
     }
     planned: dict[str, dict[int, RankCell]] = {node: {} for node in nodes}
     for rank in means.ranks:
@@ -146,9 +158,10 @@ def _row(
     )
 
 
-def _with_heartbeat(agent: AgentState | None, job: str) -> dict[int, RankCell]:
-    """What a node's agent says of the job's ranks, in the latest attempt that the node knows."""
-    own = [one for one in (agent.jobs if agent else ()) if one.job == job]
+def _with_heartbeat(agent: AgentState | None, job: str, given: Collection[int]) -> dict[int, RankCell]:
+    """What a node's agent says of the ranks that the run gave it, in the latest attempt that the node knows. Of other
+    ranks it is not believed."""
+    own = [one for one in (agent.jobs if agent else ()) if one.job == job and one.rank in given]
     return {
         one.rank: RankCell(one.rank, _WORDS.get(one.state, "unknown"), one.step, one.step_age_s, one.pid, one.attempt)
         for one in sorted(own, key=lambda one: one.attempt)
@@ -158,30 +171,26 @@ def _with_heartbeat(agent: AgentState | None, job: str) -> dict[int, RankCell]:
 def rank_cells(
     planned: Mapping[str, Mapping[int, RankCell]], reported: Mapping[str, Mapping[int, RankCell]]
 ) -> dict[str, tuple[RankCell, ...]]:
-    """By node, its ranks. What agents say is newer than what the run has written. A rank that several nodes report has
-    moved to a spare: it is where its latest attempt is. A node with ranks of its own takes none: its agent must not be
-    able to hide those of others."""
-    latest: dict[int, int] = {}
-    for node, own in planned.items():
-        for rank, cell in reported[node].items():
-            if rank in own or not own:
-                latest[rank] = max(latest.get(rank, 0), cell.attempt or 0)
+    """By node, its ranks. What agents say is newer than what the run has written. A rank that another node than the
+    planned one reports has moved to a spare: it is there."""
+    moved = {rank: node for node, own in reported.items() for rank in own}
     return {
-        node: tuple(
-            cell
-            for _, cell in sorted({**cells, **reported[node]}.items())
-            if (cell.attempt or 0) >= latest.get(cell.rank, 0)
-        )
+        node: tuple(cell for rank, cell in sorted({**cells, **reported[node]}.items()) if moved.get(rank, node) == node)
         for node, cells in planned.items()
     }
 
 
-def took_over(workspace: Workspace, run: RunRow) -> frozenset[str]:
-    """The spares that the run gave ranks: what the agents of others say of its ranks is not believed."""
+def ranks_of_run(workspace: Workspace, look: GroupView, run: RunRow) -> Mapping[str, frozenset[int]]:
+    """By node, the ranks that the run has given it by now: those of its file as it was when the run began, with the
+    spares that took a place."""
     try:
-        return workspace.runs.took_over(run.id)
+        folder, took_over = workspace.runs.path(run.id), workspace.runs.took_over(run.id)
     except NoRun:
-        return frozenset()
+        return {}
+    text = look.file.text
+    with contextlib.suppress(OSError, ValueError), open_below(folder, GROUP) as file:
+        text = file.read(MOST_BYTES).decode("utf-8-sig")
+    return ranks_given(look.file.path, text, tuple(took_over.items()))
 
 
 def rank_states(workspace: Workspace, run: RunRow) -> dict[str, str]:
@@ -209,8 +218,8 @@ OLD_STEP_S = 60.0
 """A step older than this is shown with its age."""
 PACKED = 1
 """The level of gzip: a higher one takes several times as long for little."""
-KEPT_CELLS = 5000
-"""For this many nodes the HTML of their ranks is kept."""
+KEPT_PARTS = 20_000
+"""Parts of rows of the fleet, as HTML: a name, a state, how busy a node is, its ranks."""
 
 
 def _wanted(row: NodeRow, words: list[str]) -> bool:
@@ -247,30 +256,45 @@ async def fleet(request: Request) -> Response:
 def _grid(workspace: Workspace, fleet: Fleet, query: str) -> Grid:
     every = rows(workspace, fleet)
     found = [row for row in every if _wanted(row, query.lower().split())]
+    width = max((len(row.ranks) or int(row.spare) for row in found), default=0)
     markup = (
         environment()
         .get_template("fleet_grid.html")
         .render(
-            rows=found,
+            rows=Markup("\n".join(_line(row, width) for row in found)),
             total=len(every),
             query=query,
             states=Counter(row.state for row in every),
             ranks=Counter(cell.state for row in every for cell in row.ranks),
-            width=max((len(row.ranks) or int(row.spare) for row in found), default=0),
+            width=width,
             glyphs=GLYPHS,
             node_glyphs=NODE_GLYPHS,
-            cells=_cells,
         )
     )
     # Every value in it is escaped where the template shows it.
     return Grid(Markup(markup), gzip.compress(markup.encode(), PACKED))
 
 
-@lru_cache(KEPT_CELLS)
-def _cells(ranks: tuple[RankCell, ...]) -> Markup:
-    """The ranks of a node, most of the page: made again only when its agent reports something new."""
-    cells: Markup = environment().get_template("fleet_ranks.html").module.cells(ranks, OLD_STEP_S)  # type: ignore[attr-defined]
-    return cells
+def _line(row: NodeRow, width: int) -> str:
+    """A row of the table, as HTML."""
+    return "".join(
+        (
+            _part("begin", row.state in ("SUSPECT", "LOST")),
+            _part("node", row.name, row.group),
+            _part("agent", row.state, row.glyph),
+            _part("heard", ago(row.beat_age_s)),
+            _part("use", *row.use),
+            _part("cells", row.ranks, OLD_STEP_S),
+            _part("rest", width - len(row.ranks), row.spare and not row.ranks),
+        )
+    )
+
+
+@lru_cache(KEPT_PARTS)
+def _part(name: str, *values: Hashable) -> Markup:
+    """A part of a row, by its macro: it is made again only for values that are new."""
+    made: Markup = getattr(environment().get_template("fleet_row.html").module, name)(*values)
+    return made
 
 
 async def node(request: Request) -> Response:
@@ -365,7 +389,7 @@ async def api_fleet(request: Request) -> Response:
 
 def _as_json(row: NodeRow) -> dict[str, Any]:
     fields = {name: getattr(row, name) for name in row.__dataclass_fields__ if name != "ranks"}
-    ranks = [{name: getattr(cell, name) for name in cell.__dataclass_fields__} for cell in row.ranks]
+    ranks = [{name: getattr(cell, name) for name in cell.__struct_fields__} for cell in row.ranks]
     return {**fields, "group": row.group or None, "run": row.run or None, "ranks": ranks}
 
 

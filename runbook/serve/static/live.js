@@ -5,7 +5,8 @@
 //   stays so. A page that answers a form names its address in data-address on the root. With data-every="SECONDS" it is
 //   fetched again that often as well.
 // data-preview="URL" data-into="ID" on a form: while a person types, the form is posted there and the answer, which is
-//   HTML of ours, becomes what the element with that id holds.
+//   HTML of ours, becomes what the element with that id holds. Whoever leaves with something typed is asked, unless by
+//   sending the form or by what has data-undo. data-unsaved: what it shows from the beginning is not saved.
 //
 // No markup is ever made of text here: pages come from the server, where every value is escaped, and are put in by
 // DOMParser, which runs no script.
@@ -112,20 +113,32 @@
   addEventListener("pageshow", (event) => { if (event.persisted) listen(); });
   listen();
 
-  // Previews.
-  for (const form of document.querySelectorAll("form[data-preview][data-into]")) {
-    let asked = 0, typing = 0;
-    const ask = async () => {
-      const mine = ++asked;
-      try {
-        const body = new URLSearchParams(new FormData(form));
-        const answer = await fetch(form.dataset.preview, { method: "POST", body, redirect: "error" });
-        const into = document.getElementById(form.dataset.into);
-        if (mine === asked && into && answer.ok) into.replaceChildren(...parse(await answer.text()).body.childNodes);
-      } catch { /* the server is away: saving will report it */ }
-    };
-    const askSoon = () => { clearTimeout(typing); typing = setTimeout(ask, WAIT_MS); };
-    form.addEventListener("input", askSoon);
-    form.addEventListener("change", askSoon);
-  }
+  // The form with a preview. Its fields may stand elsewhere on the page, with a place of their own for it.
+  const form = document.querySelector("form[data-preview]");
+  let asked = 0, typing = 0, sent = false;
+  const preview = async (into) => {
+    const mine = ++asked;
+    try {
+      const body = new URLSearchParams(new FormData(form));
+      const answer = await fetch(form.dataset.preview, { method: "POST", body, redirect: "error" });
+      const place = document.getElementById(into);
+      if (mine === asked && place && answer.ok) place.replaceChildren(...parse(await answer.text()).body.childNodes);
+    } catch { /* the server is away: saving will report it */ }
+  };
+  const previewSoon = (event) => {
+    if (!form || event.target.form !== form) return;
+    clearTimeout(typing);
+    typing = setTimeout(preview, WAIT_MS, event.target.dataset.into ?? form.dataset.into);
+  };
+  document.addEventListener("input", previewSoon);
+  document.addEventListener("change", previewSoon);
+
+  // What was typed and is not saved is left only on purpose: the browser asks.
+  const differs = (one) => one.options ? [...one.options].some((option) => option.selected !== option.defaultSelected)
+    : one.value !== (one.defaultValue ?? one.value);  // a button has none
+  const typed = () => form && ("unsaved" in form.dataset || [...form.elements].some(differs));
+  document.addEventListener("submit", (event) => { sent = event.target === form; });
+  document.addEventListener("click", (event) => { if (event.target.closest("[data-undo]")) sent = true; });
+  addEventListener("pageshow", () => { sent = false; });
+  addEventListener("beforeunload", (event) => { if (!sent && typed()) event.preventDefault(); });
 })();

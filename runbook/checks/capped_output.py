@@ -1,0 +1,70 @@
+"""What a program on a node prints, kept in a file of the run's folder."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+from typing import TextIO
+
+from runbook.model.redact import Redactor
+from runbook.model.safe_files import BadName, append_below
+from runbook.model.units import bytes_text
+
+MOST = 64 << 20
+"""Characters of one program that are kept; a node that prints without end must not fill this machine's disk."""
+
+
+LAST = 4096
+
+
+class OutputFile:
+    """A file that takes the first MOST characters, and a line that says so where there are more.
+
+    Where this machine cannot keep it, the run goes on without: a full disk here is not the node's fault.
+    """
+
+    def __init__(self, run_dir: Path, name: str, redactor: Redactor) -> None:
+        """`name`: of the file in `logs/` of the run's folder."""
+        self._stream = redactor.stream()
+        self._left = MOST
+        self._file: TextIO | None = None
+        with contextlib.suppress(OSError, BadName):
+            file = append_below(run_dir, "logs", name)
+            self._file = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace")
+
+    def write(self, text: str) -> str:
+        """Keep the text, without secrets; returns what can be passed on by now: the rest may be the beginning of a
+        secret. Beyond the limit only the end of each piece is looked at, so that a flood costs little."""
+        if self._left <= 0:
+            text = text[-LAST:]
+        return self._kept(self._stream.take(text))
+
+    def end(self) -> str:
+        """What was held back until now."""
+        return self._kept(self._stream.end())
+
+    def _kept(self, text: str) -> str:
+        if not text:
+            return text
+        if self._file is not None and self._left > 0:
+            kept = text[: self._left]
+            self._left -= len(text)
+            end = (
+                ""
+                if self._left > 0
+                else f"\n[runbook keeps no more than {bytes_text(MOST)} of what one program prints]\n"
+            )
+            with contextlib.suppress(OSError, ValueError):  # ValueError: the run is over, and the file closed
+                self._file.write(kept + end)
+                self._file.flush()
+        return text
+
+    def add(self, text: str) -> None:
+        self.write(text)
+
+    def close(self) -> None:
+        self.end()
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()

@@ -1,0 +1,77 @@
+"""The inventory of the pods that a label selector selects, as the API server describes them: addresses and GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import runbook
+from runbook.files.inventory import natural
+from runbook.files.inventory_draft import Draft, NodeDraft, Setting
+from runbook.model.inventory import Kubernetes
+from runbook.transport.kubernetes import current_context, selected
+from runbook.transport.kubernetes_pods import Pod, ill, unknown
+
+ENDED = ("Succeeded", "Failed")
+
+OF_THE_MASTER = (("training.kubeflow.org/job-role", "master"), ("training.kubeflow.org/replica-type", "master"))
+"""Labels by which Kubeflow's training operator marks the pod that the others dial."""
+
+
+def pods_of(selector: str, namespace: str | None) -> tuple[Draft, list[str]]:
+    """The inventory of these pods, and what else should be said of them. Ended pods are left out, with a note.
+
+    Raises Unreachable where no such pod is alive, or where the API server could not be asked.
+    """
+    asked = Kubernetes(namespace=namespace)
+    pods = selected(asked, selector)
+    if not pods:
+        raise unknown(asked, f"no pod with the labels {selector}")
+    alive = sorted((pod for pod in pods if pod.phase not in ENDED), key=_rank)
+    by_name = {pod.name: reason for pod in pods if (reason := ill(pod, _where(pod), f"the pod {pod.name}"))}
+    if not alive:
+        raise next(iter(by_name.values()))
+    notes = [f"{by_name[pod.name].says}; it is left out" for pod in pods if pod.phase in ENDED]
+    notes += [by_name[pod.name].says for pod in alive if pod.name in by_name]
+    several = next((pod for pod in alive if len(pod.containers) > 1), None)
+    if several:
+        notes.append(
+            f"{several.name} has the containers {', '.join(several.containers)}: "
+            f"the job is to run in {several.container}"
+        )
+    return draft_of_pods(alive, selector, current_context(asked)), notes
+
+
+def draft_of_pods(pods: Sequence[Pod], selector: str, context: str | None) -> Draft:
+    """Pure: what is known of pods as an inventory; the first one is the master."""
+    drafts = []
+    for pod in pods:
+        settings: dict[Setting, object] = {("connection",): "kubernetes", ("kubernetes", "namespace"): pod.namespace}
+        if context:
+            settings["kubernetes", "context"] = context
+        if len(pod.containers) > 1:
+            settings["kubernetes", "container"] = pod.container
+        if pod.address:
+            settings["address",] = pod.address
+        if pod.gpus:
+            settings["gpus",] = pod.gpus
+        drafts.append(NodeDraft(pod.name, settings))
+    return Draft(
+        name=f"pods-{pods[0].namespace}",
+        nodes=tuple(drafts),
+        header=(
+            (
+                f"Made by runbook ({runbook.__version__}) from the pods with the labels {selector}; "
+                "good until one of them is replaced."
+            ),
+        ),
+    )
+
+
+def _rank(pod: Pod) -> tuple[object, ...]:
+    """The master first, where the labels tell; then by name, with numbers as numbers."""
+    master = any(pod.labels.get(label) == value for label, value in OF_THE_MASTER)
+    return (not master, natural(pod.name))
+
+
+def _where(pod: Pod) -> Kubernetes:
+    return Kubernetes(namespace=pod.namespace)

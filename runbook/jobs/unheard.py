@@ -1,0 +1,89 @@
+"""A training with `stall: auto` of which no step was ever heard, so that a hang would go unnoticed: that is said once.
+
+Where its ranks stand is looked at all the same. Before the first step a rank may load, compile or fetch for long while
+the others wait for it in a call of all, so only one that does nothing is named: in two looks a minute apart it is
+stopped, or sleeps in one place, no process of it uses a CPU, reads or carries anything, and others wait for it. Even
+that is a warning: nothing is ended for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from runbook.causes.catalogue import finding_for
+from runbook.checks.context import Facts
+from runbook.jobs.kept_processes import KeptProcesses
+from runbook.jobs.progress import BEFORE_FIRST_S
+from runbook.jobs.seen_processes import SeenProcess, seen_processes
+from runbook.jobs.stall import TALK, Found, accused, places, states
+from runbook.model.units import seconds_text
+from runbook.model.verdict import Finding
+
+UNHEARD_S = BEFORE_FIRST_S
+"""As long as a first step may take where its limit is known: who prints steps has mostly printed one by then."""
+
+AGAIN_S = 60.0
+"""Between two looks that have to agree."""
+
+LEAST_CPU = 0.05
+"""This share of a CPU may be work; who only looks whether a file is there uses less."""
+
+OF_ONE_RANK = frozenset({"rank-stopped", "rank-behind", "program-error"})
+"""Causes that name a rank by what it does. Calls that differ do not: a training that goes on unheard has those too."""
+
+
+class Unheard:
+    """What was said of one attempt. Times are seconds since its ranks were started."""
+
+    def __init__(self) -> None:
+        self._next_s = UNHEARD_S
+        self._said = False
+        self._named = False
+        self._before: set[str] = set()
+
+    def due(self, unheard_s: float | None) -> bool:
+        """Whether it is time for a look. `unheard_s`: for how long there was no step; None: there was one."""
+        return unheard_s is not None and unheard_s > self._next_s
+
+    def look(
+        self, kept: KeptProcesses, frozen: Mapping[str, Facts], unheard_s: float
+    ) -> Iterator[tuple[Sequence[str], Finding]]:
+        """What is to be said of which nodes, by what these tell of their ranks now."""
+        found = _who_does_nothing(kept, frozen)
+        says = {one.says for of_node in found.values() for one in of_node}
+        if not self._said:
+            yield kept.nodes, _no_step(kept, frozen, unheard_s)
+        if says and says == self._before and not self._named:
+            self._named = True
+            yield from (((node,), one) for node, of_node in found.items() for one in of_node)
+        again = says and says != self._before
+        self._said, self._before = True, says
+        self._next_s = unheard_s + AGAIN_S if again else 2 * unheard_s
+
+
+def _no_step(kept: KeptProcesses, frozen: Mapping[str, Facts], unheard_s: float) -> Finding:
+    ranks = list(seen_processes(kept, frozen))
+    says = f"no step was heard in the first {seconds_text(unheard_s)}: until one is, a hang is not noticed"
+    return finding_for("insufficient-evidence", says, (*states(ranks), *places(ranks)), way="no-step")
+
+
+def _who_does_nothing(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Found:
+    """Findings by node; none as long as anybody who is not seen to wait may be at work."""
+    ranks = list(seen_processes(kept, frozen))
+    if len(ranks) < sum(len(member.place.ranks) for member in kept.living):
+        return {}  # one is not seen
+    if any(one.state not in "Tt" and not one.together and _at_work(kept, one, frozen[one.node]) for one in ranks):
+        return {}
+    found = accused(ranks, "no step so far")
+    return {node: named for node, each in found.items() if (named := [f for f in each if f.cause in OF_ONE_RANK])}
+
+
+def _at_work(kept: KeptProcesses, one: SeenProcess, facts: Facts) -> bool:
+    """Whether a rank, or what it started, uses a CPU, reads, writes, or carries data. What its launcher, and children
+    without its environment do, and what is carried, is known of all ranks of a launcher together."""
+    (rank,) = kept.place_of(one.label).ranks
+    (first,) = (member.place.ranks[0] for member in kept.on(one.node) if rank in member.place.ranks)
+    seen, seconds = facts["ranks"][str(first)], max(0.1, facts["seconds"])
+    own = [process for process in seen["processes"] if process["rank"] in (rank, None)]
+    busy = any(process["cpu"] >= LEAST_CPU or process["copied"] / seconds >= TALK for process in own)
+    return busy or (seen["moved"] or 0) / seconds >= TALK
