@@ -172,7 +172,8 @@ FAILED = re.compile(
 def windows(text: str) -> Reading | None:
     """Windows counts `Reply from …: Destination host unreachable` as received: only replies with bytes are replies."""
     head = re.search(
-        r"Pinging (?P<target>\S{1,300})(?: \[(?P<ip>[^\]]{1,100})\])? (?:from \S+ )?with (?P<size>\d+) bytes of data", text
+        r"Pinging (?P<target>\S{1,300})(?: \[(?P<ip>[^\]]{1,100})\])? (?:from \S+ )?with (?P<size>\d+) bytes of data",
+        text,
     )
     missing = re.search(r"Ping request could not find host (?P<name>\S+?)\. ", text)
     found = Reading()

@@ -38,7 +38,8 @@ _CONTROLLER = re.compile(
 )
 _HUNG_UP = re.compile(r"(?:task|application) launch .{0,300}failed.{0,300}zero bytes were transmitted", re.IGNORECASE)
 _NO_SLURMD = re.compile(
-    r"(?:task|application) launch .{0,300}failed.{0,300}(?:connection failure|unable to connect|timed out)", re.IGNORECASE
+    r"(?:task|application) launch .{0,300}failed.{0,300}(?:connection failure|unable to connect|timed out)",
+    re.IGNORECASE,
 )
 _UNKNOWN_JOB = re.compile(r"invalid job id|expired or invalid job|does not exist", re.IGNORECASE)
 _NOT_YOURS = re.compile(r"access/permission denied|user not authorized", re.IGNORECASE)
