@@ -108,7 +108,9 @@ LAST_WORDS = re.compile(
     rb"(?:.*[\]:)>|] +)?(?:the )?"
     + _ONE
     + rb"(?: ?[#:=-]? ?[\w.-]{0,60}\d[\w.-]{0,60})?(?: (?:to|on|of) [\w.-]{1,60})?(?: (?:is|was|has|have|had|got|went"
-    rb"|just|been|now|suddenly|seems?|appears?|to|be))* (?!" + _GOOD + rb")[a-z][a-z'-]{2,}(?: (?:away|down|out|off|over"
+    rb"|just|been|now|suddenly|seems?|appears?|to|be))* (?!"
+    + _GOOD
+    + rb")[a-z][a-z'-]{2,}(?: (?:away|down|out|off|over"
     rb"|dark|silently|early|again|(?:for|after) \d+ ?\w+))?[ .!]*\Z"
     rb"|.*\b(?:gone|lost|dead|nowhere|vanish\w*|disappear\w*|broken?|halted|bail(?:ed|ing)|giv(?:e|ing) up|kaput|quit"
     rb"|expired|exhausted|exceed(?:s|ed)|un(?:available|responsive|usable|reachable|recoverable|readable|stable|safe)"
