@@ -89,14 +89,14 @@ def test_any_words_that_enter_a_container_will_do(lab: ContainerLab, entry: str)
         pid, id = lab.podman(host, "inspect", "--format", "{{.State.Pid}} {{.Id}}", "train").split()
         nodes[host.name] = {"inside": ["sudo", "-n", *entry.format(pid=pid, id=id).split()]}
     done, _ = run(lab, MARKED, defaults={"container": None}, nodes=nodes)
-    assert done.returncode == 0, done
+    assert done.returncode == 0, str(done)
     nothing_left(lab)
 
 
 @pytest.mark.thorough
 def test_a_detached_job_stays_in_the_container_until_it_is_stopped(lab: ContainerLab) -> None:
     done, _ = run(lab, TRAIN)
-    assert done.returncode == 0, done
+    assert done.returncode == 0, str(done)
     assert all(any("sleep 1235" in line for line in lab.within(host)) for host in lab)
     inventory = lab.inventory()
     assert runbook_cli(lab, "ps", "-i", inventory, "-o", "json").json()["jobs"][0]["state"] == "running"
@@ -117,7 +117,7 @@ def test_a_detached_job_stays_in_the_container_until_it_is_stopped(lab: Containe
 def test_a_firewall_of_the_host_is_named(lab: ContainerLab) -> None:
     filter_rule(lab["node-b"], f"ip saddr {lab['node-a'].address} tcp dport 29500-29510 drop")
     done, document = run(lab, CHECKS)
-    assert (done.returncode, told(document)) == (1, {"node-b": "firewall-drop"}), done
+    assert (done.returncode, told(document)) == (1, {"node-b": "firewall-drop"}), str(done)
     assert "handle" in done.stdout
 
 
@@ -127,7 +127,7 @@ def test_a_program_of_the_host_that_holds_a_port_is_named(lab: ContainerLab) -> 
     assert holder.stdout is not None
     assert holder.stdout.readline()
     done, document = run(lab, CHECKS)
-    assert (done.returncode, told(document)) == (1, {"node-b": "port-in-use"}), done
+    assert (done.returncode, told(document)) == (1, {"node-b": "port-in-use"}), str(done)
     assert "import socket" in done.stdout
 
 
@@ -135,7 +135,7 @@ def test_a_program_of_the_host_that_holds_a_port_is_named(lab: ContainerLab) -> 
 def test_a_network_of_its_own_is_named_as_that(lab: ContainerLab) -> None:
     lab.run_container(lab["node-b"], network="none")
     done, document = run(lab, CHECKS)
-    assert (done.returncode, told(document)) == (1, {"node-b": "container-bridge-network"}), done
+    assert (done.returncode, told(document)) == (1, {"node-b": "container-bridge-network"}), str(done)
     assert "--network host" in done.stdout
 
 
@@ -171,7 +171,7 @@ def test_a_container_without_python(lab: ContainerLab) -> None:
     node = lab["node-b"]
     lab.run_container(node, python=False)
     done, document = run(lab, REACH, nodes={"node-b": {"python": "python3"}})
-    assert (done.returncode, told(document)) == (1, {"node-b": "python-missing"}), done
+    assert (done.returncode, told(document)) == (1, {"node-b": "python-missing"}), str(done)
     assert "the container train on node-b" in done.stdout
 
 
@@ -191,7 +191,7 @@ def interrupted(lab: ContainerLab, strike: Callable[[int], object]) -> CliResult
 @pytest.mark.thorough
 def test_an_interrupted_run_leaves_nothing(lab: ContainerLab) -> None:
     done = interrupted(lab, lambda pid: os.kill(pid, signal.SIGINT))
-    assert done.returncode == 130, done
+    assert done.returncode == 130, str(done)
     nothing_left(lab)
 
 
@@ -225,7 +225,7 @@ def test_a_container_that_ends_in_the_middle_is_told_as_that(lab: ContainerLab) 
     lab.podman(node, "kill", "train")
     done = runbook_finish(process)
     document = done.json()
-    assert (done.returncode, told(document)["node-b"]) == (3, "container-not-running"), done
+    assert (done.returncode, told(document)["node-b"]) == (3, "container-not-running"), str(done)
     assert "exit code 137" in done.stdout
     node.wait_empty(user=lab.user)
     nothing_left(lab, lab["node-a"])
