@@ -47,7 +47,6 @@ def kept_of(
     by_name = {journal["name"]: journal for journal in job.processes}
     for member in kept.members:
         kept.learn(member, by_name[member.place.name])
-        member.keeper_gone = member.state != "ended" and not by_name[member.place.name]["keeper_lives"]
     return kept
 
 

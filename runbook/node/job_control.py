@@ -297,13 +297,26 @@ def journals(folder: str, alive: Living | None = None) -> tuple[list[Facts], lis
     attempt = os.path.basename(folder)
     job, node = place_of(os.path.dirname(folder))
     found, damaged = [], []
+
+    def written(name: str) -> Facts:
+        facts: Facts = belongs(checked(document(os.path.join(folder, name)), JOURNAL, WRITTEN), node, job, attempt)
+        if facts["name"] + ".json" != name:
+            raise Odd("name", facts["name"], "that of its file")
+        return facts
+
     for name in listed(folder):
         if not name.endswith(".json"):
             continue
         try:
-            facts = belongs(checked(document(os.path.join(folder, name)), JOURNAL, WRITTEN), node, job, attempt)
-            if facts["name"] + ".json" != name:
-                raise Odd("name", facts["name"], "that of its file")
+            facts = written(name)
+            keeper_lives = alive is None or same(facts["keeper"], facts.get("keeper_born"))
+            # One that has just ended has written how its process ended before that, and may have done so since.
+            facts = facts if keeper_lives else written(name)
+            if alive is not None:
+                # By its number as well: a program may have written over its environment, as one does that changes its
+                # title.
+                facts["lives"] = bool(alive.get(key(facts))) or same(facts.get("pid"), facts.get("born"))
+                facts["keeper_lives"] = keeper_lives
             found.append(facts)
         except FileNotFoundError:
             continue
@@ -311,10 +324,6 @@ def journals(folder: str, alive: Living | None = None) -> tuple[list[Facts], lis
             damaged.append(damage(name, error, attempt))
     if alive is None:
         return found, damaged
-    for facts in found:
-        # By its number as well: a program may have written over its environment, as one does that changes its title.
-        facts["lives"] = bool(alive.get(key(facts))) or same(facts.get("pid"), facts.get("born"))
-        facts["keeper_lives"] = same(facts["keeper"], facts.get("keeper_born"))
     told, serial = {key(facts) for facts in found}, str(serial_of(attempt))
     for kept, those in alive.items():
         name = kept[2]

@@ -137,6 +137,46 @@ def test_stop_and_restart_from_the_page(lab: AgentLab) -> None:
         wait_until("no rank is left", lambda host=host: ranks(lab, host) == [], timeout=60)  # type: ignore[misc]
 
 
+TELL = 'echo "told $RANK $LOCAL_RANK $NODE_RANK $WORLD_SIZE $MASTER_ADDR $(hostname)"'
+
+
+@pytest.mark.parametrize(
+    ("names", "processes", "table"),
+    [
+        (("gn7", "gn40", "gn39", "gn6"), 1, ["gn6-0 0 0 0", "gn39-0 1 0 1", "gn40-0 2 0 2", "gn7-0 3 0 3"]),
+        (("gn7", "gn6"), 2, ["gn6-0 0 0 0", "gn6-1 1 1 0", "gn7-0 2 0 1", "gn7-1 3 1 1"]),
+    ],
+    ids=["four nodes", "two workers a node"],
+)
+def test_the_rank_table_of_the_page_is_what_the_processes_get(
+    names: tuple[str, ...], processes: int, table: list[str]
+) -> None:
+    """The names in the order of the alphabet, the master first."""
+    with AgentLab(names=names) as lab:
+        made = lab.inventory(
+            "train.yml",
+            order="alphabet",
+            rendezvous={"master": "gn6"},
+            defaults={"processes": processes},
+            launch={"command": ["sh", "-c", TELL], "launcher": "direct"},
+        )
+        (lab.data / "groups").mkdir(mode=0o700, exist_ok=True)
+        shutil.copy(made, lab.data / "groups" / "train.yml")
+        page = Page(lab)
+        rows = re.findall(r"<tr[^>]*>(.*?)</tr>", page.get("/groups/train"), re.DOTALL)
+        cells = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in rows]
+        assert [row for row in table if any(row in cell for cell in cells)] == table, cells
+        id = page.press("/groups/train/start")
+        wait_until("the page tells the end", lambda: page.run(id)["verdict"], timeout=300)
+        assert page.run(id)["verdict"] == "pass", page.run(id)
+        said = "".join(file.read_text() for file in (lab.data / "runs" / id / "logs").rglob("*.out"))
+        master = lab["gn6"].address
+        assert sorted(re.findall("^told (.*)$", said, re.MULTILINE)) == [
+            f"{rank} {local} {node} 4 {master} {worker.partition('-')[0]}"
+            for worker, rank, local, node in (row.split() for row in table)
+        ]
+
+
 def test_a_run_whose_checks_ended_with_the_server_begins_again(lab: AgentLab) -> None:
     group(lab, "--pause", "0.1")
     page = Page(lab)

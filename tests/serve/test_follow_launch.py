@@ -277,6 +277,23 @@ def test_a_node_that_was_cleaned_up_is_not_waited_for_where_the_job_is_to_end(tm
         assert {one["verdict"] for one in told["result"]["stages"][-1]["outcomes"]} == {"unknown"}
 
 
+def test_a_keeper_that_is_killed_with_its_rank_while_it_is_followed_is_told(tmp_path: Path) -> None:
+    work = prepared(tmp_path)
+    with running(tmp_path) as server:
+        page, id = launched(server, tmp_path / "data")
+        keeper = json.loads((work / id / "two" / "attempt-01" / "rank-00001.two.l0.json").read_text())["keeper"]
+        for pid in (keeper, pids(work)["1"]):
+            os.kill(pid, signal.SIGKILL)
+        told = until("the end is told", lambda: (one := page.api(f"/runs/{id}"))["verdict"] and one)
+        says = [
+            (one["node"], finding["says"])
+            for one in told["result"]["stages"][-1]["outcomes"]
+            for finding in one["findings"]
+        ]
+        assert any(node == "two" and "keeper" in text for node, text in says), told
+        assert not lives(pids(work)["0"])
+
+
 @pytest.mark.thorough
 def test_retries_hold_also_for_the_next_server(tmp_path: Path) -> None:
     work = prepared(tmp_path, more="  retries: 1\n")
