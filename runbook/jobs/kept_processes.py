@@ -160,6 +160,7 @@ class KeptProcesses:
         if STATES.index(str(journal.get("state", "none"))) < STATES.index(member.state):
             return
         member.journal = {name: value for name, value in journal.items() if name != "event"}
+        # Without its keeper nothing more is written: how its process ends would never be told.
         member.keeper_gone = member.state != OVER and (member.keeper_gone or journal.get("keeper_lives") is False)
         offset = self.offsets.get(member.place.node, (0.0, 0.0))[0]
         for name in ("started", "ended"):

@@ -310,8 +310,8 @@ def journals(folder: str, alive: Living | None = None) -> tuple[list[Facts], lis
         try:
             facts = written(name)
             keeper_lives = alive is None or same(facts["keeper"], facts.get("keeper_born"))
-            # One that has just ended has written how its process ended before that, and may have done so since.
-            facts = facts if keeper_lives else written(name)
+            if not keeper_lives and facts["state"] != "ended":
+                facts = written(name)  # one that ended since wrote before that how its process had ended
             if alive is not None:
                 # By its number as well: a program may have written over its environment, as one does that changes its
                 # title.

@@ -333,8 +333,8 @@ def share_interpreter() -> None:
     """What is worked out in threads, such as the page of a large fleet, lets agents be heard every half millisecond. Of
     Python's usual five, each message would cost several, since every call of a socket waits for its turn anew.
 
-    For the garbage collector all wait: what is new is looked through as usual, but what a thousand agents report, which
-    takes a third of a second each time, a thousand times more seldom."""
+    While the garbage collector goes through all objects nobody is served, with a thousand agents for a third of a
+    second. It goes through new ones as often as usual, and through all of them a thousand times less often."""
     sys.setswitchinterval(0.0005)
     gc.set_threshold(700, 10, 10_000)
 
