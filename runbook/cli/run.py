@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -65,6 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.min_nodes is not None and not any(stage.drop_bad for stage in plan.stages):
         message = "--min-nodes does nothing here: no stage goes on without bad nodes"
         raise FilesWrong.of("arguments.min-nodes", message, help="add --without-bad, or write `when_bad: drop`")
+    if arguments.drain and shutil.which("scontrol") is None:
+        message = "--drain asks Slurm, and this machine has no `scontrol`"
+        raise FilesWrong.of("arguments.drain", message, help="run it on a machine of the cluster, or leave --drain away")
     note_unknown_names(arguments.extra_vars, playbook, origins)
     note_reach(playbook)
     note_short_secrets(plan)

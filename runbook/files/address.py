@@ -11,6 +11,8 @@ from runbook.files.suggestions import plain_signs
 from runbook.model.safe_text import visible
 
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
+_BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_IPV4 = re.compile(rf"{_BYTE}(?:\.{_BYTE}){{3}}")
 _ENDPOINT = re.compile(r"\A(?:\[[^\[\]]*\]|[^:\[\]]*):[0-9]*")
 QUOTES = "\u201c\u201d\u201e\u2018\u2019\u201a"  # what word processors put for " and '
 _NUMBERS = re.compile(r"(?:0[xX][0-9A-Fa-f]*|[0-9]*)(?:\.(?:0[xX][0-9A-Fa-f]*|[0-9]*))*")  # never looked up as a name
@@ -129,6 +131,8 @@ def in_network(address: str, network: str) -> bool:
 
 
 def is_ip(address: str) -> bool:
+    if _IPV4.fullmatch(address):  # asked of every node, and ipaddress takes five times as long
+        return True
     if not re.fullmatch(r"[0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?", address):
         return False
     try:

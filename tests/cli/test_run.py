@@ -266,3 +266,16 @@ def test_a_run_in_a_folder_that_is_called_like_one_has_its_id_once(folder: Path)
 
     assert told() == id
     assert told() != id  # its files are moved aside, and what it left on nodes may still be there
+
+
+def test_what_can_do_nothing_here_is_refused_before_anything_is_touched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(folder))
+    drained = run(folder, "--drain", "--run-dir", "out")
+    assert drained.returncode == 2
+    assert "this machine has no `scontrol`" in drained.stderr
+    fewer = run(folder, "--min-nodes", "2", "--run-dir", "out")
+    assert fewer.returncode == 2
+    assert "no stage goes on without bad nodes" in fewer.stderr
+    assert not (folder / "out").exists()

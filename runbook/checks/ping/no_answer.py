@@ -15,8 +15,8 @@ from runbook.checks.network.dial import ANY_PORT
 from runbook.checks.network.pairs import BlamedNodes, several
 from runbook.checks.network.routing import typed
 from runbook.checks.ping.observations import Observations, Pair, pairs_with
-from runbook.checks.ping.routes import netmask
-from runbook.files.address import ipv4_first, is_ip
+from runbook.checks.ping.routes import netmask, wrong_address
+from runbook.files.address import is_ip
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
 from runbook.model.units import counted
@@ -107,16 +107,7 @@ def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     own = seen.own[pair.peer]
     if not is_ip(pair.address) or not own or pair.numeric in own:
         return None
-    return pair.peer, finding_for(
-        "master-addr-wrong-host",
-        f"the inventory's address of {pair.peer}, {pair.address}, is on none of its interfaces, and no machine "
-        "answers there",
-        (f"addresses of {pair.peer}: {', '.join(own)}", *pair.echo_says()),
-        (pair.source,),
-        way="not-its-own",
-        peer=pair.peer,
-        right=ipv4_first(own),
-    )
+    return pair.peer, wrong_address(seen, pair.peer, "no machine answers there", tuple(pair.echo_says()), pair.source)
 
 
 def _led_astray(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:

@@ -55,22 +55,29 @@ def _of_another(seen: Observations) -> Found:
         others = [name for name in seen.owners.get(node.address, ()) if seen.at.machine(name) != machine]
         if not own or not others or node.address in own:
             continue
-        wrong = ipaddress.ip_address(node.address)
-        prefixes = [ipaddress.ip_interface(prefix) for _, prefix in seen.prefixes(node.name)]
-        near = [str(prefix.ip) for prefix in prefixes if wrong in prefix.network]
-        found[node.name] = [
-            finding_for(
-                "master-addr-wrong-host",
-                f"the inventory's address of {node.name}, {node.address}, is on none of its interfaces: it is "
-                f"{others[0]}'s",
-                tuple(f"addresses of {name}: {', '.join(seen.own[name])}" for name in (node.name, others[0])),
-                (others[0],),
-                way="not-its-own",
-                peer=node.name,
-                right=near[0] if near else ipv4_first(own),
-            )
-        ]
+        evidence = (f"addresses of {others[0]}: {', '.join(seen.own[others[0]])}",)
+        found[node.name] = [wrong_address(seen, node.name, f"it is {others[0]}'s", evidence, others[0])]
     return found
+
+
+def wrong_address(seen: Observations, name: str, whose: str, evidence: tuple[str, ...], peer: str) -> Finding:
+    """The inventory's address of a node is none of its own. The right one is that in the same network, if there is one.
+
+    Args:
+        whose: what is known of the address instead.
+    """
+    wrong, own = ipaddress.ip_address(seen.numeric(name)), seen.own[name]
+    prefixes = [ipaddress.ip_interface(prefix) for _, prefix in seen.prefixes(name)]
+    near = [str(prefix.ip) for prefix in prefixes if wrong in prefix.network]
+    return finding_for(
+        "master-addr-wrong-host",
+        f"the inventory's address of {name}, {wrong}, is on none of its interfaces: {whose}",
+        (f"addresses of {name}: {', '.join(own)}", *evidence),
+        (peer,),
+        way="not-its-own",
+        peer=name,
+        right=near[0] if near else ipv4_first(own),
+    )
 
 
 def _taken_for_own(seen: Observations) -> Found:
