@@ -200,8 +200,8 @@ class Mesh:
         self, orders: Mapping[str, Sequence[Dial]], open_s: float, at_once: int, most_s: float = math.inf
     ) -> list[Dial]:
         """What became of these dials, after `most_s` at the latest. Where the program at the other end was kept from
-        its CPU meanwhile, its silence proves nothing: such a dial is `unmeasured`, as is one that its own node had no time
-        for."""
+        its CPU meanwhile, its silence proves nothing: such a dial is `unmeasured`, as is one that its own node had no
+        time for."""
         found = self._sent(orders, open_s, at_once, most_s)
         for dial in found:
             if dial.outcome == UNMEASURED and dial.source in self._awake:
