@@ -106,11 +106,11 @@ def owns(address: str) -> bool | None:
     except (OSError, UnicodeError):
         return None
     for family, kind, _, _, target in found:
-        with socket.socket(family, kind) as sock:
-            try:
+        try:
+            with socket.socket(family, kind) as sock:
                 sock.bind(target)
-            except OSError:
-                continue
+        except OSError:
+            continue  # it is not ours, or of a version of IP that this kernel does not have
         if not bind_proves_nothing(str(target[0]), family == socket.AF_INET6):
             return True
     return False
