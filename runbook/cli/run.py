@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise FilesWrong.of("arguments.min-nodes", message, help="add --without-bad, or write `when_bad: drop`")
     if arguments.drain and shutil.which("scontrol") is None:
         message = "--drain asks Slurm, and this machine has no `scontrol`"
-        raise FilesWrong.of("arguments.drain", message, help="run it on a machine of the cluster, or leave --drain away")
+        raise FilesWrong.of("arguments.drain", message, help="run it in the cluster, or leave --drain away")
     note_unknown_names(arguments.extra_vars, playbook, origins)
     note_reach(playbook)
     note_short_secrets(plan)

@@ -83,7 +83,8 @@ def _judge(first: Mapping[int, Hit], enqueued: Mapping[int, Hit]) -> Iterator[Hi
             yield from (Hit("watchdog-behind", hit.line, {"late": _ranks(low)}) for hit in low)
         return
     known = {rank: number(hit.groups["enqueued"]) for rank, hit in enqueued.items()}
-    if len(set(known.values())) > 1:
+    # Who has enqueued the call that all wait for is not behind, however many more others have enqueued.
+    if len(set(known.values())) > 1 and not (numbers and min(known.values()) >= numbers[0][0]):
         late = [enqueued[rank] for rank, count in known.items() if count == min(known.values())]
         yield from (Hit("watchdog-behind", hit.line, {"late": _ranks(late)}) for hit in late)
         return

@@ -31,6 +31,7 @@ class ScanLimits:
     # lines of one shape that are read in full
     of_a_shape: int = 24  # in one source
     last_of_a_shape: int = 4
+    settled: int = 500  # shapes of which enough was read: their lines are counted in bytes after each chunk only
     often: int = 500  # over all sources; after that `of_an_often_one` of each source
     of_an_often_one: int = 3
     # lines of one source
@@ -57,11 +58,14 @@ class SourceLines:
         self._limits = limits
         self.kept: dict[int, KeptHits] = {}
         self.shapes: dict[bytes, tuple[list[int], deque[Raw]]] = {}
+        self.settled: dict[bytes, deque[Raw]] = {}
+        """The last lines of shapes of which no more are read now, for whoever has many such lines to add."""
         self._last: deque[Raw] = deque(maxlen=limits.last_of_a_shape * 16)
         self.late: deque[tuple[int, bytes, Speaker]] = deque(maxlen=limits.late)
         self._read = 0.0
         self._read_bytes = 0.0
-        self._bytes = 0  # of shapes and lines that are remembered
+        self._bytes = 0  # of shapes and lines that are remembered, without those of settled shapes
+        self._settled_bytes = 0
         self.passed_over = 0  # lines that are not read
 
     @property
@@ -77,17 +81,23 @@ class SourceLines:
     def wants(self, shape: bytes, raw: Raw, most: int) -> bool:
         """Whether the line is to be read now; else it is remembered, for as long as it is among the last."""
         limits = self._limits
+        if (last := self.settled.get(shape)) is not None:
+            last.append(raw)
+            return False
         known = self.shapes.get(shape)
         if (
             known is None
             and len(self.shapes) < limits.shapes
             and len(shape) < limits.shape_bytes
-            and self._bytes < limits.kept_bytes
+            and self._bytes + self._settled_bytes < limits.kept_bytes
         ):
             known = self.shapes[shape] = ([0], deque(maxlen=limits.last_of_a_shape))
             self._bytes += len(shape)
         if known is not None and known[0][0] >= most:
-            self._remember(known[1], raw)
+            if self._remember(known[1], raw) and len(self.settled) < limits.settled:
+                self.settled[shape] = known[1]
+                self._bytes -= _bytes_of(known[1])
+                self._settled_bytes += _bytes_of(known[1])
             return False
         if known is not None:
             known[0][0] += 1
@@ -106,11 +116,20 @@ class SourceLines:
     def _remember(self, last: deque[Raw], raw: Raw) -> bool:
         """Whether there is room for it among the last lines of its shape."""
         dropped = len(last[0][1]) if len(last) == last.maxlen else 0
-        if self._bytes + len(raw[1]) - dropped > self._limits.kept_bytes:
+        if self._bytes + self._settled_bytes + len(raw[1]) - dropped > self._limits.kept_bytes:
             return False
         self._bytes += len(raw[1]) - dropped
         last.append(raw)
         return True
+
+    def count_settled(self) -> None:
+        """To be called after each chunk, which bounds what came since; too long lines are let go."""
+        self._settled_bytes = sum(map(_bytes_of, self.settled.values()))
+        if self._bytes + self._settled_bytes > self._limits.kept_bytes:
+            for last in self.settled.values():
+                self.passed_over += len(last)
+                last.clear()
+            self._settled_bytes = 0
 
     def last(self) -> list[Raw]:
         """The last lines of every shape, in their order; no more than were read in full."""
@@ -131,8 +150,13 @@ class SourceLines:
     def forget(self) -> None:
         """It was read to its end."""
         self.shapes.clear()
+        self.settled.clear()
         self._last.clear()
         self.late.clear()
+
+
+def _bytes_of(lines: deque[Raw]) -> int:
+    return sum(len(raw[1]) for raw in lines)
 
 
 def _price(raw: Raw) -> float:

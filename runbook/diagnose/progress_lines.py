@@ -62,12 +62,12 @@ PROGRESS = re.compile(
     rb"|(?:^|\s)\d+\s+\d+\s+[a-z]\w*\s+(?:\w+\s+)?-?\d+\s+[\d.]+\s+[\d.]+\s+[\d.]+\b"
     # on the way
     rb"|\b\d+%\s?\|(?![^|\r]*\|\s*0/\d[^\r]{0,24}<\?)|\[\d+:\d\d<(?!\?)|\bin the forward pass\b"
-    rb"|(?<!-)\b(?:batch(?!=\d+\b(?!/))|global_step|iter(?:ation)?|step|epoch)\W{0,5}\d(?!\d*\((?:factor|bytes)\))"
+    rb"|(?<!-)\b(?:batch(?!=\d+\b(?!/))|global_step|iter(?:ation)?|step|epoch)\W{0,12}\d(?!\d*\((?:factor|bytes)\))"
     + AT_NOTHING
     + rb"|\"(?:step|epoch|loss)\""
     rb"))"
     # a row of a benchmark: a size, counts, then what was measured
-    rb"|\A\s*\d+(?:[ \t]+\d+){0,2}(?:[ \t]+\d+\.\d+){1,12}\s*\Z"
+    rb"|\A(?:>[ \t]*)?\s*\d+(?:[ \t]+\d+){0,2}(?:[ \t]+\d+\.\d+){1,12}\s*\Z"
     # warnings that only a step of training prints
     rb"|\A.*?(?:torch/utils/checkpoint\.py:\d+: \w*warning|\bgrad strides do not match"
     rb"|\breducer buckets have been rebuilt|\bbefore `optimizer\.step\(\)`)",
@@ -116,7 +116,8 @@ LAST_WORDS = re.compile(
     rb"|expired|exhausted|exceed(?:s|ed)|un(?:available|responsive|usable|reachable|recoverable|readable|stable|safe)"
     rb"|oops|sorry|too (?:many|few|late|slow)|out of (?:space|memory|handles|descriptors|sync)|retrying|no longer|oom"
     rb"|prematurely|abandon\w*|marked (?:as )?(?:bad|dead|down|failed|lost|offline)|offline|overheat\w*|thermal"
-    rb"|power (?:failure|loss|lost|cycled?)|hang|hung|hangs|nan|assertion|tripped|wedged|watchdog|dropped (?:off|out)"
+    rb"|power (?:failure|loss|lost|cycled?)|hang|hung|hangs|nan(?![\w ]{0,20}[=:] {0,4}0\b)"
+    rb"|assertion|tripped|wedged|watchdog|dropped (?:off|out)"
     rb"|(?:did|does|do|could|would|has|have|is|was|are|were) ?n[o']t|stopped (?!at\b|early)\w+ing|ended early"
     rb"|no (?:heartbeat|answer|reply|response|progress|signal|sign|space|room|more|further)\b.{0,40}"
     rb"|not (?:ready|responding|alive|reachable|enough|connected|possible))\b"
@@ -171,6 +172,7 @@ NOISE = re.compile(
     r"setting omp_num_threads|redirects are currently not supported|hostname of the client socket cannot be retrieved"
     r"|to enable traceback see|\(errno: 97 - |errno: 97\b"
     r"|gai error: -9\b|gai error: -6\b"
+    r"|falling back to simple order"
     r"|no plugin found|lib\w{0,3}ccl-\w+|ncclnetplugin_v\d|ncclcollnetplugin_v\d|nccltunerplugin"
     r"|got async event ?: (?:client reregistration|(?:sm|lid|pkey|gid)\b[\w ]* change|port active)"
     r"|failed to open libibverbs|plugin (?:load|name|path)|net/plugin"

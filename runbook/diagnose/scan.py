@@ -118,31 +118,34 @@ class Scanner:
         section = speaker or section_of_path(source)
         number = 0
         went_on: deque[int] = deque(maxlen=STEADY)
-        shapes = self._shapes
+        kinds, settled = self._shapes, here.settled
         open_line: BrokenLine | None = None
         open_kind, open_shape = _Kind(), b""
         ending: list[bytes] = []
-        for lines in _lines(chunks, partial(self._cut.update, [source]), self._limits.pending):
+        for lines, shapes in _lines(chunks, partial(self._cut.update, [source]), self._limits.pending):
             ending = [*ending, *map(searched, lines[-ENDING:])][-ENDING:]
             self.work += len(lines)
-            for raw in lines:
+            for raw, shape in zip(lines, shapes, strict=True):
                 number += 1
-                shape = raw.translate(None, DIGITS)
                 # One that begins the same way is the next of its kind.
                 if open_line and (shape == open_shape or not open_line.takes(raw)):
                     self._close(here, open_line, open_kind, section)
                     open_line = None
-                kind = shapes.get(shape) or self._unlike_all_before(here, shape, raw)
+                kind = kinds.get(shape) or self._unlike_all_before(here, shape, raw)
                 if kind.goes_on:
                     went_on.append(number)
                 if kind.heads:
                     section = section_of(raw[:LONGEST].decode("utf-8", "replace")) or section
                 if kind.opens and not open_line:
                     open_line, open_kind, open_shape = BrokenLine(number, raw), kind, shape
-                elif kind.signs and self._wants(here, shape, (number, raw, kind.signs, section), kind.most):
-                    self._read(here, number, raw, kind.signs, section)
+                elif kind.signs:
+                    if (last := settled.get(shape)) is not None:  # nearly every line of ordinary logs
+                        last.append((number, raw, kind.signs, section))
+                    elif self._wants(here, shape, (number, raw, kind.signs, section), kind.most):
+                        self._read(here, number, raw, kind.signs, section)
                 elif kind.late:
                     here.put_off(number, raw, section)
+            here.count_settled()
         if open_line:
             self._close(here, open_line, open_kind, section)
         self._look_for_its_end(source, ending, number, section)
@@ -308,14 +311,16 @@ def _quoted_there(line: Line, sign: Sign) -> Line:
     return replace(line, shown=f"… {line.text[at - AROUND : at - AROUND + SHOWN]}") if at > FAR else line
 
 
-def _lines(chunks: Iterable[bytes], cut: Callable[[], None], most: int) -> Iterator[list[bytes]]:
-    """The complete lines of each chunk; what has no end yet is carried over, up to `most` bytes: `cut` is called beyond
-    them."""
+def _lines(chunks: Iterable[bytes], cut: Callable[[], None], most: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """The complete lines of each chunk, and their shapes; what has no end yet is carried over, up to `most` bytes:
+    `cut` is called beyond them."""
     rest = b""
     whole = True
     for chunk in chunks:
-        lines = (rest + chunk).split(b"\n")
+        text = rest + chunk
+        lines, shapes = text.split(b"\n"), text.translate(None, DIGITS).split(b"\n")
         rest = lines.pop()
+        shapes.pop()
         whole = whole or bool(lines)
         if len(rest) > most:
             # Not a line for reading: keep its end, which is the newest part.
@@ -323,6 +328,6 @@ def _lines(chunks: Iterable[bytes], cut: Callable[[], None], most: int) -> Itera
             if whole:
                 cut()
             whole = False
-        yield lines
+        yield lines, shapes
     if rest:
-        yield [rest]
+        yield [rest], [rest.translate(None, DIGITS)]

@@ -181,8 +181,10 @@ def test_a_firewall_answers_at_once_and_an_address_that_nobody_has_after_seconds
 
 
 def test_numbers_of_enqueued_work_tell_who_is_behind() -> None:
-    line = "[rank{rank}]:[E ProcessGroupNCCL.cpp:1785] [PG ID 2 PG GUID 9 Rank {rank}] Timeout at NCCL work: 5, last enqueued NCCL work: {number}, last completed NCCL work: 4.\n"
-    found = causes_in(job="".join(line.format(rank=rank, number=number) for rank, number in ((0, 9), (1, 5), (2, 9))))
+    line = "[rank{rank}]:[E ProcessGroupNCCL.cpp:1785] [PG ID 2 PG GUID 9 Rank {rank}] {says}last enqueued NCCL work: {number}, last completed NCCL work: 4.\n"
+    late = line.format(rank=1, says="Received a dump signal due to a collective timeout from rank 0, ", number=4)
+    others = [line.format(rank=rank, says="Timeout at NCCL work: 5, ", number=9) for rank in (0, 2)]
+    found = causes_in(job="".join((others[0], late, others[1])))
     assert found[0].cause == "rank-behind"
     assert "rank 1" in found[0].says
 
