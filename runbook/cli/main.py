@@ -97,10 +97,13 @@ def crash(arguments: Sequence[str], error: Exception) -> int:
     import shlex
     import traceback
 
+    from runbook.collect.scrub import secret_places
     from runbook.model.redact import Redactor, secrets_among
+    from runbook.model.secrets import Secret
 
     typed = dict(word.partition("=")[::2] for word in arguments if "=" in word)
-    redactor = Redactor([*secrets_among(os.environ, typed), *_secrets_at_hand(error)])
+    looks = [Secret(word[start:end], "an argument") for word in arguments for start, end in secret_places(word)]
+    redactor = Redactor([*secrets_among(os.environ, typed), *looks, *_secrets_at_hand(error)])
     report = (
         "runbook crashed. This is a bug; please report it with all of this:\n"
         f"  runbook {runbook.__version__}, Python {platform.python_version()}, {platform.platform()}\n"

@@ -27,6 +27,7 @@ from runbook.model.secrets import (
     known_tokens,
     may_name_secret,
     may_name_secrets,
+    secrets_in_urls,
     stands_for_one,
 )
 from runbook.model.text_search import Place
@@ -54,8 +55,6 @@ _HEADER = re.compile(
     re.IGNORECASE,
 )
 _SCHEME = re.compile(r"\b(?:Bearer|Basic|Digest|ApiKey)\s+([A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE)
-_USERINFO = re.compile(r"://([^\s/:@\"'<>]*):([^\s\"'<>]+)@|://([^\s/:@\"'<>]{16,})@")
-_WORD = re.compile(r"[^\s\"'<>]+")
 _QUERY = re.compile(
     r"[?&;](?P<name>[\w.-]{0,64}(?:sig|signature|auth|code|key|session\w*))=(?P<bare>[^\s&\"'<>#]{12,})", re.IGNORECASE
 )
@@ -89,7 +88,7 @@ def secret_places(text: str) -> Iterator[Place]:
     if "PRIVATE KEY" in text or "PuTTY-User" in text:
         yield from _private_keys(text)
     if "://" in text and "@" in text:
-        yield from _in_urls(text)
+        yield from secrets_in_urls(text)
     if "?" in text and "=" in text:
         yield from (match.span("bare") for match in _QUERY.finditer(text))
     for line, start in _lines_of_interest(text):
@@ -111,28 +110,6 @@ def _private_keys(text: str) -> Iterator[Place]:
         begun = end.end()
         if body:
             yield end.start() - body.end(), end.end()
-
-
-def _in_urls(text: str) -> Iterator[Place]:
-    for match in _userinfos(text):
-        if match[3] is not None:
-            if any(char.isdigit() for char in match[3]):
-                yield match.span(3)
-        elif not re.match(r"[0-9]{1,5}(?:[/,?#]|$)", match[2]) and not stands_for_one(match[2]):
-            yield match.span(2)
-
-
-def _userinfos(text: str) -> Iterator[re.Match[str]]:
-    """Only up to the last `@` of a word: where a password ends there, no other beginning has to be tried."""
-    if "://" not in text:
-        return
-    for word in _WORD.finditer(text):
-        start, end = word.start(), text.rfind("@", *word.span()) + 1
-        while (start := text.find("://", start, max(start, end))) >= 0:
-            match = _USERINFO.match(text, start, end)
-            if match:
-                yield match
-            start = match.end() if match else start + 3
 
 
 _HINTS = re.compile(

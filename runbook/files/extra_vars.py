@@ -1,4 +1,5 @@
-"""`-e`: variables from the command line. `K=V`, `@file.yml`, or a JSON object."""
+"""`-e`: variables from the command line. `K=V`, `@file.yml`, or a JSON object. Of what is wrong only a name is shown:
+the value may be a secret, and logs of CI keep the message."""
 
 from __future__ import annotations
 
@@ -10,11 +11,12 @@ from runbook.files.scalars import TypedFloat, plain_scalar
 from runbook.files.suggestions import nearest
 from runbook.files.templating import names_used
 from runbook.files.yaml_document import mapping_problem, read_document
-from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.playbook import Playbook
+from runbook.model.secrets import gives_secret
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SHOWN = re.compile(r"[A-Za-z0-9_.-]*")
 _SEVERAL = re.compile(r"\S*(?:\s+[A-Za-z_][A-Za-z0-9_]*=\S*)+\s*")  # as Ansible takes them: `a=1 b=2`
 
 
@@ -29,7 +31,7 @@ def parse_extra(arguments: Iterable[str]) -> dict[str, object]:
             if _NAME.fullmatch(name):
                 variables[name] = value
             else:
-                message = f"-e {argument}: `{name}` cannot be the name of a variable"
+                message = f"-e {_shown(argument)}: `{_shown(name)}` cannot be the name of a variable"
                 problems.append(Problem("extra.bad-name", message, None, "letters, digits and _, and no digit first"))
     if problems:
         raise FilesWrong(problems)
@@ -74,6 +76,16 @@ def _of_inventory(data: object) -> set[str]:
     return found
 
 
+def _shown(text: str) -> str:
+    """The name that a text begins with, and a sign that it goes on."""
+    begins = text.lstrip()[:1]
+    name = _SHOWN.match(text.strip())
+    shown = name[0] if name else ""
+    if gives_secret(shown):
+        shown = ""
+    return f"{begins}…" if begins in ("{", "[") else shown if shown == text.strip() else f"{shown}…"
+
+
 def _one(argument: str) -> tuple[dict[str, object], list[Problem]]:
     if argument.startswith("@"):
         return _file(argument[1:])
@@ -82,10 +94,10 @@ def _one(argument: str) -> tuple[dict[str, object], list[Problem]]:
     name, equals, text = argument.partition("=")
     if not equals:
         help = "write -e name=value, -e @file.yml or -e '{\"name\": 1}'"
-        return {}, [Problem("extra.syntax", f"-e {argument}: there is no `=`", None, help)]
+        return {}, [Problem("extra.syntax", f"-e {_shown(argument)}: there is no `=`", None, help)]
     if _SEVERAL.fullmatch(text):
-        help = f"write one -e for each; of one value: -e {word(json.dumps({name.strip(): text}))}"
-        return {}, [Problem("extra.syntax", f"-e {argument}: several variables in one -e", None, help)]
+        help = f'write one -e for each; of one value: -e \'{{"{_shown(name)}": "…"}}\''
+        return {}, [Problem("extra.syntax", f"-e {_shown(argument)}: several variables in one -e", None, help)]
     value = text if text == "" else plain_scalar(text)
     return {name.strip(): TypedFloat(text) if isinstance(value, float) else value}, []
 
@@ -104,7 +116,7 @@ def _json(argument: str) -> tuple[dict[str, object], list[Problem]]:
     try:
         value = json.loads(argument, object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        return {}, [Problem("extra.syntax", f"-e {argument}: this is not JSON: {error}")]
+        return {}, [Problem("extra.syntax", f"-e {_shown(argument)}: this is not JSON: {error}")]
     return value, []
 
 

@@ -166,7 +166,8 @@ def _deed(script: _Script, number: int, words: list[str]) -> None:
     elif words[:1] in (["source"], ["."]) and re.fullmatch(r"[~/][^$`]*/activate", words[-1]):
         script.shared["activate",] = f". {words[-1]}"
     elif words and words[0] in ("conda", "mamba", "module", "ml", "spack", "source", "."):
-        script.remark(number, f"what `{' '.join(words[:3])}` sets up belongs into `activate:`, as a line that sh takes")
+        shown = " ".join(words[: 1 if may_hold_secret("", " ".join(words[:3])) else 3])
+        script.remark(number, f"what `{shown}` sets up belongs into `activate:`, as a line that sh takes")
     else:
         script.remark(number, _ELSE)
 
@@ -204,16 +205,27 @@ def _launch(script: _Script, number: int, line: LauncherLine) -> None:
     if line.launcher:
         script.launch["launcher"] = line.launcher
     command = list(line.program)
-    for name, value, at in options(line.program):
-        if may_hold_secret(name, value):
+    for name, value, at in _values(line.program):
+        if command[at] == line.program[at] and may_hold_secret(name, value):
             command[at] = command[at].removesuffix(value) + "***"
-            script.remark(number, f"the value of --{name} is a secret, not copied: ranks get theirs by `env:`")
+            what = f"the value of {name}" if name else "a word of the command"
+            script.remark(number, f"{what} is a secret, not copied: ranks get theirs by `env:`")
     script.launch["command"] = command
     if script.workdir is not None:
         script.launch["workdir"] = script.workdir
     open_ = sorted({found[0] for word in command for found in _VARIABLE.finditer(word)})
     if open_:
         script.remark(number, f"no shell fills in {', '.join(open_)}: write the value itself")
+
+
+def _values(words: Sequence[str]) -> Iterator[tuple[str, str, int]]:
+    """All that may be a value: of an option, of `name=value`, and every word as it is. What it is called, the value,
+    and which word ends with it."""
+    yield from ((f"--{name}", value, at) for name, value, at in options(words))
+    for at, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        yield from [(name, value, at)] if equals and not may_hold_secret("", name) else []
+        yield "", word, at
 
 
 def _gpus(script: _Script) -> int | None:

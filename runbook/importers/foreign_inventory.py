@@ -10,7 +10,7 @@ from runbook.files.inventory_draft import Settings
 from runbook.files.node_sets import expand
 from runbook.files.problems import NumberedLines
 from runbook.model.errors import Span
-from runbook.model.secrets import PRIVATE_KEY, hints_at_secret, known_tokens
+from runbook.model.secrets import gives_secret, hints_at_secret
 
 HOSTFILE, ANSIBLE, HOST_LIST, SCRIPT = "hostfile", "Ansible inventory", "host list", "batch script"
 """What each kind is called."""
@@ -69,6 +69,4 @@ def may_hold_secret(name: str, value: object) -> bool:
         return any(may_hold_secret(name, inner) for inner in value)
     if hints_at_secret(name):
         return True
-    return isinstance(value, str) and bool(
-        _SECRET_TEXT.search(value) or PRIVATE_KEY.search(value) or next(known_tokens(value), None)
-    )
+    return isinstance(value, str) and (_SECRET_TEXT.search(value) is not None or gives_secret(value))

@@ -118,6 +118,8 @@ Answer = Mapping[str, Any]
 FACTS_S = 30.0
 PYTHONS_S = 20.0
 ROUTES_S = 15.0
+SLACK_S = 5.0
+ROUTES = "routes"
 MOST_PEERS = 8
 """How many others each host tries to reach: a hundred hosts need not all dial one another to know their interfaces."""
 
@@ -154,7 +156,7 @@ class SurveyResult:
 
 
 def survey(hosts: Sequence[SurveyHost], *, forks: int = 64) -> SurveyResult:
-    """Ask all hosts at once. Ends within two and a half minutes, however silent they are."""
+    """Ask all hosts, `forks` of them at once. Ends within three minutes for every `forks` of them, however silent."""
     site = Site(f"survey-{secrets.token_hex(4)}", forks=forks)
     try:
         site.open(host.node for host in hosts)
@@ -198,7 +200,12 @@ def _ask_facts(site: Site, answered: Mapping[str, HostAnswers]) -> None:
 
     nodes = [each.host.node for each in answered.values()]
     for program in questions:
-        _keep(answered, program, site.each(nodes, one(program), timeout_s=questions[program][1] + 5.0))
+        _keep(answered, program, site.each(nodes, one(program), timeout_s=_for_all(site, nodes, questions[program][1])))
+
+
+def _for_all(site: Site, nodes: Sequence[Node], timeout_s: float) -> float:
+    """How long all of them may take where each may take so long: they are asked in waves."""
+    return (timeout_s + SLACK_S) * -(-len(nodes) // site.forks)
 
 
 def _ask_routes(site: Site, answered: Mapping[str, HostAnswers]) -> None:
@@ -221,7 +228,7 @@ def _ask_routes(site: Site, answered: Mapping[str, HostAnswers]) -> None:
 
     if len(answered) > 1:
         nodes = [each.host.node for each in answered.values()]
-        _keep(answered, "routes", site.each(nodes, look, timeout_s=ROUTES_S + 5.0))
+        _keep(answered, ROUTES, site.each(nodes, look, timeout_s=_for_all(site, nodes, ROUTES_S)))
 
 
 def candidates(answers: HostAnswers) -> list[str]:
@@ -243,7 +250,7 @@ def _keep(hosts: Mapping[str, HostAnswers], program: str, answers: Mapping[str, 
             hosts[name].unanswered[program] = "no answer in time" if isinstance(answer, TimeoutError) else str(answer)
         elif isinstance(answer, BaseException):
             raise answer
-        elif program == "routes":
+        elif program == ROUTES:
             hosts[name].routes = answer["targets"]
         else:
             setattr(hosts[name], program, answer)

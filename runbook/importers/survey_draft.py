@@ -12,7 +12,7 @@ from runbook.files.address import is_ip
 from runbook.files.inventory_draft import Draft, NodeDraft, Setting
 from runbook.files.node_sets import folded
 from runbook.files.nodes import NAME
-from runbook.importers.survey import HostAnswers, SurveyHost, SurveyResult, candidates
+from runbook.importers.survey import ROUTES, HostAnswers, SurveyHost, SurveyResult, candidates
 from runbook.importers.survey_facts import (
     GpusFound,
     HostAddress,
@@ -28,6 +28,7 @@ from runbook.model.grouping import grouped
 from runbook.model.nccl_devices import leads_nowhere
 from runbook.model.units import some
 from runbook.parsers.infiniband import Port
+from runbook.transport.node_answers import HOST_FACTS, IBSTAT, PYTHONS, SURVEY
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class SurveyedHost:
 def network_hints(seen: Sequence[SurveyedHost], interface: str | None) -> list[str]:
     """Interfaces besides the chosen one that every host has, and that may be the faster ones."""
     used = {one.place.interface.name for one in seen if one.place.interface}
-    hints = []
+    hints = [*unsaid(seen, HOST_FACTS), *unsaid(seen, ROUTES)]
     for name in seen[0].answers.interfaces:
         if name in used or not all(name in one.answers.interfaces for one in seen):
             continue
@@ -61,10 +62,10 @@ def network_hints(seen: Sequence[SurveyedHost], interface: str | None) -> list[s
     return hints
 
 
-def fabric_hints(seen: Sequence[SurveyedHost], backend: str, *, written: bool) -> tuple[str, ...]:
+def fabric_hints(seen: Sequence[SurveyedHost], backend: str | None, *, written: bool) -> tuple[str, ...]:
     """Ports that are there and did not make it into the block: down, Ethernet, not on every host, or not used."""
-    hints = []
-    why = "gloo does not use it" if backend == "gloo" else "not every node has one of that name"
+    hints = list(unsaid(seen, IBSTAT))
+    why = "gloo does not use it" if backend == "gloo" else "not every node is known to have one of that name"
     for one in seen:
         idle = [f"{port.name} is {port.state}" for port in one.ports if port.state != "active"]
         ethernet = [f"{port.name} at {rate(port)}" for port in active(one.ports, "Ethernet")]
@@ -78,11 +79,25 @@ def fabric_hints(seen: Sequence[SurveyedHost], backend: str, *, written: bool) -
     return tuple(hints)
 
 
+_ASKED = {HOST_FACTS: "interfaces", ROUTES: "routes", IBSTAT: "InfiniBand ports", SURVEY: "GPUs", PYTHONS: "Pythons"}
+
+
+def unsaid(seen: Sequence[SurveyedHost], program: str) -> Iterable[str]:
+    """Which hosts did not say what was asked of them, and why."""
+    for why, names in together(
+        (whys[program], one.name) for one in seen if program in (whys := one.answers.unanswered)
+    ):
+        yield f"the {_ASKED[program]} of {names} are not known: {why}"
+
+
 def missing(seen: Sequence[SurveyedHost]) -> Iterable[str]:
     """What was looked for and not found, node by node."""
+    yield from (*unsaid(seen, SURVEY), *unsaid(seen, PYTHONS))
     for doubt, names in together((one.gpus.doubt, one.name) for one in seen if one.gpus.doubt):
         yield "gpus: " + doubt.replace("{}", names)
-    for doubt, names in together((_no_python(one), one.name) for one in seen if one.python is None):
+    for doubt, names in together(
+        (_no_python(one), one.name) for one in seen if one.python is None and PYTHONS not in one.answers.unanswered
+    ):
         yield "python: " + doubt.replace("{}", names)
     versions = {one.python.torch for one in seen if one.python}
     if len(versions) > 1:
@@ -92,8 +107,6 @@ def missing(seen: Sequence[SurveyedHost]) -> Iterable[str]:
 
 def _no_python(one: SurveyedHost) -> str:
     """Why a host has no Python for the job, with `{}` for its name."""
-    if "pythons" in one.answers.unanswered:
-        return "{} did not say in time which Pythons there are"
     found = pythons_of(one.answers.pythons)
     asked = ", ".join(python.path for python in found[:4]) + (", …" if len(found) > 4 else "")
     return "none with torch was found on {}" + (f" (asked {asked})" if found else "") + "; name the one that has it"
@@ -112,12 +125,13 @@ def draft_of(hosts: Sequence[SurveyHost], survey: SurveyResult, name: str) -> Dr
     seen = _judged(survey)
     names = {one.answers.name: one.name for one in seen}
     interface = _most(one.place.interface.name for one in seen if one.place.interface)
+    by_name = {one.answers.name: one for one in seen}
     backend, why = _backend(seen)
-    expression = _hca(seen) if backend == "nccl" else None  # gloo does not use InfiniBand
+    expression = _hca(seen) if backend != "gloo" else None  # gloo does not use InfiniBand
     nodes = []
     for host in hosts:
         typed = host.node.name
-        one = next((one for one in seen if one.answers.name == typed), None)
+        one = by_name.get(typed)
         if one is not None:
             nodes.append(_node(one, interface, backend))
         elif typed in survey.same:
@@ -128,7 +142,7 @@ def draft_of(hosts: Sequence[SurveyHost], survey: SurveyResult, name: str) -> Dr
             says = f"{typed} was not reached: {failure.says.removeprefix(f'{typed}: ')} [{failure.cause}]"
             nodes.append(NodeDraft(typed, {("address",): host.typed, **_login(host)}, (says,), left_out=True))
     blocks: dict[str, Mapping[str, object]] = {
-        "rendezvous": {"master": seen[0].name, "port": 29500, "backend": backend},
+        "rendezvous": {"master": seen[0].name, "port": 29500} | ({"backend": backend} if backend else {}),
         "network": {"interface": interface} if interface else {},
         "infiniband": expression[0] if expression else {},
     }
@@ -150,6 +164,7 @@ def draft_of(hosts: Sequence[SurveyHost], survey: SurveyResult, name: str) -> Dr
         blocks=blocks,
         comments={key: text for key, text in comments.items() if text},
         hints={
+            "rendezvous": () if backend else (why,),
             "network": (
                 *network_hints(seen, interface),
                 "ports: 29500-29510    # what your firewall lets through between the nodes",
@@ -168,9 +183,7 @@ def _judged(survey: SurveyResult) -> list[SurveyedHost]:
         {name: one.routes for name, one in answers.items()},
     )
     gpus = {
-        name: gpus_of(
-            one.survey.get("nvidia_smi", {"err": one.unanswered.get("survey", "")}), one.survey.get("nvidia_devices")
-        )
+        name: gpus_of(one.survey["nvidia_smi"], one.survey.get("nvidia_devices")) if one.survey else GpusFound(None)
         for name, one in answers.items()
     }
     pythons = choose(
@@ -211,13 +224,13 @@ def _login(host: SurveyHost) -> dict[Setting, object]:
     return {("ssh", key): value for key, value in given.items() if value is not None}
 
 
-def _node(one: SurveyedHost, interface: str | None, backend: str) -> NodeDraft:
+def _node(one: SurveyedHost, interface: str | None, backend: str | None) -> NodeDraft:
     settings: dict[Setting, object] = {}
     says = []
     address = one.place.address
     if address is not None:
         settings["address",] = address
-    if one.place.doubt:
+    if one.place.doubt and (address is not None or HOST_FACTS not in one.answers.unanswered):
         says.append(f"address: {one.place.doubt}")
     settings.update(_login(one.answers.host))
     if not one.answers.host.is_here and one.answers.host.typed != (address or one.name):
@@ -228,18 +241,24 @@ def _node(one: SurveyedHost, interface: str | None, backend: str) -> NodeDraft:
         settings["gpus",] = one.gpus.count
     mine = one.place.interface
     if mine and mine.name != interface:
-        if backend == "nccl":
+        if backend != "gloo":
             settings["env", "NCCL_SOCKET_IFNAME"] = mine.name
         settings["env", "GLOO_SOCKET_IFNAME"] = mine.name  # gloo carries what stays on the CPU in either job
     return NodeDraft(one.name, settings, tuple(says))
 
 
-def _backend(seen: Sequence[SurveyedHost]) -> tuple[str, str]:
-    without = next((one for one in seen if not one.gpus.count), None)
-    if without is None:
+def _backend(seen: Sequence[SurveyedHost]) -> tuple[str | None, str]:
+    """None where it hangs on GPUs that could not be counted; and why."""
+    without = next((one for one in seen if one.gpus.count == 0), None)
+    if without is not None:
+        return "gloo", f"no GPUs were found on {without.name}"
+    unknown = [one.name for one in seen if one.gpus.count is None]
+    if not unknown:
         return "nccl", "every node has GPUs"
-    known = without.gpus.count == 0 or without.gpus.doubt is None
-    return "gloo", f"{without.name} has no GPUs" if known else f"no GPUs were found on {without.name}"
+    return (
+        None,
+        f"backend: nccl once every node has `gpus`, which are not known of {some(folded(unknown))}; until then gloo",
+    )
 
 
 def _about_interface(seen: Sequence[SurveyedHost], interface: str | None) -> str:
@@ -250,7 +269,8 @@ def _about_interface(seen: Sequence[SurveyedHost], interface: str | None) -> str
     )
     speeds = sorted({int(speed) for one in with_it if (speed := one.answers.survey.get("speeds", {}).get(interface))})
     what = "carries the route between the nodes" if len(seen) > 1 else "has the node's address"
-    parts = [what if len(with_it) == len(seen) else f"{what} on {len(with_it)} of {len(seen)}; the others name theirs"]
+    theirs = "; the others name theirs" if all(one.place.interface for one in seen) else ""
+    parts = [what if len(with_it) == len(seen) else f"{what} on {len(with_it)} of {len(seen)}{theirs}"]
     if len(mtus) == 1:
         parts.append(f"MTU {mtus[0][0]}")
     elif mtus:

@@ -139,7 +139,7 @@ def gpus_of(nvidia_smi: Mapping[str, Any], devices: int | None) -> GpusFound:
     if nvidia_smi.get("missing"):
         if devices:
             return GpusFound(devices, f"{devices} by the driver's list", "nvidia-smi is not on {}")
-        return GpusFound(None, doubt="nvidia-smi is not on {}")
+        return GpusFound(0, doubt="nvidia-smi is not on {}")
     if nvidia_smi.get("timed_out"):
         return GpusFound(devices, doubt="nvidia-smi does not return on {}: look at `dmesg | grep -i nvrm` there")
     rows = [line.split(", ") for line in str(nvidia_smi.get("out") or "").splitlines() if line.strip()]

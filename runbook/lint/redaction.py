@@ -7,6 +7,7 @@ by its number; one with too few cannot be taken back.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,8 +25,12 @@ from runbook.model.text_search import Place
 
 _ABOVE = 60  # lines that are looked at above one
 _LONGEST = 2000  # characters of each of these
+_LONGEST_WORD = 32  # characters of a name that are compared with others
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _HINT = re.compile(r"(?i)pass|pwd|token|secret|credential|key|auth|jwt|cookie|session")
+_LOGIN = re.compile(r"(?<![\w.:/-])[\w.-]{1,64}:([^\s\"'@:/][^\s\"'@]*)@(?=[\w.\[])")
+_ALMOST = ("password", "passwd", "passphrase", "token", "secret", "credential", "credentials", "apikey")
+_GIVEN = re.compile(r"[\"']?\s*[:=]\s*[\"']?(?P<like_a_token>(?=[A-Za-z_-]{0,64}[0-9])[A-Za-z0-9_-]{20,})?")
 _JOINT = re.compile(r"[\s\"'`:=,>)\]]*")
 _HARMLESS = re.compile(
     r"[\"']?(?:\$\{?(?:[A-Z_][A-Z0-9_]*|[a-z_]+)\}?|\{\{\s*[a-z_.]+\s*\}\}|\{\s*env:\s*[A-Za-z_]+[A-Z0-9_]*\s*\}"
@@ -44,6 +49,9 @@ def doubtful_places(lines: Sequence[str], number: int) -> Iterator[Place]:
     login, host = line.find("://") + 3, line.rfind("@")
     if 2 < login < host and (colon := line.find(":", login, host)) > 0 and not _HARMLESS.match(line[colon + 1 : host]):
         yield colon + 1, host
+    yield from (
+        match.span(1) for match in _LOGIN.finditer(line) if not _HARMLESS.match(line[match.start(1) : match.end(1)])
+    )
     begins = _behind_a_name(line)
     if begins is None and _below_a_name(lines, number):
         begins = len(line) - len(line.lstrip(" \t-\"'"))
@@ -58,7 +66,7 @@ def words_of(text: str) -> list[str]:
 
 def without_doubtful(message: str) -> str:
     """A message that quotes a value, which may go on behind the line that is shown."""
-    return _QUOTED.sub(lambda match: _quoted_without_secret(match[0]), message) if _HINT.search(message) else message
+    return _QUOTED.sub(lambda match: _quoted_without_secret(match[0]), message)
 
 
 def _quoted_without_secret(quoted: str) -> str:
@@ -68,10 +76,8 @@ def _quoted_without_secret(quoted: str) -> str:
 
 def _behind_a_name(line: str) -> int | None:
     """Where the first thing begins that may be a secret."""
-    if not _HINT.search(line):
-        return None
     for match in _NAME.finditer(line):
-        if may_name_secret(match[0].strip(".-")) is None:
+        if may_name_secret(match[0].strip(".-")) is None and not _nearly_names_secret(line, match):
             continue
         start = _joint_end(line, match.end())
         if (
@@ -82,6 +88,17 @@ def _behind_a_name(line: str) -> int | None:
         if start < len(line) and not _HARMLESS.match(line, start) and not _HARMLESS.match(line, match.end()):
             return start
     return None
+
+
+def _nearly_names_secret(line: str, name: re.Match[str]) -> bool:
+    """`pasword: …`, or a key of any name whose value looks like a token."""
+    given = _GIVEN.match(line, name.end())
+    if given is None:
+        return False
+    word = re.split(r"[\W\d_]+", name[0][-_LONGEST_WORD:].lower())[-1]
+    if word.endswith("key"):
+        return given["like_a_token"] is not None
+    return word != "tokens" and bool(difflib.get_close_matches(word, _ALMOST, n=1, cutoff=0.85))
 
 
 def _joint_end(line: str, at: int) -> int:
@@ -100,7 +117,7 @@ def _below_a_name(lines: Sequence[str], number: int) -> bool:
         indent = _indent(text)
         if dash and text.lstrip().startswith("- ") and indent >= level:
             continue  # a neighbour in the same list
-        if key is None or key["key"].lower() in _OF_A_NAME or indent < level:
+        if key is None or key["key"].lower() in _OF_A_NAME or indent < level or (dash and indent == level):
             if _leaves_open(text):
                 return True
             if _KEY.match(text) and (key is None or indent < level):
@@ -162,14 +179,13 @@ class RedactedReport:
         return lines
 
 
-def likely_secrets(documents: Mapping[str, Document], shown: Iterable[Span], known: Iterable[Span]) -> Iterator[Span]:
-    """What looks like a secret on lines that are shown, and on which no rule found one: a file that is wrong may hold
-    secrets where no rule looks."""
-    looked = {(span.file, span.line) for span in known}
+def likely_secrets(documents: Mapping[str, Document], shown: Iterable[Span]) -> Iterator[Span]:
+    """What looks like a secret on lines that are shown: a file that is wrong may hold secrets where no rule looks, and
+    more of one than a rule found."""
     texts = {file: document.lines for file, document in documents.items()}
     for file, number in dict.fromkeys((span.file, span.line) for span in shown):
         lines = texts.get(file, ())
-        if 1 <= number <= len(lines) and (file, number) not in looked:
+        if 1 <= number <= len(lines):
             for start, end in likely_places(lines, number):
                 if end - start >= _LEAST:
                     yield Span(file, number, start + 1, end - start)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
+from runbook.model.text_search import Place
+
 
 class Format(NamedTuple):
     """`begins` stands in every token of that format: a text without it need not be searched."""
@@ -54,6 +56,11 @@ TYPED_FOR_A_PROMPT = re.compile(
     r"\bsshpass\s+-p\s*([^\s$]+)|\becho\s{1,20}(?!\s)([^|;&$]{1,200}?)\s{0,20}\|\s{0,20}sudo\s{1,20}-\w{0,20}S"
 )
 
+_USERINFO = re.compile(r"://([^\s/:@\"'<>]*):([^\s\"'<>]+)@|://([^\s/:@\"'<>]{16,})@")
+_UNQUOTED = re.compile(r"[^\s\"'<>]+")
+_PORT_OF_URL = re.compile(r"[0-9]{1,5}(?:[/,?#]|$)")
+_ON_A_COMMAND = (AUTHORIZATION, LOGIN_OF_CURL, LOGIN_OF_REGISTRY, LOGIN_OF_WANDB, TYPED_FOR_A_PROMPT)
+
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _PASSWORD = re.compile(r"(?!no)\w*(?:password|passwd|passphrase)|pwd")  # PGPASSWORD is one word; NOPASSWD is sudo's
 _WHOSE = {"ssh", "sudo", "su", "become", "db", "user", "login", "root", "admin", "redis", "mysql", "vault"}  # `…_pass`
@@ -85,6 +92,41 @@ def known_tokens(text: str) -> Iterator[tuple[str, re.Match[str]]]:
     for issuer, begins, pattern in FORMATS:
         if any(beginning in text for beginning in begins):
             yield from ((issuer, match) for match in pattern.finditer(text))
+
+
+def secrets_in_urls(text: str) -> Iterator[Place]:
+    """The passwords of `https://login:password@host`, and tokens that stand there alone."""
+    for match in _userinfos(text):
+        if match[3] is not None:
+            if any(char.isdigit() for char in match[3]):
+                yield match.span(3)
+        elif not _PORT_OF_URL.match(match[2]) and not stands_for_one(match[2]):
+            yield match.span(2)
+
+
+def _userinfos(text: str) -> Iterator[re.Match[str]]:
+    """Only up to the last `@` of a word: where a password ends there, no other beginning has to be tried."""
+    if "://" not in text:
+        return
+    for word in _UNQUOTED.finditer(text):
+        start, end = word.start(), text.rfind("@", *word.span()) + 1
+        while (start := text.find("://", start, max(start, end))) >= 0:
+            match = _USERINFO.match(text, start, end)
+            if match:
+                yield match
+            start = match.end() if match else start + 3
+
+
+def gives_secret(text: str) -> bool:
+    """Whether a text holds a secret by what it looks like, whatever it is called."""
+    return (
+        PRIVATE_KEY.search(text) is not None
+        or any(True for _ in known_tokens(text))
+        or any(True for _ in secrets_in_urls(text))
+        or any(
+            not stands_for_one(match[match.lastindex or 0]) for each in _ON_A_COMMAND for match in each.finditer(text)
+        )
+    )
 
 
 def may_name_secrets(text: str) -> bool:

@@ -110,3 +110,44 @@ def test_no_secret_of_a_broken_file_is_printed(broken: str, way: tuple[str, ...]
     with redirect_stdout(out), redirect_stderr(err), suppress(SystemExit):
         assert main([*way, str(file)]) in (0, 1, 2)
     assert SECRET not in out.getvalue() + err.getvalue()
+
+
+def misspelt(word: str) -> list[str]:
+    """Without one of its letters."""
+    return sorted({word[:at] + word[at + 1 :] for at in range(1, len(word))})
+
+
+UNSUSPECTED = [
+    *(f"{NODES}db_{name}: {SECRET}\n" for word in ("password", "token", "secret", "passphrase") for name in misspelt(word)),
+    *(f"{NODES}env: [{name}={SECRET}]\n" for name in misspelt("password")),
+    *(f"name: x\nnodes:\n  a: {{address: '{user}:{SECRET}@{host}'}}\n" for user in ("jdoe", "j.doe", "a-b") for host in ("10.0.0.1", "gn1", "[::1]")),
+    f"{NODES}wandb_key: {SECRET}\n",
+    f"{NODES}ngcKey: '{SECRET}'\n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", one_in(3, UNSUSPECTED))
+def test_no_secret_is_printed_under_a_name_that_is_none_or_before_a_host(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "inventories" / "x.yml"
+    file.parent.mkdir()
+    file.write_text(text)
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        assert main(["lint", str(file)]) == 1
+        assert main(["inventory", "list", "-i", str(file)]) == 2
+    assert SECRET not in out.getvalue() + err.getvalue()
+
+
+@pytest.mark.parametrize(
+    "argument", [f'{{"db_password": "{SECRET}"}}', f"db_password={SECRET}", f"u=http://a:{SECRET}@h"]
+)
+def test_no_secret_of_an_argument_is_printed_by_a_crash(argument: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(_arguments: object) -> int:
+        raise ValueError(argument)
+
+    monkeypatch.setattr("runbook.cli.main.dispatch", crash)
+    err = io.StringIO()
+    with redirect_stderr(err):
+        assert main(["run", "x", "-e", argument]) == 70
+    assert "runbook crashed" in err.getvalue()
+    assert SECRET not in err.getvalue()

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import copy
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from runbook.files.extra_vars import parse_extra, unknown_names
 from runbook.files.templating import fill
@@ -58,8 +61,40 @@ def test_several_variables_in_one_argument_are_no_value() -> None:
     with pytest.raises(FilesWrong) as wrong:
         parse_extra(["a=1 b=2"])
     (problem,) = wrong.value.problems
-    assert problem.help == """write one -e for each; of one value: -e '{"a": "1 b=2"}'"""
+    assert problem.help == """write one -e for each; of one value: -e '{"a": "…"}'"""
     assert parse_extra(['{"a": "1 b=2"}', "flags=--lr 1 --x=2"]) == {"a": "1 b=2", "flags": "--lr 1 --x=2"}
+
+
+@given(
+    st.sampled_from(
+        [
+            '{"db_password": "@", "a": 1',
+            '{"hf_token": "@", "hf_token": "x"}',
+            '["@"]',
+            '{"a": NaN, "b": "@"}',
+            '{"pass word": "@"}',
+            "db_password=@ x=1",
+            "x=1 db_password=@",
+            "db_password: @",
+            "db_password @",
+            "db-password=@",
+            "db password=@",
+            "db_password: @==",
+            "1=@",
+            "=@",
+        ]
+    ),
+    st.text("abcdefghij-_.:/@ ", max_size=12).map(lambda text: f"Zq7{text}k9"),
+)
+def test_no_value_is_shown_of_what_is_refused(argument: str, value: str) -> None:
+    assume(value.split()[0] not in argument)
+    with suppress(FilesWrong):
+        parse_extra([argument.replace("@", value)])
+        return
+    with pytest.raises(FilesWrong) as wrong:
+        parse_extra([argument.replace("@", value)])
+    told = "".join(f"{problem.message} {problem.help}" for problem in wrong.value.problems)
+    assert not [part for part in value.split() if part in told and not part.isalpha()], told
 
 
 def test_a_number_stands_in_texts_as_it_was_typed(tmp_path: Path) -> None:

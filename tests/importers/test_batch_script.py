@@ -5,6 +5,8 @@ from __future__ import annotations
 from textwrap import dedent
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runbook.files.inventory import examine_inventory
 from runbook.files.inventory_draft import written
@@ -108,6 +110,44 @@ def test_no_secret_of_a_command_is_copied(option: str) -> None:
         assert "--steps" in told
         assert "hf_abc" not in told
         assert "geheim" not in told
+
+
+LOGINS = ["http://jdoe:{}@proxy:3128", "postgres://u:{}@db/x", "https://me:p/{}@mlflow?a=b", "https://:{}@[::1]/"]
+PLACES = [
+    "export https_proxy={}",
+    "export DATABASE_URL='{}' NCCL_DEBUG=INFO",
+    "ML={}\nsrun torchrun train.py --tracking-uri $ML",
+    "srun torchrun train.py --tracking-uri={}",
+    "srun torchrun train.py --verbose logger.uri={}",
+    "srun torchrun train.py {} 8",
+    "srun torchrun train.py +logger.uri={}",
+    "https_proxy={} srun torchrun train.py",
+    "conda install {}",
+    "source <(curl {})",
+]
+
+
+@given(
+    st.sampled_from([*LOGINS, "Authorization: Bearer {}", "curl -u me:{} https://host"]),
+    st.sampled_from(PLACES),
+    st.text("abcdefghijkmnopqrstuvwxyz", min_size=3, max_size=8).map(lambda word: f"hunter2{word}9"),
+    st.booleans(),
+)
+def test_no_secret_is_copied_whatever_it_is_called(login: str, place: str, secret: str, nodes: bool) -> None:
+    value = login.format(secret)
+    line = place.format(value if value.count(" ") == 0 or "'" in place else f'"{value}"')
+    script = f"#!/bin/sh\n#SBATCH -N 2\n{'#SBATCH -w gn1' if nodes else ''}\n{line}\nsrun torchrun last.py\n"
+    told = imported(script)[1] if nodes else str(refused(script)) + (refused(script).help or "")
+    assert secret not in told
+
+
+def test_a_url_without_a_password_is_copied() -> None:
+    urls = ["https://mlflow:5000/x@y", "s3://bucket/a", "ssh://git@host/x", "http://$USER:$PASSWORD@proxy"]
+    found, _ = imported("#SBATCH -w gn1\nexport " + " ".join(f"URL_{at}='{url}'" for at, url in enumerate(urls[:3])))
+    assert list(found.env.values()) == urls[:3]
+    assert "URL: its value is only known" in " ".join(
+        imported(f"#SBATCH -w gn1\nexport URL={urls[3]}")[1].replace("#", " ").split()
+    )
 
 
 def test_ranks_a_node_are_those_of_srun_where_it_starts_them() -> None:

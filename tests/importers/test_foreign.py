@@ -226,6 +226,7 @@ SECRETS = """\
     n2 wandb_api_key=hunter2 hf_token=hunter2 db="{'user': 'x', 'password': 'hunter2'}"
     n3 ansible_ssh_common_args="-o ProxyCommand='sshpass -p hunter2 ssh -W %h:%p bastion'"
     n4 key="-----BEGIN OPENSSH PRIVATE KEY-----hunter2"
+    n5 proxy=http://jdoe:hunter2@proxy:3128 header="Authorization: Bearer hunter2345"
     [g:vars]
     ansible_become_password=hunter2
     my_secret=hunter2
@@ -235,7 +236,17 @@ SECRETS = """\
 def test_no_secret_is_copied_and_each_is_named() -> None:
     _, text = imported(dedent(SECRETS))
     assert "hunter2" not in text
-    for name in ("ansible_password", "ansible_ssh_pass", "wandb_api_key", "hf_token", "db", "my_secret", "key"):
+    for name in (
+        "ansible_password",
+        "ansible_ssh_pass",
+        "wandb_api_key",
+        "hf_token",
+        "db",
+        "my_secret",
+        "key",
+        "proxy",
+        "header",
+    ):
         assert f"{name}: a secret" in text, name
     assert "theirs:2: ansible_password" in text
 
