@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from runbook.files.address import address_fault
 from runbook.node import host_facts, mesh, port
 from runbook.node.proc import pids
 
@@ -60,6 +61,9 @@ def test_a_name_of_both_versions_of_ip_on_a_kernel_without_ipv6(
 
 @pytest.mark.parametrize("name", NOT_NAMES)
 def test_what_no_resolver_takes_for_a_name_means_nothing(name: str) -> None:
+    """And lint says so, before a node is asked."""
+    assert address_fault(name) is not None
+    assert address_fault(f"{'l' * 63}.{'g' * 63}.lab.") is None
     answer = port.look({"address": name, "speaks": name, "ports": []})
     assert answer["address"] is not None
     assert (answer["address"]["resolved"], answer["address"]["local"]) == (None, False)
@@ -116,4 +120,5 @@ def test_of_taken_ports_each_has_its_own_holder(held: list[int]) -> None:
     for one in held:
         state = states[str(one)]
         assert not state["free"]
-        assert (state["holder"] or {}).get("listens") == f"0.0.0.0:{one}"
+        assert state["holder"]
+        assert state["holder"]["listens"] == f"0.0.0.0:{one}"
