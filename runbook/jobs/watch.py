@@ -41,8 +41,8 @@ HELD_UP = ("stalled", "unmet")
 
 @dataclass(frozen=True, slots=True)
 class WatchEnd:
-    """How watching ended. `kind`: finished, failed, stopped (on request), late, lost (every node whose ranks still ran),
-    or one of HELD_UP."""
+    """How watching ended. `kind`: finished, failed, stopped (on request), late, lost (every node whose ranks still
+    ran), or one of HELD_UP."""
 
     kind: str
     first: KeptProcess | None = None

@@ -76,6 +76,8 @@ def test_a_job_none_of_whose_nodes_answers_has_not_finished(tmp_path: Path) -> N
     for name in made.nodes:
         made.at.run.site.sessions[name] = cast(Any, SimpleNamespace(lost=LOST))
     told: list[str] = []
-    end = watch(made, stopping=lambda: False, deadline=time.monotonic() + 60.0, on_loss=lambda name, _: told.append(name))
+    end = watch(
+        made, stopping=lambda: False, deadline=time.monotonic() + 60.0, on_loss=lambda name, _: told.append(name)
+    )
     assert end == WatchEnd("lost")
     assert told == ["node-a", "node-b"]
