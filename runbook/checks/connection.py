@@ -191,9 +191,9 @@ def led_astray(pool: RankPool, where: str) -> dict[str, Finding]:
     found: dict[str, Finding] = {}
     for member in pool.members:
         step = member.steps.get("dialling" if member.step == "dialling" else "listening", {})
-        if "address" in step and (used := f"{step['address']}:{step['port']}") != where:
+        if "address" in step and endpoint(step["address"], step["port"]) != where:
             verb = "dials" if member.step == "dialling" else "listens at"
-            found[member.rank.node] = misdirected(member, verb, used, where)
+            found[member.rank.node] = misdirected(member, verb, step, where)
     return found
 
 
@@ -271,9 +271,10 @@ def closed_to_each_other(pool: RankPool, where: str) -> dict[str, Finding]:
     return findings
 
 
-def misdirected(member: RankMember, verb: str, used: str, where: str) -> Finding:
+def misdirected(member: RankMember, verb: str, step: Mapping[str, Any], where: str) -> Finding:
+    used = endpoint(step["address"], step["port"])
     return finding_for(
-        "master-addr-loopback" if is_loopback(used.rpartition(":")[0]) else "master-addr-wrong-host",
+        "master-addr-loopback" if is_loopback(step["address"]) else "master-addr-wrong-host",
         f"{member.label} {verb} {used}, although the rendezvous is at {where}: something sets MASTER_ADDR or "
         "MASTER_PORT",
         (f"{member.label} {verb} {used}",),

@@ -12,7 +12,7 @@ from runbook.checks.base import Check, argument, pairs_argument
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial
 from runbook.checks.network.ephemeral_ports import NO_PORT, exhausted, how_many, too_few, without_ports
-from runbook.checks.network.mesh import Mesh, Want, too_busy
+from runbook.checks.network.mesh import AGAIN_S, Mesh, Want, too_busy
 from runbook.checks.network.pairs import Pairs, around, chosen, groupings
 from runbook.checks.port import holders, not_bound, promised_ports
 from runbook.model.grouping import grouped
@@ -29,6 +29,10 @@ MOST_RANGE_PORTS = 32
 
 SHARE = 4
 """The check listens on at most one in this many of the ports that a kernel hands out."""
+
+
+JUDGING_S = 10.0
+"""Of the stage's time, what is kept for the rules of the nodes and for who holds a port."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,11 @@ class Firewall(Check):
     def _tried_again(self, at: Context, mesh: Mesh, trouble: Trouble | None) -> Trouble | None:
         if trouble is None or not (doubtful := trouble.unexplained()):
             return trouble
-        at.say(f"{len(doubtful)} connections got no answer, and no rule explains it: dialling them again, for longer")
-        mesh.again(doubtful)
+        silent = sum(dial.outcome == "dropped" for dial in mesh.dials)
+        at.say(
+            f"{silent} connections got no answer, and no rule explains it: dialling {len(doubtful)} again, for longer"
+        )
+        mesh.again_by_pair(doubtful, min(AGAIN_S, at.left_s - JUDGING_S))
         return self._trouble(at, mesh, trouble.evidence)
 
     def _trouble(

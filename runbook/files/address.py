@@ -11,6 +11,7 @@ from runbook.files.suggestions import plain_signs
 from runbook.model.safe_text import visible
 
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
+LONGEST_LABEL = 63
 _BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4 = re.compile(rf"{_BYTE}(?:\.{_BYTE}){{3}}")
 _ENDPOINT = re.compile(r"\A(?:\[[^\[\]]*\]|[^:\[\]]*):[0-9]*")
@@ -46,7 +47,7 @@ def address_fault(address: str) -> tuple[str, str | None] | None:
     """What is wrong with an address, and help; None if it may be one."""
     if _HOST.fullmatch(address):
         if not _NUMBERS.fullmatch(address):
-            return None
+            return _label_fault(address)
         if is_ip(address):
             return _nobody(address)
         if (plain := _without_zeros(address)) is not None:
@@ -84,6 +85,16 @@ def address_fault(address: str) -> tuple[str, str | None] | None:
     if plain != address and address_fault(plain) is None:
         return message, f"write {plain}"
     return message, "write the name in its ASCII form (xn--…)" if ord(odd) > 127 else _OTHER_HELP.get(odd)
+
+
+def _label_fault(name: str) -> tuple[str, str | None] | None:
+    """What no resolver takes; a dot at the end is the root's."""
+    labels = name.removesuffix(".").split(".")
+    if "" in labels:
+        return f"`{name}` has two dots in a row, and no host name has", None
+    if long := next((label for label in labels if len(label) > LONGEST_LABEL), None):
+        return f"a part of `{name}` has {len(long)} characters, and no host name has more than {LONGEST_LABEL}", None
+    return None
 
 
 def _nobody(address: str) -> tuple[str, str | None] | None:

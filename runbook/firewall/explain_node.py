@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -245,7 +246,12 @@ def _blocked(
             "these rules match only sometimes, or on what cannot be decided from here: it could be one of them"
         )
     if by_chance and all(end.rule and end.rule.by_chance for _, end in suspects):
-        allow = " && ".join(dict.fromkeys(_removal(base, end.rule) for base, end in suspects if end.rule))
+        removals = {
+            (base.engine, base.table, end.rule.chain, end.rule.index): _removal(base, end.rule)
+            for base, end in suspects
+            if end.rule
+        }
+        allow = " && ".join(removals.values())
         caveats.append(COMES_BACK)
     else:
         fix = remedy(evidence, _all_stops(evidence, flow, wanted, journey), wanted, journey.interface)
@@ -271,12 +277,13 @@ COMES_BACK = "remove the rule from its file as well, or the next reload or boot 
 
 def _removal(base: Base, rule: FilterRule) -> str:
     """The command that removes a rule that drops by chance: an exception for the job alone would leave it to drop the
-    packets of logins and everything else."""
+    packets of logins and everything else. It says the rule itself: a number would mean the next rule as soon as another
+    one of the chain is gone."""
     if base.engine == "nft":
         words = nft_words("delete", "rule", base.family, base.table, rule.chain, "handle", rule.handle)
         return f"sudo nft {words}" if words else NFT_BY_HAND
     table = "" if base.table == "filter" else f" -t {word(base.table)}"
-    return f"sudo {base.engine}{table} -D {word(rule.chain)} {rule.index + 1}"
+    return f"sudo {base.engine}{table} -D {' '.join(map(word, shlex.split(rule.text)[1:]))}"
 
 
 def _sent_elsewhere(

@@ -117,7 +117,7 @@ def _below_a_name(lines: Sequence[str], number: int) -> bool:
         indent = _indent(text)
         if dash and text.lstrip().startswith("- ") and indent >= level:
             continue  # a neighbour in the same list
-        if key is None or key["key"].lower() in _OF_A_NAME or indent < level:
+        if key is None or key["key"].lower() in _OF_A_NAME or indent < level or (dash and indent == level):
             if _leaves_open(text):
                 return True
             if _KEY.match(text) and (key is None or indent < level):
@@ -180,13 +180,13 @@ class RedactedReport:
 
 
 def likely_secrets(documents: Mapping[str, Document], shown: Iterable[Span], known: Iterable[Span]) -> Iterator[Span]:
-    """What looks like a secret on lines that are shown, and on which no rule found one: a file that is wrong may hold
-    secrets where no rule looks."""
-    looked = {(span.file, span.line) for span in known}
+    """What looks like a secret on lines that are shown: a file that is wrong may hold secrets where no rule looks, and
+    more of one than a rule found. In a sound one, a line on which a rule found one holds no other."""
+    sound = {(span.file, span.line) for span in known if not documents[span.file].problems}
     texts = {file: document.lines for file, document in documents.items()}
     for file, number in dict.fromkeys((span.file, span.line) for span in shown):
         lines = texts.get(file, ())
-        if 1 <= number <= len(lines) and (file, number) not in looked:
+        if 1 <= number <= len(lines) and (file, number) not in sound:
             for start, end in likely_places(lines, number):
                 if end - start >= _LEAST:
                     yield Span(file, number, start + 1, end - start)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 
-from runbook.node.proc import bind_proves_nothing, carrier_changes, read, status_field
+from runbook.node.proc import amount, bind_proves_nothing, carrier_changes, read, status_field
 from runbook.node.tools import json_of, tool
 
 TYPE_CHECKING = False
@@ -71,9 +71,12 @@ def limits() -> Limits:
     try:
         import resource
 
-        soft, hard = [None if n == resource.RLIM_INFINITY else n for n in resource.getrlimit(resource.RLIMIT_MEMLOCK)]
+        soft, hard = [
+            None if limit == resource.RLIM_INFINITY else amount(limit)
+            for limit in resource.getrlimit(resource.RLIMIT_MEMLOCK)
+        ]
         files, space, seconds = [
-            None if limit == resource.RLIM_INFINITY else limit
+            None if limit == resource.RLIM_INFINITY else amount(limit)
             for limit, _ in map(resource.getrlimit, (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CPU))
         ]
     except (ImportError, OSError, ValueError):
@@ -93,7 +96,7 @@ def shared_memory() -> SharedMemory | None:
         room = os.statvfs("/dev/shm")
     except OSError:
         return None
-    return {"bytes": room.f_blocks * room.f_frsize, "free_bytes": room.f_bavail * room.f_frsize}
+    return {"bytes": amount(room.f_blocks * room.f_frsize), "free_bytes": amount(room.f_bavail * room.f_frsize)}
 
 
 def owns(address: str) -> bool | None:
@@ -103,11 +106,11 @@ def owns(address: str) -> bool | None:
     except (OSError, UnicodeError):
         return None
     for family, kind, _, _, target in found:
-        with socket.socket(family, kind) as sock:
-            try:
+        try:
+            with socket.socket(family, kind) as sock:
                 sock.bind(target)
-            except OSError:
-                continue
+        except OSError:
+            continue  # it is not ours, or of a version of IP that this kernel does not have
         if not bind_proves_nothing(str(target[0]), family == socket.AF_INET6):
             return True
     return False

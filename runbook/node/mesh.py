@@ -223,7 +223,7 @@ class Lookups:
                 self.found[address] = socket.getaddrinfo(
                     address, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
                 )
-            except socket.gaierror:
+            except (socket.gaierror, UnicodeError):
                 self.found[address] = None
                 threading.Thread(target=self._look_up, args=(address, port), daemon=True).start()
         waited = 0.0
@@ -357,7 +357,7 @@ def places(address: str, port: int) -> list[tuple[int, Any]]:
         return everywhere
     try:
         found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-    except OSError:
+    except (OSError, UnicodeError):
         return everywhere
     return [(found[0], found[4]), *everywhere]
 
@@ -506,4 +506,5 @@ def main() -> None:
     os._exit(0)
 
 
-main()
+if __name__ == "__main__":
+    main()

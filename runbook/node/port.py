@@ -32,6 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from runbook.node.proc import TcpSocket
     from runbook.transport.node_answers import Holder, OwnAddress, PortAnswer, PortState
 
 USERS = re.compile(r'\("((?:[^"\\]|\\.)*)",pid=(\d+)')
@@ -41,16 +42,16 @@ def own_address(address: str) -> OwnAddress:
     """Whether the address, or what the name resolves to, is on an interface here: what cannot be bound is not."""
     try:
         found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         return {"resolved": None, "error": str(error), "local": False}
     resolved = sorted({str(info[4][0]) for info in found})
     local = []
     for family, kind, _, _, target in found:
-        with socket.socket(family, kind) as sock:
-            try:
+        try:
+            with socket.socket(family, kind) as sock:
                 sock.bind((target[0], 0) + tuple(target[2:]))
-            except OSError:
-                continue
+        except OSError:
+            continue  # it is not ours, or of a version of IP that this kernel does not have
         if for_one(family, target) and not bind_proves_nothing(str(target[0]), family == socket.AF_INET6):
             local.append(target[0])
     return {"resolved": resolved, "local": bool(local)}
@@ -74,18 +75,28 @@ def speaks_ipv6(address: str) -> bool:
     """Whether all that this address or name means here is IPv6."""
     try:
         return all(info[0] == socket.AF_INET6 for info in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM))
-    except OSError:
+    except (OSError, UnicodeError):
         return False
 
 
-def try_bind(port: int, ipv6: bool) -> PortState:
-    """Bind as torch's store does: all addresses, so that a listener on one of them is met too.
+def for_binding(ipv6: bool) -> socket.socket:
+    """A socket for IPv6, where this kernel has it."""
+    if ipv6:
+        try:
+            return socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        except OSError:
+            pass
+    return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+
+
+def try_bind(port: int, ipv6: bool) -> str | None:
+    """Bind as torch's store does: all addresses, so that a listener on one of them is met too. The name of the error.
 
     It asks for a socket of both families and makes do with one for IPv4: a listener for IPv6 alone only blocks a job
     that uses IPv6.
     """
-    sock = socket.socket(socket.AF_INET6 if ipv6 else socket.AF_INET, socket.SOCK_STREAM)
-    with sock:
+    with for_binding(ipv6) as sock:
+        ipv6 = sock.family == socket.AF_INET6
         if ipv6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -93,17 +104,37 @@ def try_bind(port: int, ipv6: bool) -> PortState:
             sock.bind(("::" if ipv6 else "0.0.0.0", port))
             sock.listen(1)
         except OSError as error:
-            return {"free": False, "errno": errno.errorcode.get(error.errno or 0, str(error)), "holder": holder(port)}
-    return {"free": True}
+            return errno.errorcode.get(error.errno or 0, str(error))
+    return None
 
 
-def holder(port: int) -> Holder:
-    """The holder of the port: user from the kernel's socket table, process from /proc, or from `sudo -n ss`.
+def holders(ports: list[int]) -> dict[int, Holder]:
+    """The holder of each port: user from the kernel's socket table, process from /proc, or from `sudo -n ss`. All of
+    this is looked at once for all of them: there may be hundreds of ports, and thousands of processes."""
+    if not ports:
+        return {}
+    rows: dict[int, list[TcpSocket]] = {port: [] for port in ports}
+    for row in tcp_sockets():
+        if row.port in rows and row.state != TIME_WAIT:
+            rows[row.port].append(row)
+    for port, those in rows.items():
+        rows[port] = [row for row in those if row.state == LISTEN] or those
+    inodes = {row.inode: port for port, those in rows.items() for row in those if row.inode != "0"}
+    found: dict[int, int] = {}
+    for pid in pids() if inodes else ():
+        for inode in inodes.keys() & sockets(pid):
+            found.setdefault(inodes[inode], pid)
+        if len(found) == len(set(inodes.values())):
+            break
+    hidden = [port for port, those in rows.items() if those and port not in found]
+    if hidden:
+        found.update(by_ss(hidden))
+    return {port: holder(those, found.get(port)) for port, those in rows.items()}
 
-    `listens` is the address of a listener, `peer` the far end of a connection; neither: it is bound, and that is all.
-    """
-    rows = [row for row in tcp_sockets() if row.port == port and row.state != TIME_WAIT]
-    rows = [row for row in rows if row.state == LISTEN] or rows
+
+def holder(rows: list[TcpSocket], pid: int | None) -> Holder:
+    """`listens` is the address of a listener, `peer` the far end of a connection; neither: it is bound, and that is
+    all."""
     found: Holder = {
         "uid": None,
         "user": None,
@@ -120,8 +151,6 @@ def holder(port: int) -> Holder:
             found["listens"] = written(*row.local)
         else:
             found["peer"] = written(*row.remote)
-    inodes = {row.inode for row in rows} - {"0"}
-    pid = next((pid for pid in pids() if inodes and inodes & sockets(pid)), None) or (by_ss(port) if rows else None)
     if pid:
         found["pid"], found["command"], found["run_id"] = pid, command(pid), run_of(pid)
         found["left_behind"] = left_behind(pid)
@@ -133,13 +162,19 @@ def written(address: str, port: int) -> str:
     return ("[%s]:%d" if ":" in address else "%s:%d") % (address, port)
 
 
-def by_ss(port: int) -> int | None:
-    """Only root sees another user's process."""
+def by_ss(ports: list[int]) -> dict[int, int]:
+    """By port, its process: only root sees another user's."""
     ss, sudo = find("ss"), find("sudo")
     if not ss or not sudo:
-        return None
-    match = USERS.search(run([ss, "-Htanp", "sport", "=", ":%d" % port], 3, sudo=sudo).get("out", ""))
-    return int(match.group(2)) if match else None
+        return {}
+    wanted = " or ".join("sport = :%d" % port for port in ports)
+    found: dict[int, int] = {}
+    for line in run([ss, "-Htanp", "( %s )" % wanted], 3, sudo=sudo).get("out", "").splitlines():
+        words, match = line.split(), USERS.search(line)
+        port = words[3].rpartition(":")[2] if match and len(words) > 3 else ""
+        if match and port.isdigit():
+            found.setdefault(int(port), int(match.group(2)))
+    return found
 
 
 def left_behind(pid: int) -> bool:
@@ -156,9 +191,15 @@ def left_behind(pid: int) -> bool:
 
 def look(arguments: dict[str, Any]) -> PortAnswer:
     ipv6 = speaks_ipv6(arguments["speaks"])
+    errors = {port: try_bind(port, ipv6) for port in arguments["ports"]}
+    held = holders([port for port, error in errors.items() if error is not None])
+    states: dict[str, PortState] = {
+        str(port): {"free": True} if error is None else {"free": False, "errno": error, "holder": held[port]}
+        for port, error in errors.items()
+    }
     start = read("/proc/sys/net/ipv4/ip_unprivileged_port_start")
     return {
         "address": own_address(arguments["address"]) if arguments["address"] else None,
-        "ports": {str(port): try_bind(port, ipv6) for port in arguments["ports"]},
+        "ports": states,
         "unprivileged": int(start) if start else None,
     }

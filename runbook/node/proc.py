@@ -21,6 +21,7 @@ SHELLS = ("sh", "bash", "dash")
 SETTING = re.compile(r"(?:TORCH|NCCL|GLOO)_[A-Z0-9_]{1,80}\Z")
 MOST_SETTINGS = 100
 LONGEST_SETTING = 200
+MOST = 1 << 62
 
 
 def read(path: str) -> str | None:
@@ -30,6 +31,12 @@ def read(path: str) -> str | None:
             return file.read().strip()
     except (OSError, ValueError):
         return None
+
+
+def amount(number: int) -> int:
+    """Bytes or files as an answer carries them. The kernel's own numbers are up to 2^64 - 1, and some file systems say
+    that they have as many (EFS: 2^63 - 2^20 bytes free); Python shows a limit from 2^63 on as a negative number."""
+    return MOST if number < 0 else min(number, MOST)
 
 
 def pause(seconds: float) -> None:

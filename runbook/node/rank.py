@@ -288,7 +288,7 @@ class Worker:
         def ask() -> None:
             try:
                 socket.getnameinfo(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4], 0)
-            except OSError:
+            except (OSError, UnicodeError):
                 pass  # an answer as well
             answered.set()
 

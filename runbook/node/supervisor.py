@@ -27,7 +27,7 @@ import types
 import zlib
 
 from runbook.node.own_files import KEPT, make, ours, safe
-from runbook.node.proc import RUN_ID_VARIABLE, account, kill, pause, tagged, this_machine
+from runbook.node.proc import RUN_ID_VARIABLE, account, amount, kill, pause, tagged, this_machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -261,8 +261,8 @@ class Supervisor:
             ours(folder)
             self.folder = hello["folder"] = folder
             room = os.statvfs(folder)
-            hello["free_bytes"] = room.f_bavail * room.f_frsize
-            hello["free_files"] = room.f_favail if room.f_files else None  # some file systems count none
+            hello["free_bytes"] = amount(room.f_bavail * room.f_frsize)
+            hello["free_files"] = amount(room.f_favail) if room.f_files else None  # some file systems count none
             hello["noexec"] = bool(room.f_flag & getattr(os, "ST_NOEXEC", 8))
         except OSError as error:
             hello["folder_error"] = failure(error, folder)
@@ -469,7 +469,7 @@ def place(workdir: str) -> WorkdirFacts:
         said["owner"], said["mode"] = str(status.st_uid), "%04o" % (status.st_mode & 0o7777)
         room = os.statvfs(there)
         said["full_of_files"] = bool(room.f_files and not room.f_favail)
-        said["free_bytes"] = room.f_bavail * room.f_frsize
+        said["free_bytes"] = amount(room.f_bavail * room.f_frsize)
         mount = os.path.realpath(there)
         while not os.path.ismount(mount):
             mount = os.path.dirname(mount)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from runbook.checks import connection
-from runbook.checks.connection import misnumbered, over_tcp, unjoined, wrong_hosts
+from runbook.checks.connection import led_astray, misnumbered, over_tcp, unjoined, wrong_hosts
 from runbook.checks.context import Context
 from runbook.checks.network.live_traffic import Between
 from runbook.checks.ranks.evidence import log_name
@@ -93,12 +93,29 @@ def dials(pool: RankPool, number: int, address: str, port: int, step: str = "dia
 
 
 @pytest.mark.parametrize(
-    ("address", "cause"), [("127.0.0.1", "master-addr-loopback"), ("10.0.0.9", "master-addr-wrong-host")]
+    ("address", "cause"),
+    [
+        ("127.0.0.1", "master-addr-loopback"),
+        ("::1", "master-addr-loopback"),
+        ("10.0.0.9", "master-addr-wrong-host"),
+        ("fd00::9", "master-addr-wrong-host"),
+    ],
 )
 def test_a_rank_that_dials_elsewhere(address: str, cause: str) -> None:
     pool, at = joining(node_a="listening", node_b="dialling", node_c="connected")
     dials(pool, 1, address, 29500)
     assert judged(pool, at)["node-b"] == (Verdict.FAIL, (cause,))
+
+
+@pytest.mark.parametrize("addresses", [("10.0.0.1", "10.0.0.9"), ("fd00::1", "fd00::9"), ("gpu1.lab", "gpu2.lab")])
+def test_only_another_place_than_the_rendezvous_is_elsewhere(addresses: tuple[str, str]) -> None:
+    right, wrong = addresses
+    for address, port, astray in ((right, 29500, []), (right, 29501, ["node-a"]), (wrong, 29500, ["node-a"])):
+        inventory = cluster(node("node-a", address=right), node("node-b"), node("node-c"))
+        pool, at = joining(inventory, node_a="listening", node_b="dialling", node_c="connected")
+        dials(pool, 0, address, port, "listening")
+        dials(pool, 1, right, 29500)
+        assert list(led_astray(pool, connection.address(at))) == astray
 
 
 def test_a_master_that_listens_elsewhere_is_to_blame_for_those_who_are_refused() -> None:

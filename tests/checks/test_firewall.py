@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import permutations
 from types import SimpleNamespace
@@ -17,8 +19,9 @@ from runbook.checks.network.failed_dials import Trouble
 from runbook.checks.network.live_traffic import RankConnection, all_stopped
 from runbook.checks.network.mesh import Mesh
 from runbook.model.verdict import Finding, Outcome, Verdict
+from runbook.transport import Answer
 
-from .made_up_cluster import A, B, C, cluster, context, dial, machine, node, ruled, with_ports
+from .made_up_cluster import A, B, C, cluster, context, dial, machine, node, ruled, rules, with_ports
 
 RANGE = with_ports(cluster(), (29500, 29510))
 
@@ -214,6 +217,130 @@ def test_silence_beside_a_clean_path_needs_no_second_look_and_beside_a_lossy_one
     assert Trouble.of(at, [silent, *ALSO_OPEN]).unexplained() == []
     assert Trouble.of(at, [silent, *ALSO_OPEN, late]).unexplained() == [silent]
     assert Trouble.of(at, [silent]).unexplained() == [silent]
+
+
+class Between:
+    """Nodes whose programs dial as node/mesh.py does, on a clock of their own. `outcome(source, destination, port,
+    turn)` is what a dial meets; a node in `mute` answers its first order only."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int, outcome: Callable[..., str]) -> None:
+        self.now, self.outcome, self.mute = 1000.0, outcome, set[str]()
+        names = [f"n{number:02}" for number in range(count)]
+        self.addresses = {f"10.0.0.{number + 1}": name for number, name in enumerate(names)}
+        nodes = [node(name, address=address) for address, name in self.addresses.items()]
+        self.at = context(with_ports(cluster(*nodes, backend="nccl"), (29500, 29599)))
+        self.at = replace(self.at, deadline=self.now + Firewall.timeout_s)
+        sessions = cast(dict[str, Any], self.at.run.site.sessions)
+        sessions |= {name: self.session(name) for name in names}
+        site = cast(Any, self.at.run.site)
+        site.each, site.pace = self.each, SimpleNamespace(turn=lambda *_: nullcontext())
+        for module in ("context", "network.mesh"):
+            monkeypatch.setattr(f"runbook.checks.{module}.time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def each(self, nodes: Sequence[Any], work: Callable[[Any], object], **_: object) -> dict[str, object]:
+        """All of them at once: the clock goes on by the longest."""
+        begun, ends, found = self.now, [self.now], {}
+        for one in nodes:
+            self.now = begun
+            found[one.name] = work(one)
+            ends.append(self.now)
+        self.now = max(ends)
+        return found
+
+    def session(self, name: str) -> Any:
+        def program(what: str, arguments: Mapping[str, Any], **_: object) -> object:
+            if what == "firewall_rules":
+                return SimpleNamespace(wait=lambda seconds: SimpleNamespace(message=rules()))
+            return DiallingNode(self, name, [port or 45000 + at for at, (port, _) in enumerate(arguments["listen"])])
+
+        return SimpleNamespace(program=program, lost=None, silence_s=0.0, hello={"machine": f"boot-{name}"})
+
+
+class DiallingNode:
+    def __init__(self, between: Between, name: str, ports: Sequence[int]) -> None:
+        self.between, self.name, self.turn = between, name, 0
+        self.over = threading.Event()
+        self.over.set()
+        self.said: list[tuple[float, dict[str, Any]]] = [(0.1, {"ports": ports, "errors": []})]
+
+    def tell(self, order: Mapping[str, Any]) -> None:
+        self.turn += bool(order["dial"])
+        if self.turn > 1 and self.name in self.between.mute:
+            return
+        met = [self.met(target) for target in order["dial"]]
+        silent, at_once = met.count("dropped"), order["at_once"]
+        seconds = -(-silent // at_once) * order["open_s"]
+        left = (
+            min(silent, int(order["within_s"] / order["open_s"]) * at_once) if seconds > order["within_s"] else silent
+        )
+        results: list[dict[str, Any] | None] = []
+        for target, outcome in zip(order["dial"], met, strict=True):
+            left -= outcome == "dropped"
+            known = outcome if left >= 0 else "unmeasured"
+            ends = {"local": self.between.at.inventory.node(self.name).address, "remote": target["address"]}
+            told = {"outcome": known, "errno": None, "seconds": order["open_s"], "tries": 4, "retransmitted": None}
+            results.append(None if outcome == "open" else {**told, **ends, "from_ports": [40000]})
+        awake = {"seconds": 1.0, "late_s": 0.0, "latest_s": 0.0, "pressure": 0.0, "shut_out": 0}
+        self.said.append((min(seconds, order["within_s"]), {"results": results, "awake": awake}))
+
+    def met(self, target: Mapping[str, Any]) -> str:
+        there = self.between.addresses[target["address"]]
+        if there == self.name:
+            return "open"
+        return self.between.outcome(self.name, there, target["port"], self.turn)
+
+    def messages(self, seconds: float) -> Iterator[dict[str, Any]]:
+        if not self.said or self.said[0][0] > seconds:
+            self.between.now += seconds
+            return
+        took, message = self.said.pop(0)
+        self.between.now += took
+        yield message
+
+    def wait(self, seconds: float) -> Answer:
+        self.between.now += seconds
+        return Answer(None, None, "", "", True, seconds)
+
+    def feed(self, *_: object, **__: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("count", [2, 8, 12, 16])
+@pytest.mark.parametrize("closed", [1, 99])
+def test_silence_of_any_extent_is_told_within_the_stage(
+    count: int, closed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether one node of them is cut off or every one."""
+    cut_off = {f"n{number:02}" for number in range(count)[-closed:]}
+    between = Between(monkeypatch, count, lambda source, there, *_: "dropped" if {source, there} & cut_off else "open")
+    outcomes = {outcome.node: outcome for outcome in Firewall().run(between.at)}
+    guilty = cut_off if count > 2 else set(outcomes)  # of two, nothing tells which one it is
+    for name, outcome in outcomes.items():
+        causes = [finding.cause for finding in outcome.findings]
+        if name in guilty:
+            assert (outcome.verdict, {*causes}) == (Verdict.FAIL, {"firewall-drop"}), name
+        else:
+            assert outcome.verdict is Verdict.PASS, (name, causes)
+
+
+def test_where_some_of_a_pair_open_at_the_second_try_all_others_are_tried_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    between = Between(monkeypatch, 8, lambda source, there, port, turn: "dropped" if turn == 1 else "open")
+    assert {outcome.verdict for outcome in Firewall().run(between.at)} == {Verdict.PASS}
+    between = Between(
+        monkeypatch, 3, lambda source, there, port, turn: "open" if turn > 1 and port == 45001 else "dropped"
+    )
+    outcomes = Firewall().run(between.at)
+    assert {outcome.verdict for outcome in outcomes} == {Verdict.FAIL}, "one port of them is open, and only that"
+
+
+def test_a_node_that_is_mute_at_the_second_look_keeps_what_the_first_showed(monkeypatch: pytest.MonkeyPatch) -> None:
+    between = Between(monkeypatch, 4, lambda source, there, *_: "dropped" if "n03" in (source, there) else "open")
+    between.mute.add("n03")
+    outcomes = {outcome.node: outcome for outcome in Firewall().run(between.at)}
+    assert [finding.cause for finding in outcomes["n03"].findings][:1] == ["firewall-drop"]
+    assert {outcomes[name].verdict for name in ("n00", "n01", "n02")} == {Verdict.PASS}
 
 
 def test_lost_packets_are_not_taken_for_a_firewall() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runbook.firewall.collected_rules import CommandResult, Evidence
 from runbook.firewall.evaluate import Flow, merged
@@ -541,6 +544,32 @@ def test_a_rule_that_draws_lots_is_told_from_one_that_cannot_be_read_and_is_remo
     assert limited.allow.startswith("sudo nft insert rule")
     certain = explain(nft([every_second, DROP], [DROP]), FLOW)
     assert (certain.blocks, certain.by_chance) == (True, False), "where all of it is dropped, no lots are drawn"
+
+
+LOTS = (
+    "-p tcp -m tcp ! --sport 22 -m statistic --mode random --probability 0.29999999981 -j DROP",
+    "-m statistic --mode nth --every 10 --packet 3 -j REJECT --reject-with icmp-port-unreachable",
+    '-p tcp -m comment --comment "it is \\"odd\\"; $here" -m statistic --mode random --probability 0.05 -j DROP',
+)
+
+
+@given(st.lists(st.sampled_from([*LOTS, "-p tcp --dport 22 -j ACCEPT", "-s 10.9.0.0/16 -j DROP"]), max_size=7))
+def test_what_removes_rules_that_draw_lots_removes_these_and_no_others(rules: list[str]) -> None:
+    """Run one after another, as a shell does it: each command meets the chain as the one before has left it."""
+    saved = "\n".join(["*filter", ":INPUT ACCEPT [0:0]", *(f"-A INPUT {rule}" for rule in rules), "COMMIT"])
+    told = explain(evidence(iptables_save=ok(saved, "nft")), FLOW)
+    chain = [shlex.split(rule) for rule in rules]
+    if not any(rule in LOTS for rule in rules):
+        assert not told.allow
+        return
+    for command in told.allow.split(" && "):
+        words = shlex.split(command)
+        assert words[:4] == ["sudo", "iptables", "-D", "INPUT"]
+        if len(words) == 5:
+            del chain[int(words[4]) - 1]
+        else:
+            chain.remove(words[4:])
+    assert chain == [shlex.split(rule) for rule in rules if rule not in LOTS]
 
 
 def test_a_share_that_is_let_in_before_a_drop_is_chance_as_well_and_gets_an_exception() -> None:

@@ -83,6 +83,11 @@ class Dial:
             "unresolvable": f"the name does not resolve ({self.errno})",
         }.get(self.outcome, self.outcome)
 
+    @property
+    def untried(self) -> Dial:
+        """The same dial as it was before anybody tried it."""
+        return Dial(self.source, self.destination, self.address, self.port, self.kind, self.mode)
+
     def __str__(self) -> str:
         return f"{self.source} → {self.address}:{self.port}: {self.says}"
 

@@ -149,8 +149,8 @@ class Trouble:
         return list(grouped(((dial.source, dial.destination, dial.outcome), dial) for dial in itself_last).values())
 
     def unexplained(self) -> list[Dial]:
-        """Dials that met silence which no rule surely accounts for, where packets may only have been lost, and those
-        that were not measured.
+        """Some of each pair's dials that met silence which no rule surely accounts for, where packets may only have
+        been lost, and those that were not measured.
 
         Where others between the same two nodes opened, all of them at the first try, it was not loss."""
         found: list[Dial] = list(self.unmeasured)
@@ -158,7 +158,7 @@ class Trouble:
             if dials[0].outcome == "dropped" and not self._clean(dials[0]) and self._gone(dials[0]) is None:
                 found += [
                     dial
-                    for dial in dials
+                    for dial in spread(dials, ENOUGH)
                     if not sure(self.blocked([dial])) and not ((reason := self._turned_away(dial)) and reason[2])
                 ]
         return found
@@ -493,6 +493,14 @@ class Trouble:
             way="between",
             packets=word(f"tcp port {first.port} and host {self.destination_of(first)}"),
         )
+
+
+def spread(dials: Sequence[Dial], count: int) -> Sequence[Dial]:
+    """So many of them, of all ports and kinds: the first, the last, and what lies between."""
+    if len(dials) <= count:
+        return dials
+    ordered = sorted(dials, key=lambda dial: (dial.kind, dial.port))
+    return [ordered[at * (len(ordered) - 1) // (count - 1)] for at in range(count)]
 
 
 def _ends(dials: Sequence[Dial]) -> frozenset[str]:

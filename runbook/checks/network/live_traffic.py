@@ -92,7 +92,7 @@ def between(at: Context, *, timeout_s: float = 5.0) -> Between:
         evidence = reading.result() if reading else None
         trouble = Trouble.of(at, mesh.dials, evidence)
         if unexplained := trouble.unexplained():
-            mesh.again(unexplained)
+            mesh.again_by_pair(unexplained)
     # Rank 0 may have closed its store: the ranks show that better than a refused dial.
     dials = [dial for dial in mesh.dials if not (dial.mode == "knock" and dial.outcome == "refused")]
     seen = seeing.result()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.network.dial import OPENED_AT_ONCE, UNMEASURED, Dial
 from runbook.checks.network.pairs import ALL_UP_TO, Pairs
 from runbook.model.errors import Unreachable
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport import Answer, ProgramNotStarted, Remote, UnexpectedAnswer
@@ -30,7 +31,10 @@ REPLY_S = 2.2
 """How long an opened connection may take to its first byte, and to each next one."""
 
 AT_ONCE, AT_ONCE_AGAIN = 64, 8
-"""Dials that a node has under way at once."""
+"""Dials that a node has under way at once; the second is more where so few would not be over in AGAIN_S."""
+
+AGAIN_S = 15.0
+"""How long dials are tried again, all turns together."""
 
 TURNS = 3
 """How often a dial that could not be measured is tried again."""
@@ -71,6 +75,7 @@ class Mesh:
         self.dials: list[Dial] = []
         self.busy: dict[str, AwakeFacts] = {}  # by node that had no CPU for a dial: how late its program ran
         self._awake: dict[str, AwakeFacts] = {}  # by node, of the last order
+        self._mute: set[str] = set()  # nodes whose program owes an answer: it would be taken for that of a later order
 
     def __enter__(self) -> Mesh:
         # Nodes that are one machine with one address share its ports: the first listens, dialling it proves both. The
@@ -144,29 +149,60 @@ class Mesh:
                 orders[source] = wanted
         self.dials += self._dialled(orders, OPEN_S, AT_ONCE)
 
-    def again(self, failed: Sequence[Dial]) -> None:
-        """Dial these once more, with patience and few at a time: what they find now stands in their place in `dials`.
-        What cannot be measured then is dialled again, up to TURNS times in all."""
+    def again(self, failed: Sequence[Dial], within_s: float = AGAIN_S) -> list[Dial]:
+        """Dial these once more, with patience and few at a time: what they find now stands in their place in `dials`,
+        and is returned. What cannot be measured then is dialled again, up to TURNS times in all. Of what there is no
+        time for, or whose node does not answer meanwhile, silence of a kernel stays; that of a program proves nothing.
+        """
+        deadline = time.monotonic() + min(within_s, self._at.left_s - ANSWER_S)
+        found: dict[Dial, Dial] = {}
+        doubted = failed
         for _ in range(TURNS):
-            if not failed:
-                return
-            failed = [dial for dial in self._once_more(failed) if dial.outcome == UNMEASURED]
+            left_s = deadline - time.monotonic()
+            if not failed or left_s < PATIENT_S:
+                break
+            now = self._once_more(failed, left_s)
+            found |= {dial.untried: dial for dial in now}
+            failed = [dial for dial in now if dial.outcome == UNMEASURED]
+        self._nothing_known({dial.untried for dial in doubted if dial.outcome in UNHEARD} - found.keys())
+        return list(found.values())
 
-    def _once_more(self, failed: Sequence[Dial]) -> list[Dial]:
-        orders: dict[str, list[Dial]] = {}
+    def _nothing_known(self, untried: Collection[Dial]) -> None:
+        self.dials = [replace(d, outcome=UNMEASURED) if d.untried in untried else d for d in self.dials]
+
+    def again_by_pair(self, some: Sequence[Dial], within_s: float = AGAIN_S) -> None:
+        """Dial `some` of each pair's silent connections again; where one of them finds more than silence, all others of
+        that pair as well. Of these, what there is no time for is unmeasured: they may open as well."""
+        deadline = time.monotonic() + within_s
+        found = {dial.untried: dial for dial in self.again(some, within_s)}
+        alive = {(d.source, d.destination) for d in found.values() if d.outcome not in ("dropped", UNMEASURED)}
+        rest = [
+            dial
+            for dial in self.dials
+            if dial.outcome == "dropped" and (dial.source, dial.destination) in alive and dial.untried not in found
+        ]
+        told = {dial.untried for dial in self.again(rest, deadline - time.monotonic())}
+        self._nothing_known({dial.untried for dial in rest} - told)
+
+    def _once_more(self, failed: Sequence[Dial], within_s: float) -> list[Dial]:
+        orders = grouped((dial.source, dial) for dial in failed)
+        rounds = max(1, int(within_s / 2 / PATIENT_S))
+        at_once = max(AT_ONCE_AGAIN, math.ceil(max(map(len, orders.values())) / rounds))
         self.busy = {}
-        for dial in failed:
-            orders.setdefault(dial.source, []).append(dial)
-        replaced = set(failed)
-        self.dials = [dial for dial in self.dials if dial not in replaced]
-        found = self._dialled(orders, PATIENT_S, AT_ONCE_AGAIN)
-        self.dials += found
+        silent = dict(self.silent)
+        found = self._dialled(orders, PATIENT_S, at_once, within_s)
+        self.silent = silent
+        told = {dial.untried for dial in found}
+        self.dials = [dial for dial in self.dials if dial.untried not in told] + found
         return found
 
-    def _dialled(self, orders: Mapping[str, Sequence[Dial]], open_s: float, at_once: int) -> list[Dial]:
-        """What became of these dials. Where the program at the other end was kept from its CPU meanwhile, its silence
-        proves nothing: such a dial is `unmeasured`, as is one that its own node had no time for."""
-        found = self._sent(orders, open_s, at_once)
+    def _dialled(
+        self, orders: Mapping[str, Sequence[Dial]], open_s: float, at_once: int, most_s: float = math.inf
+    ) -> list[Dial]:
+        """What became of these dials, after `most_s` at the latest. Where the program at the other end was kept from
+        its CPU meanwhile, its silence proves nothing: such a dial is `unmeasured`, as is one that its own node had no
+        time for."""
+        found = self._sent(orders, open_s, at_once, most_s)
         for dial in found:
             if dial.outcome == UNMEASURED and dial.source in self._awake:
                 self.busy[dial.source] = busiest(self.busy.get(dial.source), self._awake[dial.source])
@@ -184,12 +220,14 @@ class Mesh:
             for dial in found
         ]
 
-    def _sent(self, orders: Mapping[str, Sequence[Dial]], open_s: float, at_once: int) -> list[Dial]:
+    def _sent(
+        self, orders: Mapping[str, Sequence[Dial]], open_s: float, at_once: int, most_s: float = math.inf
+    ) -> list[Dial]:
         found: list[Dial] = []
 
         def one(source: Node) -> Answer | None:
             remote, dials = self._remotes[source.name], orders[source.name]
-            within_s = min(self._at.left_s - ANSWER_S, self._longest_s(len(dials), open_s, at_once))
+            within_s = min(self._at.left_s - ANSWER_S, most_s, self._longest_s(len(dials), open_s, at_once))
             order = {"open_s": open_s, "reply_s": self._reply_s, "within_s": max(1.0, within_s), "at_once": at_once}
             order["hold"] = len(self.listening) <= ALL_UP_TO
             targets = [{"address": dial.address, "port": dial.port, "mode": dial.mode} for dial in dials]
@@ -206,9 +244,10 @@ class Mesh:
                 return None
             return remote.wait(0.1)
 
-        sources = [node for node in self._at.nodes if node.name in orders]
+        sources = [node for node in self._at.nodes if node.name in orders and node.name not in self._mute]
         for name, result in self._at.each(one, sources, paced=True).items():
             if result is not None:
+                self._mute.add(name)
                 self.silent[name] = no_answer(name, "mesh", result)
         return found
 
