@@ -322,7 +322,7 @@ def _at_exit(frames: Sequence[StackFrame]) -> bool:
 def _held_at_exit(frames: Sequence[StackFrame], text: str) -> Iterator[str]:
     """The thread that keeps a process alive whose program is over."""
     if _at_exit(frames):
-        others = (_frames(block) for block in re.split(r"^(?=Current thread |Thread )", text, flags=re.MULTILINE))
+        others = (_frames(block) for block in THREAD.split(text))
         held = [each for each in others if each and not any(frame.function == "_shutdown" for frame in each)]
         places = [frame for frame in map(_of_no_library, held) if frame]
         yield "at its exit it waits for a thread of its own" + (f", in {places[0]}" if places else "")

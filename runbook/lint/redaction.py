@@ -179,13 +179,14 @@ class RedactedReport:
         return lines
 
 
-def likely_secrets(documents: Mapping[str, Document], shown: Iterable[Span]) -> Iterator[Span]:
+def likely_secrets(documents: Mapping[str, Document], shown: Iterable[Span], known: Iterable[Span]) -> Iterator[Span]:
     """What looks like a secret on lines that are shown: a file that is wrong may hold secrets where no rule looks, and
-    more of one than a rule found."""
+    more of one than a rule found. In a sound one, a line on which a rule found one holds no other."""
+    sound = {(span.file, span.line) for span in known if not documents[span.file].problems}
     texts = {file: document.lines for file, document in documents.items()}
     for file, number in dict.fromkeys((span.file, span.line) for span in shown):
         lines = texts.get(file, ())
-        if 1 <= number <= len(lines):
+        if 1 <= number <= len(lines) and (file, number) not in sound:
             for start, end in likely_places(lines, number):
                 if end - start >= _LEAST:
                     yield Span(file, number, start + 1, end - start)

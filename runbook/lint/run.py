@@ -65,7 +65,7 @@ def lint(paths: Sequence[str]) -> Report:
         # Of a silenced one as well: another finding may stand on its line.
         secret = [finding.span for finding in (*findings, *left) if finding.rule.id.startswith("secret.")]
         shown, more = _limited(in_order(left))
-        likely = likely_secrets(texts, [finding.span for finding in shown])
+        likely = likely_secrets(texts, [finding.span for finding in shown], secret)
         redacted = RedactedReport(texts, [*secret, *likely])
         return Report(tuple(map(redacted.finding, shown)), tuple(texts), (*notes, *more), redacted.lines)
 

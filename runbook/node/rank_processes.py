@@ -66,7 +66,10 @@ WORKS = 0.05
 PY_SPY_S = 4.0
 GPU_S = 2.0
 NUMBER = int(getattr(signal, "SIGRTMIN", 0)) + 7
-"""As in stack_on_signal.py, which runs inside the training and cannot be imported here."""
+NUMBER_ALL = NUMBER + 1
+"""As in stack_on_signal.py, which runs inside the training and cannot be imported here. The second, for the stacks of
+all threads, may crash a process that works."""
+AT_EXIT = re.compile(r'/threading\.py", line \d+ in _shutdown$', re.MULTILINE)
 
 STACK_S = 1.0
 STARVED_S = 3.0
@@ -275,20 +278,30 @@ def py_spy(leaders: dict[str, int]) -> dict[str, str]:
 
 
 def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]], starved_s: float = STACK_S) -> dict[int, str]:
-    """By pid, the stacks of these processes (pid and state) that can be asked for them; one that gets no CPU has
-    `starved_s` to answer."""
+    """By pid, the stack of the main thread of these processes (pid and state) that can be asked for it; one that gets
+    no CPU has `starved_s` to answer. Of one that is over and waits for its threads, the stacks of all."""
+    awake = [pid for pid, state in asked_of if state not in "TtZ"]
+    said = asked_by(NUMBER, folder, awake, starved_s)
+    over = [pid for pid, text in said.items() if AT_EXIT.search(text)]
+    said.update(asked_by(NUMBER_ALL, folder, over, starved_s))
+    return said
+
+
+def asked_by(number: int, folder: str, pids: Iterable[int], starved_s: float) -> dict[int, str]:
+    """What processes write when they get a signal; nothing of those that would die of it, or whose main thread leaves
+    it to another one."""
     asked = {}
-    for pid, state in asked_of:
+    for pid in pids:
         path = stack_file(folder, pid)
-        if state in "TtZ" or not catches(pid):
-            continue  # a process that does not catch the signal would die
+        if not catches(pid, number) or has_bit("SigBlk", pid, number):
+            continue
         try:
             asked[pid] = path, os.stat(path).st_size
-            os.kill(pid, NUMBER)
+            os.kill(pid, number)
         except OSError:
             asked.pop(pid, None)
     said: dict[int, str] = {}
-    begun = time.monotonic()
+    begun, told = time.monotonic(), "Current thread " if number == NUMBER_ALL else "  File "
     while asked and time.monotonic() - begun < starved_s:
         pause(0.05)
         for pid, (path, size) in asked.items():
@@ -298,7 +311,7 @@ def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]], starved_s: floa
                     said[pid] = file.read(LONGEST_STACK).decode("utf-8", "replace")
             except OSError:
                 continue
-        silent = [pid for pid in asked if "Current thread" not in said.get(pid, "")]
+        silent = [pid for pid in asked if told not in said.get(pid, "")]
         if time.monotonic() - begun > STACK_S:
             silent = [pid for pid in silent if (its := stat(pid)) and its.state == "R"]
         if not silent:
@@ -310,9 +323,14 @@ def stack_file(folder: str, pid: int) -> str:
     return os.path.join(folder, "%d.stack" % pid)
 
 
-def catches(pid: int) -> bool:
-    """Whether a process can be asked for its stacks."""
-    return bool(int(status_field(pid, "SigCgt") or "0", 16) >> (NUMBER - 1) & 1)
+def catches(pid: int, number: int = NUMBER) -> bool:
+    """Whether a process can be asked for its stacks by a signal: one that does not catch it would die."""
+    return has_bit("SigCgt", pid, number)
+
+
+def has_bit(field: str, pid: int, number: int) -> bool:
+    """Whether a signal is in a set of /proc/PID/status, which is that of the main thread."""
+    return bool(int(status_field(pid, field) or "0", 16) >> (number - 1) & 1)
 
 
 def has_ended(pid: int, path: str) -> bool:

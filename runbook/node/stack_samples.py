@@ -65,6 +65,6 @@ def state(pid: int) -> str:
 
 
 def current(text: str) -> str:
-    """Of a dump of all threads, the one of this process's main thread."""
-    at = max(text.rfind("Current thread "), text.rfind("\nThread "))
+    """Of what a process wrote, the last stack: that of its main thread."""
+    at = max(text.rfind("Stack ("), text.rfind("Current thread "), text.rfind("\nThread "))
     return text[at:].partition("\n\n")[0][:LONGEST] if at >= 0 else ""

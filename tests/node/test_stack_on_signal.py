@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from lab.processes import wait_until
 
-from runbook.jobs.seen_processes import frames_of_crash
+from runbook.jobs.seen_processes import frames_of, frames_of_crash
 from runbook.node import stack_on_signal
 from runbook.node.proc import settings_of_ranks, stat
-from runbook.node.rank_processes import catches, has_ended
+from runbook.node.rank_processes import catches, has_ended, own_stacks
 
 CRASH = "import os, signal\ndef step():\n    {how}\nstep()\n"
 
@@ -78,6 +78,60 @@ def test_who_has_come_to_its_end_is_told_from_one_that_has_become_another_progra
             wait_until("it cannot be asked", lambda: not catches(program.pid))
             wait_until("it sleeps", lambda: (its := stat(program.pid)) and its.state == "S")
             assert has_ended(program.pid, str(file)) is after
+        finally:
+            program.kill()
+
+
+THREADS = """
+import threading
+def deep(n, *a, **k):
+    return 0 if n == 0 else 1 + deep(n - 1, *a, **k)
+def load():
+    while True:
+        deep(200)
+        exec(compile("def f(x):\\n    return x and f(x - 1)\\nf(20)", "<made>", "exec"), {})
+for _ in range(3):
+    threading.Thread(target=load, daemon=True).start()
+print("up", flush=True)
+threading.Event().wait()
+"""
+AT_EXIT = "import threading\ndef helper():\n    threading.Event().wait()\nthreading.Thread(target=helper).start()\n"
+
+
+def test_who_works_in_several_threads_lives_on_however_often_it_is_asked(tmp_path: Path) -> None:
+    with begun(tmp_path, THREADS) as program:
+        try:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "up\n"
+            said: dict[int, str] = {}
+            for _ in range(100):
+                said = own_stacks(str(tmp_path), [(program.pid, "S")]) or said
+                assert program.poll() is None
+            assert [frame.function for frame in frames_of(said[program.pid])][-1] == "<module>"
+        finally:
+            program.kill()
+
+
+def test_who_is_over_says_which_of_its_threads_is_not(tmp_path: Path) -> None:
+    with begun(tmp_path, AT_EXIT) as program:
+        try:
+            wait_until(
+                "it is asked at its exit",
+                lambda: "in helper" in own_stacks(str(tmp_path), [(program.pid, "S")]).get(program.pid, ""),
+            )
+        finally:
+            program.kill()
+
+
+def test_who_leaves_signals_to_another_thread_is_not_asked(tmp_path: Path) -> None:
+    """It would write that one's stack."""
+    text = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\nprint('ready', flush=True)\ninput()\n"
+    with begun(tmp_path, text) as program:
+        try:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "ready\n"
+            assert catches(program.pid)
+            assert own_stacks(str(tmp_path), [(program.pid, "S")]) == {}
         finally:
             program.kill()
 
