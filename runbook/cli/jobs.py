@@ -145,7 +145,7 @@ def _logs(cluster: Cluster, arguments: argparse.Namespace) -> int:
         _tell_losses(cluster, [name for name in left if name not in lost])
         if end.kind == "finished" and stopping.is_set() and left:
             return INTERRUPTED
-        code = {"finished": DONE, "failed": FAILED}.get(end.kind, INTERRUPTED)
+        code = {"finished": DONE, "lost": DONE, "failed": FAILED}.get(end.kind, INTERRUPTED)
         return code or _missing([*left, *lost, *job.absent, *job.damaged])
 
 
@@ -168,10 +168,11 @@ def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
             return INTERRUPTED
         for outcome in outcomes:
             _tell(known.of_nodes.get(outcome.node, known.everywhere).anything(outcome))
-        how = "may still run" if lost and end.kind == "finished" else end.kind
+        over_here = end.kind in ("finished", "lost")
+        how = "may still run" if lost and over_here else end.kind
         stdout.line(f"{job.id} {how}; logs in {kept.logs.folder}")
         missing = _missing([*left, *lost, *job.absent, *job.damaged])
-        if end.kind == "finished":
+        if over_here:
             return missing
         return FAILED if any(outcome.verdict is Verdict.FAIL for outcome in outcomes) else UNKNOWN
 

@@ -77,7 +77,7 @@ class Attempt:
         spec = launch_spec(
             self.layout, node_ranks, self.job, name=LAUNCH, made_from=made_from, logs=f"{folder}/{BY_LAUNCHER}"
         )
-        return write(spec, "sh")
+        return write(replace(spec, stacks=self.job.stacks), "sh")
 
 
 def make_attempt(job: Job, inventory: Inventory, number: int, serial: int) -> Attempt:

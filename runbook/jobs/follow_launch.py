@@ -188,6 +188,8 @@ class Follower:
         removed = self._removed(cluster, job)
         self._say_silent(cluster, job, removed)
         kept, tried = self._kept(cluster, job)
+        if kept.living:
+            self._since = None  # an outage before this one is over
         lost = {name: time.monotonic() for name in job.absent if name not in removed}
 
         def on_loss(node: str, error: Unreachable) -> None:
@@ -203,7 +205,7 @@ class Follower:
             return watch(kept, stopping=enough, deadline=math.inf, on_loss=on_loss), Stall()
 
         end, outcomes, left = supervise(kept, grace_s=job.grace_s, watched=watched, hurry=self._leaving.is_set)
-        if end.kind == "stopped" or self._leaving.is_set():
+        if end.kind in ("stopped", "lost") or self._leaving.is_set():
             return None
         if end.kind in HELD_UP:
             self._held_up = outcomes  # once they are ended they look as if the user had stopped them

@@ -20,8 +20,10 @@ from dataclasses import dataclass, replace
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context, Facts
+from runbook.checks.network.dial import number
 from runbook.checks.network.live_traffic import between, names_by_address, rank_connections
 from runbook.checks.ranks.evidence import rank_stopped
+from runbook.files.address import is_ip, is_loopback, one_spelling
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.kept_processes import OVER, KeptProcess, KeptProcesses
 from runbook.jobs.logs import end_of
@@ -174,12 +176,12 @@ NOBODY: RankConnections = {"connections": [], "listening": []}
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """A rank, or a launcher that has not started any, and how far it came. `connected` to the rendezvous port, or
-    listening there; `dials`: endpoints that have not answered it yet; `processes` as `rank_processes` gives them;
-    `stacks` are theirs, the innermost frame first."""
+    listening there; `dials`: addresses and ports that have not answered it yet; `processes` as `rank_processes` gives
+    them; `stacks` are theirs, the innermost frame first."""
 
     place: ProcessSpec
     connected: bool
-    dials: tuple[str, ...]
+    dials: tuple[tuple[str, int], ...]
     processes: tuple[Facts, ...]
     stacks: tuple[tuple[StackFrame, ...], ...]
     works: bool
@@ -198,6 +200,11 @@ class Arrival:
     def does(self) -> str:
         place = next((f" in {stack[0]}" for stack in self.stacks), "")
         return f"it still works{place}" if self.works else f"it sleeps{place}"
+
+    @property
+    def dialled(self) -> list[str]:
+        """The first of its dials, as words."""
+        return [endpoint(*one) for one in self.dials[:4]]
 
     def shown(self) -> tuple[str, ...]:
         """Lines of evidence for where its first process is; none without frames."""
@@ -265,7 +272,15 @@ class RendezvousWatch:
         return (
             _stopped(arrivals, since)
             or _kept_apart(at, arrivals)
-            or self._absent(kept, arrivals, since, where=where, opened=opened, blind=blind)
+            or self._absent(
+                kept,
+                arrivals,
+                since,
+                where=where,
+                right=_dial_the_master(at, arrivals, ours),
+                opened=opened,
+                blind=blind,
+            )
         )
 
     def _held(self, arrivals: Sequence[Arrival], answers: Mapping[str, RankConnections]) -> dict[str, list[Finding]]:
@@ -303,10 +318,12 @@ class RendezvousWatch:
         since: str,
         *,
         where: str,
+        right: Set[str],
         opened: bool,
         blind: Sequence[str],
     ) -> dict[str, list[Finding]]:
-        """The ranks that have not come, or wait somewhere else, when none of them still works."""
+        """The ranks that have not come, or wait somewhere else, when none of them still works. `right`: the labels of
+        those that dial where they should."""
         absent = [
             one
             for one in arrivals
@@ -315,7 +332,8 @@ class RendezvousWatch:
             and (opened or one.stacks or 0 in one.place.ranks)
         ]
         met = opened and any(one.connected for one in arrivals)
-        astray = [one for one in arrivals if met and not one.connected and one.waits and where not in one.dials]
+        elsewhere = [one for one in arrivals if not one.connected and one.waits and one.place.label not in right]
+        astray = elsewhere if met else []
         late = [*absent, *astray]
         names = frozenset(one.place.label for one in late)
         idle = bool(late) and not blind and all(one.processes and not one.works for one in late)
@@ -333,6 +351,25 @@ class RendezvousWatch:
                 f"all {len(arrivals)} are at the rendezvous or try to get there, and nothing wrong is seen between them"
             )
         return {}
+
+
+def _dial_the_master(at: Context, arrivals: Sequence[Arrival], known: Set[str]) -> set[str]:
+    """The labels of those that dial the rendezvous port at an address of the master; `known`: the nodes' addresses.
+    What a name means to a rank may be an address that no node knows as its own."""
+    rendezvous = at.inventory.rendezvous
+    written = one_spelling(dialled_address(rendezvous, len(at.nodes)))
+    home = {written, number(at, rendezvous.master), *at.own_addresses(rendezvous.master)}
+
+    def leads_home(address: str, place: ProcessSpec) -> bool:
+        if is_loopback(address):
+            return address == written or place.node == rendezvous.master
+        return address in home or (not is_ip(written) and address not in known)
+
+    return {
+        one.place.label
+        for one in arrivals
+        if any(port == rendezvous.port and leads_home(address, one.place) for address, port in one.dials)
+    }
 
 
 def within_job(answers: Mapping[str, RankConnections], ours: Set[str], port: int) -> dict[str, RankConnections]:
@@ -432,7 +469,7 @@ def _arrival(
     return Arrival(
         place,
         connected=bool(_ranks_at(sockets, port) & ranks),
-        dials=tuple(dict.fromkeys(f"{one['remote']}:{one['remote_port']}" for one in mine if not one["open"])),
+        dials=tuple(dict.fromkeys((one["remote"], one["remote_port"]) for one in mine if not one["open"])),
         processes=processes,
         stacks=tuple(frames for text in texts if (frames := frames_of(text))),
         works=works,
@@ -454,7 +491,7 @@ def _kept_apart(at: Context, arrivals: Sequence[Arrival]) -> dict[str, list[Find
     trying = [one for one in arrivals if one.dials or (not one.connected and (one.waits or not one.stacks))]
     if not trying or len(at.nodes) < 2 or at.inventory.one_machine:
         return {}
-    lines = tuple(f"{one.place.label} dials {', '.join(one.dials[:4])}" for one in trying if one.dials)[:4]
+    lines = tuple(f"{one.place.label} dials {', '.join(one.dialled)}" for one in trying if one.dials)[:4]
     return {
         node: [replace(one, evidence=(*one.evidence, *lines)) for one in listed]
         for node, listed in between(at, timeout_s=BETWEEN_S).findings.items()
@@ -466,7 +503,7 @@ def _astray(astray: Sequence[Arrival], since: str, where: str) -> dict[str, list
     apart."""
 
     def finding(arrival: Arrival) -> Finding:
-        label, dials = arrival.place.label, ", ".join(arrival.dials[:2]) or "another address or port"
+        label, dials = arrival.place.label, ", ".join(arrival.dialled[:2]) or "another address or port"
         says = (
             f"{label} waits for the others and is not connected to {where}, where they are: it dials {dials}; {since}"
         )

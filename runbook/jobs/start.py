@@ -18,7 +18,7 @@ from runbook.checks.ping.host_names import gloo_announces, own_name_finding
 from runbook.checks.ping.observations import Observations
 from runbook.checks.port import holders
 from runbook.jobs.attempt import BY_LAUNCHER, Attempt, about
-from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, wait_for
+from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, stopped_by_user, wait_for
 from runbook.launch.quote import CannotQuote
 from runbook.launch.ranks import network_environment
 from runbook.launch.script import LAUNCH
@@ -39,6 +39,11 @@ STACK_ON_SIGNAL = resources.files("runbook.node").joinpath("stack_on_signal.py")
 
 OF_TEXT = re.compile(r"-[a-z]*c\Z")
 """The option of shells and Pythons behind which a program stands, and no file: `bash -lc 'python train.py'`."""
+
+OF_OUTPUT = re.compile(r"-o\Z|--?(?:out|save|dump|export|write|log)", re.IGNORECASE)
+PYTHON = re.compile(r"(?:.*/)?(?:python|pypy)[\d.]*\Z")
+OF_PYTHON = re.compile(r"-[bBdEiIOPqsSuvx]+\Z")
+"""Options of Python's that take no value; what stands behind them is the program."""
 
 READY_S = 30.0
 """How long a node may take to be ready, where the stage's `start_timeout` says nothing else."""
@@ -72,9 +77,14 @@ def prepare(kept: KeptProcesses, attempt: Attempt, *, ready_s: float, facts: Fac
         return problems
     for node in nodes:
         for member in kept.on(node.name):
-            _keeper(kept, attempt, node, member, ready_s)
+            try:
+                _keeper(kept, attempt, node, member, ready_s)
+            except Unreachable as error:
+                member.lost = error
     wait_for(kept, lambda: all(m.state != "none" or m.over for m in kept.members), ready_s)
     absent = {m.place.node for m in kept.members if m.state == "none"}
+    if absent and at.stopping.is_set():  # they were not waited for
+        return {name: Outcome.unknown(name, stopped_by_user(kept)) for name in kept.nodes}
     return {name: _absent(kept, name, ready_s) for name in kept.nodes if name in absent}
 
 
@@ -83,16 +93,16 @@ def _node(kept: KeptProcesses, attempt: Attempt, node: Node, facts: Facts) -> Fa
     folder = f"{session.folder}/{attempt.folder}"
     kept.folders[node.name] = folder
     program = attempt.job.programs[node.name]
-    files = [
-        word if word.startswith(("/", "~")) else f"{program.workdir or folder}/{word}"
-        for word in _sources(program.command)
-    ]
+    files = {
+        source.word if source.word.startswith(("/", "~")) else f"{program.workdir or folder}/{source.word}": source
+        for source in _sources(program.command)
+    }
     order = {
         "do": "prepare",
         "folder": session.folder,
         "attempt": attempt.folder,
         "about": about(attempt, node.name, facts),
-        "hash": files,
+        "hash": list(files),
     }
     answer = session.call("job_control", order, timeout_s=15.0)
     script = attempt.script(node.name, folder, kept.at.run.made_from)
@@ -102,13 +112,31 @@ def _node(kept: KeptProcesses, attempt: Attempt, node: Node, facts: Facts) -> Fa
         session.push(f"{attempt.folder}/{STACKS}/sitecustomize.py", STACK_ON_SIGNAL.read_bytes())
         kept.stacks[node.name] = f"{folder}/{STACKS}"
     session.push_program("keeper")
-    return {**answer, "script": script.name}
+    return {**answer, "script": script.name, "files": files}
 
 
-def _sources(command: tuple[str, ...]) -> list[str]:
-    """Words of a command that name Python files: what has to be the same on every node. What follows `-c` is a text."""
-    words = [word for before, word in zip(("", *command), command, strict=False) if not OF_TEXT.match(before)]
-    return [word for word in words if word.endswith(".py") and not word.startswith("-")]
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A word of a command that names a Python file, which is to be the same on every node. `runs`: it is the program,
+    without which nothing runs; `of_option`: an option's value, which need not be there before."""
+
+    word: str
+    runs: bool = False
+    of_option: bool = False
+
+
+def _sources(command: tuple[str, ...]) -> list[_Source]:
+    """What follows `-c` is a text, what holds a `=` a setting, and what follows an option like `--output` is written
+    by the program."""
+    found = []
+    runs = True  # so far this may be where the program is named
+    for before, here in zip(("", *command), command, strict=False):
+        named = here.endswith(".py") and not here.startswith("-") and "=" not in here
+        if named and not OF_TEXT.match(before) and not OF_OUTPUT.match(before):
+            program = runs and (before == "" or bool(PYTHON.match(before) or OF_PYTHON.match(before)))
+            found.append(_Source(here, program, of_option=before.startswith("-") and not program))
+        runs = runs and not (named or here == "-m" or OF_TEXT.match(here))
+    return found
 
 
 def _in_the_way(node: str, answer: Facts) -> Finding | None:
@@ -137,7 +165,9 @@ def _programs(ready: dict[str, Facts]) -> dict[str, Outcome]:
     files = {path for answer in ready.values() for path in answer["sha256"]}
     for path in sorted(files):
         hashes = {name: answer["sha256"][path] for name, answer in ready.items() if path in answer["sha256"]}
-        for name in [name for name, found in hashes.items() if found is None]:
+        source = next((one["files"][path] for one in ready.values() if path in one["files"]), _Source(path))
+        optional = source.of_option or not (source.runs or any(hashes.values()))
+        for name in [name for name, found in hashes.items() if found is None and not optional]:
             finding = finding_for("program-error", f"{name} has no readable file {path}", way="not-there")
             problems.setdefault(name, Outcome.failed(name, finding))
         kinds = [found for found in hashes.values() if found]
@@ -264,6 +294,8 @@ def _barrier(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProc
 
 def _absent(kept: KeptProcesses, node: str, ready_s: float) -> Outcome:
     members = [m for m in kept.on(node) if m.state == "none"]
+    if lost := next((m.lost for m in members if m.lost), None):
+        return no_answer(node, "keeper", lost)
     said = [m.remote.error["text"] for m in members if m.remote and m.remote.error]
     says = f"{node} did not say that it is ready within {ready_s:g} s: {', '.join(m.label for m in members)}"
     return Outcome.failed(node, finding_for("ranks-missing", says, tuple(said[:4]), way="late", node=node))

@@ -41,7 +41,8 @@ HELD_UP = ("stalled", "unmet")
 
 @dataclass(frozen=True, slots=True)
 class WatchEnd:
-    """How watching ended. `kind`: finished, failed, stopped (on request), late, or one of HELD_UP."""
+    """How watching ended. `kind`: finished, failed, stopped (on request), late, lost (every node whose ranks still
+    ran), or one of HELD_UP."""
 
     kind: str
     first: KeptProcess | None = None
@@ -157,7 +158,8 @@ def watch(
     held_up: Callable[[], bool] = lambda: False,
 ) -> WatchEnd:
     """Watch until all have ended well, the first failure has settled, the run is to stop, the job is held up, or the
-    time is up. A lost node is a failure; with `on_loss` it is reported there, once, and the others are watched on."""
+    time is up. A lost node is a failure; with `on_loss` it is reported there, once, and the others are watched on, as
+    long as there are any."""
     reported: set[str] = set()
     bad_since: float | None = None
     settle_s = LAUNCHERS_SETTLE_S if any(member.place.each for member in kept.members) else SETTLE_S
@@ -169,6 +171,8 @@ def watch(
                 reported.add(name)
                 on_loss(name, error)
         judged = [member for member in kept.members if not (on_loss and member.lost)]
+        if kept.members and not judged:
+            return WatchEnd("lost")  # nothing is known of anybody's end
         if all(member.state == OVER and member.code == 0 for member in judged):
             return WatchEnd("finished")
         if any(member.failed for member in judged):

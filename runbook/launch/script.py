@@ -61,7 +61,8 @@ class ScriptSpec:
     starts with `~/` lies in the home folder, unless it is a `Word`. None: the words after the script's own name are the
     command. `unset` names variables, `unset_prefixes` beginnings of names, that must not be inherited. `workdir` is
     where the command runs; None is beside the script. Without `guards` the program looks for itself. `ranks` is how
-    many ranks of the job run here, which are not always as many processes of the script.
+    many ranks of the job run here, which are not always as many processes of the script. With `stacks` Python looks
+    first in the folder that RUNBOOK_STACKS names, whatever sets PYTHONPATH (`sh` alone).
     """
 
     node: str
@@ -77,6 +78,7 @@ class ScriptSpec:
     unset_prefixes: tuple[str, ...] = ()
     guards: Guards | None = None
     ranks: int = 1
+    stacks: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,9 +175,7 @@ class Keeper:
         environment["RUNBOOK_PROGRESS"] = path + ".step"
         environment.setdefault("PYTHONUNBUFFERED", "1")  # into a file Python would write after each 8 KiB only
         if order.get("stacks"):
-            before = environment.get("PYTHONPATH")
-            environment["RUNBOOK_STACKS"] = order["stacks"]
-            environment["PYTHONPATH"] = order["stacks"] + (os.pathsep + before if before else "")
+            environment["RUNBOOK_STACKS"] = order["stacks"]  # the launch script puts it before any other PYTHONPATH
         adopts = adopts_orphans()
         begun = time.time()
         try:

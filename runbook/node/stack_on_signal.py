@@ -6,9 +6,9 @@ crashed after three such signals where three threads called functions, 3.11 afte
 
 A child that is forked writes into a file of its own: a data loader that hangs is often why its rank waits.
 
-Pushed as `sitecustomize.py` into a folder of its own, which comes first on PYTHONPATH of what `launch` starts with
-`watch:`. Python imports it before the program; the `sitecustomize` that it hides is imported as well. Python 3.8,
-standard library.
+Pushed as `sitecustomize.py` into a folder of its own, which the launch script puts first on PYTHONPATH, unless `watch:`
+says `stacks: false`. Python imports it before the program; the `sitecustomize` that it hides is imported as well.
+Python 3.8, standard library.
 
 Environment: RUNBOOK_STACKS, that folder. Writes FOLDER/PID.stack; a reader of the stacks sends SIGRTMIN + 7, or + 8,
 only to a process that catches it by /proc/PID/status.

@@ -77,6 +77,23 @@ def test_a_rank_that_wrote_nothing_has_its_empty_files_and_is_said_to_have(folde
     ]
 
 
+@pytest.mark.parametrize("how", ["env", "activate", "nothing"])
+def test_whatever_sets_pythonpath_a_rank_can_be_asked_where_it_is(folder: Path, how: str) -> None:
+    """By the `sitecustomize` of ours, which comes first; what the user's path leads to is found all the same."""
+    (folder / "lib").mkdir()
+    (folder / "lib" / "of_ours.py").write_text("")
+    inventory = folder / "inventory.yml"
+    if how == "activate":
+        line = f", activate: 'export PYTHONPATH={folder / 'lib'}'}}"
+        inventory.write_text(inventory.read_text().replace("127.0.0.1}", "127.0.0.1" + line))
+    keys = f", env: {{PYTHONPATH: {folder / 'lib'}}}" if how == "env" else ""
+    look = "import importlib.util as u, sys; print(sys.modules['sitecustomize'].register, bool(u.find_spec('of_ours')))"
+    assert launch(folder, f'exec {sys.executable} -c "{look}"', keys=keys).returncode == 0
+    (out,) = (folder / "out" / "logs" / "attempt-01").glob("*.out")
+    assert "<function register" in out.read_text()
+    assert out.read_text().split()[-1] == str(how != "nothing")
+
+
 def test_every_launch_of_a_run_has_files_of_its_own(folder: Path) -> None:
     stages = "".join(f"  - {{name: {name}, launch: {{command: [sh, -c, echo {name}]}}}}\n" for name in ("one", "two"))
     (folder / "playbook.yml").write_text(f"stages:\n{stages}")

@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from checks.made_up_cluster import cluster, node, with_ports
 from runbook.causes.catalogue import causes as known_causes
 from runbook.causes.catalogue import of_kind
 from runbook.checks.context import Facts
+from runbook.jobs import start
 from runbook.jobs.attempt import ProcessSpec, about, port_of
 from runbook.jobs.failure import judge_attempt
 from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, wait_for
@@ -84,12 +86,36 @@ def test_what_is_written_down_for_who_comes_later() -> None:
 
 
 def test_python_files_of_a_command_are_compared() -> None:
-    assert _sources(("python", "-m", "train.py", "--config=x.py", "lib/data.py")) == ["train.py", "lib/data.py"]
-    assert _sources(("bash", "-lc", "exec python train.py", "x.py")) == ["x.py"]
+    def words(*command: str) -> list[str]:
+        return [source.word for source in _sources(command)]
+
+    assert words("python", "-m", "train.py", "--config=x.py", "lib/data.py") == ["train.py", "lib/data.py"]
+    assert words("bash", "-lc", "exec python train.py", "x.py") == ["x.py"]
+    assert words("python", "main.py", "trainer.entry=src/model.py", "--config", "c.py") == ["main.py", "c.py"]
+    assert words("env", "CONFIG=/etc/run.py", "python", "train.py") == ["train.py"]
+    assert words("export.py", "--output", "generated.py", "-o", "x.py") == ["export.py"]
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        (("train.py", "data.py"), "train.py"),
+        (("python3.11", "-u", "-OO", "train.py", "data.py"), "train.py"),
+        (("numactl", "-N", "0", "/venv/bin/python", "train.py"), "train.py"),
+        (("python", "-m", "package.train", "data.py"), None),
+        (("python", "-c", "import x", "data.py"), None),
+        (("mytool", "--config", "data.py"), None),
+        (("torchrun", "--standalone", "train.py"), None),
+    ],
+)
+def test_only_of_the_program_itself_it_is_known_that_it_has_to_be_there(
+    command: tuple[str, ...], program: str | None
+) -> None:
+    assert [source.word for source in _sources(command) if source.runs] == ([program] if program else [])
 
 
 def answer(**facts: Any) -> Facts:
-    return {"alive": [], "gpus": [], "sha256": {}, **facts}
+    return {"alive": [], "gpus": [], "sha256": {}, "files": {}, **facts}
 
 
 def test_a_rank_of_an_earlier_try_is_in_the_way() -> None:
@@ -123,6 +149,88 @@ def test_a_program_that_is_not_there_and_one_that_differs() -> None:
         "node-d": "program-error",
     }
     assert _programs({"node-a": told["node-a"], "node-c": told["node-c"]}) == {}
+
+
+@pytest.mark.parametrize(
+    ("command", "there", "failed"),
+    [
+        (("train.py",), (None, None), ["node-a", "node-b"]),
+        (("train.py",), ("a" * 64, None), ["node-b"]),
+        (("tool", "config.py"), (None, None), []),
+        (("tool", "config.py"), ("a" * 64, None), ["node-b"]),
+        (("tool", "--to", "made.py"), ("a" * 64, None), []),
+        (("tool", "--config", "config.py"), ("a" * 64, "b" * 64), ["node-b"]),
+    ],
+)
+def test_who_lacks_a_file_that_may_be_made_later_is_not_accused(
+    command: tuple[str, ...], there: tuple[str | None, ...], failed: list[str]
+) -> None:
+    (source,) = _sources(command)
+    told = {
+        name: answer(sha256={source.word: found}, files={source.word: source})
+        for name, found in zip(("node-a", "node-b"), there, strict=True)
+    }
+    assert sorted(_programs(told)) == failed
+
+
+# Getting ready.
+
+
+class Nodes:
+    """Sessions of nodes that prepare, and whose keepers say what `keepers` makes of them."""
+
+    def __init__(self, made: KeptProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made = made
+        self.begun: list[str] = []
+        self.lost: set[str] = set()
+        self.silent: set[str] = set()
+        for name in made.nodes:
+            made.at.run.site.sessions[name] = self.session(name)
+        monkeypatch.setattr(start, "_node", lambda *_: answer())
+        monkeypatch.setattr(start, "_port", lambda *_: {})
+
+    def session(self, name: str) -> Any:
+        def begin(argv: list[str], *, on_message: Any, **_: Any) -> Any:
+            if name in self.lost:
+                raise LOST
+            self.begun.append(name)
+            if name not in self.silent:
+                on_message(journal("waiting"))
+            return SimpleNamespace(lost=None, error=None)
+
+        return SimpleNamespace(folder="/work", hello={"executable": "python3"}, start=begin, lost=None)
+
+    def prepare(self, ready_s: float = 30.0) -> dict[str, Outcome]:
+        return start.prepare(self.made, attempt(), ready_s=ready_s, facts={})
+
+
+def test_a_node_that_is_lost_while_keepers_are_started_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = Nodes(kept(tmp_path), monkeypatch)
+    nodes.lost.add("node-b")
+    problems = nodes.prepare()
+    assert list(problems) == ["node-b"]
+    assert (problems["node-b"].verdict, problems["node-b"].findings[0].cause) == (Verdict.UNKNOWN, LOST.cause)
+    assert nodes.begun == ["node-a", "node-a"], "which are ended by their remotes"
+    assert all(member.over for member in nodes.made.on("node-b")), "nothing is waited for there"
+
+
+def test_who_was_not_waited_for_because_the_user_stops_is_not_accused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = Nodes(kept(tmp_path), monkeypatch)
+    nodes.silent.add("node-b")
+    late = nodes.prepare(ready_s=0.1)
+    assert {name: one.findings[0].cause for name, one in late.items()} == {"node-b": "ranks-missing"}
+    nodes = Nodes(kept(tmp_path), monkeypatch)
+    nodes.silent.add("node-b")
+    nodes.made.at.stopping.set()
+    stopped = nodes.prepare()
+    assert {(one.node, one.verdict, one.findings[0].cause) for one in stopped.values()} == {
+        ("node-a", Verdict.UNKNOWN, "terminated-from-outside"),
+        ("node-b", Verdict.UNKNOWN, "terminated-from-outside"),
+    }
 
 
 # Logs.

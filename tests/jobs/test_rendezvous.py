@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from checks import made_up_cluster
+from checks.made_up_cluster import machine
 
 from runbook.checks.context import Facts
 from runbook.checks.network.live_traffic import Between
@@ -37,6 +38,7 @@ class World:
     connected: set[int] = field(default_factory=set)
     dials: dict[int, str] = field(default_factory=dict)
     dialled: str = "10.0.0.1"
+    address: str = "10.0.0.1"  # of the rendezvous, as the inventory writes it
     opened: bool = True
     listen: tuple[int, ...] = (0,)
     talk: bool = True
@@ -113,7 +115,9 @@ def world(tmp_path: Path, clock: Sequence[float], monkeypatch: pytest.MonkeyPatc
 
 def looks(world: World, clock: list[float], times: int = 1) -> dict[str, list[Finding]]:
     """What is found when it is due, so many times."""
-    tried = RendezvousWatch(attempt().inventory, 120.0)
+    inventory = attempt().inventory
+    rendezvous = replace(inventory.rendezvous, address=world.address)
+    tried = RendezvousWatch(replace(inventory, rendezvous=rendezvous), 120.0)
     tried.begin()
     assert not tried.due()
     clock[0] += 120.0
@@ -242,6 +246,33 @@ def test_who_waits_at_another_address_is_named_when_nothing_keeps_it_from_the_ot
     assert looks(world, clock, times=4) == {}, "it is on its way"
     world.opened, world.dials = False, {}
     assert looks(world, clock, times=4) == {}, "nobody is there yet"
+
+
+@pytest.mark.parametrize(
+    ("address", "own", "dialled", "accused"),
+    [
+        ("fd00::1", ("fd00::1",), "fd00::1", ""),
+        ("fd00:0::1", ("10.0.0.1", "fd00::1"), "fd00::1", ""),
+        ("fd00::1", ("fd00::1",), "fd00::2", "[fd00::2]:29500"),
+        ("gpu1.cluster", ("10.0.0.1", "10.1.0.1"), "10.1.0.1", ""),
+        ("gpu1.cluster", ("10.0.0.1",), "192.0.2.7", ""),  # what it means to that rank, and leads there perhaps
+        ("gpu1.cluster", ("10.0.0.1",), "10.0.0.2", "10.0.0.2:29500"),
+        ("gpu1.cluster", ("10.0.0.1",), "127.0.1.1", "127.0.1.1:29500"),
+        ("10.0.0.1", ("10.0.0.1",), "192.0.2.7", "192.0.2.7:29500"),
+    ],
+)
+def test_who_dials_the_master_and_gets_no_answer_is_at_no_other_address(
+    world: World, clock: list[float], address: str, own: tuple[str, ...], dialled: str, accused: str
+) -> None:
+    world.address, world.dialled = address, dialled
+    world.made.at.run.facts.update({"node-a": machine(*own), "node-b": machine("10.0.0.2", "fd00::2")})
+    world.connected, world.stacks, world.dials = {0, 1, 2}, dict.fromkeys(range(4), JOINING), {3: str(PORT)}
+    found = looks(world, clock, times=4)
+    assert [(node, one.cause) for node, findings in found.items() for one in findings] == (
+        [("node-b", "master-addr-wrong-host")] if accused else []
+    )
+    if accused:
+        assert f"it dials {accused};" in found["node-b"][0].says
 
 
 def test_a_stopped_rank_is_named_at_once(world: World, clock: list[float]) -> None:
