@@ -21,8 +21,8 @@ class TurnedAway(Unreachable):
 
 REFUSED_THOUGH_THERE = (
     "next: if the key is in its ~/.ssh/authorized_keys already, `sudo journalctl -u ssh -u sshd -n 20` on {name} says "
-    "why it is refused: account locked or expired, AllowUsers or AllowGroups, no such shell, a home that others may write to, a "
-    "`from=` before the key, or PubkeyAcceptedAlgorithms"
+    "why it is refused: account locked or expired, AllowUsers or AllowGroups, no such shell, a home that others may "
+    "write to, a `from=` before the key, or PubkeyAcceptedAlgorithms"
 )
 
 _TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
