@@ -204,12 +204,18 @@ def how_ended(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fac
         tail = (*tail, *shown(place.label, frames))
     memory = ((frozen or {}).get(node) or {}).get("kernel_says", ()) if end.signal == signal.SIGKILL else ()
     evidence = (*map(str, memory[-2:]), *tail)
-    if end.signal == signal.SIGKILL and (kills := int(member.journal.get("kernel_kills") or 0)):
+    if end.signal == signal.SIGKILL and (kills := int(member.journal.get("group_kills") or 0)):
         says = f"{place.label} was killed by the kernel for lack of memory {when}"
-        many = f"{kills} process{'es' * (kills > 1)} killed for lack of memory since it started"
-        seen = (f"oom_kill in /proc/vmstat of {node}: {many}", *evidence)
+        seen = (f"oom_kill of its control group: {_killed(kills)}", *evidence)
         return finding_for("rank-killed", says, seen, way="kernel", node=node)
+    if end.signal == signal.SIGKILL and (kills := int(member.journal.get("node_kills") or 0)):
+        # Of its own group the kernel says nothing, or none was killed there: what it started may be in another.
+        evidence = (f"oom_kill in /proc/vmstat of {node}: {_killed(kills)}: perhaps it was one of them", *evidence)
     return of_signal(end, place.label, when, evidence, node, _log(kept, place))
+
+
+def _killed(kills: int) -> str:
+    return f"{kills} process{'es' * (kills > 1)} killed for lack of memory in the two minutes before it ended"
 
 
 def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object]) -> Finding:

@@ -105,7 +105,8 @@ JOURNAL: Mapping[str, Kind] = {
     "why": perhaps(TEXT),
     "left": list_of(PID),
     "swept": perhaps(integer(0, 1 << 31)),
-    "kernel_kills": perhaps(integer(0, 1 << 31)),
+    "group_kills": perhaps(integer(0, 1 << 31)),
+    "node_kills": perhaps(integer(0, 1 << 31)),
 }
 WRITTEN = ("name", "job", "attempt", "node", "ranks", "keeper", "state")
 """Fields that every journal on a disk has."""
