@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -178,6 +179,10 @@ def how_ended(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fac
         return finding_for("program-error", says, seen, way="lingers", log=word(_log(kept, member.place)))
     if member.stop is not None:
         return _stopped(kept, member, member.stop)
+    if member.keeper_gone and member.restarted is not None:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(member.restarted))
+        says = f"{node} was restarted while {member.label} ran: it is up since {since}"
+        return finding_for("terminated-from-outside", says, way="restarted", node=node)
     if member.keeper_gone:
         says = f"the keeper of {member.label}, a process of runbook, was killed, and the rank ended with it"
         return finding_for("terminated-from-outside", says, way="keeper", node=node)

@@ -93,6 +93,7 @@ JOURNAL: Mapping[str, Kind] = {
     "detached": perhaps(TRUTH),
     "keeper": PID,
     "keeper_born": perhaps(TICKS),
+    "boot": perhaps(TEXT),
     "barrier": perhaps(TEXT),
     "met": list_of(TEXT),
     "met_on": perhaps(TEXT),
@@ -111,8 +112,13 @@ JOURNAL: Mapping[str, Kind] = {
 WRITTEN = ("name", "job", "attempt", "node", "ranks", "keeper", "state")
 """Fields that every journal on a disk has."""
 
-LOOKED: Mapping[str, Kind] = {"lives": TRUTH, "keeper_lives": TRUTH, "use": mapping_of(perhaps(number(1e18)))}
-"""Fields that a node's program adds about what lives now."""
+LOOKED: Mapping[str, Kind] = {
+    "lives": TRUTH,
+    "keeper_lives": TRUTH,
+    "restarted": perhaps(TIME),
+    "use": mapping_of(perhaps(number(1e18))),
+}
+"""Fields that a node's program adds about what lives now; `restarted`: when the machine was started, if after this."""
 
 ABOUT: Mapping[str, Kind] = {
     "job": NAME,

@@ -32,7 +32,7 @@ import time
 
 from runbook.node.message import say as say_it
 from runbook.node.own_files import document, listed, ours, safe, write
-from runbook.node.proc import born, descendants, group_kills, kernel_kills, kill, pause, tagged
+from runbook.node.proc import boot_id, born, descendants, group_kills, kernel_kills, kill, pause, tagged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Journal:
             key: order.get(key)
             for key in ("name", "job", "attempt", "node", "ranks", "local_rank", "gpus", "each", "detached")
         }
-        self.facts.update(keeper=os.getpid(), keeper_born=born(os.getpid()))
+        self.facts.update(keeper=os.getpid(), keeper_born=born(os.getpid()), boot=boot_id())
         if order.get("barrier"):
             self.facts.update(barrier=Barrier(order["barrier"]).folder, met=[])
 

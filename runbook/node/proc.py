@@ -319,6 +319,17 @@ def kill(processes: Iterable[int], number: int) -> None:
             pass
 
 
+def boot_id() -> str | None:
+    """Another one after each start of this machine; None where the kernel does not tell."""
+    return (read("/proc/sys/kernel/random/boot_id") or "").strip() or None
+
+
+def booted() -> float | None:
+    """When this machine was started, by its clock; None where the kernel does not tell."""
+    found = re.search(r"^btime (\d+)$", read("/proc/stat") or "", re.MULTILINE)
+    return float(found.group(1)) if found else None
+
+
 def group_kills() -> int | None:
     """How many processes of our memory control group the kernel has killed for lack of memory, whoever had taken it;
     None where it does not say."""

@@ -613,6 +613,21 @@ def test_a_keeper_that_was_killed_is_no_fault_of_the_program(tmp_path: Path) -> 
     assert judged(made, made.members[0])[1].cause == "terminated-from-outside"
 
 
+def test_a_node_that_was_restarted_is_told_from_a_keeper_that_was_killed(tmp_path: Path) -> None:
+    """By the node: its journal goes on saying that the rank runs."""
+    made = kept(tmp_path)
+    made.offsets["node-b"] = (3600.0, 0.1)
+    member = made.members[2]
+    seen = {"keeper_lives": False, "lives": False, "restarted": 1_000_003_600.0}
+    made.learn(member, journal("running", started=999_000_000.0, **seen))
+    made.learn(member, journal("running", started=999_000_000.0))  # from a node that was not asked to look
+    guilty, finding = judged(made, member)
+    assert (guilty.node, finding.cause) == ("node-b", "terminated-from-outside")
+    shown = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1_000_000_000.0))
+    assert finding.says == f"node-b was restarted while rank 2 on node-b ran: it is up since {shown}"
+    assert "journalctl -b -1" in finding.remedy
+
+
 @pytest.mark.parametrize(
     ("why", "cause"),
     [("barrier: node-b did not come within 30 s", "ranks-missing"), (None, "terminated-from-outside")],

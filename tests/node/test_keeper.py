@@ -125,7 +125,7 @@ def kept_to_its_end(folder: Path, argv: list[str], join: str = "") -> dict[str, 
 @pytest.mark.lab
 def test_a_process_that_the_kernel_kills_for_lack_of_memory_is_told_from_one_that_was_killed(tmp_path: Path) -> None:
     killed = kept_to_its_end(tmp_path, ["/bin/sh", "-c", "kill -9 $$"])
-    assert (killed["code"], killed["group_kills"] or 0) == (-9, 0)
+    assert (killed["code"], killed["group_kills"] or 0, killed["boot"]) == (-9, 0, proc.boot_id())
     with memory_group(64 << 20) as processes:
         greedy = kept_to_its_end(tmp_path, [sys.executable, "-S", "-c", "bytearray(b'x' * (1 << 28))"], str(processes))
     assert (greedy["code"], greedy["group_kills"]) == (-9, 1)
