@@ -32,6 +32,7 @@ from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
 from runbook.model.redact import long_enough
+from runbook.model.safe_files import is_folder, why_not_seen
 from runbook.model.safe_text import one_line, visible
 from runbook.model.secrets import Secret
 from runbook.model.units import bytes_text, counted, seconds_text
@@ -44,6 +45,8 @@ def collect(arguments: argparse.Namespace) -> int:
     """0 everything gathered; 2 wrong files or arguments; 3 a node could not be asked, or gave what does not fit: the
     archive is there all the same."""
     refuse_to_replace(arguments.out, force=False, such_as="collected.tar.gz", instead="name another")
+    if arguments.out is None and not os.access(Path(), os.W_OK | os.X_OK):
+        raise FilesWrong.of("arguments.out", "no file can be made in this folder", help="name one: --out FILE")
     run, about_run = which_run(arguments)
     subject = which_inventory(arguments, run)
     run, about_run = of_same_inventory(arguments, subject, run, about_run)
@@ -98,7 +101,8 @@ def which_run(arguments: argparse.Namespace) -> tuple[RunFolder | None, str]:
         run = read_run(path)
         if run is None:
             why = "holds no run: there is no result.json and no events.jsonl in it"
-            what = why if path.is_dir() else "is no folder"
+            unseen = why_not_seen(path / "events.jsonl")
+            what = f"cannot be looked into: {unseen}" if unseen else why if is_folder(path) else "is no folder"
             raise FilesWrong.of("arguments.run-dir", f"--run-dir {arguments.run_dir} {what}")
         return run, f"{run.path}: {verdict_of(run)}"
     latest = latest_run()

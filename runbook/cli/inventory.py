@@ -10,7 +10,6 @@ import argparse
 import os
 import re
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor, secrets_of
+from runbook.model.safe_files import is_folder, why_not_seen, write_whole
 from runbook.model.safe_text import visible
 from runbook.model.units import counted
 from runbook.model.verdict import DONE, UNKNOWN, WRONG
@@ -131,7 +131,7 @@ def _not_read(source: str) -> list[Remark]:
     """Folders beside the file that Ansible would read as well."""
     how = f"ansible-inventory -i {word(source)} --list --yaml | runbook inventory import - has them"
     beside = [Path(source).parent / name for name in ("group_vars", "host_vars")]
-    return [Remark(f"the variables in {folder}/ were not read; {how}", 1) for folder in beside if folder.is_dir()]
+    return [Remark(f"the variables in {folder}/ were not read; {how}", 1) for folder in beside if is_folder(folder)]
 
 
 def _stdin() -> str:
@@ -198,11 +198,17 @@ def refuse_to_replace(
     `instead`: what to do where it is there."""
     if out is None:
         return
-    if Path(out).is_dir():
+    if is_folder(out):
         raise FilesWrong.of("arguments.out", f"--out {out} is a folder", help=f"name a file: --out {out}/{such_as}")
     if os.path.lexists(out) and not force:
         raise FilesWrong.of("arguments.out", f"--out {out}: the file exists", help=instead)
-    if not Path(out).resolve().parent.is_dir():
+    folder = Path(os.path.realpath(out)).parent
+    unseen = why_not_seen(out)
+    if is_folder(folder) and not os.access(folder, os.W_OK | os.X_OK):
+        unseen = f"no file can be made in {folder}"
+    if unseen:
+        raise FilesWrong.of("arguments.out", f"--out {out}: {unseen}", help="name a file in a folder of yours")
+    if not is_folder(folder):
         raise FilesWrong.of(
             "arguments.out", f"--out {out}: there is no folder {Path(out).parent}", help="make it, or name another"
         )
@@ -215,16 +221,7 @@ def write_product(text: str, out: str | None, nodes: int | None = None) -> None:
         stdout.tell(text)
         return
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=Path(out).resolve().parent, prefix=".runbook-", delete=False
-        ) as file:
-            file.write(text)
-        try:
-            Path(file.name).chmod(0o666 & ~_umask())
-            Path(file.name).replace(Path(out).resolve())
-        except OSError:
-            Path(file.name).unlink()
-            raise
+        write_whole(out, text, mode=0o666 & ~_umask())
     except OSError as error:
         raise FilesWrong.of("arguments.out", f"--out {out}: {error.strerror or error}") from None
     if nodes is None:

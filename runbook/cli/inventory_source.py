@@ -19,6 +19,7 @@ from runbook.files.yaml_document import Document, parse_document, read_document
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory
+from runbook.model.safe_files import is_file
 from runbook.report.standard_streams import stderr
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ def only_one_here() -> Path:
     """`inventory.yml` here, or the one file in `inventories/`. Raises FilesWrong where that is none or several."""
     from runbook.lint.find_files import leads_out
 
-    here = [Path(f"inventory{suffix}") for suffix in SUFFIXES if Path(f"inventory{suffix}").is_file()]
+    here = [Path(f"inventory{suffix}") for suffix in SUFFIXES if is_file(f"inventory{suffix}")]
     folder = Path("inventories")
-    there = sorted(file for file in folder.glob("*") if file.suffix in SUFFIXES and file.is_file())
+    there = sorted(file for file in folder.glob("*") if file.suffix in SUFFIXES and is_file(file))
     outside = {file: real for file in here + there if (real := leads_out(file, [str(Path.cwd().resolve())]))}
     candidates = [file for file in here + there if file not in outside]
     if len(candidates) == 1:
@@ -59,7 +60,7 @@ def name_one() -> str:
     """The help where no inventory is named: those that lie here under other names, else how to make one."""
     from runbook.files.file_kinds import kind_of
 
-    files = (file for file in sorted(Path().glob("*")) if file.suffix in SUFFIXES and file.is_file())
+    files = (file for file in sorted(Path().glob("*")) if file.suffix in SUFFIXES and is_file(file))
     there = [file for file in islice(files, _MOST_HERE) if kind_of(read_document(file), named=False) == "inventory"]
     if len(there) == 1:
         return f"name it: -i {word(str(there[0]))}"

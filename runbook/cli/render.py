@@ -19,6 +19,7 @@ from runbook.model.errors import FilesWrong
 from runbook.model.grouping import grouped
 from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor
+from runbook.model.safe_files import is_file
 from runbook.model.units import counted
 from runbook.report.standard_streams import stderr, stdout
 
@@ -61,7 +62,7 @@ def render(arguments: argparse.Namespace) -> int:
 def folder(given: str) -> Path:
     """The folder of `--out`; expands a leading `~`, which no shell does after `--out=`."""
     out = Path(given).expanduser() if given.startswith("~/") else Path(given)
-    problem = "is empty: which folder?" if not given else f"{out} is a file" if out.is_file() else None
+    problem = "is empty: which folder?" if not given else f"{out} is a file" if is_file(out) else None
     if problem:
         raise FilesWrong.of("arguments.out", f"--out {problem}", help="the scripts go to DIR/NODE/launch.EXT")
     return out

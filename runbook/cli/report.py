@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from pathlib import Path
 
 from runbook.diagnose.sources.own_runs import latest_run as latest_run_of
 from runbook.engine.run_folder import homes, latest_run
 from runbook.model.errors import FilesWrong, limit_behind
-from runbook.model.safe_files import BadName, file_name, write_below
+from runbook.model.safe_files import is_file, is_there, why_not_seen, write_below, write_whole
 from runbook.report.standard_streams import stdout
 
 REPORT = "report.html"
@@ -24,8 +25,8 @@ def report(arguments: argparse.Namespace) -> int:
         document, default = render(one), one / REPORT
     else:
         other = folder_of(arguments.other)
-        document, default = render_comparison(one, other), one / f"compared-with-{other.resolve().name}.html"
-    stdout.line(str(write(document, Path(arguments.out) if arguments.out else default)))
+        document, default = render_comparison(one, other), one / f"compared-with-{_plain(other)}.html"
+    stdout.line(str(write(document, default, arguments.out)))
     return 0
 
 
@@ -45,20 +46,28 @@ def folder_of(named: str | None) -> Path:
         raise _wrong(f"no run of yours is in {' or '.join(map(str, homes()))}", "name the folder of one")
     places = [Path(named), *(home / named for home in homes())]
     for place in places:
-        if (place / "result.json").is_file() and not (place / "events.jsonl").exists():
+        if is_file(place / "result.json") and not is_there(place / "events.jsonl"):
             return place
         if run := latest_run_of(place):
             return run
+    if unseen := why_not_seen(places[0] / "events.jsonl"):
+        raise _wrong(f"{named}: {unseen}", "name the folder of a run of yours")
     raise _wrong(f"{named}: no run's files are there", "name the folder of a run: it holds `events.jsonl`")
 
 
-def write(document: str, path: Path) -> Path:
+def _plain(folder: Path) -> str:
+    """The folder's name, as part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(os.path.realpath(folder)).name)[:200]
+
+
+def write(document: str, default: Path, out: str | None) -> Path:
     """Write the file whole or not at all, for us alone to read, in the place of what lies there."""
+    path = Path(out) if out else default
     try:
-        file_name(path.name)
-        write_below(path.parent, path.name, data=document)
-    except BadName as error:
-        raise _wrong(f"--out {path}: {error}", "name it as in report.html") from None
+        if out:
+            write_whole(path, document)
+        else:
+            write_below(path.parent, path.name, data=document)  # no link in a run's folder is followed
     except OSError as error:
         if limit_behind(error):
             raise

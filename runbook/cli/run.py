@@ -37,7 +37,7 @@ from runbook.model.inventory import Inventory
 from runbook.model.node_ranges import fold
 from runbook.model.playbook import Playbook
 from runbook.model.redact import Redactor, long_enough
-from runbook.model.safe_files import append_below, write_below
+from runbook.model.safe_files import append_below, is_file, write_below
 from runbook.model.safe_text import visible
 from runbook.model.units import counted, span_of
 from runbook.report.console import Console
@@ -132,7 +132,7 @@ def in_order(problem: Problem, file: Path, arguments: argparse.Namespace) -> Pro
         return problem
     if named is None and has_launch(document):
         help = f"its own `launch:` needs no playbook: runbook {arguments.command} -i {word(str(file))}"
-    elif named is not None and Path(named).is_file() and shape_of(read_document(named).data) == PLAYBOOK:
+    elif named is not None and is_file(named) and shape_of(read_document(named).data) == PLAYBOOK:
         help = f"the other way round: runbook {arguments.command} {word(named)} -i {word(str(file))}"
     else:
         return problem

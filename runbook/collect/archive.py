@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 import jinja2
 
 import runbook
-from runbook.model.safe_files import open_regular
+from runbook.model.safe_files import is_there, open_regular
 
 if TYPE_CHECKING:
     from runbook.collect.ask_nodes import NodeAnswer
@@ -292,7 +292,7 @@ def write_archive(data: bytes, out: Path) -> None:
         except FileExistsError:
             raise
         except OSError:  # no hard links here
-            if out.exists():
+            if is_there(out):
                 raise FileExistsError(str(out)) from None
             Path(draft).rename(out)
     finally:

@@ -26,6 +26,7 @@ from runbook.files.yaml_document import parse_document, read_document
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import EnvValue, Inventory
 from runbook.model.playbook import Playbook
+from runbook.model.safe_files import is_file, is_there
 from runbook.model.secrets import Secret
 from runbook.report.html.recorded_run import Recorded
 from runbook.report.run_record import Record
@@ -133,7 +134,7 @@ def read_run(path: Path) -> RunFolder | None:
 def run_entries(run: RunFolder) -> Iterator[ArchiveFile | Absent]:
     """The files of a run that `run` writes, and no others: `--run-dir` may be a home folder."""
     for name, form in _FILES:
-        if name != "crash.txt" or (run.path / name).exists():
+        if name != "crash.txt" or is_there(run.path / name):
             yield read_entry(run.path / name, f"run/{name}", form, below=run.path)
     logs = sorted(_logs(run.path / "logs"))
     for path in logs[:MOST_LOGS]:
@@ -149,7 +150,7 @@ def _logs(folder: Path) -> Iterator[Path]:
     for base, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (
-            path for name in files if not (path := Path(base) / name).is_symlink() and path.is_file() and name[0] != "."
+            path for name in files if not (path := Path(base) / name).is_symlink() and is_file(path) and name[0] != "."
         )
 
 
@@ -160,14 +161,7 @@ def _again(run: Path, named: str) -> Path | None:
     bases = [Path()]
     if run.parent.name == "runs" and run.parent.parent.name == ".runbook":
         bases.append(run.parent.parent.parent)
-    return next((base / named for base in bases if _is_file(base / named)), None)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name that is too long, or that no file can have
-        return False
+    return next((base / named for base in bases if is_file(base / named)), None)
 
 
 # --- inventory, playbook, and the scripts that `render` makes of them -----------------------------------------------
@@ -216,7 +210,7 @@ def plan_of(inventory: Inventory, playbook: Path | None, environ: Mapping[str, s
     """The scripts of the playbook, or of the launch in the inventory. Without either there is still the script that
     starts any command as every rank. Raises FilesWrong."""
     own = Path(inventory.source)
-    if own.is_file() and (playbook is None or playbook.resolve() == own.resolve()):
+    if is_file(own) and (playbook is None or playbook.resolve() == own.resolve()):
         document = read_document(own)
         if has_launch(document):
             return make_plan(load_launch(document, checks=CHECKS, environ=environ), inventory, Choice())

@@ -11,8 +11,10 @@ broadcast can still be told apart; so do the bits behind a netmask that a text n
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
+import struct
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
@@ -264,15 +266,22 @@ def _goes_on(text: str, end: int) -> bool:
     return text[end : end + 1].isalnum() or text[end : end + 1] in ("_", "-")
 
 
-_V4 = re.compile(
-    r"(?<![\w.])(?:(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})\.){3}(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})(?!\w|\.[0-9])"
-)
+_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})"
+_V4 = re.compile(rf"(?<![\w.])(?:{_OCTET}\.){{3}}{_OCTET}(?!\w|\.[0-9])")
+_V4_IN_A_WORD = re.compile(rf"(?<![0-9])(?<![0-9]\.)(?:{_OCTET}\.){{3}}{_OCTET}(?:\.(?P<port>[0-9]{{1,5}}))?(?![0-9])")
+"""`backup_10.0.0.1.log`, and `10.0.0.1.29500` as tcpdump writes an address and its port."""
+_V4_AS_HEX = re.compile(r"(?<![0-9A-Fa-f])[0-9A-Fa-f]{8}(?![0-9A-Fa-f])")
+_A_NUMBER = 0x10000  # a smaller one in hexadecimal digits counts something, and is no address
 _MASK = re.compile(r"/([0-9]{1,2})(?![0-9.])")
 _SHORTEST_MASK = 16  # one that is shorter would show most of an address
 _V4_RANGE = re.compile(r"(?<![\w.])((?:[0-9]{1,3}\.){3})(?=\[[0-9,\- ]+\])")
 _V4_DASHED = re.compile(r"(?<![A-Za-z0-9-])ip-((?:[0-9]{1,3}-){3}[0-9]{1,3})(?![0-9-])")
 _V6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,8}(?:(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9A-Fa-f]{0,4})(?![\w:])")
 _MAC = re.compile(r"(?<![\w:-])(?:[0-9A-Fa-f]{2}([:-]))(?:[0-9A-Fa-f]{2}\1){4,18}[0-9A-Fa-f]{2}(?![\w:-])")
+_SHORT_MAC = re.compile(
+    r"(?<![\w:-])(?=[0-9A-Fa-f:]{0,14}[0-9A-Fa-f]{2})(?:[0-9A-Fa-f]{1,2}:){5}[0-9A-Fa-f]{1,2}(?![\w:-])"
+)
+"""Without the zeros in front, as bridges are written."""
 _GUID = re.compile(r"(?:GUID|guid):?\s+((?:0x)?[0-9A-Fa-f]{16}|[0-9A-Fa-f]{4}(?::[0-9A-Fa-f]{4}){3})(?![\w:])")
 _RANGE = re.compile(r"[A-Za-z0-9_.-]{0,64}(?:\[[0-9a-z,\- ]{1,64}\](?:[A-Za-z0-9_.-]{0,64}[A-Za-z0-9_-])?){1,4}")
 _LETTERS = re.compile(r"(?<=[-_.])\[([a-z](?:-[a-z])?(?:,[a-z](?:-[a-z])?)*)\]\Z")
@@ -301,6 +310,7 @@ class Machines:
         self._common: set[str] = set()  # names that stay: they identify nobody, and occur in every text
         self._domains: dict[str, str] = {}
         self._looked_for = KnownNames()
+        self._addresses: set[str] = set()  # every IPv4 address seen
         self._bits: set[tuple[int, int]] = set()  # every (length, prefix) of every IPv4 address seen
         self._networks: set[tuple[int, int]] = set()  # of those with a known netmask, length and prefix
         self._public: dict[int, int] = {}
@@ -337,6 +347,9 @@ class Machines:
                 value, mask = self._learn(match[0]), _MASK.match(text, match.end())
                 if value is not None and mask and _SHORTEST_MASK <= int(mask[1]) < 24:
                     self._networks.add((int(mask[1]), value >> (32 - int(mask[1]))))
+        for match in _V4_IN_A_WORD.finditer(text):
+            if 255 < int(match["port"] or 0) < 65536 and not _is_version(text, match.start()):
+                self._learn(match[0].rpartition(".")[0])
         for match in _V4_DASHED.finditer(text):
             self._learn(match[1].replace("-", "."))
         for match in _V4_RANGE.finditer(text):
@@ -354,9 +367,16 @@ class Machines:
             value = int(ipaddress.IPv4Address(address))
         except ValueError:
             return None
+        self._addresses.add(address)
         for length in range(1, 25):
             self._bits.add((length, value >> (32 - length)))
         return value
+
+    def _is_neighbour(self, address: str) -> bool:
+        """Whether another address was seen that differs in the last number alone."""
+        with contextlib.suppress(ValueError):
+            return (24, int(ipaddress.IPv4Address(address)) >> 8) in self._bits
+        return False
 
     # Finding.
 
@@ -369,13 +389,22 @@ class Machines:
                 if (other := self._of_range(match[0])) is not None:
                     yield match.span(), other
         for match in _V4.finditer(text):
-            if not _is_version(text, match.start()):
+            if match[0] in self._addresses or not _is_version(text, match.start()):
                 yield match.span(), self.v4(match[0])
+        for match in _V4_IN_A_WORD.finditer(text):
+            address = match[0] if match["port"] is None else match[0].rpartition(".")[0]
+            if address in self._addresses or (match["port"] and self._is_neighbour(address)):
+                yield (match.start(), match.start() + len(address)), self.v4(address)
+        for match in _V4_AS_HEX.finditer(text) if self._addresses else ():
+            if (other := self._v4_as_hex(match[0])) is not None:
+                yield match.span(), other
         for match in _V4_DASHED.finditer(text):
             yield match.span(1), self.v4(match[1].replace("-", ".")).replace(".", "-")
         if ":" in text or "-" in text:
             for match in _MAC.finditer(text):
                 yield match.span(), self._mac(match[0], match[1])
+            for match in _SHORT_MAC.finditer(text):
+                yield match.span(), self._mac(":".join(octet.zfill(2) for octet in match[0].split(":")), ":")
             for match in _GUID.finditer(text):
                 yield match.span(1), f"0x{self._number(match[1]):016x}"
         if ":" in text:
@@ -410,6 +439,16 @@ class Machines:
             both = of_host or (length, prefix ^ 1) in self._bits
             mapped = mapped << 1 | (prefix & 1 if both else 0)
         return str(ipaddress.IPv4Address(mapped << 8 | value & 255))
+
+    def _v4_as_hex(self, digits: str) -> str | None:
+        """The pseudonym of a known address, or of a neighbour, as chrony and /proc/net write it; None for any other."""
+        for order in (">", "<"):
+            (value,) = struct.unpack(f"{order}I", bytes.fromhex(digits))
+            if (24, value >> 8) in self._bits and int(digits, 16) >= _A_NUMBER:
+                mapped = int(ipaddress.IPv4Address(self.v4(str(ipaddress.IPv4Address(value)))))
+                other = struct.pack(f"{order}I", mapped).hex()
+                return other.upper() if digits.upper() == digits else other
+        return None
 
     def v6(self, address: str) -> str | None:
         """The pseudonym of an IPv6 address; None for what is none. A subnet is the first 64 bits."""

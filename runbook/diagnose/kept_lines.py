@@ -66,6 +66,7 @@ class SourceLines:
         self._read_bytes = 0.0
         self._bytes = 0  # of shapes and lines that are remembered, without those of settled shapes
         self._settled_bytes = 0
+        self._shape_bytes = 0
         self.passed_over = 0  # lines that are not read
 
     @property
@@ -89,10 +90,12 @@ class SourceLines:
             known is None
             and len(self.shapes) < limits.shapes
             and len(shape) < limits.shape_bytes
+            and self._shape_bytes < limits.kept_bytes // 2
             and self._bytes + self._settled_bytes < limits.kept_bytes
         ):
             known = self.shapes[shape] = ([0], deque(maxlen=limits.last_of_a_shape))
             self._bytes += len(shape)
+            self._shape_bytes += len(shape)
         if known is not None and known[0][0] >= most:
             if self._remember(known[1], raw) and len(self.settled) < limits.settled:
                 self.settled[shape] = known[1]
@@ -114,22 +117,29 @@ class SourceLines:
         return False
 
     def _remember(self, last: deque[Raw], raw: Raw) -> bool:
-        """Whether there is room for it among the last lines of its shape."""
+        """Whether there is room for it among the last lines of its shape; where there is none left, in place of these:
+        the newest tells most."""
         dropped = len(last[0][1]) if len(last) == last.maxlen else 0
         if self._bytes + self._settled_bytes + len(raw[1]) - dropped > self._limits.kept_bytes:
-            return False
+            dropped = _bytes_of(last)
+            if len(raw[1]) > dropped:
+                return False
+            last.clear()
         self._bytes += len(raw[1]) - dropped
         last.append(raw)
         return True
 
     def count_settled(self) -> None:
-        """To be called after each chunk, which bounds what came since; too long lines are let go."""
+        """To be called after each chunk, which bounds what came since; where it is too much, the newest line of each
+        shape is kept."""
         self._settled_bytes = sum(map(_bytes_of, self.settled.values()))
         if self._bytes + self._settled_bytes > self._limits.kept_bytes:
             for last in self.settled.values():
-                self.passed_over += len(last)
+                newest, more = last[-1], len(last) - 1
+                self.passed_over += more + (len(newest[1]) > SEARCHED)
                 last.clear()
-            self._settled_bytes = 0
+                last.append((newest[0], searched(newest[1]), *newest[2:]))
+            self._settled_bytes = sum(map(_bytes_of, self.settled.values()))
 
     def last(self) -> list[Raw]:
         """The last lines of every shape, in their order; no more than were read in full."""

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import date
+from itertools import pairwise
 
-from runbook.diagnose.rule_types import Line
+from runbook.diagnose.rule_types import Hit, Line
 from runbook.files.shipped_files import own_table
 from runbook.model.units import small_number
 
@@ -48,6 +51,7 @@ MONTHS = {name: at for at, name in enumerate("jan feb mar apr may jun jul aug se
 CLOCKS = (
     re.compile(
         r"\b(?P<year>20\d\d)[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:[.,]\d+)?)"
+        r"(?P<zone> ?[+-]\d\d:?\d\d\b)?"
     ),
     re.compile(
         r"(?:^|[\s\[])[IWEF](?P<month>\d\d)(?P<day>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d\.\d+)"
@@ -131,7 +135,8 @@ def read_line(
         rank = section[0]
     elif node is None:
         node = section[1]
-    return Line(source, number, text, shown[:SHOWN].strip(), rank=rank, node=node, when=when(shown))
+    seconds, period = when(shown) or (None, 0.0)
+    return Line(source, number, text, shown[:SHOWN].strip(), rank=rank, node=node, when=seconds, period=period)
 
 
 def unprefixed(text: str) -> tuple[str, int | None, str | None]:
@@ -174,15 +179,69 @@ def section_of_path(path: str) -> tuple[int | None, str | None]:
     return small_number(found["rank"]), None if found["node"] in ENDINGS else found["node"]
 
 
-def when(text: str) -> float | None:
-    """Seconds since the year began (or the day, when the clock has no date), to compare lines of one run."""
+DAY = 86400.0
+YEAR = 12 * 31 * DAY
+"""Of a clock that tells no year: its order is what counts, and a month may have 31 days."""
+
+
+def when(text: str) -> tuple[float, float] | None:
+    """Seconds since a clock began, and after how many it begins again: with a year, those of UTC and 0. A time without
+    a zone counts as UTC, as containers have it."""
     for clock in CLOCKS:
         if found := clock.search(text[:200]):
             told = found.groupdict()
-            month = MONTHS.get(told["name"].lower(), 0) if told.get("name") else int(told.get("month") or 0)
-            days = month * 31 + int(told.get("day") or 0)
-            return days * 86400 + int(told["h"]) * 3600 + int(told["m"]) * 60 + float(told["s"].replace(",", "."))
+            seconds = int(told["h"]) * 3600 + int(told["m"]) * 60 + float(told["s"].replace(",", "."))
+            if "day" not in told:
+                return seconds, DAY
+            month = int(told["month"]) if "month" in told else MONTHS.get(told["name"].lower(), 0)
+            day = int(told["day"])
+            if not (1 <= month <= 12 and 1 <= day <= 31):
+                continue
+            if "year" not in told:
+                return (month * 31 + day) * DAY + seconds, YEAR
+            days = date(int(told["year"]), month, 1).toordinal() + day
+            return days * DAY + seconds - _east_of_utc(told["zone"]), 0.0
     return None
+
+
+def _east_of_utc(zone: str | None) -> float:
+    if zone is None:
+        return 0.0
+    digits = zone.strip()[1:].replace(":", "")
+    seconds = int(digits[:2]) * 3600 + int(digits[2:]) * 60
+    return -seconds if zone.strip().startswith("-") else seconds
+
+
+def by_one_clock(hits: Sequence[Hit]) -> list[Hit]:
+    """Hits whose times can be compared. A clock without a year gets that of others, one without a date is left out
+    beside one that has it; what began again meanwhile, at midnight or New Year, goes on."""
+    timed = [(hit.line.when, hit.line.period) for hit in hits if hit.line.when is not None]
+    periods = {period for _, period in timed}
+    if not periods - {0.0}:
+        return list(hits)
+    period = 0.0 if 0.0 in periods else max(periods)
+    times = sorted({when for when, its in timed if its == period})
+    gap, behind = max(((after - before, before) for before, after in pairwise(times)), default=(0.0, 0.0))
+    again = behind if 0 < period / 2 < gap else -1.0  # until this time it had begun again
+
+    def one(line: Line) -> Line:
+        if line.when is None:
+            return line
+        if line.period == period:
+            return replace(line, when=line.when + period) if line.when <= again else line
+        of_no_year = line.period == YEAR and period == 0.0
+        return replace(line, when=_nearest(line.when, times[0]) if of_no_year else None)
+
+    return [replace(hit, line=one(hit.line)) for hit in hits]
+
+
+def _nearest(when: float, other: float) -> float:
+    """The time of a clock without a year, in the year in which it is nearest to another time."""
+    days, seconds = divmod(when, DAY)
+    month, day = divmod(int(days) - 1, 31)  # of the month, from 0
+    year = date.fromordinal(int(other // DAY)).year
+    firsts = [date(one, month, 1).toordinal() for one in (year - 1, year, year + 1) if 1 <= one <= 9999]
+    return min(((first + day + 1) * DAY + seconds for first in firsts), key=lambda time: abs(time - other))
 
 
 # --- broken and packed lines ----------------------------------------------------------------------------------------

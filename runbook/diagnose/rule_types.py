@@ -74,7 +74,8 @@ class Line:
     shown: str
     rank: int | None = None
     node: str | None = None
-    when: float | None = None
+    when: float | None = None  # seconds, by a clock that begins again after `period`; 0: it tells the year
+    period: float = 0.0
 
     @property
     def who(self) -> str:

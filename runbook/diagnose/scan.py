@@ -318,9 +318,9 @@ def _lines(chunks: Iterable[bytes], cut: Callable[[], None], most: int) -> Itera
     whole = True
     for chunk in chunks:
         text = rest + chunk
-        lines, shapes = text.split(b"\n"), text.translate(None, DIGITS).split(b"\n")
-        rest = lines.pop()
-        shapes.pop()
+        whole_lines, end, rest = text.rpartition(b"\n")
+        lines = whole_lines.split(b"\n") if end else []
+        shapes = whole_lines.translate(None, DIGITS).split(b"\n") if end else []
         whole = whole or bool(lines)
         if len(rest) > most:
             # Not a line for reading: keep its end, which is the newest part.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from runbook.model.errors import FilesWrong, limit_behind
-from runbook.model.safe_files import object_below
+from runbook.model.safe_files import is_file, object_below
 
 FILES = ("events.jsonl", "result.json", "report.html", "crash.txt", "links.csv", "logs", "hang")
 """The files of a run in its folder."""
@@ -97,7 +97,7 @@ def latest_run() -> Path | None:
 
 
 def is_run(path: Path) -> bool:
-    return (path / "events.jsonl").is_file() or (path / "result.json").is_file()
+    return is_file(path / "events.jsonl") or is_file(path / "result.json")
 
 
 def _new(run_id: str) -> Path:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from runbook.files.suggestions import known_here, nearest
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import Inventory, Node
+from runbook.model.node_ranges import MOST_FIELDS
 from runbook.model.units import some
 
 LARGEST = 20_000  # nodes, and names from one expression; a typo such as [1-40000000] must not fill the memory
@@ -173,6 +174,8 @@ def _boxes(names: Sequence[str]) -> list[_Box]:
 
 def _split(name: str) -> tuple[Row, Row]:
     parts = _DIGITS.split(name)
+    if len(parts) > 2 * MOST_FIELDS:
+        return (name,), ()
     return tuple(parts[0::2]), tuple(parts[1::2])
 
 

@@ -18,6 +18,7 @@ _FLOAT = re.compile(r"\A-?(0|[1-9][0-9]*)\.[0-9]+([eE][-+]?[0-9]+)?")
 _NULLS = ("", "~", "null")
 _BARE = re.compile(r"(?:--?(?=[A-Za-z]))?[A-Za-z0-9_./~][A-Za-z0-9_./~@+=-]*")
 _BASED = re.compile(r"[-+]?0[oxb][0-9A-Fa-f_]+")
+_HALF = re.compile("[\ud800-\udfff]")  # which only an escape can bring, and no reader of YAML takes
 _RESOLVER: Any = yaml.resolver.Resolver()
 _TEXT = "tag:yaml.org,2002:str"
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
@@ -74,6 +75,8 @@ def scalar(value: object) -> str:
             raise ValueError(f"{text} cannot be written as a number")
         return text
     text = str(value)
+    if _HALF.search(text):
+        raise ValueError("half of a character cannot be written")
     if not _BARE.fullmatch(text) or not isinstance(plain_scalar(text), str) or _means_more(text):
         return '"' + "".join(map(_escaped, text)) + '"'
     return text

@@ -6,7 +6,6 @@ In a wheel they travel inside the package (`runbook/shipped/…`); in a checkout
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from importlib import resources
@@ -17,6 +16,7 @@ from runbook.files.node_sets import listed
 from runbook.files.suggestions import nearest
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem
+from runbook.model.safe_files import is_file, is_folder, is_there
 from runbook.model.safe_text import visible
 
 if sys.version_info >= (3, 11):
@@ -72,14 +72,14 @@ def _find(name: str, kind: str, what: str) -> Path:
     for folder in (Path(), Path(kind), shipped(kind)):
         for suffix in ("",) if name.endswith(SUFFIXES) else ("", *SUFFIXES):
             path = folder / f"{name}{suffix}"
-            if os.path.isfile(path):  # noqa: PTH113  (Path.is_file raises where a name is too long)
+            if is_file(path):
                 return path
-    if os.path.isdir(name):  # noqa: PTH112
+    if is_folder(name):
         there = ", ".join(visible(str(file)) for file in _files_in(Path(name))[:_LISTED])
         raise FilesWrong.of(
             "file.directory", f"{name} is a folder", help=f"name one of its files: {there}" if there else None
         )
-    if os.path.exists(name):  # noqa: PTH110
+    if is_there(name):
         return Path(name)  # a pipe such as /dev/stdin: for the reader of files to judge
     raise FilesWrong([_missing(name, kind, what)])
 
@@ -89,7 +89,7 @@ def _missing(name: str, kind: str, what: str) -> Problem:
     typed = Path(name[:_SHOWN])
     if typed.parent == Path():
         message = f"there is no {what} `{typed}` here, in {kind}/ or among the shipped ones"
-    elif not os.path.isdir(typed.parent):  # noqa: PTH112
+    elif not is_folder(typed.parent):
         message = f"there is no {what} `{typed}`: there is no folder {typed.parent}"
     else:
         message = f"there is no {what} `{typed}`"

@@ -19,7 +19,15 @@ from typing import Any, Literal
 from runbook.files.address import in_network
 from runbook.firewall import iptables, nft
 from runbook.firewall.evaluate import EPHEMERAL, Base, Engine, Truth, Walk
-from runbook.firewall.front_ends import UFW_CHAINS, FirewalldStatus, UfwStatus, firewalld_runs, parse_ufw, parse_zones
+from runbook.firewall.front_ends import (
+    UFW_CHAINS,
+    FirewalldStatus,
+    UfwStatus,
+    firewalld_owns,
+    firewalld_runs,
+    parse_ufw,
+    parse_zones,
+)
 from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
 
@@ -304,8 +312,11 @@ class Evidence:
 
     @cached_property
     def firewalld(self) -> FirewalldStatus | None:
-        """firewalld's zones when it runs."""
-        if not firewalld_runs(self.tool("firewalld-state").stdout):
+        """firewalld's zones when it runs; none of them where only its chains tell that it does."""
+        state = self.tool("firewalld-state")
+        unread = state.status not in ("ok", "missing")
+        chains = unread and any(map(firewalld_owns, (*self.bases(4), *self.bases(6))))
+        if not chains and not firewalld_runs(state.stdout):
             return None
         zones = self.tool("firewalld-zones")
         default = self.tool("firewalld-default")

@@ -30,6 +30,9 @@ READERS = (
     "ipset save",
     "ufw status verbose",
     "ip xfrm policy",
+    "firewall-cmd --state",
+    "firewall-cmd --list-all-zones",
+    "firewall-cmd --get-default-zone",
 )
 """The commands that `runbook` runs to name a rule, for sudoers(5): exactly these."""
 
@@ -251,7 +254,7 @@ class _Case:
         if len(set(blind.values())) == 1:
             reasons = f"on {nodes}: {blind[node]}"
         denied = any("sudo asks" in why or "needs root" in why for why in blind.values())
-        permitted = ", ".join(f"/usr/sbin/{line}" for line in READERS)
+        permitted = ", ".join(f"/usr/{'bin' if line.startswith('firewall-cmd') else 'sbin'}/{line}" for line in READERS)
         file = "/etc/sudoers.d/zz-runbook"
         grant = f'echo "$USER ALL=(root) NOPASSWD: {permitted}" | sudo tee {file} && sudo chmod 440 {file}'
         protocol, port = self.flow.protocol, self.flow.port

@@ -35,8 +35,8 @@ from runbook.firewall.evaluate import (
     packet,
     walk,
 )
-from runbook.firewall.front_ends import blocking_line
-from runbook.firewall.remedies import FirewallOpening, firewalld_owns, remedy, ufw_decides
+from runbook.firewall.front_ends import blocking_line, firewalld_owns
+from runbook.firewall.remedies import FirewallOpening, remedy, ufw_decides, zones_met
 from runbook.model.command_quoting import NFT_BY_HAND, nft_words, word
 from runbook.model.remedy import Remedy
 
@@ -348,7 +348,7 @@ def _name(evidence: Evidence, flow: Flow, leg: Leg, base: Base, end: PacketEnd) 
     if evidence.firewalld is not None and firewalld_owns(base):
         peer = flow.peer(leg)
         interface = flow.in_interface or evidence.interface_to(peer)
-        zone = evidence.firewalld.zone_for(peer, interface)
+        zone = zones_met(evidence.firewalld, [end]).zone_for(peer, interface)
         return f"firewalld zone {zone} ({where})", rule
     return where, rule
 

@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 
 from runbook.files.address import in_network
-from runbook.firewall.evaluate import Spans
+from runbook.firewall.evaluate import Base, Spans
 from runbook.model.command_quoting import word
 from runbook.model.units import span_of, whole_number
 
@@ -144,6 +144,10 @@ class FirewalldStatus:
             if any(in_network(peer, source) for source in zone.sources):  # others are an ipset or a MAC
                 return zone.name
         return next((zone.name for zone in self.zones if interface in zone.interfaces), self.default)
+
+
+def firewalld_owns(base: Base) -> bool:
+    return base.table == "firewalld" or any(name.endswith("_ZONES") for name in base.chains)
 
 
 def firewalld_runs(state: str) -> bool:

@@ -10,17 +10,27 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import TRACKING, Base, BlockingChain, FilterRule, Leg, PacketEnd, Spans, merged
-from runbook.firewall.front_ends import UFW_CHAINS, firewalld_allow, firewalld_allow_out, port_lists, ufw_allow
+from runbook.firewall.front_ends import (
+    UFW_CHAINS,
+    FirewalldStatus,
+    firewalld_allow,
+    firewalld_allow_out,
+    firewalld_owns,
+    port_lists,
+    ufw_allow,
+)
 from runbook.model.command_quoting import NFT_BY_HAND, nft_words, word
 from runbook.model.units import span_of
 
 NFT_LASTS = "the fix lasts until the next reload or boot: to keep it, add the rule to the nft file that is loaded then"
 IPTABLES_LASTS = "the fix lasts until the next boot: to keep it, save the rules as this system does"
 POLICY_CHAIN = re.compile(r"\A(?:filter_)?OUT_(?:policy_)?(\w+?)(?:_(?:pre|log|deny|allow|post))?$")
+ZONE_CHAIN = re.compile(r"\A(?:filter_)?IN_(?!policy_)([\w-]+?)(?:_(?:pre|log|deny|allow|post))?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +100,7 @@ def _for_base(
         policy = _policy(ends)
         if wanted.leg == "request-in":
             first = any(end.rule is not None and end.rule.chain.endswith(("_deny", "_pre")) for end in ends)
-            status = evidence.firewalld
+            status = zones_met(evidence.firewalld, ends)
             return firewalld_allow(status, interface, wanted.peers, wanted.ports, wanted.protocol, first=first), ""
         if policy is not None:
             return firewalld_allow_out(policy, wanted.peers, wanted.ports, wanted.protocol), ""
@@ -104,8 +114,11 @@ def ufw_decides(end: PacketEnd) -> bool:
     return any(chain in UFW_CHAINS for chain in end.before)
 
 
-def firewalld_owns(base: Base) -> bool:
-    return base.table == "firewalld" or any(name.endswith("_ZONES") for name in base.chains)
+def zones_met(status: FirewalldStatus, ends: Iterable[PacketEnd]) -> FirewalldStatus:
+    """firewalld's zones; where they may not be read, the one whose chains these packets went through."""
+    chains = (chain for end in ends for chain in (end.rule.chain if end.rule else "", *reversed(end.before)))
+    met = (found[1] for chain in chains if (found := ZONE_CHAIN.match(chain)) and found[1] != "ZONES")
+    return status if status.zones else replace(status, default=next(met, status.default))
 
 
 def _policy(ends: list[PacketEnd]) -> str | None:

@@ -136,7 +136,7 @@ class VariableMeanings:
         try:
             flow(given.value)
         except (ValueError, RecursionError):
-            self._left(given, "a number that cannot be written down", shown=False)
+            self._left(given, "a value that cannot be written down", shown=False)
             return {}
         return {("vars", given.key): given.value}
 

@@ -15,6 +15,7 @@ from runbook.files.node_sets import LARGEST
 from runbook.files.problems import NumberedLines
 from runbook.files.suggestions import did_you_mean
 from runbook.files.yaml_document import Document, Keys, parse_document
+from runbook.importers.foreign_inventory import LONGEST_LINE, check_count
 from runbook.model.errors import FilesWrong, Problem
 
 TOP = ("all", "ungrouped")
@@ -69,8 +70,7 @@ class Tree:
             entry = self.hosts[name]
             self.group(group, line).hosts[name] = None
             entries.append(entry)
-        if len(self.hosts) > LARGEST:
-            raise self.lines.wrong(line, pattern, "too-many-nodes", f"there are more than {LARGEST:,} hosts")
+        check_count(self.hosts, self.lines, line, pattern)
         return entries
 
     def members(self, name: str) -> dict[str, None]:
@@ -239,6 +239,8 @@ def read_ini(text: str, file: str) -> Tree:
 def _hosts(tree: Tree, group: str, raw: str, line: str, number: int) -> None:
     """A line of hosts and their variables: `gn[01:04] ansible_user=ubuntu x="two words"  # comment`."""
     lines = tree.lines
+    if len(line) > LONGEST_LINE:
+        raise lines.wrong(number, line[:40], "ansible-syntax", f"this line has more than {LONGEST_LINE:,} characters")
     try:
         pattern, *words = shlex.split(line, comments=True)
     except ValueError as error:
@@ -266,13 +268,16 @@ def _value(text: str) -> object:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
             return _plain(ast.literal_eval(text))
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):  # `{{1}}` is a set that cannot be
         return text
 
 
 def _plain(value: object) -> object:
+    """Raises ValueError for half of a character, which no file can hold."""
+    if isinstance(value, str):
+        value.encode()
     if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(_plain(str(key))): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set):
         return [_plain(inner) for inner in value]
     if value is None or isinstance(value, str | bool | int | float):

@@ -15,7 +15,16 @@ from runbook.files.inventory_draft import Setting
 from runbook.files.node_sets import listed
 from runbook.files.problems import NumberedLines
 from runbook.files.scalars import flow
-from runbook.importers.foreign_inventory import SCRIPT, ForeignHost, ForeignInventory, Remark, may_hold_secret, names_of
+from runbook.importers.foreign_inventory import (
+    LONGEST_LINE,
+    SCRIPT,
+    ForeignHost,
+    ForeignInventory,
+    Remark,
+    check_count,
+    may_hold_secret,
+    names_of,
+)
 from runbook.launch.launcher_lines import LAUNCHERS, NODES, PORT, RANKS_A_NODE, LauncherLine, launcher_line, options
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import MOST_GPUS
@@ -27,8 +36,6 @@ _VARIABLE = re.compile(r"\"?\$\{([A-Za-z_]\w*)\[@\]\}\"?|\$\{([A-Za-z_]\w*)(?::-
 """`${ARRAY[@]}`, `${NAME}` with or without a default, `$NAME`."""
 _ARRAY = re.compile(r"\s*([A-Za-z_]\w*)=\((?!\()")
 _RUN = re.compile(r"\$\(|`")
-LONGEST_LINE = 8 * 1024
-"""Characters of a line that are read as words, for which shlex takes the square of its length."""
 MOST_FILLED = 256 * 1024
 """Characters of variables that are put in, of a whole script."""
 _ELSE = "what else the script does is not carried over"
@@ -255,9 +262,10 @@ def _said(script: _Script) -> Sequence[tuple[str, str]]:
 
 def _hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...]:
     nodes, number = script.asked.get("nodelist", ("", 1))
-    names: list[str] = []
+    names: dict[str, None] = {}
     for part in listed(nodes):
-        names += names_of(part, script.lines, number)
+        names |= dict.fromkeys(names_of(part, script.lines, number))
+        check_count(names, script.lines, number, part)
     for name, value in (*((name, value) for name, (value, _) in script.asked.items()), *_said(script)):
         if names and name in NODES and whole_number(value) not in (None, len(names)):
             script.remark(number, f"--{name} says {value} nodes, and --nodelist names {len(names)}")
@@ -271,7 +279,7 @@ def _hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...]:
     if wanted and whole_number(tasks) not in (None, wanted):
         script.remark(at, f"--ntasks says {tasks}, and {wanted} are to be started on {len(names)} nodes")
     settings = script.shared if gpus is None else {**script.shared, ("gpus",): gpus}
-    return tuple(ForeignHost(name, script.lines.span(number, nodes), settings) for name in dict.fromkeys(names))
+    return tuple(ForeignHost(name, script.lines.span(number, nodes), settings) for name in names)
 
 
 def _port(script: _Script) -> int:

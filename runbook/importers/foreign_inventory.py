@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from runbook.files.inventory_draft import Settings
-from runbook.files.node_sets import expand
+from runbook.files.node_sets import LARGEST, expand
 from runbook.files.problems import NumberedLines
 from runbook.model.errors import Span
 from runbook.model.secrets import gives_secret, hints_at_secret
@@ -48,6 +48,16 @@ class ForeignInventory:
 
 LOGIN = re.compile(r"[^-\s]\S*")
 """A login name as our schema wants it."""
+
+
+LONGEST_LINE = 8 * 1024
+"""Characters of a line that are read as words, for which shlex takes the square of its length."""
+
+
+def check_count(hosts: Collection[str], lines: NumberedLines, number: int, word: str) -> None:
+    """Raises FilesWrong where a word brought more hosts than one inventory may hold."""
+    if len(hosts) > LARGEST:
+        raise lines.wrong(number, word, "too-many-nodes", f"there are more than {LARGEST:,} hosts")
 
 
 def names_of(word: str, lines: NumberedLines, number: int) -> list[str]:

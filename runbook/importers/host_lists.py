@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runbook.files.address import address_fault, is_ip, strip_brackets
 from runbook.files.inventory_draft import Setting
-from runbook.files.node_sets import LARGEST, listed
+from runbook.files.node_sets import listed
 from runbook.files.problems import NumberedLines
 from runbook.files.suggestions import nearest
 from runbook.importers.foreign_inventory import (
@@ -17,6 +17,7 @@ from runbook.importers.foreign_inventory import (
     ForeignHost,
     ForeignInventory,
     Remark,
+    check_count,
     may_hold_secret,
     names_of,
 )
@@ -77,6 +78,7 @@ def read_hostfile(text: str, file: str) -> ForeignInventory:
             host.user = user or host.user
             if host.slots > MOST_GPUS:
                 raise lines.wrong(number, name, "hostfile-slots", f"{one} now has more than {MOST_GPUS} slots")
+        check_count(seen, lines, number, name)
     for host in seen.values():
         host.counted |= one_a_line
     if not seen:
@@ -138,8 +140,7 @@ def read_host_list(text: str, file: str) -> ForeignInventory:
                 raise lines.wrong(number, word, "bad-host", fault[0], help)
             for name in names:
                 hosts.setdefault(name, ForeignHost(name, lines.span(number, word), {}))
-            if len(hosts) > LARGEST:
-                raise lines.wrong(number, word, "too-many-nodes", f"there are more than {LARGEST:,} hosts")
+            check_count(hosts, lines, number, word)
     if not hosts:
         raise lines.wrong(
             1, "", "empty", "the host list is empty", "inside a job: runbook inventory import $SLURM_JOB_NODELIST"

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 
 from runbook.files.shipped_files import SUFFIXES
 from runbook.files.suggestions import nearest
 from runbook.model.errors import FilesWrong, Problem
+from runbook.model.safe_files import is_folder, is_there
 from runbook.model.safe_text import visible
 
 _MOST_BESIDE = 200  # neighbours that are compared with a path that there is not
@@ -40,7 +42,7 @@ def find_files(paths: Sequence[str]) -> list[FoundFile]:
     folders: set[str] = set()
     roots = [os.path.realpath(path) for path in paths]
     for path in paths:
-        if Path(path).is_dir():
+        if is_folder(path):
             found = [
                 FoundFile(str(file), named=False, leads_to=leads_out(file, roots))
                 for file in _walk(Path(path), folders, roots)
@@ -57,19 +59,19 @@ def find_files(paths: Sequence[str]) -> list[FoundFile]:
 
 def roots_of(paths: Sequence[str]) -> list[str]:
     """The real paths of the trees that were asked for; for a file that was named, of the repository that it is in."""
-    return [os.path.realpath(path) if Path(path).is_dir() else _tree_of(Path(path)) for path in paths]
+    return [os.path.realpath(path) if is_folder(path) else _tree_of(Path(path)) for path in paths]
 
 
 def _tree_of(file: Path) -> str:
     folder = Path(os.path.realpath(file.parent))
-    return str(next((above for above in (folder, *folder.parents) if (above / ".git").exists()), folder))
+    return str(next((above for above in (folder, *folder.parents) if is_there(above / ".git")), folder))
 
 
 def leads_out(path: str | Path, roots: Sequence[str]) -> str | None:
     """The real path of a file that is neither one of these real paths nor inside them; None for the others."""
     real = os.path.realpath(path)
     inside = any(Path(real).is_relative_to(root) for root in roots)
-    return None if inside or not Path(real).exists() else real
+    return None if inside or not is_there(real) else real
 
 
 def _walk(folder: Path, seen: set[str], roots: Sequence[str]) -> Iterator[Path]:
@@ -82,19 +84,27 @@ def _walk(folder: Path, seen: set[str], roots: Sequence[str]) -> Iterator[Path]:
         return
     seen.add(real)
     try:
-        inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        inside = {path: _mode(path) for path in sorted(folder.iterdir()) if not path.name.startswith(".")}
     except OSError as error:
         message = f"the folder {folder} cannot be read: {error.strerror}"
         raise FilesWrong.of("arguments.unreadable-folder", message) from None
-    for path in inside:
-        # A broken link is reported as a mistake; reading a pipe or a device could block.
-        if path.suffix in SUFFIXES and (path.is_file() or (path.is_symlink() and not path.exists())):
+    # A link that leads nowhere is reported as a mistake; reading a pipe or a device could block.
+    yield from (path for path, mode in inside.items() if path.suffix in SUFFIXES and (mode is None or S_ISREG(mode)))
+    for path in (path for path, mode in inside.items() if mode is not None and S_ISDIR(mode)):
+        if leads_out(path, roots):
             yield path
-    for path in inside:
-        if path.is_dir() and leads_out(path, roots):
-            yield path
-        elif path.is_dir():
+        else:
             yield from _walk(path, seen, roots)
+
+
+def _mode(path: Path) -> int | None:
+    """None for a link to what is not there or may not be looked at. Raises OSError where its folder forbids to look."""
+    try:
+        return path.stat().st_mode
+    except OSError:
+        if os.path.islink(path):  # noqa: PTH114  Path.is_symlink raises where its folder may not be searched
+            return None
+        raise
 
 
 def _no_path(path: str) -> Problem:

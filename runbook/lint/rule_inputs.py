@@ -22,6 +22,7 @@ from runbook.model.errors import Problem, Span
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory, Node
 from runbook.model.playbook import Playbook
+from runbook.model.safe_files import is_file
 
 _CLUSTER_KEYS = ("gpus", "processes", "shell", "backend", "infiniband", "master", "order", "vars")
 
@@ -315,7 +316,7 @@ class ReadFiles:
             if playbook.draft is None:
                 return ReadFile(document, kind, playbook.problems)
             named = inventory_named(document)
-            readable = named and Path(named).is_file() and not self.leads_out(document, named)
+            readable = named and is_file(named) and not self.leads_out(document, named)
             there = self.read(named, kind="inventory").subject if named and readable else None
             of_it = there if isinstance(there, InventoryFile) else None
             return ReadFile(

@@ -22,7 +22,7 @@ from runbook.files.yaml_document import Keys, mapping_problem, read_document, sc
 from runbook.lint.find_files import leads_out, roots_of
 from runbook.lint.findings import rules
 from runbook.model.errors import Problem, Span
-from runbook.model.safe_files import open_regular
+from runbook.model.safe_files import is_file, is_there, open_regular
 
 YAML_FILE = ".runbook-lint.yml"
 TOML_FILE = "pyproject.toml"
@@ -83,7 +83,7 @@ class SettingsOf:
 
 def _settings_in(folder: str) -> LintSettings | None:
     yaml_file, toml_file = Path(folder, YAML_FILE), Path(folder, TOML_FILE)
-    toml_is_here = toml_file.is_file() and not leads_out(toml_file, roots_of([str(toml_file)]))
+    toml_is_here = is_file(toml_file) and not leads_out(toml_file, roots_of([str(toml_file)]))
     from_toml = _from_toml(toml_file, folder) if toml_is_here else None
     if not os.path.lexists(yaml_file):
         return from_toml
@@ -103,7 +103,7 @@ def _from_yaml(path: Path, folder: str) -> LintSettings:
         message = f"this is a link that leads out of its repository, to {outside}, and is not read"
         problem = Problem("settings.syntax", message, first, "put the file itself here")
         return LintSettings(shown, folder, problems=(problem,))
-    if path.exists() and not path.is_file():
+    if is_there(path) and not is_file(path):
         problem = Problem("settings.syntax", "this is not a regular file, and is not read", first, "remove it")
         return LintSettings(shown, folder, problems=(problem,))
     document = read_document(shown)
@@ -133,7 +133,7 @@ def _from_toml(path: Path, folder: str) -> LintSettings | None:
         data = tomllib.loads(text) if _is_modest(text) else {}
     except (OSError, UnicodeDecodeError, RecursionError):
         return None  # other tools will report it; nothing shows that it is about lint
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # tomllib's own, and Python's for a number of too many digits
         if "tool.runbook" not in text:
             return None
         at = re.search(r"\(at line (\d+), column (\d+)\)", str(error))

@@ -11,6 +11,9 @@ Box = tuple[frozenset[str], ...]  # one set of values for each field; the box me
 # A field is a run of digits, or one letter after a separator at the very end (`node-a`).
 FIELD = re.compile(r"([0-9]{1,18}|(?<=[-_.])[a-z](?=\Z))")
 
+MOST_FIELDS = 32
+"""Of a name with more nothing is folded: it costs the square of them."""
+
 
 def fold(names: Iterable[str]) -> str:
     """Name every node once, in the order of first appearance; numbers keep their zeros, and names nothing else."""
@@ -26,6 +29,8 @@ def _split(name: str) -> tuple[Key, Key]:
     if set(name) & set("[],"):
         return (name,), ()
     parts = FIELD.split(name)
+    if len(parts) > 2 * MOST_FIELDS:
+        return (name,), ()
     values = tuple(parts[1::2])
     kinds = tuple("#" if value.isdigit() else "@" for value in values)
     return (*parts[0::2], *kinds), values

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,6 +33,34 @@ def file_name(name: object) -> str:
         shown = ascii(name)
         raise BadName(f"{shown if len(shown) <= 80 else shown[:77] + '...'} cannot be the name of a file")
     return name
+
+
+def is_file(path: str | Path) -> bool:
+    """As `Path.is_file`, which raises for a path that may not be looked at, or is too long."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def is_folder(path: str | Path) -> bool:
+    """The same for a folder."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def is_there(path: str | Path) -> bool:
+    """The same for whatever it may be."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def why_not_seen(path: str | Path) -> str | None:
+    """Why nobody can tell what lies there; None where somebody can, and where nothing does."""
+    try:
+        Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return error.strerror or str(error)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def make_below(folder: Path, *names: str) -> Path:
@@ -77,6 +106,23 @@ def write_below(folder: Path, *names: str, data: str | bytes) -> None:
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(at(partial), dir_fd=holder)
+
+
+def write_whole(path: str | Path, data: str | bytes, *, mode: int = 0o600) -> None:
+    """Write a file that the user named, whole or not at all, in the place of what lies there, also behind a link.
+    Raises OSError."""
+    target = Path(os.path.realpath(path))
+    if is_there(target) and not is_file(target):
+        raise OSError(errno.EINVAL, "what is there is not a regular file", str(target))
+    descriptor, draft = tempfile.mkstemp(prefix=".runbook-", dir=target.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data.encode("utf-8", "replace") if isinstance(data, str) else data)
+        Path(draft).chmod(mode)
+        Path(draft).replace(target)
+    finally:
+        with contextlib.suppress(OSError):
+            Path(draft).unlink()
 
 
 def open_below(folder: Path, *names: str) -> BinaryIO:

@@ -10,6 +10,7 @@ sudo would ask or refuses), `timeout`, `failed` (it could not be started). "Coul
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -23,13 +24,17 @@ from runbook.node.tools import run as run_tool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     Record = dict[str, Any]
     """What became of one command."""
 
 SECONDS = 3.0
-LARGEST = 32 * 1024 * 1024
+LARGEST = 16 * 1024 * 1024
+"""Bytes that one command may print, and bytes of the whole answer: a message may have half as much again."""
+WORKERS = 32
+"""Commands at a time: there may be a thousand peers."""
 
 AS_ROOT = {
     "nft-json": ["nft", "-j", "-a", "list", "ruleset"],
@@ -55,6 +60,7 @@ FACTS = {
     "ttl": "/proc/sys/net/ipv4/ip_default_ttl",
 }
 MOST_DEVICES = 16
+TOO_MANY = "%d bytes of rules: more than this program carries"
 KERNELS_OWN = (0, 32766, 32767)  # priorities of the policy rules that lead to the tables local, main and default
 LEGACY_TABLES = {"ip": "/proc/net/ip_tables_names", "ip6": "/proc/net/ip6_tables_names"}
 
@@ -83,10 +89,20 @@ def run(argv: list[str], sudo: str | None = None) -> Record:
         return record
     record["rc"] = said["code"]
     if out.size > LARGEST:
-        record.update(status="failed", stderr="%d bytes of rules: more than this program carries" % out.size)
+        record.update(status="failed", stderr=TOO_MANY % out.size)
     else:
         record["stdout"] = said["out"]
     return record
+
+
+def fit(records: dict[str, Record]) -> None:
+    """Leave out what is too much for one answer: nft's text first, since its JSON says the same, then the longest."""
+    sizes = {name: len(json.dumps(record["stdout"])) for name, record in records.items() if "stdout" in record}
+    order = sorted(sizes, key=lambda name: (name == "nft-text", sizes[name]))
+    while sum(sizes.values()) > LARGEST:
+        name = order.pop()
+        del records[name]["stdout"]
+        records[name].update(status="failed", stderr=TOO_MANY % sizes.pop(name))
 
 
 def legacy_tables(sudo: str | None) -> dict[str, list[str] | None]:
@@ -196,15 +212,39 @@ def main() -> None:
         facts["traffic_filters"] = traffic_filters()
         facts["ipsec_drops"] = ipsec_drops()
 
-    threads = [threading.Thread(target=work, args=(name, *job), daemon=True) for name, job in jobs.items()]
-    threads.append(threading.Thread(target=look, daemon=True))
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, started + SECONDS + 3 - time.monotonic()))
+    tasks = [look] + [functools.partial(work, name, *job) for name, job in jobs.items()]
+    at_once(tasks, started + SECONDS + 3)
     for name in jobs:
         records.setdefault(name, {"status": "timeout"})
-    say({"tools": dict(records), "facts": facts})
+    told = dict(records)
+    fit(told)
+    say({"tools": told, "facts": facts})
+
+
+def at_once(tasks: list[Callable[[], None]], deadline: float) -> None:
+    """Do these side by side, in as many threads as this login may have, until the deadline on the monotonic clock."""
+    left = tasks[::-1]
+
+    def work() -> None:
+        while True:
+            try:
+                task = left.pop()
+            except IndexError:
+                return
+            task()
+
+    threads = []
+    try:
+        for _ in range(min(WORKERS, len(tasks))):
+            thread = threading.Thread(target=work, daemon=True)
+            thread.start()
+            threads.append(thread)
+    except RuntimeError:
+        if not threads:
+            work()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    left.clear()
 
 
 if __name__ == "__main__":

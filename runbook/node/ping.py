@@ -59,7 +59,10 @@ request the kernel repeats it in a second."""
 LOOKUP_S = 6.5
 """glibc turns to the second name server after 5 s: by then a node whose first one is dead has its answer."""
 REVERSE_S = 1.5
-WORKERS = 32
+WORKERS, MOST_WORKERS = 32, 128
+"""How many peers are looked at at a time: they mostly wait."""
+LOOKING_S = 20.0
+"""How long peers are begun with: what is left by then is told as untried, before our caller gives all of us up."""
 A_PIPE = 500  # lines that surely fit into one
 
 
@@ -71,6 +74,8 @@ class Lookup:
         self.begun = time.monotonic()
         self.took: float | None = None
         self.addresses: list[str] | None = None
+        self._too_late = False
+        self._settling = threading.Lock()
         self._thread = threading.Thread(target=self._resolve, daemon=True)
         self._resolve(socket.AI_NUMERICHOST)
         if self.took is None:
@@ -88,11 +93,13 @@ class Lookup:
     def wait(self) -> list[str] | None:
         if self.took is None:
             self._thread.join(max(0.0, self.begun + LOOKUP_S - time.monotonic()))
-        return None if self.took is None else self.addresses
+        with self._settling:  # what was too late for one of our questions is so for all
+            self._too_late = self._too_late or self.took is None
+            return None if self._too_late else self.addresses
 
     def result(self) -> Looked:
         addresses = self.wait()
-        seconds = LOOKUP_S if self.took is None else self.took
+        seconds = LOOKUP_S if self.took is None or self._too_late else self.took
         return {"addresses": addresses, "seconds": round(seconds, 2), "in_hosts": hosts_lines(self.name)}
 
 
@@ -158,7 +165,7 @@ def summary(result: Ran) -> Pinged:
         }
     text = result["out"] + result["err"]
     match = SUMMARY.search(text)
-    said: Pinged = {"code": result["code"], "raw": text[-600:]}
+    said: Pinged = {"code": result["code"], "raw": ends_of(text)}
     if match:
         said["sent"], said["received"] = int(match.group(1)), int(match.group(2))
     trip = ROUND_TRIP.search(text)
@@ -167,16 +174,24 @@ def summary(result: Ran) -> Pinged:
     return said
 
 
+def ends_of(text: str) -> str:
+    """What a tool says first, which is why it does nothing, and last, which is what came of it."""
+    return text if len(text) <= 600 else text[:200] + "\n...\n" + text[-400:]
+
+
 def ping(address: str, extra: list[str], count: int) -> Pinged:
-    """Quick pings: older programs let only root go below 0.2 s between packets, then a few slow ones must do."""
+    """Quick pings: older programs let only root go below 0.2 s between packets, then a few slow ones must do; others
+    (busybox, inetutils) know fewer options, and say so in many ways and with any code: they get the plainest."""
     base = ["-n", "-W", "1"]
     result = tool("ping", base + ["-c", str(count), "-i", "0.005"] + extra + [address], 8)
     text = result.get("err", "") + result.get("out", "")
     if "minimal interval" in text or "super-user" in text:
         result = tool("ping", base + ["-c", str(min(count, 8)), "-i", "0.2"] + extra + [address], 8)
-    elif result.get("code") not in (0, 1) and "nvalid" in text:
-        result = tool("ping", ["-c", "3", "-W", "1"] + extra + [address], 8)  # busybox
-    return summary(result)
+    said = summary(result)
+    if "raw" not in said or "sent" in said:
+        return said
+    plain = [] if extra == SIGN_OF_LIFE else extra
+    return summary(tool("ping", ["-c", "3", "-W", "1"] + plain + [address], 8))
 
 
 def route(address: str) -> Route:
@@ -234,10 +249,11 @@ def untried(target: dict[str, Any], resolved: list[str] | None) -> PingTarget:
     }
 
 
-def look_at(target: dict[str, Any], lookup: Lookup, count: int) -> PingTarget:
+def look_at(target: dict[str, Any], lookup: Lookup, count: int, until: float) -> PingTarget:
+    """`until`: when it is too late to begin with one more peer, on the monotonic clock."""
     resolved = lookup.wait()
     result = untried(target, resolved)
-    if not resolved:
+    if not resolved or time.monotonic() > until:
         return result
     address = next((a for a in resolved if ":" not in a), resolved[0])
     result["route"] = way = route(address)
@@ -375,8 +391,9 @@ def look(arguments: dict[str, Any]) -> PingAnswer:
     loop = EventLoop()
     at_once = at_first_glance(loop, targets, lookups, count)
     left = [target for target in targets if target["peer"] not in at_once]
-    with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
-        looking = {t["peer"]: pool.submit(look_at, t, lookups[t["address"]], count) for t in left}
+    workers, until = max(WORKERS, min(MOST_WORKERS, len(left) // 4)), time.monotonic() + LOOKING_S
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        looking = {t["peer"]: pool.submit(look_at, t, lookups[t["address"]], count, until) for t in left}
         loop.start(waiting(looking))
         while not all(one.done() for one in looking.values()):
             loop.turn()

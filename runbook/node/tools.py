@@ -156,11 +156,12 @@ def run(
 def drain(stream: IO[bytes], sink: Sink) -> None:
     """Everything that a stream gives, until it ends."""
     try:
-        while True:
-            data = os.read(stream.fileno(), 1 << 16)
-            if not data:
-                return
-            sink.feed(data)
+        with stream:
+            while True:
+                data = os.read(stream.fileno(), 1 << 16)
+                if not data:
+                    return
+                sink.feed(data)
     except (OSError, ValueError):
         return
 

@@ -62,6 +62,7 @@ class Record:
     drops: list[NodesDropped] = field(default_factory=list)
     first_time: float | None = None
     last_time: float = 0.0
+    _latest: dict[str, StageRecord] = field(default_factory=dict)  # by name
 
     def __call__(self, event: Event) -> None:
         self.first_time = event.time if self.first_time is None else self.first_time
@@ -70,7 +71,7 @@ class Record:
             case RunStarted():
                 self.started = event
             case StageStarted():
-                self.stages.append(StageRecord(event))
+                self._begin(event)
             case OutcomeReached():
                 self.stage(event.stage, event.time).reached.append(event)
             case StageFinished():
@@ -86,11 +87,12 @@ class Record:
 
     def stage(self, name: str, time: float = 0.0) -> StageRecord:
         """The latest stage of that name; one that was never announced is entered now."""
-        for stage in reversed(self.stages):
-            if stage.name == name:
-                return stage
-        self.stages.append(StageRecord(StageStarted(time, name, "", ())))
-        return self.stages[-1]
+        return self._latest.get(name) or self._begin(StageStarted(time, name, "", ()))
+
+    def _begin(self, event: StageStarted) -> StageRecord:
+        stage = self._latest[event.stage] = StageRecord(event)
+        self.stages.append(stage)
+        return stage
 
     @property
     def open_stage(self) -> StageRecord | None:

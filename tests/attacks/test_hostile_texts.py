@@ -12,14 +12,19 @@ import pytest
 from runbook.checks import ibstat
 from runbook.checks.network.routing import Sent, turned_away
 from runbook.checks.reach.gpus import driver_too_old, judge_gpus
+from runbook.files.node_sets import folded
 from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import Flow, Leg
 from runbook.firewall.explain_connection import Ends, Seen, explain_blocked
 from runbook.firewall.explain_node import arp_stop, explain
 from runbook.jobs.counters import not_read, rises
+from runbook.model.events import OutcomeReached, StageStarted
 from runbook.model.inventory import Node
+from runbook.model.node_ranges import fold
+from runbook.model.verdict import Outcome
 from runbook.parsers.nvidia_logs import events
 from runbook.parsers.nvidia_smi_facts import parse_apps, parse_details, parse_gpus
+from runbook.report.run_record import Record
 
 from .fitting import DIGITS, texts
 from .recorded_node import Json, recording
@@ -200,6 +205,21 @@ def seconds(read: Callable[[str], object], text: str) -> float:
     return min(spent)
 
 
+def folded_twice(name: str) -> None:
+    fold([f"{name}a", f"{name}b"])
+    folded([f"{name}a", f"{name}b"])
+
+
+def recorded(count: int) -> None:
+    """Stages, and then what the first of them found, again and again."""
+    record = Record()
+    for at in range(count):
+        record(StageStarted(0.0, f"s{at}", "ping", ("n",)))
+    for _ in range(count):
+        record(OutcomeReached(0.0, "s0", Outcome.passed("n", "it is so")))
+    assert len(record.stages) == count
+
+
 GPU = "GPU 00000000:1B:00.0\n"
 LARGE: dict[str, tuple[Callable[[int], str], Callable[[str], object]]] = {
     "a rule of one long word": (lambda size: "*filter\n:INPUT DROP [0:0]\n-A INPUT -j " + "x" * size, lambda text: judged({"iptables-save": text})),
@@ -208,6 +228,8 @@ LARGE: dict[str, tuple[Callable[[int], str], Callable[[str], object]]] = {
     "GPUs in one line": (lambda size: "1," + "x" * size, lambda text: parse_gpus(text, ("index", "uuid", "name"))),
     "sections in sections": (lambda size: GPU + "".join(" " * at + "x" * 50 + " : y\n" for at in range(size // 500)), parse_details),
     "resets": (lambda size: (XIDS + "\n") * (size // len(XIDS)), lambda text: events(text.splitlines(), 60.0)),
+    "names of many numbers": (lambda size: "1a" * (size // 20), folded_twice),
+    "events of the first of many stages": (lambda size: "x" * (size // 40), lambda text: recorded(len(text))),
     "processes": (lambda size: APPS * (size // len(APPS)), lambda text: len(set(parse_apps(text)))),
 }  # fmt: skip
 

@@ -11,7 +11,8 @@ from contextlib import suppress
 
 import pytest
 
-from runbook.importers.convert import read_foreign
+from runbook.files.inventory_draft import written
+from runbook.importers.convert import draft_of, read_foreign
 from runbook.model.errors import FilesWrong
 
 SIZE = 150_000
@@ -33,13 +34,15 @@ FILES: dict[str, Callable[[], str]] = {
     "one long line": lambda: HEAD + many("torch.distributed.") + "\n",
     "a long launch": lambda: HEAD + "torchrun " + many("--a=b ") + "x.py\n",
     "dollars": lambda: HEAD + many("$") + "\n" + many("${A") + "\ntorchrun x.py\n",
+    "a long line of an Ansible host": lambda: "[g]\nn1 " + many("a=b ") + "\n",
+    "a host line of quotes": lambda: "[g]\nn1 x=" + many("'b' ").replace(" ", "") + "\n",
     "quotes": lambda: HEAD + many("'\"") + "\ntorchrun x.py\n",
 }
 
 
 def imported(text: str) -> None:
     with suppress(FilesWrong):
-        read_foreign(text, "file", None)
+        written(draft_of(read_foreign(text, "file", None), "name"))
 
 
 def cost(text: str) -> float:
@@ -59,6 +62,29 @@ def test_it_is_imported_or_refused(name: str) -> None:
 def test_its_cost_is_in_proportion(name: str) -> None:
     ordinary = min(cost(HEAD + many("export A=b\n") + "torchrun x.py\n") for _ in range(2))
     assert cost(FILES[name]()) <= MOST * ordinary + 0.1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{}[1-9000] slots=8\n",
+        "{}[1-9000]:8\n",
+        "#SBATCH --nodelist={}[1-9000]\n",
+        "{}[1-9000],",
+        "{}[1:9000] ansible_user=x\n",
+    ],
+)
+@pytest.mark.parametrize("beyond", [False, True])
+def test_no_file_stands_for_more_hosts_than_an_inventory_may_hold(line: str, beyond: bool) -> None:
+    text = "".join(line.format(f"{letter}n") for letter in "abc"[: 2 + beyond])
+    if "SBATCH" in line:
+        text = "#SBATCH --nodelist=" + ",".join(f"{letter}n[1-9000]" for letter in "abc"[: 2 + beyond]) + "\n"
+    if not beyond:
+        assert len(read_foreign(text, "file", None).hosts) == 18_000
+        return
+    with pytest.raises(FilesWrong) as wrong:
+        read_foreign(text, "file", None)
+    assert wrong.value.problems[0].id == "import.too-many-nodes"
 
 
 def test_a_variable_that_doubles_stays_short() -> None:

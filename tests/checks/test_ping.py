@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,13 +12,13 @@ import pytest
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial
-from runbook.checks.network.pairs import Pairs, culprits
+from runbook.checks.network.pairs import Pairs, chosen, culprits
 from runbook.checks.ping.host_names import name_findings
 from runbook.checks.ping.loss import chance_findings, loses
 from runbook.checks.ping.observations import Observations, Pair
 from runbook.checks.ping.packet_sizes import size_findings, ways
 from runbook.checks.ping.ping import Judge, Ping, before_packets, ssh_port, targets
-from runbook.model.inventory import Inventory, Network, Ssh
+from runbook.model.inventory import Inventory, Network, Node, Ssh
 from runbook.model.units import listed
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.transport.node_answers import PingAnswer
@@ -207,13 +208,74 @@ def test_no_answer_to_anything(seen: str) -> None:
 
 
 def test_a_ping_that_printed_nothing_known_is_no_proof() -> None:
-    for small in (
-        {"code": 2, "raw": "ping: unknown iana family\n"},
-        {"timed_out": True, "code": None},
-        {"code": 0, "raw": ""},
-    ):
-        outcomes = judged(target("node-b", B, small=small, full=small), dials_of("dropped"))
-        assert outcomes["node-a"].verdict is Verdict.FAIL
+    hung = {"timed_out": True, "code": None}
+    outcomes = judged(target("node-b", B, small=hung, full=hung), dials_of("dropped"))
+    assert outcomes["node-a"].verdict is Verdict.FAIL
+
+
+REFUSALS = [
+    {"code": 2, "raw": "ping: unknown iana family\n"},
+    {"code": 0, "raw": ""},
+    {"code": 1, "raw": "ping: option value too small: 0.005\n"},
+    {"code": 64, "raw": "ping: invalid option -- 'M'\nTry 'ping --help' or 'ping --usage' for more information.\n"},
+    {
+        "code": 1,
+        "raw": "1.35.0-4) multi-call binary.\n\nUsage: ping [OPTIONS] HOST\n\nSend ICMP ECHO_REQUESTs to HOST\n",
+    },
+    {"code": 2, "raw": "ping: socket: Operation not permitted\n"},
+]
+
+
+@pytest.mark.parametrize("said", REFUSALS, ids=lambda said: said["raw"][:20])
+def test_a_ping_program_that_sent_nothing_accuses_nobody(said: Facts) -> None:
+    mute = target("node-b", B, small=said, full=None)
+    outcomes = judged(mute, dials_of("dropped"), b_to_a=target("node-a", A, small=said, full=None))
+    assert {outcome.verdict for outcome in outcomes.values()} == {Verdict.UNKNOWN}
+    assert causes(outcomes)["node-a"] == ["tool-missing"]
+    opened = judged(mute, OPEN)["node-a"]
+    assert opened.verdict is Verdict.PASS
+    assert "proven over TCP" in opened.warnings[0]
+    only_small = target("node-b", B, full=said)
+    assert causes(judged(only_small, dials_of("dropped")))["node-a"] == ["tool-missing"]
+    (warning,) = judged(only_small, OPEN)["node-a"].warnings
+    assert "cannot send full-size probes" in warning
+
+
+def test_a_peer_that_was_not_tried_is_not_healthy() -> None:
+    """Its name came too late, say, or it was the last of a thousand."""
+    untried = target("node-b", B, resolved=None, route=None, small=None, full=None)
+    for b_to_a in (target("node-a", A), {**untried, "peer": "node-a", "address": A}):
+        outcomes = judged(untried, dials_of("dropped"), b_to_a=b_to_a)
+        assert (outcomes["node-a"].verdict, causes(outcomes)["node-a"]) == (Verdict.UNKNOWN, ["insufficient-evidence"])
+    opened = judged(untried, OPEN)["node-a"]
+    assert opened.verdict is Verdict.PASS
+    assert "proven over TCP" in opened.warnings[0]
+
+
+def test_a_node_is_asked_for_the_names_that_it_meets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many nodes each meets a few, and what a name means is judged from those who were asked."""
+    names = [f"n{number}" for number in range(64)]
+    inventory = cluster(*(node(name, address=f"{name}.nat") for name in names), backend="nccl")
+    at = context(inventory, {name: machine(f"10.0.0.{number + 1}") for number, name in enumerate(names)})
+    pairs = chosen(names, "n0")
+    asked: dict[str, list[str]] = {}
+
+    def ask(_: object, __: object, arguments: Callable[[Node], Facts], **___: object) -> dict[str, Outcome]:
+        asked.update({one.name: arguments(one)["names"] for one in at.nodes})
+        return {name: Outcome.skipped(name, "nobody is there") for name in names}
+
+    monkeypatch.setattr(Context, "ask", ask)
+    Ping()._asked(at, pairs)
+    for name in names:
+        assert {*asked[name]} == {f"{met}.nat" for met in (name, "n0", *pairs.peers[name])}
+    floating = {f"{name}.nat": looked_up([f"203.0.113.{number + 1}"]) for number, name in enumerate(names)}
+    answers = {name: answer(names={one: floating[one] for one in asked[name]}) for name in names}
+    assert not any(name_findings(Observations(at, answers, []), one) for one in inventory.nodes)
+    stray = looked_up(["203.0.113.99"])
+    answers["n5"] = answer(names={one: stray if one == "n0.nat" else floating[one] for one in asked["n5"]})
+    seen = Observations(at, answers, [])
+    found = {one.name: [finding.cause for finding in name_findings(seen, one)] for one in inventory.nodes}
+    assert found["n5"] == ["name-wrong-address"]
 
 
 def test_no_route() -> None:
@@ -339,7 +401,7 @@ def test_echoes_that_a_rule_takes_at_random(rule: str, found: dict[str, list[str
     assert {name: [finding.cause for finding in those] for name, those in told.items()} == found
     for finding in told.get("node-b", []):
         assert rule in finding.says
-        assert finding.remedy == "sudo iptables -D INPUT 1"
+        assert finding.remedy == rule.replace("-A", "sudo iptables -D", 1)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from profiles import examples
 
@@ -124,3 +124,51 @@ def test_hardware_and_ipv6() -> None:
 def test_addresses_in_escapes() -> None:
     assert hidden('{"a": "\\u0031\\u0030.77.1.2"}', "10.77.1.2")[1] == "10.0.0.2"
     assert "77" not in hidden('{"a": "\\u0031\\u0030.77.1.2"}')[0]
+
+
+WAYS = [
+    "IP {0}.29500 > {1}.22: Flags [S]",
+    "peer {0}_29500",
+    "backup_{0}.log",
+    "x{0}x",
+    "torch version {0}",
+    "tcp4 0 0 {0}.22 {1}.40000 ESTABLISHED",
+    "Reference ID    : {2:08X} ({0})",
+    "sl local_address {3:08X}:7338 {3:08x}",
+    "0x{2:08x}",
+]
+
+
+@given(private, private, st.sampled_from(WAYS))
+def test_an_address_that_is_known_is_found_however_it_is_written(one: str, other: str, way: str) -> None:
+    """Its pseudonym is the same one in every way."""
+    value = int(ipaddress.IPv4Address(one))
+    text = way.format(one, other, value, int.from_bytes(value.to_bytes(4, "little"), "big"))
+    assume(value & 0xFFFF00 and one != other)
+    plain, told = hidden(f"{one} {other}", text)
+    new_one, new_other = plain.split()
+    new = int(ipaddress.IPv4Address(new_one))
+    assert told == way.format(new_one, new_other, new, int.from_bytes(new.to_bytes(4, "little"), "big"))
+
+
+def test_tcpdump_alone_shows_addresses() -> None:
+    assert hidden("IP 10.77.54.1.29500 > 10.77.54.2.22: Flags [S]") == ["IP 10.0.0.1.29500 > 10.0.0.2.22: Flags [S]"]
+
+
+@pytest.mark.parametrize(
+    "text", ["0000000A 0000000a:0000", "DEADBEEF 0x0100007F", "0A4D36010 a0A4D3601 cafe0A4D3601", "1:2:3:4:5:6"]
+)
+def test_what_only_looks_like_an_address_stays(text: str) -> None:
+    assert hidden("10.0.0.1 10.77.54.1 127.0.0.1", text)[1] == text
+
+
+@given(
+    st.lists(st.integers(0, 255), min_size=6, max_size=6).filter(
+        lambda octets: max(octets) > 15 and set(octets) != {255}
+    )
+)
+def test_a_mac_without_zeros_in_front_is_the_same_one(octets: list[int]) -> None:
+    whole, short = (":".join(form.format(octet) for octet in octets) for form in ("{:02x}", "{:x}"))
+    first, second = hidden(whole, f"bridge_id 8000.{short} root")
+    assert first == "02:00:00:00:00:01"
+    assert second in (f"bridge_id 8000.{first} root", f"bridge_id 8000.{first.upper()} root")

@@ -14,7 +14,8 @@ from profiles import examples
 from runbook.diagnose.all_rules import SIGNS, scanner
 from runbook.diagnose.kept_lines import LIMITS
 from runbook.diagnose.literal_index import Index
-from runbook.diagnose.log_lines import read_line, section_of, section_of_path, when
+from runbook.diagnose.log_lines import by_one_clock, read_line, section_of, section_of_path, when
+from runbook.diagnose.rule_types import Hit
 
 from . import read
 from .read import causes_in, first_in
@@ -53,17 +54,52 @@ def test_who_printed_a_line(raw: bytes, rank: int | None, node: str | None, text
     assert (line.rank, line.node, line.text) == (rank, node, text)
 
 
-def test_clocks_of_one_moment_agree_within_their_dialects() -> None:
-    moment = when("[W1120 21:46:49.452239329 socket.cpp:207] x")
-    assert moment is not None
-    for other in (
-        "2026-11-20 21:46:49,452 x",
-        "2026-11-20T21:46:49.452Z x",
-        "[2026-11-20 21:46:49,452] x",
-        "Nov 20 21:46:49 node x",
-    ):
-        assert when(other) == pytest.approx(moment, abs=1)
-    assert when("nothing here") is None
+def hits_at(*texts: str) -> list[Hit]:
+    return [Hit("x", read_line("x.log", number, text.encode())) for number, text in enumerate(texts, 1)]
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        ("[W1120 21:46:49.452239329 socket.cpp:207] x", "2026-11-20 21:46:49,452 x", "2026-11-20T21:46:49.452Z x",
+         "[2026-11-20 21:46:49,452] x", "Nov 20 21:46:49 node x", "2026-11-20T22:46:49.452+01:00 x",
+         "2026-11-20 16:16:49.452 -0530 x"),
+        ("[W0101 00:00:07.000001 socket.cpp:207] x", "2027-01-01 00:00:07 x", "2026-12-31T23:00:07-01:00 x"),
+        ("[W1120 21:46:49.452239329 socket.cpp:207] x", "Nov 20 21:46:49 node x"),
+    ],
+)  # fmt: skip
+def test_clocks_of_one_moment_agree_whatever_their_dialect(same: tuple[str, ...]) -> None:
+    first, *others = [hit.line.when for hit in by_one_clock(hits_at(*same))]
+    assert first is not None
+    assert others == [pytest.approx(first, abs=1)] * len(others)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ("2026-12-31 23:59:58 x", "2027-01-01 00:00:07 x"),
+        ("Dec 31 23:59:58 node x", "Jan  1 00:00:07 node x"),
+        ("[E1231 23:59:58.1 a.cpp:1] x", "[E0101 00:00:07.1 a.cpp:1] x"),
+        ("2026-12-31 23:59:58 x", "[E0101 00:00:07.1 a.cpp:1] x"),
+        ("[E1231 23:59:58.1 a.cpp:1] x", "2027-01-01 00:00:07 x"),
+        ("23:59:58 x", "00:00:07 x"),
+        ("2026-11-25T13:00:00+01:00 x", "2026-11-25T12:00:07Z x"),
+    ],
+)
+def test_a_clock_goes_on_over_midnight_and_new_year(earlier: str, later: str) -> None:
+    for texts in ((earlier, later), (later, earlier)):
+        times = {hit.line.text: hit.line.when for hit in by_one_clock(hits_at(*texts))}
+        order = [hit.line.when for hit in by_one_clock(hits_at(*texts))]
+        assert None not in order, times
+        assert (order[0] < order[1]) is (texts[0] == earlier)  # type: ignore[operator]
+
+
+def test_a_time_of_day_is_not_compared_with_a_date() -> None:
+    dated, of_day = by_one_clock(hits_at("2026-11-25 13:00:00 x", "13:00:07 x"))
+    assert dated.line.when is not None
+    assert of_day.line.when is None
+    for odd in ("nothing here", "[E9912 00:00:07.1 a.cpp:1] x", "Foo 45 00:00:07 x", "2026-99-99 00:00:07 x"):
+        when(odd)
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,20 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from firewall.pair import CLIENT, PROGRAM, Pair, collected
 from runbook.firewall.evaluate import Flow
 from runbook.firewall.explain_node import explain
+from runbook.node import firewall_rules
+from runbook.transport.frames import LONGEST_LINE
+from runbook.transport.node_answers import FIREWALL_RULES, message
 
 FLOW = Flow("10.77.0.1", "10.77.0.2", 29500)
 
@@ -50,6 +56,61 @@ def test_a_tool_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     assert "did not answer in 3 s" in str(told.could_not_look)
     for pid in (tmp_path / "pids").read_text().split():
         assert gone(int(pid))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kept"),
+    [
+        ({"json": 3, "text": 2, "saved": 2}, {"json", "text", "saved"}),
+        ({"json": 5, "text": 3, "saved": 2}, {"json", "saved"}),
+        ({"json": 7, "text": 1, "saved": 6}, {"saved"}),
+        ({"json": 20, "text": 20, "saved": 20}, set()),
+    ],
+    ids=["few", "many", "more", "most"],
+)
+def test_more_rules_than_one_message_carries_are_not_looked_at(
+    sizes: dict[str, int], kept: set[str], tmp_path: Path
+) -> None:
+    """Each list in MiB, and of quotes, which JSON writes as two characters each."""
+    if os.geteuid() != 0:
+        pytest.skip("not root: sudo would choose the tools")
+    prints = {name: f"yes '\"' | tr -d '\\n' | head -c {size << 20}" for name, size in sizes.items()}
+    nft = f'case "$1" in -j) {prints["json"]};; *) {prints["text"]};; esac'
+    for name, script in {"nft": nft, "iptables-save": prints["saved"]}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    said = run(path=f"{tmp_path}:{os.environ['PATH']}").removeprefix("\x1erunbook ")
+    assert len(said) < LONGEST_LINE
+    answer = message(FIREWALL_RULES, said.encode())
+    assert answer is not None
+    tools = {"json": "nft-json", "text": "nft-text", "saved": "iptables-save"}
+    assert {name for name, tool in tools.items() if "stdout" in answer["tools"][tool]} == kept
+    for name in sizes.keys() - kept:
+        record = answer["tools"][tools[name]]
+        assert record["status"] == "failed"
+        assert "more than this program carries" in record["stderr"]
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 5, 1000])
+def test_a_thousand_peers_need_few_threads_and_do_with_fewer(allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[threading.Thread] = []
+    said: list[dict[str, Any]] = []
+
+    class Limited(threading.Thread):
+        def start(self) -> None:
+            if len(started) == allowed:
+                raise RuntimeError("can't start new thread")
+            started.append(self)
+            super().start()
+
+    monkeypatch.setattr(firewall_rules, "threading", SimpleNamespace(Thread=Limited))
+    monkeypatch.setattr(firewall_rules, "run", lambda *_: {"status": "missing"})
+    monkeypatch.setattr(firewall_rules, "say", said.append)
+    peers = [f"10.0.{number // 250}.{number % 250}" for number in range(1000)]
+    monkeypatch.setattr(sys, "argv", ["firewall_rules", json.dumps({"peers": peers})])
+    firewall_rules.main()
+    assert len(started) <= min(allowed, firewall_rules.WORKERS)
+    assert {said[0]["tools"][f"route {peer}"]["status"] for peer in peers} == {"missing"}
 
 
 def gone(pid: int) -> bool:

@@ -411,7 +411,7 @@ def test_packets_of_a_vlan_pass_the_interfaces_below_it() -> None:
 
 
 def test_the_permission_that_is_asked_for_is_what_the_node_program_runs() -> None:
-    run = {" ".join(argv) for argv in AS_ROOT.values() if argv[0] not in ("firewall-cmd", "iptables-nft-save")}
+    run = {" ".join(argv) for argv in AS_ROOT.values() if argv[0] != "iptables-nft-save"}
     run -= {"ip6tables-nft-save"}  # these two are the plain ones where they are asked at all
     assert {line.replace(' \\"\\"', "") for line in READERS} == run
 
@@ -450,6 +450,22 @@ def test_recorded_firewalld() -> None:
         " && sudo firewall-cmd --reload"
     )
     assert explain(node, Flow("10.77.0.1", "10.77.0.2", 22)).blocks is False
+
+
+@pytest.mark.parametrize("zone", ["public", "internal", "nm-shared", "my_zone"])
+@pytest.mark.parametrize("status", ["denied", "timeout", "failed"])
+def test_firewalld_that_may_not_be_asked_is_known_by_its_chains(zone: str, status: str) -> None:
+    """A rule that is put into its table by hand is gone at its next reload."""
+    known = recorded("firewalld")
+    tools = {
+        name: CommandResult(status, 1)
+        if name.startswith("firewalld")
+        else replace(tool, stdout=tool.stdout.replace("IN_public", f"IN_{zone}"))
+        for name, tool in known.tools.items()
+    }
+    told = explain(Evidence(tools, known.facts), FLOW, peers=["10.77.0.3"])
+    assert told.where.startswith(f"firewalld zone {zone} (")
+    assert told.allow == explain(known, FLOW, peers=["10.77.0.3"]).allow.replace("--zone=public", f"--zone={zone}")
 
 
 def test_ports_are_merged_and_cut_as_multiport_needs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from textwrap import dedent
 
 import pytest
@@ -422,6 +423,28 @@ def test_what_cannot_be_told_or_must_not_be_done(text: str, id: str) -> None:
 
 
 # Nothing is lost: generated inventories, read back.
+
+LITERALS = st.recursive(
+    st.sampled_from(["1", "0x1f", "1.5", "None", "True", "b'x'", "'a'", '"\\ud800"', "'\\udfff'", "1e999", "..."]),
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=3).map(lambda parts: f"[{','.join(parts)}]"),
+        st.lists(inner, min_size=1, max_size=3).map(lambda parts: f"{{{','.join(parts)}}}"),
+        st.tuples(inner, inner).map(lambda pair: f"{{{pair[0]}:{pair[1]}}}"),
+    ),
+    max_leaves=6,
+)
+VARIABLES = ["x", "ansible_port", "ansible_user", "ansible_host", "ansible_ssh_common_args", "gpus"]
+
+
+@given(LITERALS, st.sampled_from(VARIABLES))
+def test_any_value_of_an_ini_inventory_is_imported_or_refused(literal: str, name: str) -> None:
+    for text in (f"gn1 {name}={shlex.quote(literal)}\n", f"gn1\n[all:vars]\n{name}={literal}\n"):
+        try:
+            found = read_foreign(f"[g]\n{text}", "theirs")
+        except FilesWrong:
+            continue
+        assert parse_document(written(draft_of(found, "x")), "ours.yml").problems == ()
+
 
 NAMES = st.lists(
     st.from_regex(r"(gn|r[0-2]n|node-)[0-9]{1,3}(-ib)?", fullmatch=True), min_size=1, max_size=12, unique=True

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from profiles import examples
 
@@ -299,6 +300,35 @@ DRAFTS = st.fixed_dictionaries(
         "oder": SCALARS,
     },
 )
+
+
+@given(
+    st.integers(2, 9),
+    st.integers(1, 16),
+    st.sampled_from([25, 100, 400]),
+    st.sampled_from(["", "Ring", "allreduce:RING", "Tree", "NVLS,Ring", "CollnetDirect", "COLLNET"]),
+    st.floats(0.02, 3.0),
+)
+def test_a_gate_is_too_high_where_no_algorithm_can_reach_it(
+    nodes: int, gpus: int, rate: int, algorithm: str, part: float
+) -> None:
+    """`part`: of what the adapters carry."""
+    environment = "NCCL_COLLNET_ENABLE: 1" if algorithm == "COLLNET" else f"NCCL_ALGO: '{algorithm}'"
+    inventory = (
+        f"nodes: {{'n[1-{nodes}]': {{address: '10.0.0.[1-{nodes}]', gpus: {gpus}}}}}\n"
+        f"infiniband: {{min_rate_gbps: {rate}}}\nrendezvous: {{backend: nccl}}\nenv: {{{environment}}}\n"
+    )
+    gate = part * gpus * rate / 8
+    playbook = f"stages:\n- {{check: allreduce, with: {{max_bytes: 8G, min_busbw_gbytes: {gate:.6f}}}}}\n"
+    rings = algorithm.lower().endswith("ring") and "," not in algorithm
+    ranks = nodes * gpus
+    most = 1.0 if rings else (ranks - 1) / ranks * nodes / (nodes - 1)
+    assume(abs(part - most) > 1e-4)
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "i.yml").write_text(inventory)
+        (Path(folder) / "p.yml").write_text(f"inventory: i.yml\n{playbook}")
+        told = "playbook.gate-too-high" in {finding.rule.id for finding in lint([folder]).findings}
+    assert told is (part > most and "collnet" not in algorithm.lower())
 
 
 @examples(400)

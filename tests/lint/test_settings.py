@@ -89,6 +89,7 @@ def test_the_nearest_settings_count_from_wherever_one_calls(
         ('[tool.runbook]\nlint = ["yaml.octal"]\n', "1 settings.wrong-type"),
         ('[tool.runbook.lint]\nignore = ["yaml.syntax"]\n', "2 settings.refused"),
         ('[tool.runbook.lnt]\nignore = ["yaml.octal"]\n', "1 settings.unknown-key"),
+        (f"[tool.runbook.lint]\nignore = [{'1' * 5000}]\n", "2 settings.syntax"),
         ('[tool.runbook.lint.per_file]\n"a.yml" = ["yaml.octal", "yaml.octl"]\n', "2 settings.unknown-rule"),
     ],
 )
@@ -101,6 +102,8 @@ def test_a_pyproject_that_is_not_about_us_is_nobodys_business(project: Path) -> 
     settings(project, "[tool.black\n", toml=True)
     assert len(ids("inventories")) == 4
     settings(project, "[tool.ruff]\nline-length = 120\n", toml=True)
+    assert len(ids("inventories")) == 4
+    settings(project, f"[tool.ruff]\nline-length = {'1' * 5000}\n", toml=True)
     assert len(ids("inventories")) == 4
 
 

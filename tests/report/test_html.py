@@ -353,6 +353,27 @@ def test_the_latest_run_is_taken_where_none_is_named(
     assert (tmp_path / ".runbook" / "runs" / "20261121-01" / "report.html").is_file()
 
 
+@pytest.mark.parametrize("name", ["run 2", "b\u00e4ume", "a:b", "-x"])
+def test_a_run_and_a_report_may_have_any_name(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = (write_run(tmp_path / each, STORIES["healthy"]()) for each in ("one", name))
+    assert main(["report", str(one), str(other)]) == 0
+    written = Path(capsys.readouterr().out.strip())
+    assert (written.parent, written.is_file()) == (one, True)
+    assert main(["report", str(one), "--out", str(tmp_path / f"{name}.html")]) == 0
+    assert (tmp_path / f"{name}.html").stat().st_mode & 0o077 == 0
+
+
+def test_a_report_takes_no_place_but_that_of_a_file(tmp_path: Path) -> None:
+    run, pipe = write_run(tmp_path / "run", STORIES["healthy"]()), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "aim").write_text("mine")
+    (run / "report.html").symlink_to(tmp_path / "aim")
+    assert main(["report", str(run), "--out", str(pipe)]) == 2
+    assert pipe.is_fifo()
+    assert main(["report", str(run)]) == 0
+    assert (tmp_path / "aim").read_text() == "mine"
+
+
 @pytest.mark.parametrize("name", ["nothing", "empty", ".."])
 def test_a_folder_without_a_run_is_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from runbook.causes.catalogue import finding_for, mend
@@ -20,9 +20,9 @@ SLOW_S = 2.0
 """A lookup that takes longer has waited for a name server that did not answer."""
 
 
-def names_used(seen_nodes: tuple[Node, ...], rendezvous: str) -> list[str]:
-    """The names to resolve: every address of the inventory that is not a number."""
-    return sorted({address for address in (rendezvous, *(node.address for node in seen_nodes)) if not is_ip(address)})
+def names_used(met: Iterable[Node], rendezvous: str) -> list[str]:
+    """The names that a node resolves which meets these: every address of theirs that is not a number."""
+    return sorted({address for address in (rendezvous, *(node.address for node in met)) if not is_ip(address)})
 
 
 def name_findings(seen: Observations, node: Node) -> list[Finding]:
@@ -91,8 +91,7 @@ def _name_finding(seen: Observations, node: Node, name: str, target: str, lookup
         return None
     owners = {owner for address in addresses for owner in seen.owners.get(address, ())}
     others = [owner.name for owner in seen.at.nodes if owner.name in owners - {target}]
-    elsewhere = [set(a["names"][name]["addresses"] or ()) for n, a in seen.answers.items() if n != node.name]
-    elsewhere = [found for found in elsewhere if found and not all(is_loopback(a) for a in found)]
+    elsewhere = [found for where, found in seen.meanings.get(name, ()) if where != node.name]
     if not others and not any(not found & set(addresses) for found in elsewhere):
         return None  # it means the same on every node: an address behind NAT
     evidence = (*looked_up, f"{target} has {', '.join(truth)}")

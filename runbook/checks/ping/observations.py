@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import UNMEASURED, Dial, number
 from runbook.checks.network.pairs import BlamedNodes, groupings
-from runbook.files.address import ipv4_first, is_ip, is_link_local
+from runbook.files.address import ipv4_first, is_ip, is_link_local, is_loopback
 from runbook.launch.ranks import socket_interface
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
@@ -21,6 +22,9 @@ from runbook.transport.node_answers import NetworkInterface, PingAnswer
 
 if TYPE_CHECKING:
     from runbook.firewall.collected_rules import Evidence
+
+REFUSED = re.compile(r"\b(?:connect|sendmsg|sendto): ")
+"""How ping begins what the kernel said when it would not send."""
 
 ANSWERS = ("open", "refused", "reset", "stranger", "silent", "lost")
 """Dials that prove that packets travel both ways, whatever came of them."""
@@ -90,9 +94,24 @@ class Pair:
         return refused and not self.small.get("received") and not self.answered
 
     @property
+    def unasked(self) -> bool:
+        """Whether there is no ping program, or one that takes none of our options: it has sent nothing."""
+        return not_sent(self.small)
+
+    @property
+    def untried(self) -> bool:
+        """Whether nothing at all is known of the way: no echo was sent, and TCP got no answer."""
+        return not self.small and not self.answered and not self.routeless and not self.unmeasured
+
+    @property
     def unanswered(self) -> bool:
-        tried = bool(self.small) and not self.small.get("missing")
-        return tried and not self.small.get("received") and not self.answered and not self.routeless
+        return (
+            bool(self.small)
+            and not self.unasked
+            and not self.small.get("received")
+            and not self.answered
+            and not self.routeless
+        )
 
     @property
     def unmeasured(self) -> bool:
@@ -118,6 +137,13 @@ class Pair:
     def lines(self) -> tuple[str, ...]:
         """Evidence: what ping printed last, and what became of the first dials."""
         return (*self.echo_says(), *map(str, self.dials[:2]))
+
+
+def not_sent(echoes: Facts) -> bool:
+    """Whether a ping program is missing, or told neither what it sent nor what the kernel said to that."""
+    if not echoes or "sent" in echoes or echoes.get("timed_out"):
+        return False
+    return not REFUSED.search(str(echoes.get("raw", "")))
 
 
 @dataclass(frozen=True)
@@ -162,6 +188,16 @@ class Observations:
     def nodes(self) -> tuple[Node, ...]:
         """The nodes that answered, in the inventory's order."""
         return tuple(node for node in self.at.nodes if node.name in self.answers)
+
+    @cached_property
+    def meanings(self) -> Mapping[str, Sequence[tuple[str, frozenset[str]]]]:
+        """By name, what it means where: on each node that resolves it to more than loopback."""
+        return grouped(
+            (name, (node, frozenset(looked["addresses"])))
+            for node, answer in self.answers.items()
+            for name, looked in answer["names"].items()
+            if looked["addresses"] and not all(map(is_loopback, looked["addresses"]))
+        )
 
     @cached_property
     def own(self) -> Mapping[str, list[str]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from runbook.causes.catalogue import mend
 from runbook.checks.network.dial import ANY_PORT
 from runbook.checks.network.pairs import ends, several
-from runbook.checks.ping.observations import Observations, Pair, version
+from runbook.checks.ping.observations import Observations, Pair, not_sent, version
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Finding
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 LEAST = 1280
 """The least MTU of IPv6: no network is configured for less."""
-
-UNABLE = ("nvalid option", "unrecognized")
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class SizeReason:
 
 def cannot_probe(pair: Pair) -> bool:
     """Whether this node's ping knows no full-size probes."""
-    return bool(pair.full.get("missing")) or any(word in str(pair.full.get("raw", "")) for word in UNABLE)
+    return not_sent(pair.full)
 
 
 def smaller_path(pair: Pair) -> str | None:

@@ -84,9 +84,10 @@ class Ping(Check):
 
     def _asked(self, at: Context, pairs: Pairs) -> dict[str, PingAnswer | Outcome]:
         """The nodes' answers. A node that had no CPU and missed echoes is asked again when the others are quiet."""
-        names = names_used(at.nodes, at.inventory.rendezvous.address)
 
         def arguments(node: Node) -> Facts:
+            met = [node, at.inventory.master, *(at.inventory.node(name) for name in pairs.peers[node.name])]
+            names = names_used(met, at.inventory.rendezvous.address)
             own = at.inventory.rendezvous.backend == "gloo" and not socket_interface(at.inventory, node)
             reverse = at.data_address(at.inventory.master)
             return {"names": names, "hostname": own, "reverse": reverse, "targets": targets(at, node, pairs)}
@@ -209,6 +210,8 @@ class Judge:
         limited = {(loss.pair.source, loss.pair.peer) for loss in lost if loss.flows}
         vanished = [pair for pair in left if self._full_size_vanished(pair, (pair.source, pair.peer) in limited)]
         self._add(size_findings(seen, ways(seen, vanished, pairs_with(self.findings))))
+        for pair in self._left(pair for pair in seen.pairs if pair.untried):
+            self.unknown[pair.source].append(_untried(pair))
 
     def _left(self, pairs: Iterable[Pair]) -> list[Pair]:
         explained = pairs_with(self.findings)
@@ -226,14 +229,20 @@ class Judge:
 
     def _warn(self, pair: Pair) -> None:
         """ICMP that is missing where TCP passes, or a tool that is missing where nothing does."""
-        if pair.small.get("missing") and any(dial.outcome == "open" for dial in pair.dials):
-            self.warnings[pair.source].append(
-                "no ping program here (package iputils-ping or iputils): proven over TCP instead"
+        if pair.unasked and any(dial.outcome == "open" for dial in pair.dials):
+            here = (
+                "no ping program here" if pair.small.get("missing") else "the ping program here takes no such options"
             )
-        elif pair.small.get("missing") and not pair.routeless:
-            says = f"{pair.source} has no ping program, and TCP to {pair.peer} does not open either"
-            seen = tuple(str(dial) for dial in pair.dials[:3])
+            self.warnings[pair.source].append(f"{here} (package iputils-ping or iputils): proven over TCP instead")
+        elif pair.unasked and not pair.routeless:
+            has = (
+                "has no ping program" if pair.small.get("missing") else "has a ping program that takes no such options"
+            )
+            says = f"{pair.source} {has}, and TCP to {pair.peer} does not open either"
+            seen = (*pair.echo_says(), *(str(dial) for dial in pair.dials[:3]))
             self.unknown[pair.source].append(finding_for("tool-missing", says, seen, (pair.peer,), way="ping"))
+        elif not pair.small and pair.answered:
+            self.warnings[pair.source].append(f"no ping to {pair.peer} was begun in time: proven over TCP instead")
         elif not pair.small.get("received") and pair.answered:
             self.warnings[pair.source].append(
                 f"{pair.peer} does not answer ICMP, but TCP reaches it: ICMP is blocked on the way"
@@ -299,6 +308,13 @@ class Judge:
         if unproven:
             return f"{reached}{trip}; full-size packets to {', '.join(unproven[:4])} could not be tried"
         return f"{reached}{trip}; full-size packets{f' (MTU {mtu})' if mtu else ''} get through"
+
+
+def _untried(pair: Pair) -> Finding:
+    way = f"the way from {pair.source} to {pair.peer}"
+    says = f"nothing is known of {way}: no ping was begun in time, and TCP does not open"
+    seen = tuple(str(dial) for dial in pair.dials[:3])
+    return finding_for("insufficient-evidence", says, seen, (pair.peer,), way="late", node=pair.source)
 
 
 def _unproven(pair: Pair) -> Finding:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from runbook.causes.catalogue import of_kind
 from runbook.diagnose.judge import NO_EVIDENCE, Cause
 from runbook.diagnose.rule_types import Hit, Line, Tier
-from runbook.model.safe_files import open_regular
+from runbook.model.safe_files import is_folder, open_regular
 
 RESULT = "result.json"
 UNFINISHED = "unfinished"
@@ -62,7 +62,7 @@ def latest_run(folder: Path) -> Path | None:
     try:
         if is_run(folder):
             return folder
-        runs = [inside for inside in folder.iterdir() if is_run(inside)] if folder.is_dir() else []
+        runs = [inside for inside in folder.iterdir() if is_run(inside)] if is_folder(folder) else []
     except OSError:
         return None
     return max(runs, key=lambda run: run.name, default=None)  # their names begin with the time

@@ -12,6 +12,7 @@ from runbook.files.shipped_files import SUFFIXES
 from runbook.files.suggestions import nearest
 from runbook.lint.rule_inputs import InventoryFile, PlaybookFile, ReadFile, ReadFiles, inventory_named, said, trusted
 from runbook.model.errors import FilesWrong, Problem
+from runbook.model.safe_files import is_file, is_folder, why_not_seen
 from runbook.model.units import counted
 
 
@@ -22,8 +23,9 @@ def named_inventory(playbooks: Sequence[ReadFile], linted: Sequence[ReadFile], r
         span = playbook.document.span("inventory")
         if path is None:
             continue
-        if not Path(path).is_file():
-            what = "a folder" if Path(path).is_dir() else "not there"
+        if not is_file(path):
+            unseen = why_not_seen(path)
+            what = "a folder" if is_folder(path) else f"not to be seen: {unseen}" if unseen else "not there"
             help = _neighbour(path) or "the path is relative to the playbook's own folder"
             yield Problem("playbook.missing-inventory", f"the inventory {path} is {what}", span, help)
             continue
@@ -41,9 +43,10 @@ def named_inventory(playbooks: Sequence[ReadFile], linted: Sequence[ReadFile], r
 
 def _neighbour(path: str) -> str | None:
     folder = Path(path).parent
-    if not folder.is_dir():
+    try:
+        names = sorted(file.name for file in folder.iterdir() if file.suffix in SUFFIXES)
+    except OSError:
         return None
-    names = sorted(file.name for file in folder.iterdir() if file.suffix in SUFFIXES)
     near = nearest(Path(path).name, names)
     return None if near is None else f"did you mean `{near}`, in the same folder?"
 

@@ -12,7 +12,7 @@ from runbook.checks.allreduce import AllReduce
 from runbook.checks.base import Check
 from runbook.files.templating import is_template, names_used, truth
 from runbook.files.yaml_document import scalars
-from runbook.launch.ranks import hca_expression
+from runbook.launch.ranks import hca_expression, network_environment
 from runbook.lint.planned_stages import Staged, stage_by_stage
 from runbook.lint.rule_inputs import PlaybookFile
 from runbook.lint.rules import commands, launches
@@ -104,16 +104,29 @@ def gate_too_high(staged: Staged) -> Iterator[Problem]:
     if rate is None or cluster.one_machine:
         return
     adapters, node = min(((_adapters(cluster, node), node) for node in cluster.nodes), key=lambda pair: pair[0])
-    limit = adapters * rate / 8
+    wire = adapters * rate / 8
+    environment = network_environment(cluster, node)
+    algorithm = str(environment.get("NCCL_ALGO", "")).lower()
+    if str(environment.get("NCCL_COLLNET_ENABLE", 0)) != "0" or "collnet" in algorithm:
+        return  # switches that add up: what a node sends is half of what the number counts
+    rings = algorithm.removeprefix("allreduce:") == "ring"
+    limit = wire if rings else wire * _counted_twice(cluster.world_size) / _counted_twice(len(cluster.nodes))
     if gate <= limit:
         return
     many = "one adapter" if adapters == 1 else f"{adapters} adapters"
     message = (
         f"a gate of {significant(gate)} GB/s is above what {node.name} can carry: "
-        f"{many} of {significant(rate)} Gbit/s, that is {significant(limit)} GB/s"
+        f"{many} of {significant(rate)} Gbit/s, that is {significant(wire)} GB/s"
     )
-    help = "lower the gate, or raise `min_rate_gbps` to what the links really have; 8 Gbit/s are 1 GB/s"
+    if limit > wire:
+        message += f", which shows as {significant(limit)} GB/s at most where ranks add up inside of their node first"
+    help = "lower the gate; 8 Gbit/s are 1 GB/s"
     yield Problem("playbook.gate-too-high", message, staged.span("with", "min_busbw_gbytes"), help)
+
+
+def _counted_twice(parties: int) -> float:
+    """What an AllReduce among so many moves for each byte, as its bus bandwidth counts it."""
+    return 2 * (parties - 1) / parties
 
 
 def gate_too_small(staged: Staged) -> Iterator[Problem]:
@@ -121,7 +134,7 @@ def gate_too_small(staged: Staged) -> Iterator[Problem]:
     if gate is None or not isinstance(check, AllReduce) or staged.cluster is None or staged.cluster.world_size < 2:
         return
     ranks = staged.cluster.world_size
-    seconds = 2 * (ranks - 1) / ranks * check.max_bytes / (gate * 1e9)
+    seconds = _counted_twice(ranks) * check.max_bytes / (gate * 1e9)
     if seconds >= FASTEST_S:
         return
     message = (
