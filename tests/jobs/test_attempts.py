@@ -16,7 +16,7 @@ from checks.made_up_cluster import cluster, node, with_ports
 from runbook.causes.catalogue import causes as known_causes
 from runbook.causes.catalogue import of_kind
 from runbook.checks.context import Facts
-from runbook.jobs import launch, start
+from runbook.jobs import launch, start, stop_attempt
 from runbook.jobs.attempt import ProcessSpec, about, port_of
 from runbook.jobs.failure import judge_attempt
 from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, wait_for
@@ -251,7 +251,7 @@ def test_a_node_that_is_lost_before_the_start_is_named_and_nothing_is_left_on_th
     made.at.run.site.keep = False
     monkeypatch.setattr(launch, "prepare", lambda *_, **__: {})
     cleaned: list[str] = []
-    monkeypatch.setattr(launch.stop_attempt, "clean", lambda _, names: cleaned.extend(names))
+    monkeypatch.setattr(stop_attempt, "clean", lambda _, names: cleaned.extend(names))
     told = {one.node: (one.verdict, one.findings[0].cause) for one in tried.run()}
     assert told == {"node-a": (Verdict.UNKNOWN, "peer-died"), "node-b": (Verdict.UNKNOWN, LOST.cause)}
     assert cleaned == ["node-a", "node-b"]

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from runbook.jobs import attach, follow_launch
+from runbook.jobs import attach, follow_launch, stop_attempt
 from runbook.jobs.follow_launch import MISSING_WELL_S, Follower
 from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.known_jobs import Cluster
@@ -117,7 +117,7 @@ def test_a_follower_that_leaves_does_not_cut_the_grace_short(tmp_path: Path, mon
     for name in made.nodes:
         made.at.run.site.sessions[name] = cast(Any, Session(name))
     monkeypatch.setattr(attach, "Fetching", lambda *_, **__: contextlib.nullcontext())
-    monkeypatch.setattr(attach.stop_attempt, "freeze", lambda *_: {})
+    monkeypatch.setattr(stop_attempt, "freeze", lambda *_: {})
     failed = WatchEnd("failed", made.members[0])
     attach.supervise(made, grace_s=300.0, watched=lambda: (failed, Stall()), leaving=leaving.is_set)
     assert sorted(orders) == [("node-a", "stop"), ("node-b", "stop")]
