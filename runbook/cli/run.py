@@ -39,7 +39,7 @@ from runbook.model.playbook import Playbook
 from runbook.model.redact import Redactor, long_enough
 from runbook.model.safe_files import append_below, is_file, write_below
 from runbook.model.safe_text import visible
-from runbook.model.units import counted
+from runbook.model.units import counted, span_of
 from runbook.report.console import Console
 from runbook.report.run_json import Jsonl, Result
 from runbook.report.standard_streams import stderr, stdout
@@ -66,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.min_nodes is not None and not any(stage.drop_bad for stage in plan.stages):
         message = "--min-nodes does nothing here: no stage goes on without bad nodes"
         raise FilesWrong.of("arguments.min-nodes", message, help="add --without-bad, or write `when_bad: drop`")
+    refuse_what_has_no_launch(arguments, plan)
     if arguments.drain and shutil.which("scontrol") is None:
         message = "--drain asks Slurm, and this machine has no `scontrol`"
         raise FilesWrong.of("arguments.drain", message, help="run it in the cluster, or leave --drain away")
@@ -136,6 +137,21 @@ def in_order(problem: Problem, file: Path, arguments: argparse.Namespace) -> Pro
     else:
         return problem
     return replace(problem, help=help)
+
+
+def refuse_what_has_no_launch(arguments: argparse.Namespace, plan: Plan) -> None:
+    """Options that are for the ranks of a launch. Raises FilesWrong."""
+    worlds = [stage.inventory.world_size for stage in plan.stages if stage.check.user_job]
+    if arguments.detach and not worlds:
+        message = "--detach does nothing here: there is no `launch:` that could go on"
+        raise FilesWrong.of("arguments.detach", message, help="leave it out, or name a playbook with a launch")
+    unknown = next((rank for rank in arguments.only_rank if rank >= max(worlds, default=0)), None)
+    if unknown is not None:
+        message = f"--only-rank {unknown}: there is no such rank in any `launch:` here"
+        help = (
+            f"its ranks are {span_of(0, max(worlds) - 1)}" if worlds else "it chooses whose output of a launch is shown"
+        )
+        raise FilesWrong.of("arguments.only-rank", message, help=help)
 
 
 def detached(playbook: Playbook) -> Playbook:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -178,6 +179,10 @@ def how_ended(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fac
         return finding_for("program-error", says, seen, way="lingers", log=word(_log(kept, member.place)))
     if member.stop is not None:
         return _stopped(kept, member, member.stop)
+    if member.keeper_gone and member.restarted is not None:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(member.restarted))
+        says = f"{node} was restarted while {member.label} ran: it is up since {since}"
+        return finding_for("terminated-from-outside", says, way="restarted", node=node)
     if member.keeper_gone:
         says = f"the keeper of {member.label}, a process of runbook, was killed, and the rank ended with it"
         return finding_for("terminated-from-outside", says, way="keeper", node=node)
@@ -204,12 +209,18 @@ def how_ended(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fac
         tail = (*tail, *shown(place.label, frames))
     memory = ((frozen or {}).get(node) or {}).get("kernel_says", ()) if end.signal == signal.SIGKILL else ()
     evidence = (*map(str, memory[-2:]), *tail)
-    if end.signal == signal.SIGKILL and (kills := int(member.journal.get("kernel_kills") or 0)):
+    if end.signal == signal.SIGKILL and (kills := int(member.journal.get("group_kills") or 0)):
         says = f"{place.label} was killed by the kernel for lack of memory {when}"
-        many = f"{kills} process{'es' * (kills > 1)} killed for lack of memory since it started"
-        seen = (f"oom_kill in /proc/vmstat of {node}: {many}", *evidence)
+        seen = (f"oom_kill of its control group: {_killed(kills)}", *evidence)
         return finding_for("rank-killed", says, seen, way="kernel", node=node)
+    if end.signal == signal.SIGKILL and (kills := int(member.journal.get("node_kills") or 0)):
+        # Of its own group the kernel says nothing, or none was killed there: what it started may be in another.
+        evidence = (f"oom_kill in /proc/vmstat of {node}: {_killed(kills)}: perhaps it was one of them", *evidence)
     return of_signal(end, place.label, when, evidence, node, _log(kept, place))
+
+
+def _killed(kills: int) -> str:
+    return f"{kills} process{'es' * (kills > 1)} killed for lack of memory in the two minutes before it ended"
 
 
 def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object]) -> Finding:

@@ -33,6 +33,7 @@ class KeptProcess:
     stop: Mapping[str, Any] | None = None  # why the launch script stopped before it started anything
     lost: Unreachable | None = None
     keeper_gone: bool = False
+    restarted: float | None = None  # when its node was started again, by the controller's clock
     gave_up: str | None = None  # the exception that it printed before it stopped working
     started: float | None = None  # by the controller's clock
     ended: float | None = None
@@ -163,7 +164,7 @@ class KeptProcesses:
         # Without its keeper nothing more is written: how its process ends would never be told.
         member.keeper_gone = member.state != OVER and (member.keeper_gone or journal.get("keeper_lives") is False)
         offset = self.offsets.get(member.place.node, (0.0, 0.0))[0]
-        for name in ("started", "ended"):
+        for name in ("started", "ended", "restarted"):
             if journal.get(name) is not None:
                 setattr(member, name, float(journal[name]) - offset)
 

@@ -88,14 +88,16 @@ def cpu_quota(pid: int) -> CpuQuota | None:
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
-        base = "/sys/fs/cgroup/" + controllers
-        while True:
-            found = of_group(os.path.join(base, path.strip("/")))
-            if found is not None:
-                return found
-            if not path.strip("/"):
-                break
-            path = os.path.dirname(path.rstrip("/"))
+        # The kernel may list the controllers of a mount in another order than its folder's name; `cpu` is a link there.
+        for base in ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/" + controllers] if controllers else ["/sys/fs/cgroup"]:
+            group = path
+            while True:
+                found = of_group(os.path.join(base, group.strip("/")))
+                if found is not None:
+                    return found
+                if not group.strip("/"):
+                    break
+                group = os.path.dirname(group.rstrip("/"))
     return None
 
 

@@ -37,7 +37,7 @@ import time
 
 from runbook.node.journal import ABOUT, ATTEMPT, JOURNAL, PLAIN, WRITTEN, Odd, belongs, checked, node_of, serial_of
 from runbook.node.own_files import KEPT, document, is_ours, listed, opened, ours, safe, write
-from runbook.node.proc import born, environ, owner, pause, pids, stat
+from runbook.node.proc import boot_id, booted, born, environ, owner, pause, pids, stat
 from runbook.node.proc import kill as send
 from runbook.node.tools import find, run
 from runbook.node.training_steps import USUAL, number, step_in
@@ -317,6 +317,7 @@ def journals(folder: str, alive: Living | None = None) -> tuple[list[Facts], lis
                 # title.
                 facts["lives"] = bool(alive.get(key(facts))) or same(facts.get("pid"), facts.get("born"))
                 facts["keeper_lives"] = keeper_lives
+                facts["restarted"] = restarted(facts)
             found.append(facts)
         except FileNotFoundError:
             continue
@@ -336,6 +337,15 @@ def journals(folder: str, alive: Living | None = None) -> tuple[list[Facts], lis
         elif ours:
             damaged.append({"name": os.path.join(attempt, name), "why": "it lives, and has no journal", "pids": ours})
     return found, damaged
+
+
+def restarted(facts: Facts) -> float | None:
+    """When this machine was started, where that was after the start of what the journal tells of."""
+    if facts.get("boot") in (None, boot_id()):
+        return None
+    since = booted()
+    # One that was started earlier is another machine, with the same home.
+    return since if since is not None and since > (facts.get("started") or 0.0) else None
 
 
 def damage(name: str, error: Exception, attempt: str = "") -> Facts:

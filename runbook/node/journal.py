@@ -93,6 +93,7 @@ JOURNAL: Mapping[str, Kind] = {
     "detached": perhaps(TRUTH),
     "keeper": PID,
     "keeper_born": perhaps(TICKS),
+    "boot": perhaps(TEXT),
     "barrier": perhaps(TEXT),
     "met": list_of(TEXT),
     "met_on": perhaps(TEXT),
@@ -105,13 +106,19 @@ JOURNAL: Mapping[str, Kind] = {
     "why": perhaps(TEXT),
     "left": list_of(PID),
     "swept": perhaps(integer(0, 1 << 31)),
-    "kernel_kills": perhaps(integer(0, 1 << 31)),
+    "group_kills": perhaps(integer(0, 1 << 31)),
+    "node_kills": perhaps(integer(0, 1 << 31)),
 }
 WRITTEN = ("name", "job", "attempt", "node", "ranks", "keeper", "state")
 """Fields that every journal on a disk has."""
 
-LOOKED: Mapping[str, Kind] = {"lives": TRUTH, "keeper_lives": TRUTH, "use": mapping_of(perhaps(number(1e18)))}
-"""Fields that a node's program adds about what lives now."""
+LOOKED: Mapping[str, Kind] = {
+    "lives": TRUTH,
+    "keeper_lives": TRUTH,
+    "restarted": perhaps(TIME),
+    "use": mapping_of(perhaps(number(1e18))),
+}
+"""Fields that a node's program adds about what lives now; `restarted`: when the machine was started, if after this."""
 
 ABOUT: Mapping[str, Kind] = {
     "job": NAME,

@@ -32,7 +32,7 @@ import time
 
 from runbook.node.message import say as say_it
 from runbook.node.own_files import document, listed, ours, safe, write
-from runbook.node.proc import born, descendants, kernel_kills, kill, pause, tagged
+from runbook.node.proc import boot_id, born, descendants, group_kills, kernel_kills, kill, pause, tagged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ PROTOCOL = "RUNBOOK_"
 LATE_S = 0.005
 SWEEP_S = 5.0
 POLL_S = 0.2
+KILLS_S = 60.0
 BARRIER_S = 0.1
 AT_A_TIME = 64
 """With more nodes than this each looks less often at the barrier: one file server answers them all."""
@@ -59,7 +60,7 @@ class Journal:
             key: order.get(key)
             for key in ("name", "job", "attempt", "node", "ranks", "local_rank", "gpus", "each", "detached")
         }
-        self.facts.update(keeper=os.getpid(), keeper_born=born(os.getpid()))
+        self.facts.update(keeper=os.getpid(), keeper_born=born(os.getpid()), boot=boot_id())
         if order.get("barrier"):
             self.facts.update(barrier=Barrier(order["barrier"]).folder, met=[])
 
@@ -93,7 +94,7 @@ class Keeper:
         self.news: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self.process: subprocess.Popen[bytes] | None = None
         self.finished: float | None = None
-        self.kills_before = kernel_kills()
+        self.kills = Kills()
         self.tags = {
             PROTOCOL + "JOB": order["job"],
             PROTOCOL + "ATTEMPT": str(order["attempt"]),
@@ -115,7 +116,7 @@ class Keeper:
         if self.order.get("barrier"):
             threading.Thread(target=self.meet, daemon=True).start()
         while True:
-            what, *more = self.news.get()
+            what, *more = self.next()
             if what == "go":
                 if self.process is None:
                     self.start(*more)
@@ -129,6 +130,13 @@ class Keeper:
                 return self.ended(None)
 
     # Events.
+
+    def next(self) -> tuple[Any, ...]:
+        while True:
+            try:
+                return self.news.get(timeout=KILLS_S)
+            except queue.Empty:
+                self.kills.look()
 
     def signalled(self, number: int, _frame: object) -> None:
         self.news.put(("stop", self.order["grace_s"], "signal %d" % number))
@@ -262,7 +270,7 @@ class Keeper:
         code = self.kept.poll()
         if self.order.get("each"):
             self.name_logs_now()
-        facts = {"code": code, "ended": self.finished or time.time(), "why": why, "kernel_kills": self.kernel_kills()}
+        facts = {"code": code, "ended": self.finished or time.time(), "why": why, **self.kills.lately()}
         left = self.alive()
         self.journal.write("ended", left=left, **facts)
         if code != 0 or deadline is not None:
@@ -287,11 +295,6 @@ class Keeper:
         if left or self.journal.facts["left"]:
             self.journal.write("ended", left=left)
 
-    def kernel_kills(self) -> int | None:
-        """How many processes the kernel of this node has killed for lack of memory since this one was started."""
-        now = kernel_kills()
-        return None if now is None or self.kills_before is None else max(0, now - self.kills_before)
-
     def signal(self, number: int) -> None:
         try:
             os.killpg(self.kept.pid, number)
@@ -313,6 +316,29 @@ class Keeper:
                 os.waitpid(gone.si_pid, 0)
             except ChildProcessError:
                 return
+
+
+class Kills:
+    """What the kernel killed for lack of memory lately: within KILLS_S and as long again. Other programs may have met
+    that fate in the days before, and it is not the reason why this one was killed. A large process takes long to
+    end."""
+
+    def __init__(self) -> None:
+        self.before = self.since = self.now()
+
+    def now(self) -> dict[str, int | None]:
+        """By the names of the journal: of our control group, whose end is our process's own, and of the node."""
+        return {"group_kills": group_kills(), "node_kills": kernel_kills()}
+
+    def look(self) -> None:
+        self.before, self.since = self.since, self.now()
+
+    def lately(self) -> dict[str, int | None]:
+        more = {}
+        for name, now in self.now().items():
+            before = self.before[name]
+            more[name] = None if now is None or before is None else max(0, now - before)
+        return more
 
 
 class Barrier:

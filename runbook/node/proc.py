@@ -319,6 +319,37 @@ def kill(processes: Iterable[int], number: int) -> None:
             pass
 
 
+def boot_id() -> str | None:
+    """Another one after each start of this machine; None where the kernel does not tell."""
+    return (read("/proc/sys/kernel/random/boot_id") or "").strip() or None
+
+
+def booted() -> float | None:
+    """When this machine was started, by its clock; None where the kernel does not tell."""
+    found = re.search(r"^btime (\d+)$", read("/proc/stat") or "", re.MULTILINE)
+    return float(found.group(1)) if found else None
+
+
+def group_kills() -> int | None:
+    """How many processes of our memory control group the kernel has killed for lack of memory, whoever had taken it;
+    None where it does not say."""
+    for line in (read("/proc/self/cgroup") or "").splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        base = "/sys/fs/cgroup/memory" if controllers else "/sys/fs/cgroup"
+        while True:  # in a container the group itself may be the root of what is mounted there
+            for name in ("memory.oom_control", "memory.events"):
+                said = read(os.path.join(base, group.strip("/"), name)) or ""
+                found = re.search(r"^oom_kill (\d+)$", said, re.MULTILINE)
+                if found:
+                    return int(found.group(1))
+            if not group.strip("/"):
+                break
+            group = os.path.dirname(group.rstrip("/"))
+    return None
+
+
 def kernel_kills() -> int | None:
     """How many processes this kernel has killed for lack of memory since boot; None where it does not say."""
     found = re.search(r"^oom_kill (\d+)$", read("/proc/vmstat") or "", re.MULTILINE)

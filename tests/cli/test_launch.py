@@ -77,6 +77,14 @@ def test_a_rank_that_wrote_nothing_has_its_empty_files_and_is_said_to_have(folde
     ]
 
 
+def test_a_rank_that_no_launch_has_is_refused_before_anything_is_touched(folder: Path) -> None:
+    odd = launch(folder, "echo hello", "--only-rank", "0", "--only-rank", "1")
+    assert odd.returncode == 2
+    assert "--only-rank 1: there is no such rank" in odd.stderr
+    assert not (folder / "out").exists()
+    assert "hello" in launch(folder, "echo hello", "--only-rank", "0").stdout
+
+
 @pytest.mark.parametrize("how", ["env", "activate", "nothing"])
 def test_whatever_sets_pythonpath_a_rank_can_be_asked_where_it_is(folder: Path, how: str) -> None:
     """By the `sitecustomize` of ours, which comes first; what the user's path leads to is found all the same."""

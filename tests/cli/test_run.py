@@ -278,4 +278,8 @@ def test_what_can_do_nothing_here_is_refused_before_anything_is_touched(
     fewer = run(folder, "--min-nodes", "2", "--run-dir", "out")
     assert fewer.returncode == 2
     assert "no stage goes on without bad nodes" in fewer.stderr
+    for option, words in (("--detach", "error[arguments.detach]: "), ("--only-rank=0", "error[arguments.only-rank]: ")):
+        odd = run(folder, option, "--run-dir", "out")
+        assert odd.returncode == 2
+        assert words in odd.stderr
     assert not (folder / "out").exists()

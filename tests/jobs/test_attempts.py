@@ -534,19 +534,24 @@ def test_how_it_ended_has_a_cause(tmp_path: Path, code: int, cause: str, words: 
 
 
 def test_that_the_kernel_killed_it_for_memory_is_known_from_its_count(tmp_path: Path) -> None:
-    for kills, words in (
-        (1, "by the kernel for lack of memory"),
-        (0, "was killed (signal 9"),
-        (None, "was killed (signal 9"),
+    for group, others, words, evidence in (
+        (1, 1, "by the kernel for lack of memory", "of its control group: 1 process killed"),
+        (0, 2, "was killed (signal 9", "/proc/vmstat of node-b: 2 processes killed"),  # of another program, or its own
+        (None, 1, "was killed (signal 9", "/proc/vmstat of node-b: 1 process killed"),
+        (0, 0, "was killed (signal 9", ""),
+        (None, None, "was killed (signal 9", ""),
     ):
-        made = kept(tmp_path / str(kills))
-        made.learn(made.members[3], journal("ended", code=-9, started=100.0, ended=105.0, kernel_kills=kills))
+        made = kept(tmp_path / f"{group}-{others}")
+        kills = {"group_kills": group, "node_kills": others}
+        made.learn(made.members[3], journal("ended", code=-9, started=100.0, ended=105.0, **kills))
         (outcome,) = [
             one for one in judge_attempt(made, WatchEnd("failed", made.members[3]), {}) if one.verdict is Verdict.FAIL
         ]
         (finding,) = outcome.findings
         assert (outcome.node, finding.cause) == ("node-b", "rank-killed")
         assert words in finding.says
+        assert evidence in finding.evidence[0]
+        assert ("oom_kill" in finding.evidence[0]) is bool(evidence)
 
 
 def test_what_the_kernel_says_of_a_kill_is_evidence(tmp_path: Path) -> None:
@@ -606,6 +611,21 @@ def test_a_keeper_that_was_killed_is_no_fault_of_the_program(tmp_path: Path) -> 
     made = kept(tmp_path)
     made.members[0].keeper_gone = True
     assert judged(made, made.members[0])[1].cause == "terminated-from-outside"
+
+
+def test_a_node_that_was_restarted_is_told_from_a_keeper_that_was_killed(tmp_path: Path) -> None:
+    """By the node: its journal goes on saying that the rank runs."""
+    made = kept(tmp_path)
+    made.offsets["node-b"] = (3600.0, 0.1)
+    member = made.members[2]
+    seen = {"keeper_lives": False, "lives": False, "restarted": 1_000_003_600.0}
+    made.learn(member, journal("running", started=999_000_000.0, **seen))
+    made.learn(member, journal("running", started=999_000_000.0))  # from a node that was not asked to look
+    guilty, finding = judged(made, member)
+    assert (guilty.node, finding.cause) == ("node-b", "terminated-from-outside")
+    shown = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1_000_000_000.0))
+    assert finding.says == f"node-b was restarted while rank 2 on node-b ran: it is up since {shown}"
+    assert "journalctl -b -1" in finding.remedy
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,13 @@ FIRST = {
 }
 
 
-@pytest.mark.parametrize("files", [SECOND, FIRST])
+def with_link(files: dict[str, str], controllers: str) -> dict[str, str]:
+    """The same where the kernel lists the controllers so, and `cpu` is a link to their mount."""
+    linked = {path.replace("/cpu,cpuacct/", "/cpu/"): text for path, text in files.items()}
+    return {**files, **linked, "/proc/7/cgroup": files["/proc/7/cgroup"].replace("cpu,cpuacct", controllers)}
+
+
+@pytest.mark.parametrize("files", [SECOND, FIRST, with_link(FIRST, "cpuacct,cpu"), with_link(FIRST, "cpu,cpuacct")])
 def test_the_innermost_group_with_a_quota_counts(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_waits, "read", files.get)
     quota = cpu_quota(7)

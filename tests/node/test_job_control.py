@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runbook.node import job_control, own_files
+from runbook.node import job_control, own_files, proc
 from runbook.node.journal import attempt_folder
 
 NODES = 50
@@ -105,3 +106,27 @@ def test_before_a_start_a_node_reads_its_own_folders_and_those_of_what_lives_on_
     told = job_control.look({"do": "prepare", "folder": str(mine), "attempt": "attempt-01", "about": about})
     assert [one["name"] for one in told["gpus"]] == ["rank-00000.node-9.l0"]
     assert {Path(path).relative_to(workdir).parts[1] for path in opened} == {"node-7", "node-9"}
+
+
+def test_a_journal_from_before_the_machine_was_started_again_says_when_that_was(
+    home: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by the number of the boot alone: the folder may be another machine's, in a home that several share."""
+    workdir, _ = home
+    folder = workdir / "job" / "node-7" / "attempt-03"
+
+    def told(**facts: Any) -> Any:
+        (folder / "rank-00000.node-7.l0.json").write_text(json.dumps(journal("node-7", 3, state="running", **facts)))
+        (found,) = job_control.journals(str(folder), {})[0]
+        return found["restarted"]
+
+    now = proc.booted()
+    assert now is not None
+    assert 0.0 < now < time.time()
+    assert told(boot="before", started=now - 60.0) == now
+    assert told(boot="before", started=None) == now, "its process never began"
+    assert told(boot="another machine's", started=now + 60.0) is None
+    assert told(boot=proc.boot_id(), started=now - 60.0) is None, "the clock was set"
+    assert told(started=now - 60.0) is None, "an older keeper did not say"
+    monkeypatch.setattr(job_control, "booted", lambda: None)
+    assert told(boot="before", started=now - 60.0) is None

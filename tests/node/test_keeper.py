@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.memory import memory_group
 
-from runbook.node import keeper
+from runbook.node import keeper, proc
 from runbook.node.proc import born
 
 
@@ -103,3 +104,70 @@ def test_what_leaves_the_session_and_clears_its_environment_is_ended_too(tmp_pat
     left = int((tmp_path / "pid").read_text())
     assert (journal["state"], journal["code"], journal["swept"]) == ("ended", 3, 0), "TERM is enough for it"
     assert born(left) is None, "it lives"
+
+
+def kept_to_its_end(folder: Path, argv: list[str], join: str = "") -> dict[str, Any]:
+    """The journal of a real keeper, started in the control group whose list of processes is `join`."""
+    told = order(folder, argv=argv, detached=False, grace_s=0.2, each=[], logs=None, stacks=None)
+    command = [sys.executable, "-m", "runbook.node.keeper", json.dumps(told)]
+    script = f"echo $$ >{join}; " * bool(join) + 'exec "$@"'
+    with subprocess.Popen(
+        ["/bin/sh", "-c", script, "sh", *command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    ) as running:
+        assert running.stdin is not None
+        running.stdin.write(b"go 0\n")
+        running.stdin.flush()
+        assert running.wait(timeout=60) == 0
+    found: dict[str, Any] = json.loads((folder / "rank-00000.a.l0.json").read_text())
+    return found
+
+
+@pytest.mark.lab
+def test_a_process_that_the_kernel_kills_for_lack_of_memory_is_told_from_one_that_was_killed(tmp_path: Path) -> None:
+    killed = kept_to_its_end(tmp_path, ["/bin/sh", "-c", "kill -9 $$"])
+    assert (killed["code"], killed["group_kills"] or 0, killed["boot"]) == (-9, 0, proc.boot_id())
+    with memory_group(64 << 20) as processes:
+        greedy = kept_to_its_end(tmp_path, [sys.executable, "-S", "-c", "bytearray(b'x' * (1 << 28))"], str(processes))
+    assert (greedy["code"], greedy["group_kills"]) == (-9, 1)
+
+
+def test_what_the_kernel_killed_long_before_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {"group": 3, "node": 70}
+    monkeypatch.setattr(keeper, "group_kills", lambda: counts["group"])
+    monkeypatch.setattr(keeper, "kernel_kills", lambda: counts["node"])
+    kills = keeper.Kills()
+    counts.update(group=4, node=72)
+    assert kills.lately() == {"group_kills": 1, "node_kills": 2}
+    kills.look()
+    assert kills.lately() == {"group_kills": 1, "node_kills": 2}, "it may take a minute to end"
+    kills.look()
+    assert kills.lately() == {"group_kills": 0, "node_kills": 0}
+    counts["group"] = None  # type: ignore[assignment]
+    assert kills.lately() == {"group_kills": None, "node_kills": 0}
+
+
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        (
+            {"/proc/self/cgroup": "0::/a/b", "/sys/fs/cgroup/a/b/memory.events": "oom 9\noom_kill 2\noom_group_kill 7"},
+            2,
+        ),
+        ({"/proc/self/cgroup": "0::/a/b", "/sys/fs/cgroup/memory.events": "oom_kill 2\n"}, 2),
+        (
+            {
+                "/proc/self/cgroup": "5:cpu,cpuacct:/x\n4:memory:/a\n0::/",
+                "/sys/fs/cgroup/memory/a/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+                "/sys/fs/cgroup/memory/memory.oom_control": "oom_kill 50\n",
+            },
+            2,
+        ),
+        ({"/proc/self/cgroup": "0::/a"}, None),
+        ({}, None),
+    ],
+)
+def test_the_kernel_counts_what_it_killed_in_a_control_group(
+    files: dict[str, str], count: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proc, "read", files.get)
+    assert proc.group_kills() == count
