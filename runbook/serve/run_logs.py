@@ -57,8 +57,8 @@ class RunLog:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """`at` is where it begins, in bytes. `cut` are bytes of it that are not in `text`. `match`: of a match, the characters
-    of `text` before it."""
+    """`at` is where it begins, in bytes. `cut` are bytes of it that are not in `text`. `match`: of a match, the
+    characters of `text` before it."""
 
     at: int
     text: str

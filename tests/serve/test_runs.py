@@ -565,9 +565,10 @@ def test_a_restart_that_could_not_be_asked_for_can_be_asked_for_again(
     def full(*_: object, **__: object) -> str:
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+    with monkeypatch.context() as patch:
         patch.setattr(processes, "end", full)
-        restarts.ask("one", "g", "ann", lambda group, person: begun.set())
+        with pytest.raises(OSError, match="No space"):
+            restarts.ask("one", "g", "ann", lambda group, person: begun.set())
     assert not restarts.pending("one")
     restarts.ask("one", "g", "ann", lambda group, person: begun.set())
     assert begun.wait(60)
