@@ -119,7 +119,7 @@ class Agent:
             for task in (looking, staying):
                 if task.done():
                     task.result()
-            return 1 if staying.done() else 0
+            return 0 if stopped.done() else 1
         finally:
             self._stopping.set()
             self._notify.say("STOPPING=1")
@@ -130,11 +130,12 @@ class Agent:
                 await asyncio.wait(self._channels, timeout=ENDING_S)
 
     async def _stay(self) -> None:
-        """Dial, again and again. Returns when that makes no more sense."""
+        """Dial, again and again. Returns when that makes no more sense, or when the agent is to end: to cancel this is
+        not enough, since a dial that ends at that moment may take the cancellation for its own."""
         failures = 0
         self._says("dialling", connected=False)
         self._notify.say("READY=1")
-        while True:
+        while not self._stopping.is_set():
             began = time.monotonic()
             try:
                 async with self._dial("/agent/control", LONGEST_MESSAGE) as socket:
@@ -153,7 +154,8 @@ class Agent:
             pause = back_off(failures)
             if why:
                 self._says(f"not connected: {why}; again in {pause:.0f} s", connected=False)
-            await asyncio.sleep(pause)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
 
     def _dial(self, path: str, most: int) -> connect:
         """Entered, a WebSocket to the server. Raises OSError, WebSocketException, TimeoutError."""
