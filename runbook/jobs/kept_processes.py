@@ -101,6 +101,9 @@ class KeptProcesses:
         """Called with a node and the steps that its processes have written, by the names of their files."""
         self.seen: dict[str, object] = {}
         self.unread: dict[str, int] = {}  # bytes of logs that are still on the node
+        self.written: dict[
+            str, float
+        ] = {}  # by file, when its node's last write into it was, by the controller's clock
         self.there: dict[str, int] = {}  # by node, bytes of logs that it had when it was first asked
         self.late: set[str] = set()  # nodes whose latest answer still describes the time before they were first asked
         self.heard: dict[str, float] = {}  # by node, up to which time, on our monotonic clock, its state is known

@@ -129,6 +129,7 @@ def fetch(kept: KeptProcesses, session: Session, name: str, *, wait_s: float = 0
 def take(kept: KeptProcesses, name: str, answer: Facts, at: Mapping[str, int]) -> None:
     """A node's answer to a reader that had its files up to `at`."""
     kept.seen[name] = answer["seen"]
+    offset = kept.offsets.get(name, (0.0, 0.0))[0]
     members = {member.place.name: member for member in kept.on(name)}
     voices = {voice.name: voice for member in members.values() for voice in member.place.voices}
     ours = {file: size for file, size in answer["size"].items() if file.rpartition(".")[0] in voices}
@@ -138,6 +139,7 @@ def take(kept: KeptProcesses, name: str, answer: Facts, at: Mapping[str, int]) -
         kept.late.add(name)
     else:
         kept.late.discard(name)
+    kept.written.update({file: at_ns / 1e9 - offset for file, _, at_ns in answer["seen"] if file in ours})
     kept.steps(name, {file.removesuffix(".step"): text for file, text in answer["steps"].items()})
     for file, data in answer["read"].items():
         if voice := voices.get(file.rpartition(".")[0]):

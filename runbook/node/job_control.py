@@ -12,7 +12,8 @@ prepare  {"folder", "attempt", "about", "hash": [paths]}: makes the folders; giv
 watch    {"folder": of an attempt, "at": {file: offset}, "seen": what it gave last, "wait_s", "most": bytes,
          "look": bool}: waits until there is news; gives {"kept": journals, "read": {file: base64},
          "size": {file: bytes}, "steps": {file: what a process wrote into the file that RUNBOOK_PROGRESS names},
-         "seen", "time"}; with `look`, which goes through all processes, the journals have `lives` and `keeper_lives`.
+         "seen": [[file, bytes, when it was last written, in ns]], "time"}; with `look`, which goes through all
+         processes, the journals have `lives` and `keeper_lives`.
 stop     {"folder": of an attempt}: TERM to the keepers, who end what they keep; what has no keeper any more is ended
          here.
 kill     the same at once, and waits for it. Journals of both, and of all orders below, tell what `lives`.
