@@ -153,6 +153,26 @@ def test_every_page_of_a_cause_is_of_bearable_width_and_speaks_of_what_there_is(
         assert set(page.by_check) <= {*CHECKS, "launch"}
 
 
+UNITS = {"ssh": "sshd", "chrony": "chronyd"}
+"""What Debian calls them, and what Red Hat and SUSE do."""
+PACKAGES = ("apt-get install", "dnf install", "zypper install")
+
+
+def test_commands_of_remedies_are_for_every_family_of_systems() -> None:
+    root = Path(runbook.__file__).parent
+    texts = [page.read_text() for page in (root / "causes" / "pages").glob("*.md")]
+    texts += [re.sub(r'"\s*\n\s*f?"', "", (root / "transport" / "ssh_errors.py").read_text())]
+    found = set()
+    for line in (line for text in texts for line in text.splitlines()):
+        for program, unit in re.findall(r"\b(systemctl|journalctl)\b[^`|&;]*? (ssh|chrony)(?=[` |&;])", line):
+            found.add((program, unit))
+            assert re.search(rf"\b{UNITS[unit]}\b", line), line
+        if line.startswith("- remedy") and re.search(r": `[^`]*apt-get install[^`]*`$", line):
+            found.add(("apt-get", ""))
+            assert all(command in line for command in PACKAGES), line
+    assert {("systemctl", "ssh"), ("journalctl", "ssh"), ("systemctl", "chrony"), ("apt-get", "")} <= found
+
+
 def test_what_logs_are_told_to_show_is_in_the_catalogue() -> None:
     assert {rule.cause for rule in RULES} <= causes().keys()
     signs = {sign.name for sign in SIGNS}

@@ -31,6 +31,7 @@ SHARE = 4
 """The check listens on at most one in this many of the ports that a kernel hands out."""
 
 
+WITHOUT_FILES = ("EMFILE", "ENFILE")
 JUDGING_S = 10.0
 """Of the stage's time, what is kept for the rules of the nodes and for who holds a port."""
 
@@ -157,6 +158,10 @@ class FirewallJudge:
             return self.mesh.silent[name]
         if missed := self.unmeasured.get(name):
             what = f"{counted(len(missed), 'connection')} with {listed(others_of(name, missed))}"
+            if short := [dial for dial in missed if dial.source == name and dial.errno in WITHOUT_FILES]:
+                says = f"{name} had no free descriptor for {what}, so they were not tried"
+                seen = tuple(dict.fromkeys(f"{name}: socket(): {dial.errno}" for dial in short))
+                return Outcome.unknown(name, finding_for("open-files-limit", says, seen, way="node", node=name))
             return Outcome.unknown(name, too_busy(name, self.mesh.busy.get(name), what))
         arriving = self.opened.get(name, [])
         bad = self.trouble.bad if self.trouble else ()

@@ -152,9 +152,14 @@ def of_same_inventory(
     arguments: argparse.Namespace, subject: Subject, run: RunFolder | None, about_run: str
 ) -> tuple[RunFolder | None, str]:
     """Leaves out a latest run on other machines than those of -i, which would mislead the reader of the archive."""
-    if run is None or arguments.run_dir is not None or arguments.inventory is None or subject.path is None:
+    if run is None or arguments.run_dir is not None or arguments.inventory is None:
         return run, about_run
-    if run.inventory is not None and os.path.realpath(run.inventory) == os.path.realpath(subject.path):
+    if subject.path is None:  # a job or pods: the next job of the same name may have other nodes
+        names = {node.name for node in subject.inventory.nodes} if subject.inventory else set()
+        same = run.named_inventory == arguments.inventory and names.issuperset(run.nodes)
+    else:
+        same = run.inventory is not None and os.path.realpath(run.inventory) == os.path.realpath(subject.path)
+    if same:
         return run, about_run
     return None, f"none: the latest, {run.path}, was of {run.named_inventory}; --run-dir {run.path} takes it along"
 

@@ -131,6 +131,7 @@ _KINDS = {
     "commas",
     "names": "names of network interfaces, whole, with commas",
     "path": "a path",
+    "settings": "`name:value` pairs with commas, of the names below",
     "text": "text",
 }
 
@@ -145,7 +146,7 @@ def _facts(variable: Variable) -> Iterator[tuple[str, str]]:
     if variable.never:
         yield "exists", f"no release of {variable.reader} reads it"
     else:
-        yield "value", f"{_KINDS.get(variable.kind, variable.kind)}{_bounds(variable)}"
+        yield "value", f"{_KINDS[variable.kind]}{_bounds(variable)}"
     if variable.choices:
         more = ", and others" if variable.open_choice else ""
         case = "; in exactly this case" if variable.exact_case else ""

@@ -157,6 +157,10 @@ def init_inventory(arguments: argparse.Namespace) -> int:
 
     refuse_to_replace(arguments.out, force=arguments.force)
     if len(arguments.hosts) == 1 and is_asked(arguments.hosts[0]):
+        given = [name for name in ("user", "key", "port", "jump", "accept_new") if getattr(arguments, name)]
+        if given:
+            message = f"--{given[0].replace('_', '-')} does nothing with {arguments.hosts[0]}: nobody logs in there"
+            raise FilesWrong.of("arguments.host", message, help="leave it away, or name hosts")
         write_product(asked(arguments.hosts[0], arguments.name), arguments.out)
         return DONE
     login = Login(arguments.user, arguments.key, arguments.port, arguments.jump, arguments.accept_new)

@@ -4,7 +4,7 @@ Kubernetes or an encrypted file in the place of one; and what to do instead."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Literal, NamedTuple
 
@@ -168,12 +168,13 @@ _SYNONYMS: Mapping[str, Kind] = {
 """What people write instead of `nodes` and `stages`."""
 
 
-def kind_of(document: Document, *, named: bool) -> Kind | None:
-    """`named`: the user gave this very file, so it is meant to be one of ours if anything in it looks so."""
+def kind_of(document: Document, *, named: bool, folders: Sequence[str] = ()) -> Kind | None:
+    """`named`: the user gave this very file, so it is meant to be one of ours if anything in it looks so. `folders`:
+    the names of those that it lies in, as far as they are the project's."""
     marked = _MODELINE.search(document.text)
     if marked:
         return "playbook" if marked[1] == "playbook" else "inventory"
-    folder = next((_FOLDERS[part] for part in reversed(PurePath(document.path).parts[:-1]) if part in _FOLDERS), None)
+    folder = next((_FOLDERS[part] for part in reversed(folders) if part in _FOLDERS), None)
     kind = _of_data(document.data, sure=named or folder is not None) if document.data is not None else None
     if document.data is None:
         kind = _of_text(document.text)

@@ -156,7 +156,7 @@ class _PlaybookReader:
         So would whatever is said about `reach`, which runs before all stages, on every node, listed or not.
         """
         if stage.get("check") == "reach":
-            for key in stage.keys() & {"with", "pairs", "when", "timeout", "nodes", "on_failure", *WHEN_BAD}:
+            for key in stage.keys() & {"with", "pairs", "expect", "when", "timeout", "nodes", "on_failure", *WHEN_BAD}:
                 message = f"`{key}` does nothing here: `reach` always runs first, once and on every node"
                 help = "write it above `stages:`: there it holds for reach as well" if key in WHEN_BAD else "remove it"
                 self._placed.about_key((*keys, key), "misplaced-key", message, f"{help}; reach need not be listed")

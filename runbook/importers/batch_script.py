@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import re
 import shlex
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from runbook.files.file_kinds import SBATCH, is_yaml
@@ -27,6 +28,7 @@ from runbook.importers.foreign_inventory import (
 )
 from runbook.launch.launcher_lines import LAUNCHERS, NODES, PORT, RANKS_A_NODE, LauncherLine, launcher_line, options
 from runbook.model.errors import FilesWrong
+from runbook.model.grouping import grouped
 from runbook.model.inventory import MOST_GPUS
 from runbook.model.units import whole_number
 
@@ -38,12 +40,31 @@ _ARRAY = re.compile(r"\s*([A-Za-z_]\w*)=\((?!\()")
 _RUN = re.compile(r"\$\(|`")
 MOST_FILLED = 256 * 1024
 """Characters of variables that are put in, of a whole script."""
+_MAYBE = "it may not run, and is carried over as if it did"
 _ELSE = "what else the script does is not carried over"
 _OPERATOR = re.compile(r"[0-9]?[<>]|[|;&]")
 _GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?([0-9]{1,4})")
 _HINT = re.compile(r"\btorch\.distributed\.|\baccelerate launch\b|\b(?:" + "|".join(LAUNCHERS) + r")\b")
 _OWN = {"MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"}
 """What runbook works out for every rank."""
+
+
+_DOCUMENT = re.compile(r"(?<!<)<<-?\s*([\"']?)([A-Za-z_]\w*)\1")
+_FUNCTION = re.compile(r"(\s*)(?:function\s+([\w.-]+)\s*(?:\(\s*\))?|([\w.-]+)\s*\(\s*\))\s*(\{.*)?")
+_NAME = re.compile(r"[\w.-]+")
+_BRANCH = re.compile(
+    r"(?:^|[;&|]|\b(?:then|do|else)\b)\s*(?:(?P<begins>if|for|while|until|case|select)|(?P<ends>fi|done|esac))\b"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """`maybe`: it stands in a branch, a loop, or a function that may be called. `document`: a here-document follows."""
+
+    number: int
+    line: str
+    maybe: bool = False
+    document: bool = False
 
 
 @dataclass
@@ -59,7 +80,8 @@ class _Script:
     workdir: str | None = None
     launch: dict[str, object] = field(default_factory=dict)
     shared: dict[Setting, object] = field(default_factory=dict)  # by every node
-    line: LauncherLine | None = None
+    launches: list[tuple[_Command, LauncherLine, str | None]] = field(default_factory=list)  # with their workdirs
+    line: LauncherLine | None = None  # the one that is carried over
     remarks: list[Remark] = field(default_factory=list)
     begun: bool = False  # whether a command stood already: sbatch reads no option below it
 
@@ -71,20 +93,25 @@ def is_script(text: str, file: str) -> bool:
     """Whether it has options for sbatch, or is no YAML and has a launcher's line whose program is to be seen."""
     if SBATCH.search(text):
         return True
-    lines = (launcher_line(_words(line)) for _, line in _commands(text)) if _HINT.search(text) else ()
+    lines = (launcher_line(_words(one.line)) for one in _commands(text)[0]) if _HINT.search(text) else ()
     return any(line is not None and line.program for line in lines) and not is_yaml(text, file)
 
 
 def read_script(text: str, file: str) -> ForeignInventory:
     """Raises FilesWrong where it does not say which nodes; the problem then holds the launch, for a playbook."""
     script = _Script(NumberedLines(text, file))
-    commands = dict(_commands(text))
+    found, unused = _commands(text)
+    commands = {one.number: one for one in found}
     for number, raw in enumerate(script.lines.lines, 1):
         if raw.startswith("#SBATCH"):
             _asked(script, number, raw)
+        elif number in unused:
+            script.begun = True
+            script.remark(number, f"the function `{unused[number]}` is never called, and not carried over")
         elif number in commands:
             script.begun = True
-            _command(script, number, commands[number])
+            _command(script, commands[number])
+    _choose(script)
     gpus = _gpus(script)
     hosts = _hosts(script, gpus)
     if not hosts:
@@ -94,10 +121,49 @@ def read_script(text: str, file: str) -> ForeignInventory:
     return ForeignInventory(SCRIPT, file, hosts, remarks=tuple(script.remarks), blocks=blocks)
 
 
-def _commands(text: str) -> Iterator[tuple[int, str]]:
-    """Lines that say something, with their numbers. One that ends in a backslash goes on, and so does an array."""
-    parts, number, array = list[str](), 0, False
-    for at, raw in enumerate(text.splitlines(), 1):
+def _commands(text: str) -> tuple[list[_Command], dict[int, str]]:
+    """What runs, as far as that can be seen, and the functions that nobody calls, by the lines where they begin."""
+    outside: list[_Command] = []
+    bodies: dict[int, tuple[str, list[_Command]]] = {}  # of functions
+    begun, indent, outer, depth = 0, 0, 0, 0  # the function that goes on, how it is indented, and branches around
+    for number, line, document in _lines(text):
+        head = _FUNCTION.fullmatch(line)
+        if begun and line.lstrip().startswith("}") and len(line) - len(line.lstrip()) <= indent:
+            begun, depth = 0, outer
+        elif head and not begun:
+            bodies[number] = head[2] or head[3], []
+            if not (head[4] or "").rstrip().endswith("}"):
+                begun, indent, outer, depth = number, len(head[1]), depth, 0
+        elif not (begun and line.strip() == "{"):
+            branches = [found.lastgroup for found in _BRANCH.finditer(line[:LONGEST_LINE])]
+            inner = max(0, depth + branches.count("begins") - branches.count("ends"))
+            into = bodies[begun][1] if begun else outside
+            into.append(_Command(number, line, max(depth, inner) > 0, document))
+            depth = inner
+    if begun:  # it was none
+        outside += bodies.pop(begun)[1]
+    everything = [*outside, *(one for _, body in bodies.values() for one in body)]
+    called = {words[0] for one in everything if not one.maybe and (words := one.line.split(None, 1))}
+    named = {word for one in everything for word in _NAME.findall(one.line)}
+    unused = {number: name for number, (name, _) in bodies.items() if name not in named}
+    used = [
+        replace(one, maybe=one.maybe or name not in called)
+        for number, (name, body) in bodies.items()
+        if number not in unused
+        for one in body
+    ]
+    return [*outside, *used], unused
+
+
+def _lines(text: str) -> Iterator[tuple[int, str, bool]]:
+    """Lines that say something, with their numbers, and whether a here-document is below, which is left out. One that
+    ends in a backslash goes on, and so does an array."""
+    parts, number, array, behind = list[str](), 0, False, 0
+    lines = text.splitlines()
+    places = grouped((raw.strip(), at) for at, raw in enumerate(lines, 1) if raw.strip().isidentifier())
+    for at, raw in enumerate(lines, 1):
+        if at <= behind:
+            continue
         if not parts:
             number, array = at, _ARRAY.match(raw) is not None
         if raw.endswith("\\"):
@@ -107,7 +173,10 @@ def _commands(text: str) -> Iterator[tuple[int, str]]:
         else:
             line = "".join((*parts, raw))
             if line.strip() and not line.lstrip().startswith("#"):
-                yield number, line
+                for _, word in _DOCUMENT.findall(line):
+                    ends = places.get(word, [])
+                    behind = max(behind, next(iter(ends[bisect_right(ends, max(at, behind)) :][:1]), 0))
+                yield number, line, behind > at
             parts = []
 
 
@@ -140,8 +209,8 @@ def _apart(word: str) -> tuple[str, ...]:
     return (word[:2], word[2:]) if re.match(r"-[A-Za-z][^=]", word) else (word,)
 
 
-def _command(script: _Script, number: int, line: str) -> None:
-    line = _filled(script, line)
+def _command(script: _Script, command: _Command) -> None:
+    number, line = command.number, _filled(script, command.line)
     if array := _ARRAY.match(line):
         inside = line[array.end() : line.rfind(")")].strip()
         script.known |= {} if _RUN.search(inside) else {array[1]: inside}
@@ -154,22 +223,25 @@ def _command(script: _Script, number: int, line: str) -> None:
         rest = []  # the words of `A=$(hostname -f)`
     for one in given:
         name, value = one.split("=", 1)
-        _variable(script, number, name, value, ranks=exported or bool(rest))
-    if rest and not exported:
-        _deed(script, number, list(takewhile(lambda word: not _OPERATOR.match(word), rest)))
+        _variable(script, command, name, value, ranks=exported or bool(rest))
+    if command.document:
+        script.remark(number, "what stands in its here-document is not carried over")
+    elif rest and not exported:
+        _deed(script, command, list(takewhile(lambda word: not _OPERATOR.match(word), rest)))
     elif not words:
         script.remark(number, _ELSE)
 
 
-def _deed(script: _Script, number: int, words: list[str]) -> None:
-    line = launcher_line(words)
-    if line is not None and line.program and script.line is None:
-        _launch(script, number, line)
+def _deed(script: _Script, command: _Command, words: list[str]) -> None:
+    number, line = command.number, launcher_line(words)
+    if line is not None and line.program:
+        script.launches.append((command, line, script.workdir))
     elif line is not None:
-        says = "one launch is carried over, and this is another" if line.program else "what it starts is not seen"
-        script.remark(number, f"`{line.name}`: {says}")
+        script.remark(number, f"`{line.name}`: what it starts is not seen")
     elif words[:1] == ["cd"] and len(words) == 2 and "$" not in words[1]:
         script.workdir = words[1]
+        if command.maybe:
+            script.remark(number, f"`cd {words[1]}`: {_MAYBE}")
     elif words[:1] in (["source"], ["."]) and re.fullmatch(r"[~/][^$`]*/activate", words[-1]):
         script.shared["activate",] = f". {words[-1]}"
     elif words and words[0] in ("conda", "mamba", "module", "ml", "spack", "source", "."):
@@ -179,8 +251,20 @@ def _deed(script: _Script, number: int, words: list[str]) -> None:
         script.remark(number, _ELSE)
 
 
-def _variable(script: _Script, number: int, name: str, value: str, *, ranks: bool) -> None:
+def _choose(script: _Script) -> None:
+    """The first launch that runs for certain, else the first."""
+    chosen = next((one for one in script.launches if not one[0].maybe), next(iter(script.launches), None))
+    for command, line, workdir in script.launches:
+        if chosen and command is not chosen[0]:
+            says = f"one launch is carried over, that of line {chosen[0].number}, and this is another"
+            script.remark(command.number, f"`{line.name}`: {says}")
+        else:
+            _launch(script, command, line, workdir)
+
+
+def _variable(script: _Script, command: _Command, name: str, value: str, *, ranks: bool) -> None:
     """`ranks`: the processes that are started see it."""
+    number = command.number
     if may_hold_secret(name, value):
         script.remark(number, f"{name}: a secret, not copied: ranks get it by `env: {{{name}: {{env: {name}}}}}`")
         return
@@ -190,6 +274,10 @@ def _variable(script: _Script, number: int, name: str, value: str, *, ranks: boo
         if "$" in value or "`" in value:
             script.remark(number, f"{name}: its value is only known where the script runs")
         else:
+            if script.env.get(name, value) != value:
+                script.remark(number, f"{name}: it has another value above, and this one is carried over")
+            elif command.maybe:
+                script.remark(number, f"{name}: {_MAYBE}")
             script.env[name] = value
 
 
@@ -207,8 +295,10 @@ def _filled(script: _Script, line: str) -> str:
     return _VARIABLE.sub(value, line)
 
 
-def _launch(script: _Script, number: int, line: LauncherLine) -> None:
-    script.line = line
+def _launch(script: _Script, begun: _Command, line: LauncherLine, workdir: str | None) -> None:
+    number, script.line = begun.number, line
+    if begun.maybe:
+        script.remark(number, f"`{line.name}`: {_MAYBE}")
     if line.launcher:
         script.launch["launcher"] = line.launcher
     command = list(line.program)
@@ -218,8 +308,8 @@ def _launch(script: _Script, number: int, line: LauncherLine) -> None:
             what = f"the value of {name}" if name else "a word of the command"
             script.remark(number, f"{what} is a secret, not copied: ranks get theirs by `env:`")
     script.launch["command"] = command
-    if script.workdir is not None:
-        script.launch["workdir"] = script.workdir
+    if workdir is not None:
+        script.launch["workdir"] = workdir
     open_ = sorted({found[0] for word in command for found in _VARIABLE.finditer(word)})
     if open_:
         script.remark(number, f"no shell fills in {', '.join(open_)}: write the value itself")

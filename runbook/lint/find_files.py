@@ -63,8 +63,13 @@ def roots_of(paths: Sequence[str]) -> list[str]:
 
 
 def _tree_of(file: Path) -> str:
-    folder = Path(os.path.realpath(file.parent))
-    return str(next((above for above in (folder, *folder.parents) if is_there(above / ".git")), folder))
+    folder = os.path.realpath(file.parent)
+    return str(repository_of(folder) or folder)
+
+
+def repository_of(folder: str) -> Path | None:
+    """The root of the repository that a folder is in, given by its real path."""
+    return next((above for above in (Path(folder), *Path(folder).parents) if is_there(above / ".git")), None)
 
 
 def leads_out(path: str | Path, roots: Sequence[str]) -> str | None:

@@ -17,7 +17,7 @@ from runbook.files.playbook import examine_playbook, has_launch, launch_document
 from runbook.files.schema import schema
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document, Keys, read_document
-from runbook.lint.find_files import leads_out
+from runbook.lint.find_files import leads_out, repository_of
 from runbook.model.errors import Problem, Span
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory, Node
@@ -283,6 +283,7 @@ class ReadFiles:
     def __init__(self, roots: Sequence[str]) -> None:
         self._roots = roots
         self._read: dict[str, ReadFile] = {}
+        self._above: dict[str, Path] = {}  # what holds each root
 
     def leads_out(self, playbook: Document, path: str) -> str | None:
         """Where a link leads that a playbook names as its inventory, if that is outside; None where no link is."""
@@ -296,9 +297,18 @@ class ReadFiles:
         real = os.path.realpath(path)
         if real not in self._read:
             document = read_document(path)
-            kind = kind or kind_of(document, named=named)
+            kind = kind or kind_of(document, named=named, folders=self._folders(real))
             self._read[real] = self._examined(document, kind)
         return self._read[real]
+
+    def _folders(self, real: str) -> Sequence[str]:
+        """Those that a file lies in: of its repository, or without one the folder that is linted and those in it. What
+        stands above them is this machine's."""
+        folder = Path(real).parent
+        root = next((root for root in self._roots if folder.is_relative_to(root)), str(folder))
+        if root not in self._above:
+            self._above[root] = repository_of(root) or Path(root).parent
+        return folder.relative_to(self._above[root]).parts
 
     def _examined(self, document: Document, kind: Kind | None) -> ReadFile:
         if kind == "inventory":

@@ -43,14 +43,14 @@ DMESG_S = 3
 
 def look(arguments: dict[str, Any]) -> Counters:
     names = [device for name in arguments["interfaces"] for device in [name] + hardware(name)]
-    smi, deadline = find_smi() if arguments["gpus"] else None, time.monotonic() + arguments["deadline_s"]
+    smi = find_smi() if arguments["gpus"] else None
     return {
         "clock": time.monotonic(),
         "interfaces": {name: interface(name) for name in dict.fromkeys(names)},
         "tcp": tcp(),
         "ports": ports(),
         "machine": machine(arguments["pid"]),
-        "gpus": query_gpus(smi, OF_GPU, deadline, arguments["gpus"]) if smi else None,
+        "gpus": query_gpus(smi, OF_GPU, arguments["deadline_s"], arguments["gpus"]) if smi else None,
         "xids": xids() if arguments["gpus"] else None,
     }
 

@@ -1,6 +1,7 @@
 """The node's GPUs, as nvidia-smi and the kernel show them. Says one message and ends. Python 3.8, standard library.
 
-Argument, JSON: {"run_id": the run whose own processes on a GPU do not count, "deadline_s": for nvidia-smi}.
+Argument, JSON: {"run_id": the run whose own processes on a GPU do not count, "deadline_s": for each start of
+nvidia-smi, "in_all_s": for all times that its list is asked for}.
 
 A GPU driver that hangs makes nvidia-smi hang, at times in a state in which not even KILL ends it. So the queries run
 side by side, each in a process group of its own, each with a deadline, and the answers of some are reported whatever
@@ -43,14 +44,21 @@ def find_smi() -> str | None:
     return find("nvidia-smi") or next((path for path in ELSEWHERE if os.access(path, os.X_OK)), None)
 
 
-def query_gpus(smi: str, fields: Iterable[str], deadline: float, indices: Iterable[int] | None = None) -> Ran:
+def query_gpus(
+    smi: str, fields: Iterable[str], seconds: float, indices: Iterable[int] | None = None, in_all_s: float = 0.0
+) -> Ran:
     """One line a GPU, of these only: the driver need not wake others for us. A field that this driver does not know is
-    left out and the others are asked for again."""
+    left out and the others are asked for again, which may wake the GPUs again: each time has its own `seconds`, all of
+    them `in_all_s`. Only what had all of its seconds is told as timed out."""
     fields = list(fields)
+    deadline = time.monotonic() + max(seconds, in_all_s)
     which = [] if indices is None else ["-i", ",".join(map(str, indices))]
     while True:
         arguments = ["--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"]
-        said = run([smi] + which + arguments, max(1.0, deadline - time.monotonic()))
+        left_s = max(1.0, deadline - time.monotonic())
+        said = run([smi] + which + arguments, min(seconds, left_s))
+        if said.get("timed_out") and left_s < seconds:
+            said = {"code": None, "out": "", "err": "it refused fields, and no time was left to ask for the others"}
         refused = REFUSED_FIELD.search(said.get("out", "") + said.get("err", ""))
         if not refused or refused.group(1) not in fields[1:]:
             said = sendable(said)
@@ -105,9 +113,8 @@ def look(arguments: dict[str, Any]) -> GpusAnswer:
         facts["gpu"] = {"missing": True}
     else:
         seconds = arguments["deadline_s"]
-        deadline = time.monotonic() + seconds
         apps = "--query-compute-apps=pid,gpu_uuid,used_memory,process_name"
-        jobs["gpu"] = lambda: query_gpus(smi, FIELDS, deadline)
+        jobs["gpu"] = lambda: query_gpus(smi, FIELDS, seconds, in_all_s=arguments["in_all_s"])
         jobs["apps"] = lambda: sendable(run([smi, apps, "--format=csv,noheader,nounits"], seconds))
         jobs["links"] = lambda: sendable(run([smi, "nvlink", "-s"], seconds))
         jobs["all"] = lambda: sendable(run([smi, "-q"], seconds))

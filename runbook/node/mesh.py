@@ -55,6 +55,10 @@ REFUSALS: dict[int, Refusal] = {
     errno.EPIPE: "reset",
     errno.ETIMEDOUT: "dropped",
 }
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""What a kernel says that has no socket to give. It tells nothing of the way."""
+ROOM_S = 5.0
+"""How long a dial waits for a socket that another one gives back."""
 MOST_FILES = 16384
 LISTENER_S = 10.0
 LOOKUP_S = 10.0
@@ -157,9 +161,9 @@ def dial(
     target: dict[str, Any], order: dict[str, Any], run_id: str, held: list[socket.socket], loop: EventLoop
 ) -> Generator[Any, Any, Dialled | None]:
     """One dial: open, stranger, refused, dropped (silence), rejected (the network said no), unsent (no port left to
-    dial from), unresolvable, reset, silent or lost. `tries`: which of them opened, the kernel's own repetitions not
-    counted; all of them where none did. `local` and `remote`: the addresses of both ends as numbers; `from_ports`: our
-    port of each try."""
+    dial from), unresolvable, reset, silent, lost, or unmeasured (this machine had no socket for it). `tries`: which of
+    them opened, the kernel's own repetitions not counted; all of them where none did. `local` and `remote`: the
+    addresses of both ends as numbers; `from_ports`: our port of each try."""
     begun = loop.clock
     result: Dialled = {**UNMEASURED, "from_ports": []}
     try:
@@ -180,7 +184,7 @@ def dial(
         result["outcome"] = "dropped"
     except OSError as error:
         result["errno"] = errno.errorcode.get(error.errno or 0, str(error))
-        result["outcome"] = REFUSALS.get(error.errno or 0, "rejected")
+        result["outcome"] = "unmeasured" if error.errno in EXHAUSTED else REFUSALS.get(error.errno or 0, "rejected")
         if error.errno == errno.EADDRNOTAVAIL and result["remote"] and has_source(result["remote"], target["port"]):
             result["outcome"] = "unsent"
     result["seconds"] = round(loop.clock - begun, 3)
@@ -257,23 +261,32 @@ def connect(
     family, kind, protocol, _, where = found[0]
     where = (where[0], target["port"]) + tuple(where[2:])
     result["remote"] = where[0]
-    begun = loop.clock
+    asked = begun = loop.clock
     pending: list[socket.socket] = []
     starts: tuple[float, ...] = TRIES_S
     try:
         while True:
             waited = loop.clock - begun
             if len(pending) < len(starts) and waited >= starts[len(pending)]:
-                sock = socket.socket(family, kind, protocol)
+                try:
+                    sock = socket.socket(family, kind, protocol)
+                except OSError as error:
+                    if error.errno not in EXHAUSTED or (not pending and loop.clock - asked >= ROOM_S):
+                        raise
+                    if not pending:
+                        yield from pause(0.05)
+                        begun = loop.clock
+                    starts = TRIES_S[: len(pending)] if pending else TRIES_S
+                    continue
                 pending.append(sock)
                 sock.setblocking(False)
-                error = sock.connect_ex(where)
-                if error == errno.EADDRNOTAVAIL and len(pending) > 1:
+                refused = sock.connect_ex(where)
+                if refused == errno.EADDRNOTAVAIL and len(pending) > 1:
                     pending.pop().close()  # no port is left for another try: only those under way remain
                     starts = TRIES_S[: len(pending)]
                     continue
-                if error not in (0, errno.EINPROGRESS):
-                    raise OSError(error, os.strerror(error))
+                if refused not in (0, errno.EINPROGRESS):
+                    raise OSError(refused, os.strerror(refused))
                 result["local"], port = sock.getsockname()[:2]
                 result["from_ports"].append(port)
                 result["tries"] = len(pending)
@@ -281,12 +294,12 @@ def connect(
             alive = [sock for sock in pending if sock.fileno() >= 0]
             ready: list[socket.socket] = yield alive, WRITE, max(0.0, min(following, seconds) - waited)
             for sock in sorted(ready, key=pending.index):
-                error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                if error == errno.ETIMEDOUT:
+                refused = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if refused == errno.ETIMEDOUT:
                     sock.close()  # the kernel gave up on this one; the others go on
                     continue
-                if error:
-                    raise OSError(error, os.strerror(error))
+                if refused:
+                    raise OSError(refused, os.strerror(refused))
                 result["tries"] = pending.index(sock) + 1
                 pending.remove(sock)
                 return sock
@@ -401,7 +414,7 @@ class MeshProgram:
             try:
                 sock, _ = listener.accept()
             except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                if error.errno in EXHAUSTED:
                     self.shut_out += 1
                     yield from pause(0.05)
                 continue

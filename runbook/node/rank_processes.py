@@ -372,7 +372,7 @@ def gpu_use(indices: Iterable[int]) -> dict[str, int] | None:
     smi = find_smi()
     if smi is None:
         return None
-    said = query_gpus(smi, ("index", "utilization.gpu"), time.monotonic() + GPU_S, indices)
+    said = query_gpus(smi, ("index", "utilization.gpu"), GPU_S, indices)
     rows = re.findall(r"^(\d+), *(\d+)(?: %)?$", said.get("out", ""), re.MULTILINE)
     return {index: int(percent) for index, percent in rows} or None
 

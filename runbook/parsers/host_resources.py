@@ -16,6 +16,10 @@ ROW = re.compile(
     r"\A(?P<device>\S+(?:\s+\S+)*?)\s+(?:(?P<type>[a-z][\w.]*)\s+)?(?P<size>[\d.,]+[KMGTPEi]*B?"
     r"|-)\s+(?P<used>[\d.,]+[KMGTPEi]*B?|-)\s+(?P<free>-?[\d.,]+[KMGTPEi]*B?|-)\s+(?P<share>\d+%|-)\s+(?P<mount>/.*)\Z"
 )
+DF = re.compile(
+    r"^Filesystem\s.*(?<![\w-])(?P<kind>Size|Inodes|(?P<count>\d{1,6})(?P<unit>[KMGTPE]?)(?P<ten>B?)-blocks)\b.*$",
+    re.MULTILINE,
+)
 READ_ONLY = re.compile(r"/snap/|/run/credentials|/media/|/cdrom|/sys/firmware|/boot/efi|/var/lib/snapd|/proc/|/mnt/iso")
 WORKED_IN = re.compile(r"/(?:tmp|home|var|root|scratch|data|work|workspace|opt|mnt|fsx|shared)?(?:/|\Z)")
 SMALLEST_SHM = 64 << 20
@@ -23,12 +27,11 @@ SMALLEST_SHM = 64 << 20
 
 
 def disks(text: str) -> Reading | None:
-    head = re.search(
-        r"^Filesystem\s.*\b(?P<kind>Size|1K-blocks|1M-blocks|1024-blocks|512-blocks|Inodes)\b.*$", text, re.MULTILINE
-    )
+    head = DF.search(text)
     if not head:
         return None
-    inodes = head["kind"] == "Inodes"
+    inodes, unit = head["kind"] == "Inodes", _block(head)
+    blocks = f" {head['kind']}" if head["count"] else ""
     found, mounts = Reading(), 0
     for at, line in numbered(text):
         if line.startswith(("Filesystem", "total ", "df: ")) or not line.strip():
@@ -41,12 +44,12 @@ def disks(text: str) -> Reading | None:
         mount, used = row["mount"], f"({row['used']} of {row['size']}"
         if READ_ONLY.search(mount) or row["device"].startswith("/dev/loop") or row["type"] in ("squashfs", "iso9660"):
             continue
-        full = row["share"] == "100%" and (_bytes(row["free"]) or 0) <= 1 << 20
+        full = row["share"] == "100%" and (_bytes(row["free"], unit) or 0) <= 1 << 20
         if mount == "/dev/shm" and not inodes:
             if full:
                 found.proves("shm-too-small", f"/dev/shm is full {used})", (at,), way="full")
-            elif 0 < (_bytes(row["size"]) or 0) <= SMALLEST_SHM:
-                says = f"/dev/shm has {row['size']}: NCCL between many GPUs of one node needs 1 GiB or more"
+            elif 0 < (_bytes(row["size"], unit) or 0) <= SMALLEST_SHM:
+                says = f"/dev/shm has {row['size']}{blocks}: NCCL between many GPUs of one node needs 1 GiB or more"
                 found.proves("shm-too-small", says, (at,), "medium", way="small")
         elif full:
             what = "inodes (small files)" if inodes else "space"
@@ -62,12 +65,21 @@ def disks(text: str) -> Reading | None:
 FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50, "E": 1 << 60}
 
 
-def _bytes(text: str) -> float | None:
-    """`64M`; a bare number counts blocks of 1 KiB, as df does without -h."""
+def _block(head: re.Match[str]) -> int:
+    """Bytes of what a bare number counts: `1K-blocks`, `1MB-blocks` (powers of ten), `512B-blocks`; bytes under `Size`,
+    and of inodes a KiB each, which is the least that a file takes."""
+    if not head["count"]:
+        return 1 if head["kind"] == "Size" else 1 << 10
+    step = 1000 if head["unit"] and head["ten"] else 1024
+    return int(head["count"]) * int(step ** ("", *"KMGTPE").index(head["unit"]))
+
+
+def _bytes(text: str, unit: int = 1 << 10) -> float | None:
+    """`64M`; a bare number counts `unit` bytes."""
     found = re.match(r"([\d.]+)([KMGTPE]?)", text.replace(",", "."))
     if not found or found[1].count(".") > 1 or not found[1].strip("."):
         return None
-    return float(found[1]) * (FACTORS[found[2]] if found[2] or found[1] == "0" else 1024)
+    return float(found[1]) * (FACTORS[found[2]] if found[2] or found[1] == "0" else unit)
 
 
 def memory(text: str) -> Reading | None:

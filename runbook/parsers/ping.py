@@ -75,7 +75,7 @@ def _one_of_several(text: str, start: int, end: int) -> _Ping:
     return _Ping(
         head["target"] if head else "",
         int(head["size"] or 0) if head else 0,
-        summary is not None and int(summary["received"]) > 0 and not REFUSED.search(own),
+        summary is not None and int(summary["received"]) > 0,
         [replace(fault, lines=tuple(at + above for at in fault.lines)) for fault in reading.faults],
         reading.unknown,
     )
@@ -95,7 +95,7 @@ def _read_one(text: str) -> Reading | None:
     told_last = STATISTICS.search(text)
     target = (head["target"] or head["ip"]) if head else told_last[1] if told_last else NAMELESS
     found = Reading()
-    if refused:
+    if refused and not (summary and int(summary["received"])):
         _refusal(text, refused, target, found)
         return found
     if not summary:
@@ -106,6 +106,7 @@ def _read_one(text: str) -> Reading | None:
     if not (sent > 0 and received <= sent and consistent):
         found.unknown = CUT
     lines = [_line(text, summary.start()), *([_line(text, why.start("reason"))] if why else ())]
+    lines += [_line(text, refused.start())] if refused else []
     if received == 0:
         _silent(target, sent, why["reason"] if why else "", lines, found)
     elif loss >= LOSS and received < sent:

@@ -119,10 +119,11 @@ def list_json(inventory: Inventory, ranked: Inventory, nodes: Sequence[Node]) ->
 def _as_json(node_ranks: NodeRanks) -> dict[str, object]:
     node = node_ranks.node
     return {
-        **{field.name: getattr(node, field.name) for field in fields(node) if field.name != "slurm"},
+        **{field.name: getattr(node, field.name) for field in fields(node)},
         "node_rank": node_ranks.node_rank if node_ranks.ranks else None,
         "ranks": [node_ranks.ranks[0].rank, node_ranks.ranks[-1].rank] if node_ranks.ranks else None,
         "ssh": {**asdict(node.ssh), "host": node.ssh.host or node.address},
+        "slurm": asdict(node.slurm) if node.connection == "slurm" else None,
         "kubernetes": asdict(node.kubernetes) if node.connection == "kubernetes" else None,
         "container": node.container and asdict(node.container),
         "inside": node.inside or None,

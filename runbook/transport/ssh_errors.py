@@ -20,10 +20,9 @@ class TurnedAway(Unreachable):
 
 
 REFUSED_THOUGH_THERE = (
-    "next: if the key is in its ~/.ssh/authorized_keys already, `sudo journalctl -u ssh -n 20` on {name} says why it "
-    "is "
-    "refused: account locked or expired, AllowUsers or AllowGroups, no such shell, a home that others may write to, a "
-    "`from=` before the key, or PubkeyAcceptedAlgorithms"
+    "next: if the key is in its ~/.ssh/authorized_keys already, `sudo journalctl -u ssh -u sshd -n 20` on {name} says "
+    "why it is refused: account locked or expired, AllowUsers or AllowGroups, no such shell, a home that others may "
+    "write to, a `from=` before the key, or PubkeyAcceptedAlgorithms"
 )
 
 _TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
@@ -178,16 +177,17 @@ def _turned_away(target: LoginTarget, name: str, words: str, seen: tuple[str, ..
             "ssh-handshake-failed",
             f"{name}: sshd at {where} refuses this machine for a while (PerSourcePenalties), after too many failed "
             "logins",
-            f"wait a minute, or on {name}'s console: `sudo systemctl restart ssh`; PerSourcePenaltyExemptList keeps it "
-            "off",
+            f"wait a minute, or on {name}'s console: `sudo systemctl restart ssh || sudo systemctl restart sshd`; "
+            "PerSourcePenaltyExemptList keeps it off",
             (f"it says: {words}",),
         )
     return TurnedAway(
         "ssh-handshake-failed",
         f"{name}: sshd at {where} hangs up before the login: too many others are logging in (MaxStartups), or "
         "a filter such as fail2ban or hosts.deny turns us away",
-        f"on {name}'s console: `sudo sshd -T | grep -i maxstartups` and `sudo journalctl -u ssh -n 20`; raise it in "
-        "/etc/ssh/sshd_config (`MaxStartups 100:30:200`) and `sudo systemctl reload ssh`; fewer logins at once: -f 4",
+        f"on {name}'s console: `sudo sshd -T | grep -i maxstartups` and `sudo journalctl -u ssh -u sshd -n 20`; raise "
+        "it in /etc/ssh/sshd_config (`MaxStartups 100:30:200`) and `sudo systemctl reload ssh || sudo systemctl reload "
+        "sshd`; fewer logins at once: -f 4",
         (f"it says: {words}" if words else "it hangs up without a reason", *seen),
     )
 

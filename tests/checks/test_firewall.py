@@ -344,6 +344,15 @@ def test_a_node_that_is_mute_at_the_second_look_keeps_what_the_first_showed(monk
     assert {outcomes[name].verdict for name in ("n00", "n01", "n02")} == {Verdict.PASS}
 
 
+@pytest.mark.parametrize(
+    ("error", "cause"), [("EMFILE", "open-files-limit"), ("ENFILE", "open-files-limit"), (None, "node-too-busy")]
+)
+def test_a_node_that_had_no_socket_accuses_nobody(error: str | None, cause: str) -> None:
+    outcomes = judged(*EVERY, dial("node-a", "node-b", "unmeasured", port=29501, errno=error))
+    assert (outcomes["node-a"].verdict, outcomes["node-a"].findings[0].cause) == (Verdict.UNKNOWN, cause)
+    assert {outcomes[name].verdict for name in ("node-b", "node-c")} == {Verdict.PASS}
+
+
 def test_lost_packets_are_not_taken_for_a_firewall() -> None:
     late = dial("node-b", "node-a", "open", tries=3)
     _, finding = guilty(dial("node-a", "node-b", "dropped"), *ALSO_OPEN, late)

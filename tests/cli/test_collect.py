@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import hashlib
 import io
@@ -18,10 +19,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runbook.cli.collect import not_asked_lines
+from runbook.cli.collect import Subject, not_asked_lines, of_same_inventory
 from runbook.cli.main import main
 from runbook.collect.archive import ArchiveFile, decoded, read_entry
 from runbook.collect.ask_nodes import NodeAnswer
+from runbook.collect.local_files import RunFolder
+from runbook.files.inventory import load_inventory
 from runbook.model.decoded_text import views
 
 INVENTORY = """\
@@ -181,6 +184,28 @@ def test_a_run_of_other_machines_is_left_out_when_an_inventory_is_named(say: Say
     said = say("-i", "inventory.yml")
     assert "was of other.yml; --run-dir " in said.out
     assert not any(name.startswith("run/") for name in said.files())
+
+
+@pytest.mark.parametrize("named", ["slurm", "slurm:77", "kubernetes:train:app=x"])
+@pytest.mark.parametrize(
+    ("of_run", "nodes", "kept"),
+    [
+        (None, ("node-a",), True),
+        (None, ("node-a", "node-b"), True),
+        (None, ("node-a", "old-a"), False),
+        ("inventory.yml", ("node-a",), False),
+        ("slurm:76", ("node-a",), False),
+    ],
+)
+def test_a_run_of_another_job_is_left_out(
+    folder: Path, named: str, of_run: str | None, nodes: tuple[str, ...], kept: bool
+) -> None:
+    (folder / "job.yml").write_text("nodes: {node-a: {}, node-b: {}}\n")
+    inventory, origins = load_inventory(folder / "job.yml")
+    run = RunFolder(folder, "fail", None, (), nodes, None, None, None, of_run or named, "playbook.yml")
+    arguments = argparse.Namespace(run_dir=None, inventory=named)
+    found, about = of_same_inventory(arguments, Subject(None, inventory, origins), run, "the latest")
+    assert (found is run, about == "the latest") == (kept, kept)
 
 
 def test_a_run_whose_inventory_is_gone_is_still_worth_sending(say: Say, folder: Path) -> None:

@@ -131,6 +131,31 @@ def test_json_is_one_document_with_everything_resolved_and_no_secret(say: Say, m
     assert document["groups"] == {"rack1": ["gn01", "gn02"]}
 
 
+@pytest.mark.parametrize(
+    ("connection", "found"),
+    [
+        ("slurm, slurm: {job: '1234'}", ({"job": "1234"}, None)),
+        ("slurm", ({"job": None}, None)),
+        ("kubernetes, kubernetes: {pod: x-0}", (None, "x-0")),
+        ("ssh", (None, None)),
+    ],
+)
+def test_json_says_how_a_node_is_reached(
+    say: Say, folder: Path, connection: str, found: tuple[dict[str, str | None] | None, str | None]
+) -> None:
+    (folder / "inventory.yml").write_text(f"defaults: {{connection: {connection}}}\nnodes: {{n1: {{}}}}\n")
+    (node,) = json.loads(say("list", "-o", "json").out)["nodes"]
+    assert (node["slurm"], node["kubernetes"] and node["kubernetes"]["pod"]) == found
+
+
+@pytest.mark.parametrize("cluster", ["slurm", "slurm:12", "kubernetes:app=x"])
+@pytest.mark.parametrize("login", ["--user x", "--key k", "--port 22", "--jump j", "--accept-new"])
+def test_a_login_beside_a_cluster_that_is_asked_is_refused(say: Say, cluster: str, login: str) -> None:
+    said = say("init", cluster, *login.split())
+    assert (said.code, said.out) == (2, "")
+    assert f"{login.split()[0]} does nothing" in said.err
+
+
 def test_a_secret_that_is_not_set_here_does_not_stand_in_the_way(say: Say) -> None:
     assert say("list", "-o", "json").code == 0
 

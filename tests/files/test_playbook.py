@@ -186,6 +186,22 @@ def test_pairs_is_auto_or_all_and_of_a_check() -> None:
     assert playbook_problems(text) == ["playbook.bad-value", "playbook.misplaced-key", "playbook.misplaced-key"]
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "with: {}",
+        "pairs: all",
+        "expect: {exit: 7}",
+        "when: 'true'",
+        "timeout: 1m",
+        "nodes: all",
+        "on_failure: continue",
+    ],
+)
+def test_what_does_nothing_at_reach_is_refused(key: str) -> None:
+    assert playbook_problems(f"stages:\n  - {{check: reach, {key}}}\n") == ["playbook.misplaced-key"]
+
+
 def test_what_a_launch_is_watched_for(tmp_path: Path) -> None:
     text = r"""
         stages:

@@ -88,7 +88,10 @@ def test_without_nodes_the_launch_is_told_for_a_playbook() -> None:
         ("module load cuda", "what `module load cuda` sets up belongs into `activate:`"),
         ("mkdir -p out", "what else the script does is not carried over"),
         ("srun ./all_reduce_perf -b 8", "`srun`: what it starts is not seen"),
-        ("srun torchrun train.py\nsrun torchrun after.py", "one launch is carried over, and this is another"),
+        (
+            "srun torchrun train.py\nsrun torchrun after.py",
+            "one launch is carried over, that of line 3, and this is another",
+        ),
         ("srun torchrun --nproc_per_node=4 train.py", "--gpus-per-node says 8 a node, and 4 ranks are started on each"),
         ("srun torchrun train.py $SEED", "no shell fills in $SEED: write the value itself"),
         ("hostname\n#SBATCH --exclusive", "sbatch does not read this: a command stands above it"),
@@ -139,6 +142,72 @@ def test_no_secret_is_copied_whatever_it_is_called(login: str, place: str, secre
     script = f"#!/bin/sh\n#SBATCH -N 2\n{'#SBATCH -w gn1' if nodes else ''}\n{line}\nsrun torchrun last.py\n"
     told = imported(script)[1] if nodes else str(refused(script)) + (refused(script).help or "")
     assert secret not in told
+
+
+OTHER = "export NCCL_P2P_DISABLE=1\ncd /wrong\ntorchrun --nproc-per-node 2 debug.py\n"
+NEVER = {
+    "a function": "usage() {\n@}\n",
+    "a function in bash's words": "function usage {\n  @\n}\n",
+    "a function on two lines": "usage ()\n{\n@\n}\n",
+    "a function with branches": "usage() {\n  if [ $1 ]; then\n@  fi\n}\n",
+    "a comment": ": <<'COMMENT'\n@COMMENT\n",
+    "a file": "cat > run.sh <<EOF\n@EOF\n",
+    "a file that is indented": 'cat > run.sh <<-"EOF"\n\t@\tEOF\n',
+    "two files": "cat <<A <<B\nA\n@B\n",
+}
+
+
+@pytest.mark.parametrize("where", NEVER)
+@pytest.mark.parametrize("before", [True, False])
+def test_what_never_runs_is_not_carried_over(where: str, before: bool) -> None:
+    body, real = NEVER[where].replace("@", OTHER), "srun torchrun --nproc-per-node 8 train.py\n"
+    found, text = imported("#!/bin/sh\n#SBATCH -w gn1\n" + (body + real if before else real + body))
+    assert (len(found.nodes[0].gpus), found.env) == (8, {})
+    (stage,) = (stage for stage in load_launch(parse_document(text, "x.yml")).stages if stage.kind == "launch")
+    assert (stage.launch["command"], "/wrong" in text) == (["train.py"], False)
+    told = " ".join(text.replace("#", " ").split())
+    assert ("is never called" in told) is ("function" in where)
+    assert ("its here-document is not carried over" in told) is ("function" not in where)
+
+
+@pytest.mark.parametrize(
+    "branch",
+    [
+        "if [ $DEBUG ]; then\n@else\n  export OTHER=1\nfi\n",
+        "for i in 1 2; do\n@done\n",
+        "case $1 in\n  x)\n@  ;;\nesac\n",
+        "while true\ndo\n  if true\n  then\n@  fi\ndone\n",
+        "run() {\n@}\n[ $DEBUG ] && run\n",
+    ],
+)
+def test_what_may_not_run_is_told_and_gives_way_to_what_does(branch: str) -> None:
+    script = "#!/bin/sh\n#SBATCH -w gn1\nexport NCCL_DEBUG=INFO\n" + branch.replace("@", OTHER)
+    for last in ("", "srun torchrun --nproc-per-node 8 train.py\n"):
+        found, text = imported(script + last)
+        told = " ".join(text.replace("#", " ").split())
+        assert found.env["NCCL_P2P_DISABLE"] == "1"
+        assert "NCCL_P2P_DISABLE: it may not run, and is carried over as if it did" in told
+        assert "`cd /wrong`: it may not run" in told
+        assert "INFO: it may" not in told
+        assert ("`torchrun`: it may not run" in told) is (not last)
+        assert len(found.nodes[0].gpus) == (8 if last else 2)
+
+
+def test_a_function_that_is_called_runs_and_so_does_what_only_looks_like_a_document() -> None:
+    lines = (
+        'echo "use <<EOF"\nN=$((1<<2))\nmain() {\n  export A=1\n  srun torchrun train.py\n}\nmain "$@"\nexport B=2\n'
+    )
+    found, text = imported(f"#!/bin/sh\n#SBATCH -w gn1\n{lines}")
+    assert (found.env, "may not run" in text) == ({"A": "1", "B": "2"}, False)
+    assert "command: [train.py]" in text
+
+
+def test_a_variable_with_two_values_is_told() -> None:
+    script = "#SBATCH -w gn1\nif true; then\n  export A=1 B=1\nelse\n  export A=2 B=1\nfi\n"
+    _, text = imported(script)
+    told = " ".join(text.replace("#", " ").split())
+    assert "train.sbatch:5: A: it has another value above, and this one is carried over" in told
+    assert "B: it has another value" not in told
 
 
 def test_a_url_without_a_password_is_copied() -> None:

@@ -120,6 +120,31 @@ def test_what_cannot_be_read_is_a_finding(here: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("above", ["playbooks", "inventories", "x/playbooks/y"])
+@pytest.mark.parametrize("repository", ["", "../..", "."])
+def test_what_a_file_is_taken_for_does_not_hang_on_how_its_folder_is_typed(
+    here: Path, above: str, repository: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder's name says what is in it only inside of what is linted, or of its repository."""
+    team = here / above / "team"
+    write(team, compose_yml="services: {a: {image: b}}\n", ci_yml="build: {script: [make]}\n", mine_yml=PAIR)
+    if repository:
+        (team / repository / ".git").mkdir()
+    found = set()
+    for start, typed in (
+        (team, "."),
+        (team, str(team)),
+        (here, f"{above}/team"),
+        (team.parent, "team"),
+        (team, "../team"),
+    ):
+        monkeypatch.chdir(start)
+        found.add(tuple(ids(typed)))
+    assert len(found) == 1
+    inside = repository == "../.." and "x" not in above
+    assert bool(found.pop()) is inside
+
+
 def test_too_large_a_file_is_a_finding(here: Path) -> None:
     with (here / "large.yml").open("wb") as file:
         file.truncate(MAX_BYTES + 1)

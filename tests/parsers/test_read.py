@@ -130,3 +130,48 @@ def test_an_odd_output_in_a_file_that_is_called_as_a_tool_is_unknown() -> None:
     assert reading
     assert reading.unknown
     assert not reading.healthy
+
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "KB": 1000, "MB": 10**6, "GB": 10**9, "B": 1}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("count", [1, 4, 512, 1024])
+@pytest.mark.parametrize("gib", [0.03, 0.06, 1, 64, 500])
+def test_df_counts_in_the_blocks_of_its_heading(unit: str, count: int, gib: float) -> None:
+    """`df -m`, `df -B 4K`, `POSIXLY_CORRECT=1 df` and the like: 64 MiB and less is too small for NCCL."""
+    block = count * UNITS[unit]
+    size = max(1, int(gib * (1 << 30) / block))
+    text = (
+        f"Filesystem     {count}{unit}-blocks   Used Available Use% Mounted on\n"
+        f"tmpfs        {size}      0     {size}   0% /dev/shm\n"
+    )
+    reading = read_tool(text)
+    assert reading is not None
+    small = size * block <= 64 << 20
+    assert [fault.cause for fault in reading.faults] == (["shm-too-small"] if small else [])
+
+
+@pytest.mark.parametrize("received", [0, 1, 50, 90, 99, 100])
+@pytest.mark.parametrize(
+    ("refusal", "cause"),
+    [
+        ("ping: sendmsg: Network is unreachable", "no-route"),
+        ("ping: sendmsg: No route to host", "no-route"),
+        ("ping: sendmsg: Operation not permitted", "firewall-drop"),
+        ("ping: local error: message too long, mtu=1400", "mtu-blackhole"),
+    ],
+)
+def test_a_refused_send_among_answers_is_no_missing_route(received: int, refusal: str, cause: str) -> None:
+    answered = "64 bytes from 10.0.0.2: icmp_seq=1 ttl=64 time=0.1 ms\n" if received else ""
+    text = (
+        f"PING 10.0.0.2 (10.0.0.2) 56(84) bytes of data.\n{answered}{refusal}\n\n--- 10.0.0.2 ping statistics ---\n"
+        f"100 packets transmitted, {received} received, {100 - received}% packet loss, time 99000ms\n"
+    )
+    reading = read_tool(text)
+    assert reading is not None
+    faults = reading.faults
+    expected = cause if received == 0 else "packet-loss" if received < 100 else None
+    assert [fault.cause for fault in faults] == ([expected] if expected else [])
+    for fault in faults:
+        assert text.splitlines().index(refusal) + 1 in fault.lines

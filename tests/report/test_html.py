@@ -21,6 +21,7 @@ from runbook.model.events import Event, OutcomeReached, Progress
 from runbook.model.remedy import Remedy
 from runbook.model.verdict import Verdict
 from runbook.report.folding import FindingBlock
+from runbook.report.html.compare import Ratio
 from runbook.report.html.render import fixes, fragment, part, render, render_comparison
 
 from .made_up_runs import STORIES
@@ -338,6 +339,16 @@ def test_the_command_writes_the_file_and_names_it(tmp_path: Path, capsys: pytest
     assert (folder / "report.html").stat().st_mode & 0o077 == 0
     assert main(["report", str(folder), str(folder), "--out", str(tmp_path / "two.html")]) == 0
     assert "Nothing differs" in (tmp_path / "two.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differs"),
+    [(0.0, 0.0, False), (None, None, False), (0.0, 5.0, True), (5.0, None, True), (None, 0.0, True), (5.0, 5.0, False)],
+)
+def test_what_was_measured_as_nothing_in_both_does_not_differ(
+    one: float | None, other: float | None, differs: bool
+) -> None:
+    assert Ratio("busbw", one, other).differs is differs
 
 
 def test_the_latest_run_is_taken_where_none_is_named(

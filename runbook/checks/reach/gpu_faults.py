@@ -33,6 +33,9 @@ from runbook.transport.node_answers import GpuProcess
 SMI_DEADLINE_S = 12
 """Seconds that nvidia-smi may take: without persistence mode it wakes eight GPUs one by one, a second each."""
 
+LIST_S = 26.0
+"""Seconds for the list of GPUs, which a driver that does not know all of our fields is asked for more than once."""
+
 INFOROM_CORRUPT = 14
 """nvidia-smi's exit code for a corrupt infoROM, the card's configuration memory; its answer is complete."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context
 from runbook.checks.reach.gpu_faults import (
+    LIST_S,
     SMI_DEADLINE_S,
     busy,
     health_findings,
@@ -229,7 +230,7 @@ def look_at_gpus(at: Context) -> dict[str, GpuJudgement]:
     named = [node for node in at.nodes if node.gpus]
     if not named:
         return {}
-    question = {"run_id": at.run.run_id, "deadline_s": SMI_DEADLINE_S}
+    question = {"run_id": at.run.run_id, "deadline_s": SMI_DEADLINE_S, "in_all_s": LIST_S}
     said = at.ask(GPUS, lambda node: question, timeout_s=30.0, nodes=named)
     judged: dict[str, GpuJudgement] = {}
     for node in named:

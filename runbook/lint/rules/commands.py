@@ -265,8 +265,8 @@ _BRINGS_CONDA = re.compile(r"conda\.sh|\bhook\b")
 
 
 def interactive_shell(staged: Staged) -> Iterator[Problem]:
-    for words in _commands(staged):
-        asks = _asks(words)
+    for words, piped in _piped(staged):
+        asks = _asks(words, fed=piped or any("<" in word for word in words))
         if asks is not None:
             message, help = asks
             yield Problem("playbook.interactive-shell", message, staged.span("shell"), help)
@@ -333,15 +333,22 @@ def _unquoted(staged: Staged) -> str:
 
 def _commands(staged: Staged) -> Iterator[list[str]]:
     """The commands of the line, as words; quotes and templates are taken for words like any other."""
-    for part in _SEPARATOR.split(_unquoted(staged)):
+    return (words for words, _ in _piped(staged))
+
+
+def _piped(staged: Staged) -> Iterator[tuple[list[str], bool]]:
+    """The same, and whether another one's output is their input."""
+    line = _unquoted(staged)
+    for before, part in zip(("", *_SEPARATOR.findall(line)), _SEPARATOR.split(line), strict=True):
         words = part.split()
         while words and re.fullmatch(r"[A-Za-z_]\w*=\S*", words[0]):
             words = words[1:]
         if words:
-            yield words
+            yield words, before == "|"
 
 
-def _asks(words: list[str]) -> tuple[str, str] | None:
+def _asks(words: list[str], *, fed: bool) -> tuple[str, str] | None:
+    """What it would ask a person, and how to avoid that. `fed`: it is given its input."""
     if words[0] == "sudo":
         options = takewhile(lambda word: word.startswith("-"), words[1:])
         if not any(re.fullmatch(r"-[A-Za-z]*n[A-Za-z]*|--non-interactive", option) for option in options):
@@ -351,11 +358,13 @@ def _asks(words: list[str]) -> tuple[str, str] | None:
     if program in _EDITORS:
         return f"`{program}` waits for input at a terminal, and there is none", "use a command that only prints"
     flag = _ASSUME_YES.get(program)
+    if fed:
+        return None
     if flag and _INSTALLING & set(bare[1:]) and not _agrees(bare, flag):
         if program in ("apt", "apt-get") and "update" in bare[1:]:
             return None
         return f"`{program}` would ask whether to go on, and gets no answer", f"add {flag}"
-    reads = program == "read" and len(words) == len(bare) and not any("<" in word for word in words)
+    reads = program == "read" and len(words) == len(bare)
     if program == "ssh-copy-id" or reads:
         return f"`{program}` waits for input", "stdin is closed in a stage"
     return None

@@ -55,7 +55,7 @@ class Ratio:
 
     @property
     def differs(self) -> bool:
-        return self.part is None or abs(self.part - 1) >= NOTICED
+        return self.one != self.other if self.part is None else abs(self.part - 1) >= NOTICED
 
     def as_json(self) -> dict[str, object]:
         return {"name": self.name, "a": self.one, "b": self.other}
