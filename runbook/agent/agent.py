@@ -119,7 +119,7 @@ class Agent:
             for task in (looking, staying):
                 if task.done():
                     task.result()
-            return 1 if staying.done() else 0
+            return 0 if stopped.done() else 1
         finally:
             self._stopping.set()
             self._notify.say("STOPPING=1")
@@ -130,11 +130,12 @@ class Agent:
                 await asyncio.wait(self._channels, timeout=ENDING_S)
 
     async def _stay(self) -> None:
-        """Dial, again and again. Returns when that makes no more sense."""
+        """Dial, again and again. Returns when that makes no more sense, or when the agent is to end: to cancel this is
+        not enough, since a dial that ends at that moment may take the cancellation for its own."""
         failures = 0
         self._says("dialling", connected=False)
         self._notify.say("READY=1")
-        while True:
+        while not self._stopping.is_set():
             began = time.monotonic()
             try:
                 async with self._dial("/agent/control", LONGEST_MESSAGE) as socket:
@@ -153,7 +154,8 @@ class Agent:
             pause = back_off(failures)
             if why:
                 self._says(f"not connected: {why}; again in {pause:.0f} s", connected=False)
-            await asyncio.sleep(pause)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
 
     def _dial(self, path: str, most: int) -> connect:
         """Entered, a WebSocket to the server. Raises OSError, WebSocketException, TimeoutError."""
@@ -265,6 +267,11 @@ OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID", "JOUR
 """Variables of a service manager for the agent, which do not apply to what it starts."""
 
 PIPES_S = 2.0
+MOST_HELD = 16 << 20
+"""Bytes for a program that does not read: what is said behind them, such as an order to kill it, is heard meanwhile."""
+
+STUCK_S = 300.0
+"""A program for which more is held, and that does not read for so long, is given up."""
 
 
 def environment(base: Mapping[str, str]) -> dict[str, str]:
@@ -320,21 +327,44 @@ async def _pump(socket: ClientConnection, kind: bytes, stream: asyncio.StreamRea
 
 
 async def _feed(socket: ClientConnection, process: asyncio.subprocess.Process, gate: OrderFilter | None) -> None:
-    assert process.stdin is not None
+    """Until the channel is over. A program that reads to the end of its input ends by itself, in its own time; one that
+    does not is killed."""
+    stdin = process.stdin
+    assert stdin is not None
+    stdin.transport.set_write_buffer_limits(high=MOST_HELD)
     try:
         async for message in socket:
-            if isinstance(message, bytes):
-                process.stdin.write(gate.feed(message) if gate else message)
-                await process.stdin.drain()
-            elif message == KILL:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+            if message == KILL:
+                _kill(process)
             elif message == END:
-                break
-    except (ConnectionClosed, OSError):
+                stdin.close()
+            elif isinstance(message, bytes) and not stdin.is_closing():
+                await _write(socket, stdin, message, gate)
+    except (ConnectionClosed, asyncio.TimeoutError):
         pass
+    finally:
+        stdin.close()
+    try:
+        await asyncio.wait_for(stdin.wait_closed(), ENDING_S)
+    except asyncio.TimeoutError:
+        _kill(process)
+    except OSError:  # it has closed its input, or has ended
+        pass
+
+
+async def _write(socket: ClientConnection, stdin: asyncio.StreamWriter, data: bytes, gate: OrderFilter | None) -> None:
+    """Raises TimeoutError where the program does not read."""
+    try:
+        stdin.write(gate.feed(data) if gate else data)
+        await asyncio.wait_for(stdin.drain(), STUCK_S)
     except NotAllowed as error:
+        stdin.close()
         with contextlib.suppress(ConnectionClosed):
             await socket.send(STDERR + f"agent.yml of this node: {error}".encode("utf-8", "replace"))
-    finally:
-        process.stdin.close()
+    except ConnectionError:  # it has closed its input
+        stdin.close()
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from runbook.agent.protocol import GpuLoad, Heartbeat, JobProcess
 from runbook.model.units import whole_number
 from runbook.node import own_files
@@ -51,6 +53,10 @@ def _number(text: str) -> float | None:
         number = float(text)
     except ValueError:  # [N/A]
         return None
+    return _possible(number)
+
+
+def _possible(number: float) -> float | None:
     return number if 0 <= number <= 1e9 else None
 
 
@@ -73,33 +79,25 @@ def jobs(name: str, workdirs: Iterable[str]) -> list[JobProcess]:
 
 def _latest(folder: str) -> list[JobProcess]:
     attempts = sorted(attempts_of(folder), key=serial_of)
-    now = time.time()
-    return [
-        _job(f"{folder}/{attempt}", journal)
-        for attempt in attempts[-1:]
-        for journal in journals(f"{folder}/{attempt}")[0]
-        if now - (journal.get("ended") or now) < TOLD_S
-    ]
+    now, found = time.time(), list[JobProcess]()
+    for attempt in attempts[-1:]:
+        for journal in journals(f"{folder}/{attempt}")[0]:
+            if now - (journal.get("ended") or now) < TOLD_S:
+                with contextlib.suppress(msgspec.ValidationError):  # one that a server refuses would hide the node
+                    found.append(msgspec.convert(_job(f"{folder}/{attempt}", journal), JobProcess))
+    return found
 
 
-def _job(folder: str, journal: dict[str, Any]) -> JobProcess:
+def _job(folder: str, journal: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a JobProcess."""
     state, pid = journal["state"], journal.get("pid")
     kept = same(journal["keeper"], journal.get("keeper_born")) or same(pid, journal.get("born"))
     if state != "ended" and not kept:
         state = "gone"
     step, age = None, None
     with contextlib.suppress(OSError), own_files.opened(f"{folder}/{journal['name']}.step", strict=False) as file:
-        age = max(0.0, time.time() - os.fstat(file.fileno()).st_mtime)
+        age = _possible(max(0.0, time.time() - os.fstat(file.fileno()).st_mtime))  # not since 1970
         step = file.read(64).decode("utf-8", "replace").strip()
     code, ranks = journal.get("code"), journal["ranks"][:1024]
-    return JobProcess(
-        job=journal["job"],
-        attempt=journal["attempt"],
-        name=journal["name"],
-        ranks=ranks,
-        pid=pid,
-        state=state,
-        code=code,
-        step=step,
-        step_age_s=age,
-    )
+    seen = {"ranks": ranks, "pid": pid, "state": state, "code": code, "step": step, "step_age_s": age}
+    return {"job": journal["job"], "attempt": journal["attempt"], "name": journal["name"], **seen}

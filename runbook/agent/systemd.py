@@ -45,17 +45,22 @@ KillMode=mixed
 TimeoutStopSec=20
 UMask=0077
 LimitMEMLOCK=infinity
-ProtectSystem=full
-ProtectKernelTunables=yes
-ProtectKernelModules=yes
-ProtectKernelLogs=yes
-ProtectClock=yes
-RestrictSUIDSGID=yes
+{of_system}RestrictSUIDSGID=yes
 LockPersonality=yes
 
 [Install]
 WantedBy={target}
 """
+
+OF_SYSTEM = """\
+ProtectSystem=full
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectKernelLogs=yes
+ProtectClock=yes
+"""
+"""What only the system's manager can do: a user's may drop no capabilities (218/CAPABILITIES), or does it by a user
+namespace, which ranks would inherit."""
 
 
 class Notify:
@@ -106,6 +111,7 @@ def unit(user: str | None, home: Path | None) -> str:
         as_user=f"User={user}\n" if user else "",
         command=" ".join(shlex.quote(word).replace("%", "%%") for word in words),
         environment=linger,
+        of_system=OF_SYSTEM if user else "",
         target="multi-user.target" if user else "default.target",
     )
 

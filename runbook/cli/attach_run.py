@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from runbook.causes.catalogue import finding_for
+from runbook.checks import CHECKS
 from runbook.cli.run import detached, files_of
-from runbook.engine.bad_nodes import Spares
+from runbook.engine.bad_nodes import Spares, suspects
 from runbook.engine.plan import Choice, Plan, PlannedStage, make_plan
 from runbook.engine.run import causes, sayer, spares_of
 from runbook.engine.run_folder import ENDING, folder_of_run
@@ -35,7 +36,7 @@ from runbook.model.events import (
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor
 from runbook.model.safe_files import append_below, write_below
-from runbook.model.verdict import INTERRUPTED, OF_VERDICT, Outcome, Verdict, overall
+from runbook.model.verdict import INTERRUPTED, OF_VERDICT, Outcome, overall
 from runbook.report.run_json import Jsonl, Result, read, to_json
 from runbook.report.run_record import StageRecord, record
 from runbook.report.standard_streams import stderr, stdout
@@ -183,10 +184,11 @@ def _emit_end(
     known = record(events)
     seen = [outcome for one in known.stages for outcome in one.outcomes] + outcomes
     verdict = overall(outcome.verdict for outcome in seen)
+    checks = [one for one in known.stages if getattr(CHECKS.get(one.started.check), "names_bad_nodes", False)]
+    found = [suspects(one.outcomes) for one in checks]  # a launch names none: a program that raises is no bad node
 
-    def named(verdict: Verdict) -> tuple[str, ...]:
-        found = {outcome.node for outcome in seen if outcome.verdict is verdict}
-        return tuple(name for name in started.nodes if name in found)
+    def named(those: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+        return tuple(name for name in started.nodes if any(name in one for one in those))
 
     finished = RunFinished(
         time=now,
@@ -196,9 +198,9 @@ def _emit_end(
         seconds=round(now - started.time, 3),
         causes=causes(seen),
         run_dir=started.run_dir,
-        bad=named(Verdict.FAIL),
+        bad=named([one.bad for one in found]),
         dropped=known.dropped,
-        unknown=named(Verdict.UNKNOWN),
+        unknown=named([one.unknown for one in found]),
     )
     emit(finished)
     return finished

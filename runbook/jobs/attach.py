@@ -77,17 +77,20 @@ def supervise(
     *,
     grace_s: float,
     watched: Callable[[], tuple[WatchEnd, Stall]],
-    hurry: Callable[[], bool] = lambda: False,
+    leaving: Callable[[], bool] = lambda: False,
 ) -> tuple[WatchEnd, list[Outcome], list[str]]:
     """Attached for as long as `watched` takes. The first failure, or a stall that `watched` reports, ends the others;
-    the outcomes say why it failed, none when it did not. A node that says nothing for PATIENCE_S is lost."""
+    the outcomes say why it failed, none when it did not. A node that says nothing for PATIENCE_S is lost. `leaving`:
+    whoever asks ends, and the ranks have their whole grace."""
     with Fetching(kept, patience_s=PATIENCE_S):
         end, stall = watched()
         if end.kind not in ("failed", *HELD_UP):
             return end, [], stop_attempt.drain(kept) if end.kind == "finished" else []
         frozen = stop_attempt.freeze(kept) if end.kind == "failed" else {}
         why = "another rank failed" if end.kind == "failed" else f"the ranks of {', '.join(stall.findings)} hold it up"
-        stop_attempt.end(kept, grace_s=grace_s, why=why, hurry=hurry)
+        stop_attempt.end(kept, grace_s=grace_s, why=why, leaving=leaving)
+    if leaving():
+        return end, [], []
     left = stop_attempt.drain(kept)
     if end.kind in HELD_UP:
         return end, outcomes_of_stall(kept, stall.findings, stall.seconds), left

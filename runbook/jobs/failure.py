@@ -352,7 +352,7 @@ def _collateral(kept: KeptProcesses, first: KeptProcess) -> list[str]:
         if member is first or not member.failed or member.state != "ended":
             continue
         after = f" {seconds_text(max(0.0, member.ended - first.ended))} later" if member.ended and first.ended else ""
-        how = "ended by runbook" if member.journal.get("why") else f"exit {member.code}"
+        how = "ended by runbook" if member.by_runbook else f"exit {member.code}"
         lines.append(f"then {member.label}: {how}{after}")
     return lines[:8]
 

@@ -36,7 +36,7 @@ from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Outcome, Verdict
-from runbook.node.journal import attempt_folder, serial_of
+from runbook.node.journal import BY_USER, attempt_folder, serial_of
 from runbook.transport import Site
 from runbook.transport.agent import SERVER_GONE
 
@@ -51,9 +51,6 @@ MISSING_WELL_S = 3600.0
 back."""
 NOBODY_S = 86400.0
 """How long a job is followed when no node answers for it."""
-
-STOPPED = ("signal", "stopped by the user")
-"""How the reason begins that a keeper wrote down when it was stopped, by `runbook stop` or by its run."""
 
 Say = Callable[..., None]
 
@@ -204,7 +201,7 @@ class Follower:
                 return tried.watch(math.inf, enough, on_loss)
             return watch(kept, stopping=enough, deadline=math.inf, on_loss=on_loss), Stall()
 
-        end, outcomes, left = supervise(kept, grace_s=job.grace_s, watched=watched, hurry=self._leaving.is_set)
+        end, outcomes, left = supervise(kept, grace_s=job.grace_s, watched=watched, leaving=self._leaving.is_set)
         if end.kind in ("stopped", "lost") or self._leaving.is_set():
             return None
         if end.kind in HELD_UP:
@@ -379,7 +376,7 @@ def _stopped(kept: KeptProcesses, *, ending: bool) -> bool:
     the job is to end at once, their keepers are killed, and write nothing down."""
     failed = [member for member in kept.members if member.failed and not member.lost]
     return bool(failed) and all(
-        str(member.journal.get("why") or "").startswith(STOPPED) or (ending and member.keeper_gone) for member in failed
+        member.journal.get("why") == BY_USER or (ending and member.keeper_gone) for member in failed
     )
 
 
@@ -449,7 +446,7 @@ class ReplacedNodes:
                 if living(job):
                     ended = f"what ran there of {job.attempt} is ended: it was replaced"
                     self._say(f"{name} answers again, and {ended}", name)
-                    stop(cluster, job)
+                    stop(cluster, job, why="its node was replaced")
                     job = cluster.job(self._id)
             except FilesWrong:
                 return True  # it has been cleaned up

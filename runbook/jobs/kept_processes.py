@@ -17,7 +17,7 @@ from runbook.jobs.logs import RankLogs
 from runbook.model.errors import Unreachable
 from runbook.model.process_end import ProcessEnd
 from runbook.model.verdict import Finding
-from runbook.node.journal import STATES
+from runbook.node.journal import SIGNALLED, STATES
 from runbook.transport import Message, Remote
 
 OVER = "ended"
@@ -74,7 +74,13 @@ class KeptProcess:
     def killed(self) -> bool:
         """Whether it was ended from outside and not by runbook, which does not follow from the end of another
         process."""
-        return self.state == OVER and self.end.from_outside and not self.journal.get("why")
+        return self.state == OVER and self.end.from_outside and not self.by_runbook
+
+    @property
+    def by_runbook(self) -> str:
+        """Why runbook ended it; empty where it did not."""
+        why = str(self.journal.get("why") or "")
+        return "" if why.startswith(SIGNALLED) else why
 
     @property
     def label(self) -> str:
@@ -193,7 +199,7 @@ class KeptProcesses:
                 "ended": member.ended,
                 "code": member.code,
                 "state": "lost" if member.lost else member.state,
-                "why": str(member.journal.get("why") or ""),
+                "why": member.by_runbook,
             }
             for member in self.members
         ]

@@ -16,7 +16,7 @@ from runbook.checks.context import Facts, no_answer
 from runbook.jobs.attempt import ProcessSpec
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory, Node
-from runbook.node.journal import Odd, attempt_folder, belongs, serial_of
+from runbook.node.journal import BY_USER, Odd, attempt_folder, belongs, serial_of
 from runbook.transport import ProgramNotStarted, Site
 
 ASK_S = 20.0
@@ -90,7 +90,7 @@ class KnownJob:
             return "degraded"
         bad = [journal for journal in now if journal["state"] != "ended" or journal.get("code") != 0]
         if bad:
-            return "stopped" if all(str(journal.get("why") or "").startswith("signal") for journal in bad) else "failed"
+            return "stopped" if all(journal.get("why") == BY_USER for journal in bad) else "failed"
         return "unknown" if self.absent or self.damaged or not now else "finished"
 
     @property
@@ -255,15 +255,15 @@ class Stopped:
     unsure: dict[str, str]
 
 
-def stop(cluster: Cluster, job: KnownJob, *, now: bool = False) -> Stopped:
-    """TERM to every keeper, who gives its process the grace of the job; with `now` KILL at once."""
+def stop(cluster: Cluster, job: KnownJob, *, now: bool = False, why: str = BY_USER) -> Stopped:
+    """TERM to every keeper, who gives its process the grace of the job and writes down why; with `now` KILL at once."""
     before = living(job)
     grace = 0.0 if now else min(job.grace_s, STOP_GRACE_S)
     unsure = {name: _silent(cluster, name) for name in job.absent}
     refused: dict[str, str] = {}
     for attempt in _to_end(job):
         folders = {name: f"{folder}/{attempt}" for name, folder in job.folders.items() if attempt in job.attempts[name]}
-        for name, answer in cluster.ask({"do": "kill" if now else "stop"}, folders).items():
+        for name, answer in cluster.ask({"do": "kill"} if now else {"do": "stop", "why": why}, folders).items():
             if isinstance(answer, BaseException):
                 refused[name] = why_not(name, answer).says
     deadline = time.monotonic() + grace + LONGER_S

@@ -32,11 +32,13 @@ from runbook.jobs.start import AFTER_S, READY_S, Skew, commit, measure_clocks, p
 from runbook.jobs.unheard import Unheard
 from runbook.jobs.watch import HELD_UP, Fetching, Lingering, WatchEnd, watch
 from runbook.launch.job import UNUSED_SPARE, Job
+from runbook.launch.launchers import cannot_start
 from runbook.model.command_quoting import word
 from runbook.model.errors import Problem, Unreachable
 from runbook.model.inventory import Node
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Outcome, Verdict
+from runbook.node.journal import BY_USER
 
 RATE_S = 10.0
 """How often the progress of a watched job is reported."""
@@ -96,6 +98,7 @@ class Launch(Check):
             message = f"`{stage}` is detached, but over Slurm everything that runbook starts ends when runbook ends"
             help = "leave out `detach:`, and start runbook itself from a batch script (sbatch)"
             yield Problem("playbook.detach-over-slurm", message, help=help)
+        yield from cannot_start(self.job, nodes)
 
     def run(self, at: Context) -> list[Outcome]:
         return [*self._attempts(at), *(Outcome.skipped(name, UNUSED_SPARE) for name in self.job.spares)]
@@ -189,16 +192,12 @@ class RunningAttempt:
             },
         )
         ready_s = self._job.start_timeout_s or READY_S
-        if problems := prepare(kept, self._attempt, ready_s=ready_s, facts=self._about()):
+        problems = prepare(kept, self._attempt, ready_s=ready_s, facts=self._about()) or measure_clocks(kept)
+        if problems:
             if any(member.remote for member in kept.members):  # else nothing was started
                 stop_attempt.end(kept, grace_s=0.0, why="not every node was ready")
             self._clean(kept.nodes)
             return [problems.get(name) or _not_started(name, problems) for name in kept.nodes]
-        try:
-            measure_clocks(kept)
-        except Unreachable as error:
-            stop_attempt.end(kept, grace_s=0.0, why="a node was lost before the start")
-            return [Outcome.unknown(name, error.finding) for name in kept.nodes]
         self._make_files()
         unsure: list[str] = []
         with Fetching(kept), self._counting():
@@ -490,7 +489,7 @@ def _why(end: WatchEnd) -> str:
     if end.kind == "failed" and end.first is not None:
         return f"{end.first.label} failed"
     return {
-        "stopped": "stopped by the user",
+        "stopped": BY_USER,
         "stalled": "the training made no steps any more",
         "unmet": "its ranks do not meet",
         "finished": "its rank has ended",

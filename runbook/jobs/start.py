@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from importlib import resources
 
-from runbook.causes.catalogue import finding_for, unreachable_for
+from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context, Facts, no_answer
 from runbook.checks.ping.host_names import gloo_announces, own_name_finding
 from runbook.checks.ping.observations import Observations
@@ -321,18 +321,17 @@ class Skew:
         return f"within {self.seconds * 1000:.0f} ms (± {self.doubt * 1000:.0f} ms)"
 
 
-def measure_clocks(kept: KeptProcesses) -> None:
-    """Raises Unreachable where a node does not answer."""
+def measure_clocks(kept: KeptProcesses) -> dict[str, Outcome]:
+    """The outcomes of nodes that do not answer."""
+    silent: dict[str, Outcome] = {}
     site = kept.at.run.site
     nodes = [kept.at.inventory.node(name) for name in kept.nodes]
     for name, found in site.each(nodes, lambda node: site.sessions[node.name].clock(), timeout_s=10.0).items():
         if isinstance(found, BaseException):
-            raise (
-                found
-                if isinstance(found, Unreachable)
-                else unreachable_for("ssh-unreachable", f"{name}: {found}", way="lost", node=name)
-            )
-        kept.offsets[name] = found
+            silent[name] = no_answer(name, "clock", found)
+        else:
+            kept.offsets[name] = found
+    return silent
 
 
 def commit(kept: KeptProcesses) -> Skew | None:

@@ -49,10 +49,18 @@ def freeze(kept: KeptProcesses, *, seconds: float = 0.3) -> dict[str, Facts]:
     return found
 
 
-def end(kept: KeptProcesses, *, grace_s: float, why: str, hurry: Callable[[], bool] = lambda: False) -> list[str]:
+def end(
+    kept: KeptProcesses,
+    *,
+    grace_s: float,
+    why: str,
+    hurry: Callable[[], bool] = lambda: False,
+    leaving: Callable[[], bool] = lambda: False,
+) -> list[str]:
     """Stop every process that lives, on every node that answers. Gives the names of nodes where that is not certain.
 
-    `hurry` is asked meanwhile: true cuts the grace short.
+    Both are asked meanwhile: `hurry` cuts the grace short; `leaving` leaves it to the keepers, which end in time what
+    they keep.
     """
     for member in kept.members:
         if member.remote is None or member.gone:
@@ -63,15 +71,17 @@ def end(kept: KeptProcesses, *, grace_s: float, why: str, hurry: Callable[[], bo
             else:
                 member.remote.feed(f"stop {grace_s:g} {why}\n".encode())
     if kept.members and all(member.remote is None for member in kept.members):
-        _order(kept, "stop", kept.nodes)
+        _order(kept, {"do": "stop", "why": why}, kept.nodes)
     deadline = time.monotonic() + grace_s + 6.0
     while time.monotonic() < deadline and not hurry() and not all(member.gone for member in kept.members):
+        if leaving():
+            return [*kept.nodes]
         kept.drain(0.1)
         kept.note_losses()
     unsure = {name for name in kept.nodes if name not in kept.live_nodes()}
     gone = {m.place.node for m in kept.members if m.keeper_gone or m.state != OVER or not m.gone}
     if gone:
-        for name, answer in _order(kept, "kill", gone - unsure).items():
+        for name, answer in _order(kept, {"do": "kill"}, gone - unsure).items():
             if not isinstance(answer, dict) or any(journal["lives"] for journal in answer["kept"]):
                 unsure.add(name)
     return sorted(unsure)
@@ -122,9 +132,9 @@ def clean(kept: KeptProcesses, names: Collection[str]) -> None:
     _each(kept, one, 8.0, {*names} & {*kept.live_nodes()})
 
 
-def _order(kept: KeptProcesses, do: str, names: Collection[str]) -> Mapping[str, Facts | BaseException]:
+def _order(kept: KeptProcesses, told: Facts, names: Collection[str]) -> Mapping[str, Facts | BaseException]:
     def one(node: Node) -> Facts:
-        order = {"do": do, "folder": kept.folders[node.name]}
+        order = {**told, "folder": kept.folders[node.name]}
         return kept.at.session(node).call("job_control", order, timeout_s=10.0)
 
     return _each(kept, one, 12.0, names)

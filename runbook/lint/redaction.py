@@ -28,7 +28,7 @@ _LONGEST = 2000  # characters of each of these
 _LONGEST_WORD = 32  # characters of a name that are compared with others
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _HINT = re.compile(r"(?i)pass|pwd|token|secret|credential|key|auth|jwt|cookie|session")
-_LOGIN = re.compile(r"(?<![\w.:/-])[\w.-]{1,64}:([^\s\"'@:/][^\s\"'@]*)@(?=[\w.\[])")
+_LOGIN = re.compile(r"(?<![\w.:/-])[\w.-]{1,64}:([^\s\"'@:/][^\s\"'@]{0,127})@(?=[\w.\[])")
 _ALMOST = ("password", "passwd", "passphrase", "token", "secret", "credential", "credentials", "apikey")
 _GIVEN = re.compile(r"[\"']?\s*[:=]\s*[\"']?(?P<like_a_token>(?=[A-Za-z_-]{0,64}[0-9])[A-Za-z0-9_-]{20,})?")
 _JOINT = re.compile(r"[\s\"'`:=,>)\]]*")

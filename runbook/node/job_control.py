@@ -14,8 +14,8 @@ watch    {"folder": of an attempt, "at": {log that is wanted: offset}, "seen": w
          "size": {file: bytes}, "steps": {file: what a process wrote into the file that RUNBOOK_PROGRESS names},
          "seen": [[file, bytes, when it was last written, in ns]], "time"}; with `look`, which goes through all
          processes, the journals have `lives` and `keeper_lives`.
-stop     {"folder": of an attempt}: TERM to the keepers, who end what they keep; what has no keeper any more is ended
-         here.
+stop     {"folder": of an attempt, "why"}: TERM to the keepers, who end what they keep, and write down why; what has no
+         keeper any more is ended here.
 kill     the same at once, and waits for it. Journals of both, and of all orders below, tell what `lives`.
 list     {"workdir", "node", "job": only this one, or null}: the node's jobs in this workdir, with what each process of
          the latest attempt uses, and each that lives:
@@ -37,7 +37,7 @@ import signal
 import time
 
 from runbook.node.journal import ABOUT, ATTEMPT, JOURNAL, PLAIN, WRITTEN, Odd, belongs, checked, node_of, serial_of
-from runbook.node.own_files import KEPT, document, is_ours, listed, opened, ours, safe, write
+from runbook.node.own_files import KEPT, WHY_STOPPED, document, is_ours, listed, opened, ours, safe, write
 from runbook.node.proc import boot_id, booted, born, environ, owner, pause, pids, stat
 from runbook.node.proc import kill as send
 from runbook.node.tools import find, run
@@ -130,6 +130,11 @@ def stop(order: dict[str, Any]) -> KeptAnswer:
     folder = in_ours(order["folder"], 3)
     alive = living()
     found, damaged = journals(folder, alive)
+    if order.get("why"):
+        try:
+            write(os.path.join(folder, WHY_STOPPED), order["why"])
+        except OSError:
+            pass  # no room, or the folder is gone: what lives is ended all the same
     for facts in found:
         send([facts["keeper"]] if facts["keeper_lives"] else left_of(facts, alive), signal.SIGTERM)
     end(damaged, signal.SIGTERM)

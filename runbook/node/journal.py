@@ -16,6 +16,10 @@ Kind = Tuple[str, Callable[[Any], bool]]
 
 STATES = ("none", "waiting", "running", "stopping", "ended")
 """States of a kept process, in their order; the first is never written down."""
+BY_USER = "stopped by the user"
+"""Its `why` where `runbook stop`, or the run that had started it, ended it."""
+SIGNALLED = "signal "
+"""How its `why` begins where its keeper was told to end and nobody left a reason: a reboot, a scheduler, `kill`."""
 
 LONGEST_TEXT = 1 << 15
 LATEST = 1e11  # seconds since 1970

@@ -31,7 +31,7 @@ import threading
 import time
 
 from runbook.node.message import say as say_it
-from runbook.node.own_files import document, listed, ours, safe, write
+from runbook.node.own_files import WHY_STOPPED, document, listed, opened, ours, safe, write
 from runbook.node.proc import boot_id, born, descendants, group_kills, kernel_kills, kill, pause, tagged
 
 TYPE_CHECKING = False
@@ -48,6 +48,7 @@ BARRIER_S = 0.1
 AT_A_TIME = 64
 """With more nodes than this each looks less often at the barrier: one file server answers them all."""
 OWNER_S = 10.0
+LONGEST_WHY = 1000
 
 
 class Journal:
@@ -139,7 +140,16 @@ class Keeper:
                 self.kills.look()
 
     def signalled(self, number: int, _frame: object) -> None:
-        self.news.put(("stop", self.order["grace_s"], "signal %d" % number))
+        self.news.put(("stop", self.order["grace_s"], self.why_stopped() or "signal %d" % number))
+
+    def why_stopped(self) -> str:
+        """The reason that whoever stops this attempt left beside the journal; empty where a signal came from elsewhere,
+        such as a reboot."""
+        try:
+            with opened(os.path.join(self.order["folder"], WHY_STOPPED)) as file:
+                return file.read(LONGEST_WHY).decode("utf-8", "replace").strip()
+        except OSError:
+            return ""
 
     def listen(self) -> None:
         """Orders on stdin; the end of stdin ends the process, unless it is detached."""

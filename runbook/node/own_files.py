@@ -22,6 +22,8 @@ LONGEST = 8 << 20  # bytes of a file that is read whole; a job of 10,000 nodes n
 LINKS = 40
 KEPT = "KEPT"
 """The file in a folder of a run that is not removed with it."""
+WHY_STOPPED = "why-stopped"
+"""The file in an attempt's folder with the reason of whoever ends it."""
 CHECK_LINKS = os.O_NOFOLLOW | os.O_NONBLOCK
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 RUN_ID_VARIABLE = "RUNBOOK_RUN_ID"
+JOB_VARIABLE = "RUNBOOK_JOB"
 ESTABLISHED, DIALLING, TIME_WAIT, LISTEN = "01", "02", "06", "0A"
 RETRANSMITTING = "01:"  # of a socket's timer that runs
 LONGEST_COMMAND = 200

@@ -12,6 +12,7 @@ from __future__ import annotations
 from runbook.node.proc import (
     DIALLING,
     ESTABLISHED,
+    JOB_VARIABLE,
     LISTEN,
     RUN_ID_VARIABLE,
     own_rank,
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
 
 def look(arguments: dict[str, Any]) -> RankConnections:
-    processes = sorted(tagged({RUN_ID_VARIABLE: arguments["run_id"]}), reverse=True)
+    # What outlives its run has the id as that of its job alone.
+    names = (RUN_ID_VARIABLE, JOB_VARIABLE)
+    processes = sorted({pid for name in names for pid in tagged({name: arguments["run_id"]})}, reverse=True)
     # A child that inherited a socket comes after the process that opened it.
     inodes = {inode: pid for pid in processes for inode in sockets(pid)}
     ranks = {pid: own_rank(pid) for pid in set(inodes.values())}

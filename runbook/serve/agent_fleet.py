@@ -126,7 +126,7 @@ def enrol(store: Store, settings: ServeSettings, by: str, name: str | None = Non
     with store.write() as db:
         db.execute("DELETE FROM enrolments WHERE expires_at < ?", (now,))
         db.execute("INSERT INTO enrolments VALUES (?, ?, ?, ?)", (_hash(secret), name, by, now + ENROL_S))
-    return str(Enrolment(settings.url, settings.tls.fingerprint if settings.tls else None, secret))
+    return str(Enrolment(settings.url_of_agents, settings.tls.fingerprint if settings.tls else None, secret))
 
 
 class Fleet:
@@ -214,8 +214,12 @@ class Fleet:
             self._judge()
         fix = "`runbook serve enrol` on the server makes a new string; here: runbook agent enrol STRING --again"
         self._end(link, Denied(REVOKED, "this agent was revoked on the server", fix))
-        for channel in [one for one in self._channels.values() if one.node == name]:
-            self._soon(channel.close)
+
+        def closed() -> None:  # in the loop, to which the channels belong
+            for channel in [one for one in self._channels.values() if one.node == name]:
+                channel.close()
+
+        self._soon(closed)
 
     # Enrolment.
 

@@ -15,7 +15,7 @@ from runbook.files.yaml_edit import Text, Uneditable
 from runbook.model.grouping import grouped
 from runbook.model.units import some
 from runbook.serve.agent_states import AgentState
-from runbook.serve.group_files import GroupFile
+from runbook.serve.group_files import MOST_BYTES, GroupFile
 from runbook.serve.group_form import (
     NEW,
     WrongField,
@@ -24,7 +24,7 @@ from runbook.serve.group_form import (
     nodes_of,
     opened,
     set_fields,
-    settings_of_node,
+    settings_of_nodes,
     shift_node,
     take_node,
 )
@@ -84,6 +84,7 @@ def propose(workspace: Workspace, file: GroupFile, fields: Mapping[str, str]) ->
         raise Refused(f"{wrong.field}: {wrong}") from None
     except (Uneditable, ValueError) as error:
         raise Refused(f"{error}: change it in the text of the file") from None
+    _refuse_too_large(text)
     after = linted(file.path, text)
     if after.closed:
         raise Refused(after.closed)
@@ -94,6 +95,12 @@ def propose(workspace: Workspace, file: GroupFile, fields: Mapping[str, str]) ->
     if said and said != str(means.world_size):
         raise Refused(_does_not_fit(said, means))
     return Proposed(text, after, means, difference(file.name, look.linted.shown, after.shown), changed)
+
+
+def _refuse_too_large(text: str) -> None:
+    """A file of more bytes could be saved, and never be opened again."""
+    if (size := len(text.encode())) > MOST_BYTES:
+        raise Refused(f"the file would have {size:,} bytes, and {MOST_BYTES:,} are the most of a group")
 
 
 def unix_lines(text: str) -> str:
@@ -168,6 +175,7 @@ def shift(workspace: Workspace, name: str, node: str, by: int, seen: str, person
         shift_node(text, node, by)
     except (Uneditable, ValueError) as error:
         raise Refused(f"{node}: {error}") from None
+    _refuse_too_large(text.text)
     workspace.groups.save(name, text.text, seen, person, f"moved {node} {'up' if by < 0 else 'down'}")
     _tell(workspace, name)
 
@@ -181,12 +189,14 @@ def move(
     All or nothing for each pair of groups. Raises Refused, NoGroup, ChangedMeanwhile.
     """
     changed: list[str] = []
-    for group, nodes in grouped(one for one in chosen if one[0] != target).items():
-        try:
-            changed += _moved(workspace, group, target, nodes, person=person, agents=agents)
-        except (Uneditable, ValueError) as error:
-            raise Refused(f"{some(nodes, 1)}: {error}") from None
-    _tell(workspace, *changed)
+    try:
+        for group, nodes in grouped(one for one in chosen if one[0] != target).items():
+            try:
+                changed += _moved(workspace, group, target, nodes, person=person, agents=agents)
+            except (Uneditable, ValueError) as error:
+                raise Refused(f"{some(nodes, 1)}: {error}") from None
+    finally:
+        _tell(workspace, *changed)  # what was moved before a group that refuses stays moved
     return changed
 
 
@@ -198,14 +208,15 @@ def _moved(
     out = opened(group, source.text) if source else None
     into = opened(target, sink.text) if sink else None
     alone = into is not None and not nodes_of(into) and len(nodes) == 1
+    taken = settings_of_nodes(out, nodes) if out else {}
     for node in nodes:
-        settings = settings_of_node(out, node) if out else _of_agent(node, agents, alone=alone)
         if into:
-            add_node(into, node, settings)
+            add_node(into, node, taken[node] if out else _of_agent(node, agents, alone=alone))
         if out:
             take_node(out, node)
     for file, text in ((source, out), (sink, into)):
         if file and text:
+            _refuse_too_large(text.text)
             _refuse_errors(workspace.view_of(file).linted, linted(file.path, text.text))
     what = f"moved {some(nodes, 1)} from {group or 'no group'} to {target or 'no group'}"
     if source and sink and out and into:

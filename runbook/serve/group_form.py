@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runbook.files.inventory import examine_inventory
@@ -175,19 +175,24 @@ def add_node(text: Text, name: str, settings: Mapping[str, object]) -> None:
     text.set(("nodes", name), own)
 
 
-def settings_of_node(text: Text, name: str) -> dict[str, Any]:
-    """The settings that a node takes with it into another group. Raises Uneditable."""
-    document = parse_document(text.text, "group.yml")
-    origins = _origins(document)
+def settings_of_nodes(text: Text, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The settings that each of these nodes takes with it into another group. Raises Uneditable."""
+    nodes = nodes_of(text)
+    if unknown := next((name for name in names if name not in nodes), None):
+        raise Uneditable(f"there is no node `{unknown}` in this group")
+    origins = _origins(parse_document(text.text, "group.yml"))  # once: a file of a thousand nodes takes long
     if origins is None:
-        entry, settings = nodes_of(text).get(name, ("", {}))
-        return _expanded(entry, settings).get(name, {})
+        return {name: _expanded(*nodes[name])[name] for name in names}
+    return {name: _settings(origins, name, nodes[name][0]) for name in names}
+
+
+def _settings(origins: Origins, name: str, entry: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key in origins.keys(name):
         winner = next((one for one in origins.candidates(name, key) if one.wins), None)
         if winner is None or not (key[0] in _TRAVELS or winner.level == "node"):
             continue
-        value = _one_of_range(winner.value, key, name, text)
+        value = _one_of_range(winner.value, key, name, entry)
         if len(key) == 1:
             found[str(key[0])] = value
         else:
@@ -199,8 +204,7 @@ def _origins(document: Document) -> Origins | None:
     return examine_inventory(document, environ=PLACEHOLDERS).origins
 
 
-def _one_of_range(value: Any, key: Keys, name: str, text: Text) -> Any:
-    entry = nodes_of(text)[name][0]
+def _one_of_range(value: Any, key: Keys, name: str, entry: str) -> Any:
     if key not in RANGED or not isinstance(value, str) or not has_range(value):
         return value
     return _each(value, entry)[expand(entry).index(name)]
@@ -272,8 +276,10 @@ def _set_env(text: Text, keys: Keys, value: str, field: str) -> None:
     wanted: dict[str, object] = {}
     old = text.get(*keys)
     known = old if isinstance(old, dict) else {}
-    for number, line in enumerate(value.splitlines(), 1):
-        if not line.strip():
+    lines, number = _env_lines(value), 0
+    while number < len(lines):
+        line, number = lines[number], number + 1
+        if not line:
             continue
         match = _ENV_LINE.fullmatch(line)
         if match is None:
@@ -281,6 +287,15 @@ def _set_env(text: Text, keys: Keys, value: str, field: str) -> None:
         name, given = match[1], match[2].strip()
         if name in wanted:
             raise WrongField(field, f"{name} is there twice")
+        shown = _env_lines(_env_text({name: known[name]})) if name in known else []
+        if shown and lines[number - 1 : number - 1 + len(shown)] == shown:
+            wanted[name] = known[
+                name
+            ]  # as it is, also where a line cannot say it: with line breaks, blanks at its ends
+            number += len(shown) - 1
+            continue
+        if len(shown) > 1:
+            raise WrongField(field, f"{name} has several lines: change it in the text of the file")
         secret = _FROM_ENV.fullmatch(given)
         same = name in known and _env_value(known[name]) == given
         wanted[name] = known[name] if same else {"env": secret[1]} if secret else given
@@ -288,6 +303,11 @@ def _set_env(text: Text, keys: Keys, value: str, field: str) -> None:
         text.set(keys, wanted)
     elif known:
         _put(text, keys, None)
+
+
+def _env_lines(text: str) -> list[str]:
+    """As they come back from a browser, without blanks at their ends."""
+    return [line.rstrip() for line in re.sub(r"\r\n?", "\n", text).rstrip().split("\n")]
 
 
 def _env_text(env: Any) -> str:

@@ -76,6 +76,7 @@ class Runs:
         self._store = store
         self._lock = threading.Lock()
         self._looked = float("-inf")
+        self._forgotten = 0
         self._found: dict[tuple[str, str], tuple[object, Any]] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -161,6 +162,7 @@ class Runs:
 
     def forget(self) -> None:
         """Look again at the next question, however soon it comes."""
+        self._forgotten += 1
         self._looked = float("-inf")
 
     def refresh(self, only: str = "") -> None:
@@ -168,6 +170,7 @@ class Runs:
         with self._lock:
             if not only and time.monotonic() - self._looked < LOOK_AGAIN_S:
                 return
+            forgotten = self._forgotten
             rows = self._store.read("SELECT id, seen FROM runs WHERE ? IN ('', id)", only)
             known = {row["id"]: row["seen"] for row in rows}
             ids = [only] if only else self._ids()
@@ -186,6 +189,8 @@ class Runs:
                     db.executemany("DELETE FROM runs WHERE id = ?", [(id,) for id in gone])
             if not only:
                 self._looked = time.monotonic()
+                if self._forgotten != forgotten:  # something was begun that may not be in what was listed
+                    self._looked = float("-inf")
 
     def _ids(self) -> list[str]:
         with os.scandir(self.folder) as entries:

@@ -12,7 +12,7 @@ import re
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,6 +22,8 @@ WINDOW = 128 << 10
 """Bytes of a file that are shown at a time."""
 LONGEST_SHOWN = 4000
 """Characters of one line."""
+QUOTED, QUOTED_BEFORE = 400, 150
+"""Characters of a line in a list of matches, and the most of them before the match."""
 MOST_FILES = 20_000
 MOST_HITS = 100
 """Matches that are shown; all are counted."""
@@ -55,11 +57,19 @@ class RunLog:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """`at` is where it begins, in bytes. `cut` are bytes of it that are not in `text`."""
+    """`at` is where it begins, in bytes. `cut` are bytes of it that are not in `text`. `match`: of a match, the
+    characters of `text` before it."""
 
     at: int
     text: str
     cut: int = 0
+    match: int = 0
+
+    @property
+    def quoted(self) -> str:
+        """The part with the match, for a list of matches."""
+        begin = max(0, self.match - QUOTED_BEFORE)
+        return f"{'…' if begin else ''}{self.text[begin : begin + QUOTED]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +163,8 @@ def opened(folder: Path, file: RunLog) -> BinaryIO:
 def window(
     stream: BinaryIO, *, before: int | None = None, after: int | None = None, around: int | None = None
 ) -> Window:
-    """Whole lines: the last ones before a place, the first after one, those around one, or the end of the file."""
+    """Whole lines: the last ones before a place, the first after one, those around one, or the end of the file. A line
+    that is longer than all of this stays in pieces, and where `around` is inside of a line a piece begins there."""
     size = stream.seek(0, os.SEEK_END)
     if around is not None:
         begin, end = max(0, min(around, size) - WINDOW // 4), min(size, around + WINDOW * 3 // 4)
@@ -166,12 +177,16 @@ def window(
     stream.seek(begin)
     data = stream.read(end - begin)
     if not begin_is_line:
-        first = data.find(b"\n") + 1  # a line that is longer than all of this stays in pieces
-        begin, data = begin + first, data[first:]
-    if begin + len(data) < size:
+        first = data.find(b"\n") + 1
+        if first < len(data) and (around is None or begin + first <= around):
+            begin, data = begin + first, data[first:]
+    if begin + len(data) < size and before is None:  # what ends before a place ends there: the rest was shown
         last = data.rfind(b"\n") + 1
-        data = data[:last] if last else data
-    return Window(tuple(_lines(data, begin)), begin, begin + len(data), size)
+        data = data[:last] if last and (around is None or around < begin + last) else data
+    parted = around is not None and 0 < around - begin < len(data) and data[around - begin - 1] != ord("\n")
+    at = around if around is not None and parted else begin
+    lines = *_lines(data[: at - begin], begin), *_lines(data[at - begin :], at)
+    return Window(lines, begin, begin + len(data), size)
 
 
 def _lines(data: bytes, at: int) -> Iterator[LogLine]:
@@ -263,6 +278,8 @@ def _hits(part: bytes, searched: bytes, needle: bytes, at: int, skip: int, most:
         start = part.rfind(b"\n", max(0, end), place) + 1
         end = part.find(b"\n", place)
         end = end if end >= 0 else len(part)
-        near = max(start, place - LONGEST_SHOWN // 4)  # of a long line the part with the match
-        yield _line(part[near:end], at + near)
+        shows = place + len(needle) - start <= LONGEST_SHOWN
+        near = start if shows else place - LONGEST_SHOWN // 4  # of a long line the part with the match
+        before = visible(part[near:place].decode("utf-8", "replace"))
+        yield replace(_line(part[near:end], at + near), match=len(before))
         shown += 1

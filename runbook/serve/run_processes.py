@@ -31,6 +31,7 @@ from runbook.serve.run_folders import (
     NoRun,
     RunFilter,
     Runs,
+    begins_again,
     first_event,
     left_running,
     read_json,
@@ -143,18 +144,19 @@ class Processes:
 
     def _begin_again(self, id: str) -> subprocess.Popen[bytes] | None:
         """Begin again in the same folder, with the group's file as it was; what was written before is moved aside
-        there. None where this server ends before."""
+        there. None where this server ends before, or somebody ends the run."""
         folder = self._runs.folder / id
         about = dict(started(folder))
         about["begins_again"] = result_mark(folder)
         write_below(folder, STARTED, data=json.dumps(about))
         self.tell(id, str(about.get("group")))
         self._await_agents(id)
-        if self._closing.is_set():
-            return None
         words = list(about["command"])
         words[words.index("-i") + 1] = str(folder / GROUP)
-        return self._begin(folder, {**about, "command": words})
+        with self._lock:  # either it is ended before it begins, or its process is there to be ended
+            if self._closing.is_set() or (folder / ENDING).exists():
+                return None
+            return self._begin(folder, {**about, "command": words})
 
     def _await_agents(self, id: str) -> None:
         """For a while: after a start of this server they have yet to call."""
@@ -181,17 +183,21 @@ class Processes:
         ENDING says so. A launch that was left running is ended by `runbook stop`.
         """
         folder = self._runs.path(id)
-        first, group, is_there = first_event(folder), started(folder).get("group"), self._is_there(id)
-        if not is_there and (first is None or not isinstance(group, str)):
-            raise NotRunning(id)
-        asked = (folder / ENDING).exists()
-        write_below(folder, ENDING, data=json.dumps({"person": person, "at": time.time(), "now": now}))
-        if is_there:
-            if not asked:
-                with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
-                    os.kill(started(folder)["pid"], signal.SIGTERM)
-            how = "its ranks at once" if now else "with the grace of its ranks"
-            return f"it has been asked to end, {how}"
+        with self._lock:
+            about, first = started(folder), first_event(folder)
+            is_there = _lives(about)
+            if not is_there and (first is None or not isinstance(about.get("group"), str)):
+                raise NotRunning(id)
+            its = {"pid": about["pid"], "began": about["began"]} if is_there else {}
+            asked = read_json(folder / ENDING)
+            wish = {"person": person, "at": time.time(), "now": now, **its}
+            write_below(folder, ENDING, data=json.dumps(wish))
+            if is_there:
+                if any(asked.get(key) != value for key, value in its.items()):
+                    with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                        os.kill(about["pid"], signal.SIGTERM)
+                how = "its ranks at once" if now else "with the grace of its ranks"
+                return f"it has been asked to end, {how}"
         assert first is not None
         self._stop(folder, first, person, now=now)
         return f"it is being stopped; the output of that is in {CONSOLE}"
@@ -242,7 +248,10 @@ class Processes:
             look(process, lambda: started(folder))
             while not self._closing.is_set() and self._cut_off(id):
                 look(self._begin_again(id), lambda: started(folder))
-            asked, first = read_json(folder / ENDING), first_event(folder)
+            asked, first, about = read_json(folder / ENDING), first_event(folder), started(folder)
+            if asked and begins_again(folder, about):  # it does not any more: its result counts
+                kept = {key: value for key, value in about.items() if key != "begins_again"}
+                write_below(folder, STARTED, data=json.dumps(kept))
             if asked and first and left_running(self._runs.document(id)) and not self._closing.is_set():
                 # It was asked to end as its own process was about to end by itself, or no server was there to do it.
                 self._stop(folder, first, str(asked.get("person")), now=asked.get("now") is True)
@@ -346,8 +355,14 @@ class Restarts:
         with self._store.write() as db:
             db.execute("DELETE FROM restarts WHERE run = ? AND why IS NOT NULL", (run,))
             new = db.execute("INSERT OR IGNORE INTO restarts VALUES (?, ?, ?, ?, NULL)", astuple(asked)).rowcount
-        with contextlib.suppress(NotRunning):
-            self._processes.end(run, person)
+        try:
+            with contextlib.suppress(NotRunning):
+                self._processes.end(run, person)
+        except BaseException:
+            if new:  # nothing will follow it
+                with self._store.write() as db:
+                    db.execute("DELETE FROM restarts WHERE run = ?", (run,))
+            raise
         if new:
             self._follow(asked, start)
 

@@ -60,6 +60,14 @@ class ServeSettings:
         """The address to show people."""
         return next(iter(self.hosts.values()))
 
+    @property
+    def url_of_agents(self) -> str:
+        """The address that agents dial: one that this server speaks itself, since they know it by its certificate. A
+        proxy in front of it has another."""
+        scheme = "https" if self.tls else "http"
+        own = local_origins(self.host, self.port, tls=self.tls is not None)
+        return next(one for one in (*self.hosts.values(), *own) if one.startswith(f"{scheme}:"))
+
     def cookie(self, origin: str) -> str:
         """The name of the session's cookie. Cookies know no ports, so the name has it: two servers on a machine are
         two."""
@@ -162,7 +170,7 @@ def read_options(listen: str | None, data: str | None, config: str | None, *, in
     given: dict[str, Any] = {} if config is None else _read(config)
     folder = Path(config).parent if config is not None else Path()
     host, port = listen_address(listen or given.get("listen", LISTEN))
-    origins = tuple(one.lower() for one in given.get("origins", ()))
+    origins = tuple(map(_as_browsers_write, given.get("origins", ())))
     netlocs = [urlsplit(one).netloc for one in origins]
     if len(set(netlocs)) < len(netlocs):
         raise _wrong("origins", "two origins have the same host and port", "a server has one scheme")
@@ -175,6 +183,15 @@ def read_options(listen: str | None, data: str | None, config: str | None, *, in
         certificate=(folder / tls["certificate"], folder / tls["key"]) if tls else None,
         insecure_http=insecure_http or bool(given.get("insecure_http")),
     )
+
+
+def _as_browsers_write(origin: str) -> str:
+    parts = urlsplit(origin.lower())
+    try:
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    except ValueError:
+        raise _wrong("origins", f"{origin}: no port has this number", "1 to 65535") from None
+    return origin_of(parts.scheme, parts.hostname or "", port)
 
 
 def data_folder(given: str | None, configured: str | None = None) -> Path:

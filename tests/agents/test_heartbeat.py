@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from runbook.agent import heartbeat
+from runbook.agent.protocol import Heartbeat, from_agent, said
 from runbook.node.job_control import folders_of_jobs
 
 
@@ -30,6 +33,30 @@ def test_what_is_no_path_hides_no_other_workdir(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(heartbeat, "folders_of_jobs", folders)
     assert heartbeat.jobs("node-a", ["~/\0", "~nobody-knows/x", str(tmp_path), f"{tmp_path}/."]) == []
     assert asked.count(str(tmp_path)) == 1
+
+
+def test_a_job_that_no_server_would_take_hides_neither_its_node_nor_other_jobs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "1970.step").write_text("150")
+    os.utime(tmp_path / "1970.step", (0, 0))  # the clock was wrong then
+    journal = {
+        "job": "job-1",
+        "attempt": 1,
+        "name": "1970",
+        "ranks": [0],
+        "pid": None,
+        "state": "ended",
+        "keeper": None,
+    }
+    kept: list[dict[str, Any]] = [journal, {**journal, "name": "huge", "pid": 1 << 40}, {**journal, "name": "other"}]
+    monkeypatch.setattr(heartbeat, "attempts_of", lambda folder: ["."])
+    monkeypatch.setattr(heartbeat, "serial_of", len)
+    monkeypatch.setattr(heartbeat, "journals", lambda folder: (kept, []))
+    found = heartbeat._latest(str(tmp_path))
+    assert [(job.name, job.step, job.step_age_s) for job in found] == [("1970", "150", None), ("other", None, None)]
+    assert from_agent(said(Heartbeat(1, jobs=found))) == Heartbeat(1, jobs=found)
 
 
 def test_of_a_home_that_nodes_share_only_the_own_folders_are_read(tmp_path: Path) -> None:

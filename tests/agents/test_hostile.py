@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
 import http.client
@@ -30,8 +31,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 from websockets.sync.server import ServerConnection, serve
 
+from runbook.agent import agent as agent_module
 from runbook.agent.enrolment import certificate_of, enrol
 from runbook.agent.folder import AgentFolder, Identity
+from runbook.agent.permissions import OwnerRules
 from runbook.agent.protocol import (
     KILL,
     PROTOCOL,
@@ -337,6 +340,39 @@ def test_an_agent_survives_whatever_a_server_says(tmp_path: Path) -> None:
         assert agent.returncode == 0, told
         assert "Traceback" not in told
         assert "\x1b" not in told
+
+
+class LateDial:
+    """A dial whose time is over at the moment in which it is cancelled: it says that, and the cancellation is lost."""
+
+    lost = 0
+
+    async def __aenter__(self) -> None:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            LateDial.lost += 1
+            if LateDial.lost > 1:
+                raise
+            raise asyncio.TimeoutError from None
+
+    async def __aexit__(self, *_: object) -> None:
+        raise AssertionError("it is never entered")
+
+
+def test_an_agent_ends_though_its_dial_loses_the_cancellation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_module.Agent, "_dial", lambda *_: LateDial())
+    said: list[str] = []
+    agent = agent_module.Agent(
+        AgentFolder(tmp_path), Identity("n1", "http://127.0.0.1:9", "token"), OwnerRules(), said.append
+    )
+
+    async def ended() -> int:
+        asyncio.get_running_loop().call_later(1.0, agent._stopping.set)
+        return await asyncio.wait_for(agent.run(), 30)
+
+    assert asyncio.run(ended()) == 0
+    assert any("not connected: TimeoutError" in line for line in said)
 
 
 def certificate(folder: Path, name: str, *, days: int) -> tuple[Path, Path, bytes]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +40,7 @@ from runbook.agent.protocol import (
     from_server,
     said,
 )
+from runbook.serve.agent_channel import Channel
 from runbook.serve.agent_fleet import ControlSocket, EnrolledNode, Fleet, NotEnrolled
 from runbook.serve.agent_states import AwakeClock, spoken, state_of
 from runbook.serve.change_stream import Changed
@@ -98,6 +101,34 @@ def greet(world: World, member: EnrolledNode, word: AgentHello) -> tuple[Control
     made = link()
     made.incarnation, made.machine = word.incarnation, word.machine
     return made, world.fleet.greet(member, word, "10.0.0.1", made)
+
+
+class OfTheLoop(dict[str, Channel]):
+    """Channels that nobody looks at from another thread: they come and go meanwhile."""
+
+    def __init__(self, **channels: Channel) -> None:
+        super().__init__(**channels)
+        self.thread = threading.current_thread()
+
+    def values(self) -> Any:
+        assert threading.current_thread() is self.thread
+        return super().values()
+
+
+def test_the_streams_of_a_revoked_node_end_and_no_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with world.fleet.running():
+            channels = [Channel(str(at), node) for at, node in enumerate(("gn1", "gn2", "gn1"))]
+            named = {channel.id: channel for channel in channels}
+            monkeypatch.setattr(world.fleet, "_channels", OfTheLoop(**named))
+            await asyncio.to_thread(world.fleet.revoke, "gn1")
+            for channel in (channels[0], channels[2]):
+                await asyncio.wait_for(channel.over.wait(), 60)
+            assert not channels[1].over.is_set()
+
+    for name in ("gn1", "gn2"):
+        world.enrolled(name)
+    asyncio.run(run())
 
 
 @pytest.fixture

@@ -29,6 +29,9 @@ def test_systemd_takes_the_unit_and_ranks_can_bear_it(user: str | None, tmp_path
     text = unit(user, tmp_path / "a folder of 100%")
     assert not any(word in text for word in FORBIDDEN)
     assert ("User=www-data" in text) == (user is not None)
+    # A user's manager may drop no capabilities, and with these a service of its own does not start.
+    drops = [line for line in text.splitlines() if line.startswith(("ProtectKernel", "ProtectClock", "ProtectSystem"))]
+    assert len(drops) == (0 if user is None else 5)
     for line in ("Type=notify", "WatchdogSec=30", "Restart=always", "KillMode=mixed", "LimitMEMLOCK=infinity"):
         assert line in text.splitlines()
     if shutil.which("systemd-analyze") is None:

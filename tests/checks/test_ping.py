@@ -13,12 +13,12 @@ from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Context, Facts
 from runbook.checks.network.dial import Dial
 from runbook.checks.network.pairs import Pairs, chosen, culprits
-from runbook.checks.ping.host_names import name_findings
+from runbook.checks.ping.host_names import name_findings, name_warnings
 from runbook.checks.ping.loss import chance_findings, loses
 from runbook.checks.ping.observations import Observations, Pair
 from runbook.checks.ping.packet_sizes import size_findings, ways
 from runbook.checks.ping.ping import Judge, Ping, before_packets, ssh_port, targets
-from runbook.model.inventory import Inventory, Network, Node, Ssh
+from runbook.model.inventory import Container, Inventory, Network, Node, Ssh
 from runbook.model.units import listed
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.transport.node_answers import PingAnswer
@@ -239,6 +239,50 @@ def test_a_ping_program_that_sent_nothing_accuses_nobody(said: Facts) -> None:
     assert causes(judged(only_small, dials_of("dropped")))["node-a"] == ["tool-missing"]
     (warning,) = judged(only_small, OPEN)["node-a"].warnings
     assert "cannot send full-size probes" in warning
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "sudo sed -i"),
+        ({"container": Container("docker", "job")}, "--add-host gpu2:10.0.0.2"),
+        ({"inside": ("enroot", "exec", "job")}, "--add-host gpu2:10.0.0.2"),
+        ({"connection": "kubernetes"}, "hostAliases: [{ip: 10.0.0.2, hostnames: [gpu2]}]"),
+    ],
+)
+@pytest.mark.parametrize("meant", [["127.0.1.1"], ["10.0.0.3"], None])
+def test_what_mends_a_name_where_the_file_of_hosts_is_a_mount(
+    options: dict[str, Any], says: str, meant: list[str] | None
+) -> None:
+    at = context(cluster(node("node-a", **options), node("node-b", address="gpu2"), node("node-c"), backend="nccl"))
+    at.run.facts["node-b"] = machine(B)
+    answers = {
+        "node-a": answer(names={"gpu2": looked_up(meant, 0.0, "127.0.1.1 gpu2")}),
+        "node-b": answer(names={"gpu2": looked_up([B])}),
+    }
+    (finding,) = name_findings(Observations(at, answers, []), at.nodes[0])
+    assert says in finding.remedy
+    assert ("sed" in finding.remedy) is not bool(options)
+
+
+@pytest.mark.parametrize("means", [["127.0.1.1"], ["::1", "127.0.0.1"], ["127.0.1.1", B]])
+@pytest.mark.parametrize("interface", [None, "eth0"])
+def test_a_name_that_is_loopback_at_home_matters_where_somebody_dials_it(
+    means: list[str], interface: str | None
+) -> None:
+    """With an interface in the inventory it is the master's alone, which is the rendezvous."""
+    nodes = node("node-a", address="gpu1"), node("node-b", address="gpu2")
+    inventory = cluster(*nodes, backend="nccl", network=Network(interface))
+    at = context(inventory, {"node-a": machine(A), "node-b": machine(B)})
+    answers = {
+        "node-a": answer(names={"gpu1": looked_up(means), "gpu2": looked_up([B])}),
+        "node-b": answer(names={"gpu1": looked_up([A]), "gpu2": looked_up(means)}),
+    }
+    seen = Observations(at, answers, [])
+    found = [[finding.cause for finding in name_findings(seen, one)] for one in nodes]
+    assert found[0]
+    assert found[1] == ([] if interface else ["name-resolves-to-loopback"])
+    assert any("its own name gpu2" in line for line in name_warnings(seen, nodes[1])) is (interface is not None)
 
 
 def test_a_peer_that_was_not_tried_is_not_healthy() -> None:

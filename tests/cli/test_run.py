@@ -283,3 +283,20 @@ def test_what_can_do_nothing_here_is_refused_before_anything_is_touched(
         assert odd.returncode == 2
         assert words in odd.stderr
     assert not (folder / "out").exists()
+
+
+def test_what_a_launcher_cannot_start_is_refused_before_anything_is_touched(folder: Path) -> None:
+    launch = "launch:\n  command: [torchrun, train.py]\n  launcher: torchrun\n"
+    (folder / "mine.yml").write_text("nodes: {here: {connection: local}}\n" + launch)
+    done = subprocess.run(
+        [sys.executable, "-m", "runbook", "run", "-i", "mine.yml", "--run-dir", "out"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2, done.stdout
+    assert "mine.yml:3" in done.stderr
+    assert "is to start a `torchrun`" in done.stderr
+    assert not (folder / "out").exists()

@@ -163,6 +163,7 @@ def test_the_burn_in_of_64_hosts(lab_of: Callable[..., Lab], bad: int) -> None:
     ran = run(lab, "cluster_burn_in", *arguments, timeout=900)
     told_bad, dropped, unknown = nodes(ran)
     assert {*told_bad, *unknown} >= set(names) >= set(told_bad), ran.text()
-    assert set(dropped) == {*told_bad, *unknown}, ran.text()
+    left_out = {*told_bad, *unknown}
+    assert set(dropped) == (left_out if 64 - len(left_out) >= 32 else set()), ran.text()
     assert (ran.code, ran.document["stopped_at"]) == (1 if told_bad else 3 if unknown else 0, None), ran.text()
     assert [*last(ran)["AllReduce over all"].values()] == ["pass"] * (64 - len(dropped))

@@ -8,7 +8,7 @@ import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from checks.made_up_cluster import cluster, node, with_ports
@@ -16,7 +16,7 @@ from checks.made_up_cluster import cluster, node, with_ports
 from runbook.causes.catalogue import causes as known_causes
 from runbook.causes.catalogue import of_kind
 from runbook.checks.context import Facts
-from runbook.jobs import start
+from runbook.jobs import launch, start, stop_attempt
 from runbook.jobs.attempt import ProcessSpec, about, port_of
 from runbook.jobs.failure import judge_attempt
 from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, wait_for
@@ -231,6 +231,30 @@ def test_who_was_not_waited_for_because_the_user_stops_is_not_accused(
         ("node-a", Verdict.UNKNOWN, "terminated-from-outside"),
         ("node-b", Verdict.UNKNOWN, "terminated-from-outside"),
     }
+
+
+def test_a_node_that_is_lost_before_the_start_is_named_and_nothing_is_left_on_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def clock() -> tuple[float, float]:
+        return 0.0, 0.001
+
+    def lost() -> tuple[float, float]:
+        raise LOST
+
+    made = kept(tmp_path)
+    tried = RunningAttempt(made.at, attempt())
+    sessions = made.at.run.site.sessions
+    sessions.update(
+        {"node-a": cast(Any, SimpleNamespace(clock=clock)), "node-b": cast(Any, SimpleNamespace(clock=lost))}
+    )
+    made.at.run.site.keep = False
+    monkeypatch.setattr(launch, "prepare", lambda *_, **__: {})
+    cleaned: list[str] = []
+    monkeypatch.setattr(stop_attempt, "clean", lambda _, names: cleaned.extend(names))
+    told = {one.node: (one.verdict, one.findings[0].cause) for one in tried.run()}
+    assert told == {"node-a": (Verdict.UNKNOWN, "peer-died"), "node-b": (Verdict.UNKNOWN, LOST.cause)}
+    assert cleaned == ["node-a", "node-b"]
 
 
 # Logs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from runbook.jobs import follow_launch
+from runbook.jobs import attach, follow_launch, stop_attempt
 from runbook.jobs.follow_launch import MISSING_WELL_S, Follower
 from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.known_jobs import Cluster
+from runbook.jobs.launch import Stall
 from runbook.jobs.watch import WatchEnd, watch
 from runbook.model.errors import Unreachable
 
@@ -81,3 +83,41 @@ def test_a_job_none_of_whose_nodes_answers_has_not_finished(tmp_path: Path) -> N
     )
     assert end == WatchEnd("lost")
     assert told == ["node-a", "node-b"]
+
+
+@pytest.mark.parametrize(("why", "by_user"), [("stopped by the user", True), ("signal 15", False)])
+def test_a_reboot_is_not_taken_for_the_user(tmp_path: Path, why: str, by_user: bool) -> None:
+    made = kept(tmp_path)
+    for rank in range(4):
+        ended(made, rank, -15, 200.0, why=why)
+    assert follow_launch._stopped(made, ending=False) is by_user
+    assert [one.killed for one in made.members] == [not by_user] * 4
+
+
+def test_a_follower_that_leaves_does_not_cut_the_grace_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = kept(tmp_path, attempt(detach=True))
+    for member in made.members:
+        made.learn(member, journal("running", pid=7, started=time.time()))
+    made.folders = dict.fromkeys(made.nodes, "/work/job-1/attempt-01")
+    orders: list[tuple[str, str]] = []
+    leaving = threading.Event()
+
+    class Session:
+        lost = None
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def call(self, _: str, order: dict[str, Any], **__: Any) -> dict[str, Any]:
+            orders.append((self.name, order["do"]))
+            assert order["why"] == "another rank failed"
+            leaving.set()
+            return {"kept": []}
+
+    for name in made.nodes:
+        made.at.run.site.sessions[name] = cast(Any, Session(name))
+    monkeypatch.setattr(attach, "Fetching", lambda *_, **__: contextlib.nullcontext())
+    monkeypatch.setattr(stop_attempt, "freeze", lambda *_: {})
+    failed = WatchEnd("failed", made.members[0])
+    attach.supervise(made, grace_s=300.0, watched=lambda: (failed, Stall()), leaving=leaving.is_set)
+    assert sorted(orders) == [("node-a", "stop"), ("node-b", "stop")]

@@ -115,3 +115,28 @@ def test_a_node_that_is_lost_meanwhile_is_not_waited_for() -> None:
     cluster.site.sessions["node-a"].lost = Unreachable("ssh-unreachable", "lost", "look")
     stopped = known_jobs.stop(cast("Cluster", cluster), tried(2, live=2))
     assert (stopped.ended, stopped.left, list(stopped.unsure)) == (0, {}, ["node-a"])
+
+
+@pytest.mark.parametrize(
+    ("why", "state"), [("stopped by the user", "stopped"), ("signal 15", "failed"), ("another rank failed", "failed")]
+)
+def test_only_a_job_that_the_user_stopped_is_called_stopped(why: str, state: str) -> None:
+    """A node that is shut down ends its keepers with a signal."""
+    job = tried(1, live=0)
+    for journal in job.attempts["node-a"]["attempt-01"]:
+        journal |= {"ranks": [0], "state": "ended", "code": -15, "why": why}
+    assert job.state == state
+
+
+def test_who_stops_a_job_says_so_to_its_keepers() -> None:
+    cluster = Answering(tried(1, live=0))
+    orders: list[Mapping[str, Any]] = []
+    ask = cluster.ask
+
+    def noted(order: Mapping[str, Any], folders: Mapping[str, str]) -> dict[str, Any]:
+        orders.append(order)
+        return ask(order, folders)
+
+    cluster.ask = noted  # type: ignore[method-assign]
+    known_jobs.stop(cast("Cluster", cluster), tried(1, live=1))
+    assert orders == [{"do": "stop", "why": "stopped by the user"}]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from lab.memory import memory_group
 
-from runbook.node import keeper, proc
+from runbook.node import job_control, keeper, proc
 from runbook.node.proc import born
 
 
@@ -104,6 +104,33 @@ def test_what_leaves_the_session_and_clears_its_environment_is_ended_too(tmp_pat
     left = int((tmp_path / "pid").read_text())
     assert (journal["state"], journal["code"], journal["swept"]) == ("ended", 3, 0), "TERM is enough for it"
     assert born(left) is None, "it lives"
+
+
+@pytest.mark.parametrize("left", ["stopped by the user", "", None])
+def test_why_it_was_stopped_is_what_whoever_did_it_has_left(tmp_path: Path, left: str | None) -> None:
+    """A signal alone may be a reboot."""
+    tmp_path.chmod(0o700)
+    folder = tmp_path / "job" / "a" / "attempt-01"
+    folder.mkdir(parents=True)
+    for one in (folder, *folder.parents[:2]):
+        one.chmod(0o700)
+    argv = ["/bin/sh", "-c", "echo $$; exec sleep 1000"]
+    told = order(folder, argv=argv, detached=True, grace_s=5.0, each=[], logs=None, stacks=None)
+    command = [sys.executable, "-m", "runbook.node.keeper", json.dumps(told)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        running.stdin.write(b"go 0\n")
+        running.stdin.flush()
+        while b'"running"' not in running.stdout.readline():
+            pass
+        if left is None:
+            running.terminate()
+        else:
+            job_control.look({"do": "stop", "folder": str(folder), "why": left})
+        assert running.wait(timeout=60) == 0
+    (journal,) = job_control.journals(str(folder))[0]
+    assert (journal["state"], journal["code"], journal["why"]) == ("ended", -15, left or "signal 15")
 
 
 def kept_to_its_end(folder: Path, argv: list[str], join: str = "") -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 import time
 import zipfile
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,13 +18,16 @@ from urllib.parse import urlencode
 import pytest
 
 from runbook.agent.protocol import Enrolment, GpuLoad, Heartbeat
+from runbook.files.inventory import examine_inventory
 from runbook.model.events import Progress
 from runbook.report.run_json import to_json
 from runbook.serve import group_actions as actions
+from runbook.serve import group_form
 from runbook.serve.agent_fleet import Fleet
 from runbook.serve.agent_states import AgentState, RankState
 from runbook.serve.change_stream import Changed
-from runbook.serve.group_files import ChangedMeanwhile, NameTaken, NoGroup
+from runbook.serve.group_files import MOST_BYTES, ChangedMeanwhile, NameTaken, NoGroup
+from runbook.serve.group_form import fields_of, opened
 from runbook.serve.pages import nodes
 from runbook.serve.pages.nodes import RankCell, rank_cells
 from runbook.serve.people import csrf_of
@@ -110,6 +114,106 @@ def test_what_a_browser_cannot_send_back_is_no_change(workspace: Workspace) -> N
     both = actions.propose(workspace, file, sent | {"text": text + "# new\n", "port": "29600"})
     assert (both.changed, both.text.count("# new"), both.text.count("port: 29600")) == (["text", "port"], 1, 1)
     assert '"one\\ntwo"' in both.text
+
+
+VARIED = """\
+nodes: {a: {}}
+env:
+  PS1: "> "
+  CERT: |
+    -----BEGIN
+    B=2
+    no variable
+  C: "1"
+  B: "3"
+  ODD: "a\\u2028b\\r\\nc"
+  LAST: "x  "
+"""
+
+
+def test_a_changed_variable_changes_no_other(workspace: Workspace) -> None:
+    (workspace.groups.folder / "pool.yml").write_text(VARIED)
+    shown = fields_of(opened("pool", VARIED))["env"]
+    sent = re.sub(r"\r\n?|\n", "\r\n", shown)  # by a browser
+    text = saved(workspace, "pool", env=sent.replace("C=1", "C=2"))
+    assert text == VARIED.replace('C: "1"', 'C: "2"')
+    text = saved(
+        workspace, "pool", env="\n".join(line for line in shown.split("\n") if line != "C=2" and line != "C=1")
+    )
+    assert text == VARIED.replace('  C: "1"\n', "")
+    with pytest.raises(actions.Refused, match="CERT has several lines"):
+        saved(workspace, "pool", env=shown.replace("CERT=-----BEGIN", "CERT=-----END"))
+    with pytest.raises(actions.Refused, match="B is there twice"):
+        saved(workspace, "pool", env=f"B=9\n{shown}")
+
+
+def test_a_file_that_could_not_be_opened_again_is_not_saved(workspace: Workspace) -> None:
+    pool(workspace)
+    before = workspace.groups.read("pool")
+    most = MOST_BYTES - len(POOL.encode())
+    with pytest.raises(actions.Refused, match="are the most of a group"):
+        saved(workspace, "pool", text=POOL + "#" + "é" * (most // 2) + "\n")
+    assert workspace.groups.read("pool") == before
+    assert len(saved(workspace, "pool", text=POOL + "#" * (most - 1) + "\n").encode()) == MOST_BYTES
+    with pytest.raises(actions.Refused, match="are the most of a group"):
+        saved(workspace, "pool", port="29600")
+    assert workspace.groups.read("pool").text.startswith(POOL)
+
+
+def test_what_was_moved_before_a_group_that_refuses_is_told(tmp_path: Path) -> None:
+    store, told = Store(tmp_path / "serve.db"), list[str]()
+    workspace = Workspace(tmp_path, store, told.append, Fleet(store, ServeSettings(tmp_path), Changed()))
+    pool(workspace)
+    actions.create(workspace, "train", "ann")
+    told.clear()
+    with pytest.raises(actions.Refused, match="no agent has that name"):
+        actions.move(workspace, [("pool", "gn6"), ("", "nobody")], "train", "ann", {})
+    assert "gn6" not in workspace.groups.read("pool").text
+    assert {"groups/pool", "groups/train"} <= set(told)
+    store.close()
+
+
+def test_a_file_is_examined_once_for_all_nodes_that_leave_it(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool(workspace)
+    actions.create(workspace, "train", "ann")
+    looked = list[str]()
+
+    def examine(document: Any, **more: Any) -> Any:
+        looked.append(document.path)
+        return examine_inventory(document, **more)
+
+    monkeypatch.setattr(group_form, "examine_inventory", examine)
+    moved(workspace, "train", "gn6", "gn39", "gn40", "gn7")
+    assert len(looked) == 1
+
+
+def test_a_refused_move_leaves_no_new_group_behind(tmp_path: Path) -> None:
+    async def look() -> None:
+        async with world_of(tmp_path) as world:
+            (tmp_path / "groups" / "pool.yml").write_text(POOL)
+            headers = world.as_page("operator", content_type="application/x-www-form-urlencoded")
+            for node, status in (("/nobody", 422), ("pool/nobody", 422), ("pool/gn6", 303)):
+                answer = await world.ask("POST", "/move", headers, urlencode({"node": node, "new": "fresh"}).encode())
+                assert answer.status == status
+                names = world.app.state.workspace.groups.names()
+                assert names == (["fresh", "pool"] if status == 303 else ["pool"])
+
+    asyncio.run(look())
+
+
+def test_nodes_that_the_table_has_no_room_for_are_named(tmp_path: Path) -> None:
+    async def look() -> None:
+        async with world_of(tmp_path) as world:
+            for name, count in (("large", 300), ("small", 256)):
+                text = f'name: {name}\nnodes: {{"gn[1-{count}]": {{processes: 1}}}}\n'
+                (tmp_path / "groups" / f"{name}.yml").write_text(text)
+                page = (await world.ask("GET", f"/groups/{name}", world.as_page("operator"))).body.decode()
+                assert ("and 44 more nodes" in page) == (name == "large")
+                assert ("more nodes:" in page) == (name == "large")
+
+    asyncio.run(look())
 
 
 def test_a_spare_has_no_rank_and_leaves_with_its_node(workspace: Workspace) -> None:

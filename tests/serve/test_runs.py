@@ -6,15 +6,19 @@ import asyncio
 import io
 import json
 import os
+import signal
+import subprocess
 import sys
+import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lab.processes import wait_until
 from profiles import examples
 
 from runbook.engine.run_folder import ENDING
@@ -22,8 +26,9 @@ from runbook.serve import run_logs as logs
 from runbook.serve.pages.nodes import _launch_verdicts
 from runbook.serve.pages.runs import measured
 from runbook.serve.run_folders import NoRun, RunFilter, Runs
-from runbook.serve.run_processes import process_start
+from runbook.serve.run_processes import Processes, Restarts, process_start
 from runbook.serve.store import Store
+from runbook.transport.agent import SERVER_GONE
 from serve.server_in_process import World, world_of
 
 STARTED = {
@@ -247,6 +252,49 @@ def test_a_line_without_an_end_does_not_stop_the_paging() -> None:
     assert seen == len(data)
 
 
+def test_a_line_longer_than_a_window_is_shown_from_its_end_to_its_beginning() -> None:
+    """The bar of pip or tqdm, with one line break at its end, and lines on both sides."""
+    bar = b"\r".join(b"%6d of 20000" % number for number in range(20_000)) + b"\n"
+    for data in (bar, b"first\n" * 9 + bar, b"first\n" * 9 + bar + b"last\n"):
+        window, pieces = logs.window(io.BytesIO(data)), list[tuple[int, int]]()
+        assert window.lines
+        while True:
+            pieces.append((window.begin, window.end))
+            if window.begin == 0:
+                break
+            before = window.begin
+            window = logs.window(io.BytesIO(data), before=before)
+            assert (window.begin < before, window.end) == (True, before)
+        assert pieces[0][1] == len(data)
+    assert logs.window(io.BytesIO(data), before=len(data) - len("last\n")).lines
+
+
+@pytest.mark.parametrize(
+    ("head", "length", "place"),
+    [
+        (b"", 728, 600),
+        (b"first\n", 728, 600),
+        (b"", 67_000, 50_000),
+        (b"first\n" * 9, 67_000, 3990),
+        (b"first\n" * 20_000, 67_000, 66_900),
+        (b"first\n" * 20_000, 400_000, 1000),
+        (b"first\n" * 20_000, 400_000, 200_000),
+        (b"", 400_000, 399_980),
+        (b"first\n", 150_000, 99_110),
+    ],
+)
+@pytest.mark.parametrize("tail", [b"", b"\n", b"\nlast\n", b"\nlast\n" * 30_000])
+def test_a_match_is_quoted_and_its_link_leads_to_it(head: bytes, length: int, place: int, tail: bytes) -> None:
+    needle = "ibv_modify_qp"
+    line = bytearray(b"50% \r" * (length // 5 + 1))[:length]
+    line[place : place + len(needle)] = needle.encode()
+    stream = io.BytesIO(head + bytes(line) + tail)
+    (hit,) = logs.search(stream, needle).hits
+    assert needle in hit.quoted
+    shown = [one for one in logs.window(stream, around=hit.at).lines if one.at == hit.at]
+    assert [needle in one.text for one in shown] == [True]
+
+
 @given(st.lists(st.text("ab", max_size=8), max_size=40), st.text("ab", min_size=1, max_size=3), st.integers(10, 50))
 @examples(300)
 def test_every_match_is_counted_once(lines: list[str], needle: str, chunk: int) -> None:
@@ -426,6 +474,123 @@ def test_the_bandwidth_of_a_pair_over_time(tmp_path: Path) -> None:
             assert (await world.ask("GET", f"/links{query}", viewer)).status == 200
 
     on(tmp_path, look)
+
+
+CUT_OFF = {
+    "verdict": "unknown",
+    "causes": [SERVER_GONE],
+    "seconds": 1.0,
+    "stages": [{"name": "reach", "check": "reach", "verdict": "unknown", "seconds": 1.0, "outcomes": []}],
+}
+
+
+def test_a_run_that_is_stopped_before_it_begins_again_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ready = list[str](), threading.Event()
+
+    def child(_: Processes, words: Sequence[str], console: Path, person: str) -> subprocess.Popen[bytes]:
+        begun.append(words[0])
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr(Processes, "_child", child)
+    folder = placed(tmp_path, "cut", time=time.time(), result=CUT_OFF)
+    about = {"person": "ann", "group": "g", "at": time.time(), "command": ["run", "-i", "g.yml"], "begun": 1}
+    (folder / "started.json").write_text(json.dumps(about))
+    store = Store(tmp_path / "serve.db")
+    runs = Runs(tmp_path / "runs", store)
+    processes = Processes(tmp_path, runs, lambda topic: None, lambda nodes: ready.is_set())
+    processes.adopt()
+    assert processes.lives("cut")
+    assert runs.row("cut").verdict == ""
+    processes.end("cut", "ann")
+    ready.set()
+    wait_until("nothing follows the run any more", lambda: not processes.lives("cut"))
+    assert begun == ["stop"]
+    assert runs.row("cut").verdict == "unknown"
+    processes.close()
+    store.close()
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_a_wish_that_an_earlier_process_was_told_of_keeps_no_signal_from_the_present_one(
+    now: bool, tmp_path: Path
+) -> None:
+    folder = placed(tmp_path, "one")
+    store = Store(tmp_path / "serve.db")
+    with subprocess.Popen(["sleep", "600"]) as process:
+        try:
+            about = {"group": "g", "pid": process.pid, "began": process_start(process.pid)}
+            (folder / "started.json").write_text(json.dumps(about))
+            (folder / ENDING).write_text(json.dumps({"person": "ann", "at": time.time(), "now": False}))
+            processes = Processes(tmp_path, Runs(tmp_path / "runs", store), lambda topic: None)
+            processes.end("one", "ann", now=now)
+            assert process.wait(60) == -signal.SIGTERM
+        finally:
+            process.kill()
+    store.close()
+
+
+def test_a_signal_is_sent_once(tmp_path: Path) -> None:
+    folder = placed(tmp_path, "one")
+    store = Store(tmp_path / "serve.db")
+    count = "trap 'echo term' TERM; echo ready; while read line; do echo $line; done"
+    with subprocess.Popen(["bash", "-c", count], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "ready\n"
+            about = {"group": "g", "pid": process.pid, "began": process_start(process.pid)}
+            (folder / "started.json").write_text(json.dumps(about))
+            processes = Processes(tmp_path, Runs(tmp_path / "runs", store), lambda topic: None)
+            processes.end("one", "ann")
+            assert process.stdout.readline() == "term\n"
+            processes.end("one", "ann", now=True)
+            process.stdin.write("over\n")
+            process.stdin.close()
+            assert process.stdout.read() == "over\n"
+        finally:
+            process.kill()
+    store.close()
+
+
+def test_a_restart_that_could_not_be_asked_for_can_be_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed(tmp_path, "one")
+    store, begun = Store(tmp_path / "serve.db"), threading.Event()
+    processes = Processes(tmp_path, Runs(tmp_path / "runs", store), lambda topic: None)
+    restarts = Restarts(store, processes)
+
+    def full(*_: object, **__: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "end", full)
+        with pytest.raises(OSError, match="No space"):
+            restarts.ask("one", "g", "ann", lambda group, person: begun.set())
+    assert not restarts.pending("one")
+    restarts.ask("one", "g", "ann", lambda group, person: begun.set())
+    assert begun.wait(60)
+    wait_until("nothing is pending", lambda: not restarts.pending("one"))
+    store.close()
+
+
+def test_what_begins_while_the_folders_are_read_is_seen_at_the_next_question(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = Runs._ids
+
+    def and_then_one_begins(self: Runs) -> list[str]:
+        found = listed(self)
+        monkeypatch.setattr(Runs, "_ids", listed)
+        placed(tmp_path, "new")
+        self.forget()
+        return found
+
+    monkeypatch.setattr(Runs, "_ids", and_then_one_begins)
+    runs.refresh()
+    assert "new" in [row.id for row in runs.search(RunFilter(), most=10)[0]]
 
 
 HERE = """\

@@ -32,15 +32,30 @@ def name_findings(seen: Observations, node: Node) -> list[Finding]:
         return []
     meant: dict[str, str] = {other.address: other.name for other in at.nodes}
     meant.setdefault(at.inventory.rendezvous.address, at.inventory.rendezvous.master)
-    found = [_name_finding(seen, node, name, meant[name], lookup) for name, lookup in answer["names"].items()]
+    names = ((name, lookup) for name, lookup in answer["names"].items() if not _nobody_dials(seen, node, name, lookup))
+    found = [_name_finding(seen, node, name, meant[name], lookup) for name, lookup in names]
     if at.inventory.rendezvous.backend == "gloo" and not socket_interface(at.inventory, node):
         found.append(own_name_finding(seen, node))
     return [finding for finding in found if finding is not None]
 
 
+def _nobody_dials(seen: Observations, node: Node, name: str, lookup: Mapping[str, Any]) -> bool:
+    """Whether this is a node's own name, which means loopback there and which the job does not use: an interface in the
+    inventory says what its peers dial."""
+    return (
+        name == node.address != seen.at.inventory.rendezvous.address
+        and seen.data_address(node.name) != name
+        and is_loopback((lookup["addresses"] or [""])[0])
+    )
+
+
 def name_warnings(seen: Observations, node: Node) -> Iterator[str]:
-    """Name servers that delay the job without stopping it."""
+    """Names that mean loopback without harm, and name servers that delay the job without stopping it."""
     lookups: Mapping[str, Mapping[str, Any]] = seen.answers[node.name]["names"]
+    for name, said in lookups.items():
+        if len(seen.at.nodes) > 1 and _nobody_dials(seen, node, name, said):
+            means = ", ".join(said["addresses"])
+            yield f"harmless to this job: its own name {name} means {means} there; peers dial the interface's address"
     slow = {name: said["seconds"] for name, said in lookups.items() if said["addresses"] and said["seconds"] >= SLOW_S}
     if slow:
         name, seconds = max(slow.items(), key=lambda item: item[1])
@@ -63,7 +78,7 @@ def _name_finding(seen: Observations, node: Node, name: str, target: str, lookup
     if seen.data_address(target) in truth:
         right = seen.data_address(target)
     peers = (target,) if target != node.name else ()
-    fix = correct_hosts(name, right, lookup["in_hosts"])
+    fix = _fix(node, name, right, lookup["in_hosts"])
     lines = tuple(f"{node.name}: /etc/hosts:{number}: {text}" for number, text in lookup["in_hosts"])
     if not addresses:
         return _unresolvable(seen, node, name, lookup, fix, peers)
@@ -152,7 +167,7 @@ def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = 
         return Finding(
             cause,
             f"{node.name} {what} tells its peers to dial {bound}",
-            correct_hosts(hostname, right, answer["own"]["in_hosts"]),
+            _fix(node, hostname, right, answer["own"]["in_hosts"]),
             (
                 f"getaddrinfo({hostname}) on {node.name}: {means or 'nothing'}",
                 "an interface in the inventory (`network: {interface: …}`) makes the name unimportant"
@@ -192,6 +207,15 @@ def gloo_announces(seen: Observations, node: Node) -> str:
     own = seen.answers[node.name]["own"]
     truth = seen.own[node.name]
     return next((one for one in (own and own["addresses"]) or () if is_loopback(one) or one in truth), "127.0.0.1")
+
+
+def _fix(node: Node, name: str, right: str, lines: Sequence[Sequence[Any]]) -> str:
+    """What makes a name mean an address there. The /etc/hosts of containers and pods is a mount, which no `sed -i` can
+    replace, and which the next start writes anew."""
+    if not node.entry and node.connection != "kubernetes":
+        return correct_hosts(name, right, lines)
+    way = "add-host" if node.entry else "host-aliases"
+    return mend("name-wrong-address", way, node=node.name, name=name, right=right)
 
 
 def correct_hosts(name: str, right: str, lines: Sequence[Sequence[Any]]) -> str:

@@ -401,6 +401,8 @@ def netmask(seen: Observations, pair: Pair) -> tuple[str, str] | None:
     """The peer's network holds our address, ours does not hold the peer's: our prefix is too long."""
     for interface, prefix in _own_first(seen, pair.source):
         mine = ipaddress.ip_interface(prefix)
+        if ipaddress.ip_address(pair.numeric) in mine.network and not taken_for_all(seen, pair):
+            continue
         for other in seen.answers:
             for _, theirs in seen.prefixes(other):
                 network = ipaddress.ip_interface(theirs).network

@@ -140,10 +140,17 @@ async def move(request: Request) -> Response:
     chosen = [(group, node) for group, between, node in parts if between]
     if not chosen:
         raise RequestRefused(422, "no node is chosen", "tick those that are to be moved")
+    made = None
     if _field(request, "new").strip():
         target = _field(request, "new").strip()
-        await _act(request, actions.create, target)
-    await _moved(request, chosen, target)
+        made = await _act(request, actions.create, target)
+    try:
+        await _moved(request, chosen, target)
+    except Exception:
+        if made is not None:
+            with contextlib.suppress(ChangedMeanwhile):  # some of them are in it
+                await _act(request, actions.delete, target, made.hash)
+        raise
     back = _field(request, "back")
     return _to(back if back in workspace_of(request).groups.names() else "")
 
