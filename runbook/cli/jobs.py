@@ -132,27 +132,27 @@ def _state(journal: dict[str, Any]) -> str:
 def _logs(cluster: Cluster, arguments: argparse.Namespace) -> int:
     job = cluster.job(arguments.job)
     _refuse_unknown_ranks(job, arguments.only_rank)
-    with run_folder(None, _look_id(job, "logs")) as run_dir:
-        kept = kept_of(cluster, job, run_dir, _printer(arguments), _secrets_of(cluster, job))
-        if not arguments.follow:
-            left = drain(kept)
-            _tell_losses(cluster, left)
-            return _missing([*left, *job.absent, *job.damaged])
-        stopping, (lost, on_loss) = _until_ctrl_c(kept.at.run), _losses()
-        end, left = follow(
-            kept, stopping=lambda: stopping.is_set() or stdout.unread, on_loss=on_loss
-        )  # the reader, such as `head`, has gone
-        _tell_losses(cluster, [name for name in left if name not in lost])
-        if end.kind == "finished" and stopping.is_set() and left:
+    known = _secrets_of(cluster, job)
+    kept = kept_of(cluster, job, None, _printer(arguments), known, only=arguments.only_rank)
+    if not arguments.follow:
+        left = drain(kept, enough=lambda: stdout.unread)
+        if stdout.unread:  # the reader, such as `head`, has gone
             return INTERRUPTED
-        code = {"finished": DONE, "lost": DONE, "failed": FAILED}.get(end.kind, INTERRUPTED)
-        return code or _missing([*left, *lost, *job.absent, *job.damaged])
+        _tell_losses(cluster, left)
+        return _missing([*left, *job.absent, *job.damaged])
+    stopping, (lost, on_loss) = _until_ctrl_c(kept.at.run), _losses()
+    end, left = follow(kept, stopping=lambda: stopping.is_set() or stdout.unread, on_loss=on_loss)
+    _tell_losses(cluster, [name for name in left if name not in lost])
+    if end.kind == "finished" and stopping.is_set() and left:
+        return INTERRUPTED
+    code = {"finished": DONE, "lost": DONE, "failed": FAILED}.get(end.kind, INTERRUPTED)
+    return code or _missing([*left, *lost, *job.absent, *job.damaged])
 
 
 def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
     job = cluster.job(arguments.job, alive=True)
     _refuse_unknown_ranks(job, arguments.only_rank)
-    with run_folder(None, _look_id(job, "attached")) as run_dir:
+    with run_folder(None, f"{job.id}-attached-{secrets.token_hex(3)}") as run_dir:
         known = _secrets_of(cluster, job)
         kept = kept_of(cluster, job, run_dir, _printer(arguments), known)
         stopping, (lost, on_loss) = _until_ctrl_c(kept.at.run), _losses()
@@ -195,11 +195,6 @@ def _losses() -> tuple[list[str], Callable[[str, Unreachable], None]]:
         stderr.tell(unreached(error))
 
     return lost, on_loss
-
-
-def _look_id(job: KnownJob, what: str) -> str:
-    """A new session name for each command."""
-    return f"{job.id}-{what}-{secrets.token_hex(3)}"
 
 
 def _secrets_of(cluster: Cluster, job: KnownJob) -> JobSecrets:

@@ -4,8 +4,9 @@ it lives, and its end: the first failure ends all."""
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from runbook.checks.context import Context, Run
@@ -31,14 +32,22 @@ CLOCKS_S = 10.0
 
 
 def kept_of(
-    cluster: Cluster, job: KnownJob, run_dir: Path, tell: Tell, secrets: JobSecrets, *, goes_on: bool = False
+    cluster: Cluster,
+    job: KnownJob,
+    run_dir: Path | None,
+    tell: Tell,
+    secrets: JobSecrets,
+    *,
+    goes_on: bool = False,
+    only: Collection[int] = (),
 ) -> KeptProcesses:
-    """The job's processes as their journals tell them; their logs come into `run_dir`, without the secrets. `goes_on`:
-    a part of them is there already."""
-    run = Run(job.id, run_dir, cluster.site, redactor=secrets.everywhere)
+    """The job's processes as their journals tell them; their logs come into `run_dir`, where one is given, without the
+    secrets. `goes_on`: a part of them is there already. `only`: the ranks whose logs are wanted, unless all are."""
+    run = Run(job.id, run_dir or Path(os.devnull), cluster.site, redactor=secrets.everywhere)
     at = Context(run, cluster.inventory, str(job.about.get("stage") or job.id), math.inf, lambda *_, **__: None)
     logs = RankLogs(run_dir, job.attempt, run.redactor, tell, of_nodes=secrets.of_nodes, goes_on=goes_on)
     kept = KeptProcesses(at, job.attempt, job.places, logs)
+    kept.only = frozenset(only)
     kept.folders = {name: f"{job.folders[name]}/{job.attempt}" for name in kept.nodes}
     sessions = cluster.site.sessions
     nodes = [cluster.inventory.node(name) for name in kept.folders if name in sessions]
@@ -60,7 +69,7 @@ def follow(
         end = watch(kept, stopping=stopping, deadline=math.inf, on_loss=on_loss)
         if end.kind == "failed":
             time.sleep(0.2)
-    return end, stop_attempt.drain(kept) if end.kind != "stopped" else []
+    return end, stop_attempt.drain(kept, enough=stopping) if end.kind != "stopped" else []
 
 
 def supervise(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 import signal
 import time
@@ -375,11 +376,11 @@ def _last_said(kept: KeptProcesses, place: ProcessSpec) -> tuple[Path, tuple[str
 
 
 def last_exception(kept: KeptProcesses, member: KeptProcess, place: ProcessSpec, within_s: float = LAST_S) -> str:
-    """That of a traceback which is the last that one of its voices wrote, at most `within_s` before the process ended;
-    empty where there is none."""
+    """That of a traceback which is the last that one of its voices wrote, on the node at most `within_s` before the
+    process ended; empty where there is none."""
     for end in ("err", "out"):
         path = kept.logs.folder / f"{place.name}.{end}"
-        late = path.is_file() and path.stat().st_mtime >= (member.ended or 0.0) - within_s
+        late = kept.written.get(path.name, -math.inf) >= (member.ended or 0.0) - within_s
         if late and (exception := exception_at_end(end_of(path, LOG_END))):
             return exception
     return ""

@@ -105,8 +105,12 @@ class KeptProcesses:
         self.stacks: dict[str, str] = {}  # by node, the folder where its ranks write their stacks when asked
         self.steps: Callable[[str, Mapping[str, str]], None] = lambda node, steps: None
         """Called with a node and the steps that its processes have written, by the names of their files."""
+        self.only: frozenset[int] = frozenset()  # the ranks whose logs are wanted; empty: all
         self.seen: dict[str, object] = {}
         self.unread: dict[str, int] = {}  # bytes of logs that are still on the node
+        self.written: dict[
+            str, float
+        ] = {}  # by file, when its node's last write into it was, by the controller's clock
         self.there: dict[str, int] = {}  # by node, bytes of logs that it had when it was first asked
         self.late: set[str] = set()  # nodes whose latest answer still describes the time before they were first asked
         self.heard: dict[str, float] = {}  # by node, up to which time, on our monotonic clock, its state is known
@@ -139,10 +143,14 @@ class KeptProcesses:
         places = (place for member in self.members for place in member.place.voices)
         return next(place for place in places if place.label == label)
 
+    def voices(self, node: str) -> list[ProcessSpec]:
+        """The sources of output of a node that are wanted."""
+        voices = (voice for member in self.on(node) for voice in member.place.voices)
+        return [voice for voice in voices if not self.only or self.only & {*voice.ranks}]
+
     def fetched(self, node: str) -> int:
         """Bytes of the logs of a node that are here."""
-        voices = [voice for member in self.on(node) for voice in member.place.voices]
-        return sum(self.logs.at(f"{voice.name}.{end}") for voice in voices for end in ("out", "err"))
+        return sum(self.logs.at(f"{voice.name}.{end}") for voice in self.voices(node) for end in ("out", "err"))
 
     def drain(self, timeout_s: float) -> bool:
         """Process the messages of keepers that have arrived; False when none came in time."""

@@ -46,7 +46,7 @@ class RankLogs:
 
     def __init__(
         self,
-        run_dir: Path,
+        run_dir: Path | None,
         attempt: str,
         redactor: Redactor,
         tell: Callable[[ProcessSpec, str, list[str]], None],
@@ -56,9 +56,11 @@ class RankLogs:
         goes_on: bool = False,
     ) -> None:
         """`attempt` is the name of the attempt's folder; `of_nodes`: nodes whose output has a redactor of its own;
-        `goes_on`: the files hold the beginning of what will come, from an earlier reader."""
-        self.folder = run_dir / "logs" / attempt
-        self._place = (run_dir, "logs", attempt)
+        `goes_on`: the files hold the beginning of what will come, from an earlier reader. Without `run_dir` nothing is
+        kept here."""
+        self._keeps = run_dir is not None
+        self._place = (run_dir or Path(os.devnull), "logs", attempt)
+        self.folder = Path(*self._place)
         self._redactor = redactor
         self._of_nodes = of_nodes or {}
         self._goes_on = goes_on
@@ -70,7 +72,8 @@ class RankLogs:
         self._files: dict[str, _File] = {}
         self.unwritten: str | None = None  # why this machine could not keep some of it
         with contextlib.suppress(OSError, BadName):
-            make_below(*self._place)
+            if self._keeps:
+                make_below(*self._place)
 
     def begin(self, names: Iterable[str]) -> None:
         """Make these files, empty: one that stays so says that nothing was written."""
@@ -146,6 +149,8 @@ class RankLogs:
             return 0
 
     def _write(self, name: str, data: bytes) -> None:
+        if not self._keeps:
+            return
         try:
             with append_below(*self._place, name) as out:
                 out.write(data)

@@ -87,16 +87,20 @@ def end(
     return sorted(unsure)
 
 
-def drain(kept: KeptProcesses) -> list[str]:
-    """Fetch every log as far as it has been written by now, for as long as data comes and the user does not press for
-    an end. Returns the names of nodes that still have some of it."""
+def drain(kept: KeptProcesses, *, enough: Callable[[], bool] = lambda: False) -> list[str]:
+    """Fetch every log as far as it has been written by now, for as long as data comes, the reader has not `enough` and
+    the user does not press for an end. Returns the names of nodes that still have some of it."""
+
+    def over() -> bool:
+        return kept.at.hurry.is_set() or enough()
+
     end = time.monotonic() + DRAIN_MOST_S
 
     def rest(node: Node) -> None:
         session, name = kept.at.session(node), node.name
         deadline, wanted, here = time.monotonic() + DRAIN_S, None, kept.fetched(name)
         while not session.lost and time.monotonic() < min(deadline, end):
-            if not fetch(kept, session, name) or kept.at.hurry.is_set():
+            if not fetch(kept, session, name) or over():
                 return
             if wanted is None:
                 wanted = kept.fetched(name) + kept.unread[name]  # what is written meanwhile is fetched another time
@@ -108,13 +112,14 @@ def drain(kept: KeptProcesses) -> list[str]:
             deadline = time.monotonic() + DRAIN_S if enough else deadline
             time.sleep(NEXT_S if enough else 0.05)
 
-    for name in kept.nodes:
+    names = [name for name in kept.nodes if kept.voices(name)]
+    for name in names:
         kept.unread[name] = 1  # until the node has said that there is nothing
         kept.seen.pop(name, None)
-    _each(kept, rest, DRAIN_MOST_S, kept.nodes, unless=kept.at.hurry.is_set)
+    _each(kept, rest, DRAIN_MOST_S, names, unless=over)
     kept.drain(0.0)
     kept.logs.close()
-    return [name for name in kept.nodes if kept.unread.get(name)]
+    return [name for name in names if kept.unread.get(name)]
 
 
 def clean(kept: KeptProcesses, names: Collection[str]) -> None:

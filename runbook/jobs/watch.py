@@ -97,12 +97,8 @@ def _silent(name: str, seconds: float) -> Unreachable:
 
 def fetch(kept: KeptProcesses, session: Session, name: str, *, wait_s: float = 0.0, look: bool = False) -> bool:
     """Ask one node for news; whether it answered. How many bytes more it has is in the processes' `unread`."""
-    at = {
-        f"{voice.name}.{end}": kept.logs.at(f"{voice.name}.{end}")
-        for member in kept.on(name)
-        for voice in member.place.voices
-        for end in ("out", "err")
-    }
+    files = (f"{voice.name}.{end}" for voice in kept.voices(name) for end in ("out", "err"))
+    at = {file: kept.logs.at(file) for file in files}
     order = {
         "do": "watch",
         "folder": kept.folders[name],
@@ -129,8 +125,9 @@ def fetch(kept: KeptProcesses, session: Session, name: str, *, wait_s: float = 0
 def take(kept: KeptProcesses, name: str, answer: Facts, at: Mapping[str, int]) -> None:
     """A node's answer to a reader that had its files up to `at`."""
     kept.seen[name] = answer["seen"]
+    offset = kept.offsets.get(name, (0.0, 0.0))[0]
     members = {member.place.name: member for member in kept.on(name)}
-    voices = {voice.name: voice for member in members.values() for voice in member.place.voices}
+    voices = {voice.name: voice for voice in kept.voices(name)}
     ours = {file: size for file, size in answer["size"].items() if file.rpartition(".")[0] in voices}
     first = name not in kept.there
     kept.there.setdefault(name, sum(ours.values()))
@@ -138,6 +135,7 @@ def take(kept: KeptProcesses, name: str, answer: Facts, at: Mapping[str, int]) -
         kept.late.add(name)
     else:
         kept.late.discard(name)
+    kept.written.update({file: at_ns / 1e9 - offset for file, _, at_ns in answer["seen"] if file in ours})
     kept.steps(name, {file.removesuffix(".step"): text for file, text in answer["steps"].items()})
     for file, data in answer["read"].items():
         if voice := voices.get(file.rpartition(".")[0]):

@@ -9,10 +9,11 @@ each kept process.
 prepare  {"folder", "attempt", "about", "hash": [paths]}: makes the folders; gives {"alive": kept processes of this job
          that live from an earlier attempt, "gpus": those of other jobs with GPUs of ours, "sha256": {path: hash or
          None}}.
-watch    {"folder": of an attempt, "at": {file: offset}, "seen": what it gave last, "wait_s", "most": bytes,
-         "look": bool}: waits until there is news; gives {"kept": journals, "read": {file: base64},
+watch    {"folder": of an attempt, "at": {log that is wanted: offset}, "seen": what it gave last, "wait_s",
+         "most": bytes, "look": bool}: waits until there is news; gives {"kept": journals, "read": {file: base64},
          "size": {file: bytes}, "steps": {file: what a process wrote into the file that RUNBOOK_PROGRESS names},
-         "seen", "time"}; with `look`, which goes through all processes, the journals have `lives` and `keeper_lives`.
+         "seen": [[file, bytes, when it was last written, in ns]], "time"}; with `look`, which goes through all
+         processes, the journals have `lives` and `keeper_lives`.
 stop     {"folder": of an attempt, "why"}: TERM to the keepers, who end what they keep, and write down why; what has no
          keeper any more is ended here.
 kill     the same at once, and waits for it. Journals of both, and of all orders below, tell what `lives`.
@@ -104,11 +105,11 @@ def watch(order: dict[str, Any]) -> Watched:
                     sizes[name] = os.fstat(file.fileno()).st_size
         except OSError:
             continue
-    longer = [name for name in sizes if sizes[name] > offsets.get(name, 0)]
+    longer = [name for name in sizes if name in offsets and sizes[name] > offsets[name]]
     for name in longer:
         try:
             with log(folder, name) as file:
-                file.seek(offsets.get(name, 0))
+                file.seek(offsets[name])
                 # An equal part for each: one that writes without end must not delay the others' lines.
                 data = file.read(max(4096, order["most"] // len(longer)))
             read[name] = base64.b64encode(data).decode()

@@ -30,6 +30,7 @@ pytestmark = [needs_users, pytest.mark.xdist_group("users")]
 
 CHECKOUT = Path(__file__).parents[2]
 JOB = "20260101-000000-abcdef"
+FROM_THE_BEGINNING = {f"rank-00000.here.l0.{end}": 0 for end in ("out", "err")}
 
 
 @contextlib.contextmanager
@@ -267,7 +268,9 @@ def test_one_part_of_ours_that_is_not_ours_does_not_count(common: Path, part: st
             assert (part in ("journal", "attempt", "node")) == (process.pid not in believed)
             assert damaged == {"journal": ["attempt-01/" + journal.name], "job.json": ["job.json"]}.get(part, [])
             if part in ("job.json", "journal", "log"):
-                read = order(session, "watch", folder=str(attempt), at={}, wait_s=0.0, most=1 << 18)["read"]
+                read = order(session, "watch", folder=str(attempt), at=FROM_THE_BEGINNING, wait_s=0.0, most=1 << 18)[
+                    "read"
+                ]
                 # A log that others may write to is ours all the same: nobody else can reach it there.
                 assert bool(read) == (part != "log" or how == "everybody's")
             if part == "journal":
@@ -344,7 +347,7 @@ def test_what_ranks_left_may_be_a_link_out_of_the_folder_and_is_not_read(common:
     for path in (home / "secret", attempt / "by-launcher", attempt / "by-launcher" / "stdout.log"):
         os.chown(path, VICTIM, VICTIM)
     with node_of(VICTIM, common, work) as session:
-        said = order(session, "watch", folder=str(attempt), at={}, wait_s=0.0, most=1 << 18)
+        said = order(session, "watch", folder=str(attempt), at=FROM_THE_BEGINNING, wait_s=0.0, most=1 << 18)
     assert list(said["read"]) == list(said["size"]) == ["rank-00000.here.l0.err"]
 
 

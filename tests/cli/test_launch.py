@@ -65,6 +65,15 @@ def test_what_it_wrote_on_the_node_stays_only_with_keep_and_clean_removes_it(fol
     assert left(folder) == []
 
 
+def test_logs_print_what_is_on_the_node_and_keep_nothing_here(folder: Path) -> None:
+    assert launch(folder, "echo hello; echo sorry >&2", "--keep").returncode == 0
+    (job,) = json.loads(runbook(folder, "ps", "-i", "inventory.yml", "-o", "json").stdout)["jobs"]
+    for more in ([], ["-f"], ["--only-rank", "0"]):
+        told = runbook(folder, "logs", job["job"], "-i", "inventory.yml", *more)
+        assert (told.returncode, told.stdout, told.stderr) == (0, "[0 here] hello\n", "[0 here] sorry\n")
+    assert not (folder / ".runbook").exists()
+
+
 def test_a_rank_that_wrote_nothing_has_its_empty_files_and_is_said_to_have(folder: Path) -> None:
     done = launch(folder, "exit 3")
     assert done.returncode == 1

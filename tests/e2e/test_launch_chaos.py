@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -183,19 +184,22 @@ class Chaos:
 
     def compare(self, run_dir: Path, inventory: Path, counts: dict[str, dict[str, int]], what: str) -> None:
         """Every byte of the records is in the run's folder; or on the node, where the connection or we were killed."""
-        here, fetched = run_dir / "logs" / "attempt-01", None
+        here, printed = run_dir / "logs" / "attempt-01", ""
         for name, record in self.records(counts).items():
             if held(here / name, record):
                 continue
-            if fetched is None:
+            if not printed:
                 jobs: list[dict[str, Any]] = runbook_cli(self.lab, "ps", "-i", inventory, "-o", "json").json()["jobs"]
                 assert len(jobs) == 1, f"{name} is not whole, and the nodes know {jobs}\n{what}"
-                runbook_cli(self.lab, "logs", jobs[0]["job"], "-i", inventory)
-                [folder] = self.lab.tmp.glob(f".runbook/runs/{jobs[0]['job']}-logs*")
-                fetched = folder / "logs" / "attempt-01"
-            size = (fetched / name).stat().st_size if (fetched / name).is_file() else None
-            whole = held(fetched / name, record)
-            assert whole, f"{name}: {len(record)} bytes written, {size} kept\n{what}"
+                told = runbook_cli(self.lab, "logs", jobs[0]["job"], "-i", inventory)
+                printed = told.stdout + told.stderr
+            host = next(host for host in self.lab if name.split(".")[1] == host.name)
+            kept = list(host.path("~/.runbook").glob(f"*/{host.name}/attempt-01/{name}"))
+            assert [held(path, record) for path in kept] == [True], (
+                f"{name}: {len(record)} bytes written, {kept}\n{what}"
+            )
+            lines = re.findall(rb"^\d+ (?:out|err) \d+", record, re.MULTILINE)[-2:]
+            assert all(line.decode() in printed for line in lines), f"{name}: `logs` does not print its end\n{what}"
 
 
 def held(path: Path, record: bytes) -> bool:

@@ -60,11 +60,20 @@ def ended(
     return member
 
 
-def wrote(kept: KeptProcesses, member: KeptProcess | ProcessSpec, err: bytes = b"", out: bytes = b"") -> None:
+def wrote(
+    kept: KeptProcesses,
+    member: KeptProcess | ProcessSpec,
+    err: bytes = b"",
+    out: bytes = b"",
+    *,
+    at: float | None = None,
+) -> None:
+    """At this time of the controller's clock: now, unless given."""
     voice = member.place if isinstance(member, KeptProcess) else member
     for end, data in (("err", err), ("out", out)):
         if data:
             come(kept.logs, f"{voice.name}.{end}", data, voice)
+            kept.written[f"{voice.name}.{end}"] = time.time() if at is None else at
 
 
 def come(logs: RankLogs, name: str, data: bytes, voice: ProcessSpec | None = None) -> None:

@@ -410,12 +410,13 @@ def test_the_skew_is_told_once_all_run(tmp_path: Path) -> None:
 
 def test_what_a_node_answers_goes_to_logs_and_journals(tmp_path: Path) -> None:
     made = kept(tmp_path)
+    made.offsets["node-a"] = (5.0, 0.1)
     name = made.members[0].place.name
     take(
         made,
         "node-a",
         {
-            "seen": [1],
+            "seen": [[f"{name}.out", 10, 105_500_000_000], [f"{name}.json", 70, 1], ["stranger.out", 3, 1]],
             "read": {f"{name}.out": b"hi\n", "stranger.out": b"hi\n"},
             "size": {f"{name}.out": 10},
             "steps": {},
@@ -424,6 +425,7 @@ def test_what_a_node_answers_goes_to_logs_and_journals(tmp_path: Path) -> None:
         {},
     )
     assert made.unread["node-a"] == 7
+    assert made.written == {f"{name}.out": 100.5}, "by the controller's clock"
     made.drain(0.0)
     assert made.members[0].state == "running"
     assert (made.logs.folder / f"{name}.out").read_text() == "hi\n"

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from checks.made_up_cluster import cluster, node
 
 from runbook.checks.context import Facts
 from runbook.jobs import attach, stop_attempt
 from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.known_jobs import Cluster, KnownJob
-from runbook.jobs.logs import JobSecrets
+from runbook.jobs.logs import JobSecrets, RankLogs
 from runbook.jobs.watch import take
 from runbook.model.errors import Unreachable
 from runbook.model.redact import Redactor
+from runbook.node import job_control
 from runbook.transport import Session
 
 from . import made_up_attempts
@@ -95,3 +98,60 @@ def test_a_node_that_does_not_tell_its_clock_keeps_nobody_from_the_logs(tmp_path
     kept = attach.kept_of(cast("Cluster", reached), job, tmp_path, lambda *_: None, secrets)
     assert kept.offsets == {"node-a": (3.0, 0.1)}
     assert [member.started for member in kept.members] == [7.0, 10.0]
+
+
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_only_the_logs_of_ranks_that_are_wanted_are_fetched(tmp_path: Path) -> None:
+    """From a node that has written much for the others, with the real program of the node."""
+    (tmp_path / "here").mkdir()
+    made = made_up_attempts.kept(tmp_path / "here")
+    made.only = frozenset({1})
+    there = tmp_path / "work" / "job-1" / "node-a" / made.folder
+    there.mkdir(parents=True)
+    for member in made.on("node-a"):
+        (there / f"{member.place.name}.out").write_text(f"of rank {member.place.rank}\n")
+    for path in (tmp_path / "work", *(tmp_path / "work").rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    made.folders = {"node-a": str(there)}
+    read: list[str] = []
+
+    def call(_: str, order: Facts, **__: object) -> Facts:
+        said = dict(job_control.look(order))
+        said["read"] = {file: base64.b64decode(data) for file, data in said["read"].items()}
+        read.extend(said["read"])
+        return said
+
+    session = cast("Session", SimpleNamespace(call=call, lost=None))
+    made.at.run.site.sessions["node-a"] = session
+    assert stop_attempt.drain(made) == []
+    wanted = f"{made.members[1].place.name}.out"
+    assert set(read) == {wanted}
+    assert [path.name for path in files(tmp_path / "here")] == [wanted]
+
+
+def test_who_has_enough_gets_no_more(tmp_path: Path) -> None:
+    """Such as `head`: the rest, of which there may be much, stays on the node."""
+    made = made_up_attempts.kept(tmp_path)
+    made.folders = {"node-a": "/work"}
+    asked: list[int] = []
+
+    def call(*_: object, **__: object) -> Facts:
+        asked.append(1)
+        return {**answer(made, 1 << 40, b"x\n" * 4096), "steps": {}}
+
+    made.at.run.site.sessions["node-a"] = cast("Session", SimpleNamespace(call=call, lost=None))
+    assert stop_attempt.drain(made, enough=lambda: len(asked) > 2) == ["node-a", "node-b"]
+    assert len(asked) == 3
+
+
+def test_where_logs_are_only_told_nothing_of_them_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    told: list[str] = []
+    logs = RankLogs(None, "attempt-01", Redactor(()), lambda place, stream, lines: told.extend(lines))
+    logs.begin(["rank-00000.node-a.l0.out"])
+    made_up_attempts.come(logs, "rank-00000.node-a.l0.out", b"one\ntwo")
+    logs.close()
+    assert (told, logs.unwritten, list(tmp_path.iterdir())) == (["one", "two"], None, [])

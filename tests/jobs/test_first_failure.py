@@ -168,6 +168,20 @@ def test_an_exception_whose_exit_code_a_pipe_hides_is_told_where_it_was_raised(t
     assert "rank 2 on node-b ended with code 0, and the last that it wrote is an exception: ValueError" in finding.says
 
 
+def test_an_exception_of_long_before_is_not_the_last_word_of_a_rank_because_its_log_comes_now(tmp_path: Path) -> None:
+    """Who attaches to a job that has ended gets all logs at once."""
+    made = kept(tmp_path)
+    hidden = ended(made, 2, 0, 90_101.0)
+    first = ended(made, 0, 1, 90_101.5)
+    wrote(made, first, err=b"RuntimeError: out of data\n", at=90_101.0)
+    wrote(made, hidden, err=RAISED, at=3_000.0)
+    assert guilty(made, first)[0] == "node-a"
+    assert hidden_ends(made, "node-b") == []
+    made.written[f"{hidden.place.name}.err"] = 90_100.5
+    assert guilty(made, first)[0] == "node-b"
+    assert len(hidden_ends(made, "node-b")) == 1
+
+
 @pytest.mark.parametrize(
     "text",
     [
