@@ -102,6 +102,12 @@ def _planned(
     now."""
     if started.playbook != started.inventory:
         return None
+    if started.extra is None or started.extra:
+        given = "its run did not write down what `-e` gave it"
+        if started.extra:
+            given = f"its run was given `-e` for {', '.join(started.extra)}, and values are not written down"
+        stderr.line(f"note: it is followed, and not launched again if it fails: {given}")
+        return None
     try:
         playbook, inventory, _ = files_of(argparse.Namespace(**{**vars(arguments), "playbook": None}), {})
         everybody = {*stage.started.nodes} == {node.name for node in inventory.nodes}

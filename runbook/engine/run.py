@@ -89,6 +89,7 @@ def execute(plan: Plan, settings: RunSettings, tell: Emit) -> int:
             plan=described(
                 plan.ranked, spares=[node for node in plan.inventory.nodes if node not in plan.ranked.nodes]
             ),
+            extra=tuple(plan.choice.extra),
         )
     )
     course = _Course(plan, run, emit)

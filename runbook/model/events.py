@@ -22,6 +22,7 @@ class RunStarted:
     stages: tuple[str, ...]  # names, `reach` first
     run_dir: str
     plan: Mapping[str, object] = field(default_factory=dict)  # ranks and environment, as `launch.described` tells them
+    extra: tuple[str, ...] | None = None  # names that `-e` gave values, which may be secrets; None in older runs
 
 
 @dataclass(frozen=True, slots=True)
