@@ -283,7 +283,8 @@ def _removal(base: Base, rule: FilterRule) -> str:
         words = nft_words("delete", "rule", base.family, base.table, rule.chain, "handle", rule.handle)
         return f"sudo nft {words}" if words else NFT_BY_HAND
     table = "" if base.table == "filter" else f" -t {word(base.table)}"
-    return f"sudo {base.engine}{table} -D {' '.join(map(word, shlex.split(rule.text)[1:]))}"
+    words = " ".join(map(word, shlex.split(rule.text)[1:]))
+    return f"sudo {base.engine}{table} -D {words}"
 
 
 def _sent_elsewhere(
