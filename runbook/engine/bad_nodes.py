@@ -97,16 +97,21 @@ def mutual(node: str, finding: Finding, failed: Mapping[str, Collection[Finding]
 def fewest(pairs: Collection[frozenset[str]], rank: Mapping[str, int]) -> frozenset[str]:
     """The fewest nodes without which no pair is whole; of several choices the one of the latest ranks, so that a master
     stays."""
-    if not pairs:
-        return frozenset()
-    degree = Counter(node for pair in pairs for node in pair)
-    node = max(degree, key=lambda name: (degree[name], rank[name]))
-    with_it = fewest([pair for pair in pairs if node not in pair], rank) | {node}
-    if degree[node] == 1 or len(pairs) > MOST_EXACT:
-        return with_it
-    others = frozenset(other for pair in pairs if node in pair for other in pair - {node})
-    without_it = fewest([pair for pair in pairs if not pair & others], rank) | others
-    return min(with_it, without_it, key=lambda names: (len(names), sorted(-rank[name] for name in names)))
+    left, gone = list(pairs), set[str]()
+    while left:
+        degree = Counter(node for pair in left for node in pair)
+        node = max(degree, key=lambda name: (degree[name], rank[name]))
+        if degree[node] == 1:  # no two pairs have a node in common
+            return frozenset(gone.union(max(pair, key=rank.__getitem__) for pair in left))
+        rest = [pair for pair in left if node not in pair]
+        if len(left) <= MOST_EXACT:
+            others = frozenset(other for pair in left if node in pair for other in pair - {node})
+            without_it = fewest([pair for pair in left if not pair & others], rank) | others
+            choices = (fewest(rest, rank) | {node}, without_it)
+            return frozenset(gone) | min(choices, key=lambda names: (len(names), sorted(-rank[name] for name in names)))
+        gone.add(node)
+        left = rest
+    return frozenset(gone)
 
 
 def rest_of(plan: Plan, stage: PlannedStage, leaving: Collection[str]) -> Plan:

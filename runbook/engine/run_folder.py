@@ -184,6 +184,9 @@ def _put_aside(path: Path, used: Sequence[str]) -> Path:
     return path.with_name(aside.name) if path.name else aside
 
 
+LONGEST_FIRST = 24 << 20  # bytes of the first event, which holds the plan: a quarter of a kilobyte a node
+
+
 def _is_our_run(path: Path, used: Sequence[str]) -> bool:
     """Whether each of these is a file or folder of ours and not a link, and the events begin like those of a run."""
     for name in used:
@@ -193,7 +196,7 @@ def _is_our_run(path: Path, used: Sequence[str]) -> bool:
             return False
     try:
         with (path / "events.jsonl").open("rb") as events:
-            first = json.loads(events.readline(1 << 20) or b"{}")
+            first = json.loads(events.readline(LONGEST_FIRST) or b"{}")
     except (OSError, ValueError, RecursionError):
         return False
     return first == {} or (isinstance(first, dict) and first.get("event") == "run-started")

@@ -32,7 +32,7 @@ from runbook.jobs.start import AFTER_S, READY_S, Skew, commit, measure_clocks, p
 from runbook.jobs.unheard import Unheard
 from runbook.jobs.watch import HELD_UP, Fetching, Lingering, WatchEnd, watch
 from runbook.launch.job import UNUSED_SPARE, Job
-from runbook.launch.launchers import cannot_start
+from runbook.launch.launchers import begins_somewhere, cannot_start
 from runbook.model.command_quoting import word
 from runbook.model.errors import Problem, Unreachable
 from runbook.model.inventory import Node
@@ -98,6 +98,17 @@ class Launch(Check):
             message = f"`{stage}` is detached, but over Slurm everything that runbook starts ends when runbook ends"
             help = "leave out `detach:`, and start runbook itself from a batch script (sbatch)"
             yield Problem("playbook.detach-over-slurm", message, help=help)
+        for workdir in dict.fromkeys(program.workdir for program in self.job.programs.values()):
+            if workdir is not None and not begins_somewhere(workdir):
+                message = (
+                    f"`workdir: {workdir}` begins nowhere: on the nodes, a run has no folder of yours to begin from"
+                )
+                yield Problem(
+                    "playbook.launch-workdir",
+                    message,
+                    self.job.span("workdir"),
+                    "write it from the root or the home folder on, as in `~/work`",
+                )
         yield from cannot_start(self.job, nodes)
 
     def run(self, at: Context) -> list[Outcome]:

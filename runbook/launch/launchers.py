@@ -232,11 +232,17 @@ def launch_spec(
     )
 
 
+def begins_somewhere(folder: str) -> bool:
+    """Whether a folder is named from the root, a drive or the home folder on."""
+    return folder.startswith(("/", "~", "\\")) or folder[1:2] == ":"
+
+
 def _as_given(command: Sequence[str], workdir: str | None) -> tuple[str, ...]:
-    """The words of a user's command: only the program is looked for, from where it runs; the rest is not
-    interpreted."""
+    """The words of a user's command: only the program is looked for, from where it runs, and a script of Python's in
+    the home folder; the rest is not interpreted."""
     program, *words = command
     if workdir is not None and program.startswith("./"):
-        beside = workdir.startswith(("/", "~", "\\")) or workdir[1:2] == ":"
-        program = f"{workdir if beside else './' + workdir.removeprefix('./')}/{program[2:]}"
-    return (program, *map(Word, words))
+        program = f"{workdir if begins_somewhere(workdir) else './' + workdir.removeprefix('./')}/{program[2:]}"
+    script = next((at for at, one in enumerate(words) if one.endswith(".py") and not one.startswith("-")), None)
+    at_home = script is not None and words[script].startswith("~/")
+    return (program, *(one if at_home and at == script else Word(one) for at, one in enumerate(words)))

@@ -285,9 +285,17 @@ def test_what_can_do_nothing_here_is_refused_before_anything_is_touched(
     assert not (folder / "out").exists()
 
 
-def test_what_a_launcher_cannot_start_is_refused_before_anything_is_touched(folder: Path) -> None:
-    launch = "launch:\n  command: [torchrun, train.py]\n  launcher: torchrun\n"
-    (folder / "mine.yml").write_text("nodes: {here: {connection: local}}\n" + launch)
+@pytest.mark.parametrize(
+    ("launch", "line", "words"),
+    [
+        ("  command: [torchrun, train.py]\n  launcher: torchrun\n", 3, "is to start a `torchrun`"),
+        ("  command: [train.py]\n  workdir: work\n", 4, "`workdir: work` begins nowhere"),
+    ],
+)
+def test_a_launch_that_cannot_start_is_refused_before_anything_is_touched(
+    launch: str, line: int, words: str, folder: Path
+) -> None:
+    (folder / "mine.yml").write_text("nodes: {here: {connection: local}}\nlaunch:\n" + launch)
     done = subprocess.run(
         [sys.executable, "-m", "runbook", "run", "-i", "mine.yml", "--run-dir", "out"],
         cwd=folder,
@@ -297,6 +305,6 @@ def test_what_a_launcher_cannot_start_is_refused_before_anything_is_touched(fold
         timeout=60,
     )
     assert done.returncode == 2, done.stdout
-    assert "mine.yml:3" in done.stderr
-    assert "is to start a `torchrun`" in done.stderr
+    assert f"mine.yml:{line}" in done.stderr
+    assert words in done.stderr
     assert not (folder / "out").exists()

@@ -329,3 +329,9 @@ def test_each_node_has_one_outcome_each_time(tmp_path: Path, monkeypatch: pytest
     told = ran(tmp_path, monkeypatch, (Together, bad))
     reached = Counter(event.outcome.node for event in told.events if hasattr(event, "outcome"))
     assert reached == {"a": 2, "b": 2, "c": 1, "d": 2}
+
+
+def test_very_many_pairs_without_a_node_in_common_lose_the_later_of_each() -> None:
+    pairs = [frozenset({f"a{place}", f"b{place}"}) for place in range(2000)]
+    rank = {name: place for place, name in enumerate([f"{letter}{place}" for letter in "ab" for place in range(2000)])}
+    assert fewest(pairs, rank) == {f"b{place}" for place in range(2000)}

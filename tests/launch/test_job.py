@@ -345,6 +345,10 @@ def test_only_the_program_of_a_job_is_a_place_and_arguments_arrive_as_written(tm
     words = made("/srv", "./train", "./conf.yml", "~/data")
     assert words == ("/srv/train", "./conf.yml", "~/data")
     assert [isinstance(word, Word) for word in words] == [False, True, True]
+    words = made("/srv", "python", "-u", "~/train.py", "~/conf.py")
+    assert [isinstance(word, Word) for word in words] == [False, True, False, True]
+    words = made("/srv", "~/train.py", "~/data")
+    assert [isinstance(word, Word) for word in words] == [False, False, True]
     assert made("work", "./train")[0] == "./work/train"
     assert made("~/work", "./train")[0] == "~/work/train"
     assert made(None, "./train")[0] == "./train"
