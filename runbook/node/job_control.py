@@ -38,7 +38,7 @@ import time
 
 from runbook.node.journal import ABOUT, ATTEMPT, JOURNAL, PLAIN, WRITTEN, Odd, belongs, checked, node_of, serial_of
 from runbook.node.own_files import KEPT, WHY_STOPPED, document, is_ours, listed, opened, ours, safe, write
-from runbook.node.proc import boot_id, booted, born, environ, owner, pause, pids, stat
+from runbook.node.proc import boot_id, booted, born, environ, owner, pause, pids, stat, variable
 from runbook.node.proc import kill as send
 from runbook.node.tools import find, run
 from runbook.node.training_steps import USUAL, number, step_in
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     """Processes by job, attempt and name."""
 
 PART = 16 * 1024  # of a log, where steps are looked for
+SLURM_JOB = "SLURM_JOB_ID"
 KEEPER_S = 2.0  # how long a keeper may take to end after it wrote down the end of its process
 
 
@@ -82,9 +83,15 @@ def prepare(order: dict[str, Any]) -> Prepared:
         for facts in all_journals(other, alive)[0]:
             if facts["lives"] and other == folder:
                 mine.append(facts)
-            elif facts["lives"] and gpus & set(facts.get("gpus") or ()):
+            elif facts["lives"] and gpus & set(facts.get("gpus") or ()) and not of_another_allocation(facts["keeper"]):
                 theirs.append(facts)
     return {"alive": mine, "gpus": theirs, "sha256": {path: sha256(path) for path in order.get("hash", ())}}
+
+
+def of_another_allocation(keeper: int) -> bool:
+    """Whether a keeper is in another job of Slurm than we are: each of these numbers its own GPUs from 0."""
+    ours, its = os.environ.get(SLURM_JOB), variable(keeper, SLURM_JOB)
+    return ours is not None and its is not None and its != ours
 
 
 def watch(order: dict[str, Any]) -> Watched:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,36 @@ def test_before_a_start_a_node_reads_its_own_folders_and_those_of_what_lives_on_
     told = job_control.look({"do": "prepare", "folder": str(mine), "attempt": "attempt-01", "about": about})
     assert [one["name"] for one in told["gpus"]] == ["rank-00000.node-9.l0"]
     assert {Path(path).relative_to(workdir).parts[1] for path in opened} == {"node-7", "node-9"}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "in_the_way"), [("77", "78", False), ("77", "77", True), (None, "78", True), ("77", None, True)]
+)
+def test_jobs_of_two_allocations_of_slurm_number_their_gpus_each_for_itself(
+    ours: str | None,
+    theirs: str | None,
+    in_the_way: bool,
+    home: tuple[Path, list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workdir, _ = home
+    monkeypatch.setattr(job_control, "living", lambda: {("job", "2", "rank-00000.node-9.l0"): [1 << 30]})
+    mine = workdir / "next" / "node-7"
+    mine.mkdir(parents=True, mode=0o700)
+    mine.parent.chmod(0o700)
+    env = {"PATH": os.environ["PATH"], **({"SLURM_JOB_ID": theirs} if theirs else {})}
+    with subprocess.Popen(["sleep", "60"], env=env) as keeper:
+        try:
+            file = workdir / "job" / "node-9" / "attempt-02" / "rank-00000.node-9.l0.json"
+            file.write_text(json.dumps({**json.loads(file.read_text()), "keeper": keeper.pid}))
+            monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+            if ours:
+                monkeypatch.setenv("SLURM_JOB_ID", ours)
+            about = {"job": "next", "node": "node-7", "gpus": [0]}
+            told = job_control.look({"do": "prepare", "folder": str(mine), "attempt": "attempt-01", "about": about})
+        finally:
+            keeper.kill()
+    assert bool(told["gpus"]) is in_the_way
 
 
 def test_a_journal_from_before_the_machine_was_started_again_says_when_that_was(
