@@ -109,7 +109,8 @@ class Launch(Check):
                     self.job.span("workdir"),
                     "write it from the root or the home folder on, as in `~/work`",
                 )
-        yield from cannot_start(self.job, nodes)
+        # A run takes no Windows node, and says so by itself.
+        yield from cannot_start(self.job, [node for node in nodes if not node.windows])
 
     def run(self, at: Context) -> list[Outcome]:
         return [*self._attempts(at), *(Outcome.skipped(name, UNUSED_SPARE) for name in self.job.spares)]
