@@ -395,7 +395,7 @@ def test_every_program_a_check_runs_is_there() -> None:
 
 # Rules of lint.
 
-TOLD_BY_A_RUN = {"inventory.windows-node", "playbook.detach-over-slurm"}
+TOLD_BY_A_RUN = {"inventory.windows-node", "playbook.detach-over-slurm", "playbook.launch-workdir"}
 """What can be written and rendered but not run: no mistake in a file."""
 
 
