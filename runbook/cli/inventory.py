@@ -28,7 +28,7 @@ from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor, secrets_of
-from runbook.model.safe_files import is_folder, why_not_seen, write_whole
+from runbook.model.safe_files import is_folder, is_there, why_not_seen, write_whole
 from runbook.model.safe_text import visible
 from runbook.model.units import counted
 from runbook.model.verdict import DONE, UNKNOWN, WRONG
@@ -105,12 +105,12 @@ def _read(file: str) -> tuple[str, str]:
     """The text, and what to call it. Raises FilesWrong where it cannot be read."""
     if file == "-":
         return _stdin(), STDIN
-    there = os.path.exists(file)  # noqa: PTH110  (Path.exists raises where a name is too long)
+    there = is_there(file)
     if not there and _HOST_LIST.fullmatch(file) and ("[" in file or "," in file):
         return file, HOST_LIST
     if not there and (foreign := foreign_range(file)):
         raise FilesWrong.of("import.range", foreign[0], help=foreign[1])
-    if os.path.isdir(file):  # noqa: PTH112
+    if is_folder(file):
         message = f"{file} is a folder: name one inventory in it"
         help = (
             f"or let Ansible put it together: ansible-inventory -i {word(file)} --list --yaml | runbook "

@@ -240,7 +240,7 @@ def _nearest(when: float, other: float) -> float:
     days, seconds = divmod(when, DAY)
     month, day = divmod(int(days) - 1, 31)  # of the month, from 0
     year = date.fromordinal(int(other // DAY)).year
-    firsts = [date(one, month, 1).toordinal() for one in (year - 1, year, year + 1) if 1 <= one <= 9999]
+    firsts = [date(one, month, 1).toordinal() for one in (year - 1, year, year + 1)]
     return min(((first + day + 1) * DAY + seconds for first in firsts), key=lambda time: abs(time - other))
 
 

@@ -108,9 +108,8 @@ class KeptProcesses:
         self.only: frozenset[int] = frozenset()  # the ranks whose logs are wanted; empty: all
         self.seen: dict[str, object] = {}
         self.unread: dict[str, int] = {}  # bytes of logs that are still on the node
-        self.written: dict[
-            str, float
-        ] = {}  # by file, when its node's last write into it was, by the controller's clock
+        self.written: dict[str, float] = {}
+        """By file, when its node's last write into it was, by the controller's clock."""
         self.there: dict[str, int] = {}  # by node, bytes of logs that it had when it was first asked
         self.late: set[str] = set()  # nodes whose latest answer still describes the time before they were first asked
         self.heard: dict[str, float] = {}  # by node, up to which time, on our monotonic clock, its state is known

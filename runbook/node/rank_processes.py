@@ -281,13 +281,13 @@ def own_stacks(folder: str, asked_of: Iterable[tuple[int, str]], starved_s: floa
     """By pid, the stack of the main thread of these processes (pid and state) that can be asked for it; one that gets
     no CPU has `starved_s` to answer. Of one that is over and waits for its threads, the stacks of all."""
     awake = [pid for pid, state in asked_of if state not in "TtZ"]
-    said = asked_by(NUMBER, folder, awake, starved_s)
+    said = stacks_at_signal(NUMBER, folder, awake, starved_s)
     over = [pid for pid, text in said.items() if AT_EXIT.search(text)]
-    said.update(asked_by(NUMBER_ALL, folder, over, starved_s))
+    said.update(stacks_at_signal(NUMBER_ALL, folder, over, starved_s))
     return said
 
 
-def asked_by(number: int, folder: str, pids: Iterable[int], starved_s: float) -> dict[int, str]:
+def stacks_at_signal(number: int, folder: str, pids: Iterable[int], starved_s: float) -> dict[int, str]:
     """What processes write when they get a signal; nothing of those that would die of it, or whose main thread leaves
     it to another one."""
     asked = {}

@@ -95,17 +95,22 @@ def test_nvidia_smi_runs_once_however_many_attempts_had_gpus(
     assert len(ran) == 1
 
 
-def test_before_a_start_a_node_reads_its_own_folders_and_those_of_what_lives_on_this_machine(
-    home: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two nodes of an inventory may be one machine, and share its GPUs."""
-    workdir, opened = home
+def prepared(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What a node says before a job starts on GPU 0, while another job's rank lives there."""
     monkeypatch.setattr(job_control, "living", lambda: {("job", "2", "rank-00000.node-9.l0"): [1 << 30]})
     mine = workdir / "next" / "node-7"
     mine.mkdir(parents=True, mode=0o700)
     mine.parent.chmod(0o700)
     about = {"job": "next", "node": "node-7", "gpus": [0]}
-    told = job_control.look({"do": "prepare", "folder": str(mine), "attempt": "attempt-01", "about": about})
+    return job_control.look({"do": "prepare", "folder": str(mine), "attempt": "attempt-01", "about": about})
+
+
+def test_before_a_start_a_node_reads_its_own_folders_and_those_of_what_lives_on_this_machine(
+    home: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two nodes of an inventory may be one machine, and share its GPUs."""
+    workdir, opened = home
+    told = prepared(workdir, monkeypatch)
     assert [one["name"] for one in told["gpus"]] == ["rank-00000.node-9.l0"]
     assert {Path(path).relative_to(workdir).parts[1] for path in opened} == {"node-7", "node-9"}
 
@@ -121,10 +126,6 @@ def test_jobs_of_two_allocations_of_slurm_number_their_gpus_each_for_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     workdir, _ = home
-    monkeypatch.setattr(job_control, "living", lambda: {("job", "2", "rank-00000.node-9.l0"): [1 << 30]})
-    mine = workdir / "next" / "node-7"
-    mine.mkdir(parents=True, mode=0o700)
-    mine.parent.chmod(0o700)
     env = {"PATH": os.environ["PATH"], **({"SLURM_JOB_ID": theirs} if theirs else {})}
     with subprocess.Popen(["sleep", "60"], env=env) as keeper:
         try:
@@ -133,8 +134,7 @@ def test_jobs_of_two_allocations_of_slurm_number_their_gpus_each_for_itself(
             monkeypatch.delenv("SLURM_JOB_ID", raising=False)
             if ours:
                 monkeypatch.setenv("SLURM_JOB_ID", ours)
-            about = {"job": "next", "node": "node-7", "gpus": [0]}
-            told = job_control.look({"do": "prepare", "folder": str(mine), "attempt": "attempt-01", "about": about})
+            told = prepared(workdir, monkeypatch)
         finally:
             keeper.kill()
     assert bool(told["gpus"]) is in_the_way
