@@ -258,9 +258,12 @@ class TcpSocket:
 
 
 def tcp_sockets() -> list[TcpSocket]:
-    """Of both versions of IP."""
+    """Of both versions of IP, each once: the kernel gives its table a page at a time and lists a socket twice where
+    another one was opened between two pages."""
     tables = [read("/proc/net/" + name) or "" for name in ("tcp", "tcp6")]
-    return [TcpSocket(line.split()) for table in tables for line in table.splitlines()[1:]]
+    rows = (line.split() for table in tables for line in table.splitlines()[1:])
+    # The sockets of ended connections share inode 0, so both ends belong to what tells one socket from another.
+    return list({(words[1], words[2], words[9]): TcpSocket(words) for words in rows}.values())
 
 
 def endpoint(text: str) -> tuple[str, int]:
