@@ -57,6 +57,7 @@ FAMILIES = (
 
 NEEDED = ("summary", "why", "confirm", "remedy")
 _PART = re.compile(r"^- (summary|kinds|follows|symptom|why|confirm|remedy|told by)(?: ([a-z-]+))?: (.+)$")
+STANDS_FOR_YOURS = "  (a word in capitals, such as NODE or PORT, stands for yours; a finding of a run names it)\n"
 _FIELD = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 _STEP = re.compile(r"(?:^|; )(on \{[a-z0-9_]+\}|controller): ")
 _CODE = re.compile(r"`([^`]*)`")
@@ -91,7 +92,9 @@ class CausePage:
         """As `explain` prints it."""
         return (
             f"{self.id}: {self.summary}\n\nsymptom: {self.symptom}\nwhy:     {self.why}\nconfirm: {self.confirm}\n"
-            f"remedy:  {self.remedy}\n" + "".join(f"  {way}: {text}\n" for way, text in self.ways.items())
+            f"remedy:  {self.remedy}\n"
+            + "".join(f"  {way}: {text}\n" for way, text in self.ways.items())
+            + (STANDS_FOR_YOURS if any(_FIELD.search(text) for text in self.remedies.values()) else "")
         )
 
     def line(self, check: str) -> str:

@@ -21,7 +21,7 @@ from runbook.model.nccl_devices import select_interfaces
 from runbook.model.redact import Redactor
 from runbook.model.verdict import Finding, Outcome
 from runbook.transport import SILENCE_S, Answer, NoPython, ProgramNotStarted, Session, Site
-from runbook.transport.node_answers import Asked, Told
+from runbook.transport.node_answers import HOST_FACTS, Asked, HostFacts, Told
 from runbook.transport.pause_detector import ASKING_WAIT_S
 
 T = TypeVar("T")
@@ -174,7 +174,16 @@ class Context:
             time.sleep(0.1)
         return {name: no_answer(name, "beat", s.lost) for name, s in sessions.items() if s and s.lost}
 
-    # What reach learned.
+    # What the nodes say of themselves.
+
+    def learn_hosts(self, *, timeout_s: float = 30.0) -> dict[str, HostFacts | Outcome]:
+        """Ask every node for what `facts` tells from then on: `reach` does, and who follows a job that an earlier run
+        has started."""
+        known = self.ask(
+            HOST_FACTS, lambda node: {"address": node.address} if node.place != node.name else {}, timeout_s=timeout_s
+        )
+        self.run.facts.update({name: found for name, found in known.items() if not isinstance(found, Outcome)})
+        return known
 
     def facts(self, node: str) -> Mapping[str, Any]:
         known: Mapping[str, Any] = self.run.facts.get(node, {})

@@ -124,7 +124,8 @@ def not_local(at: Context, node: Node, where: Mapping[str, Any], address: str) -
     if where["resolved"] is None:
         says = f"{node.name} cannot resolve its own rendezvous address {address}"
         seen = (str(where.get("error")),)
-        return finding_for("name-unresolvable", says, seen, way="master", address=address, what=own[0] if own else "…")
+        own_address = own[0] if own else "…"
+        return finding_for("name-unresolvable", says, seen, way="master", address=address, own_address=own_address)
     others = [
         other.name
         for other in at.inventory.nodes

@@ -255,14 +255,12 @@ class _Case:
             reasons = f"on {nodes}: {blind[node]}"
         denied = any("sudo asks" in why or "needs root" in why for why in blind.values())
         permitted = ", ".join(f"/usr/{'bin' if line.startswith('firewall-cmd') else 'sbin'}/{line}" for line in READERS)
-        file = "/etc/sudoers.d/zz-runbook"
-        grant = f'echo "$USER ALL=(root) NOPASSWD: {permitted}" | sudo tee {file} && sudo chmod 440 {file}'
         protocol, port = self.flow.protocol, self.flow.port
         found = self._blocked(
             node,
             f"{_flow(self.flow)} was {self.seen}, and the rules {'may' if denied else 'could'} not be read to find the "
             f"one that does it {reasons}",
-            remedy=mend("firewall-drop", "unread", nodes=nodes, grant=grant, protocol=protocol, port=port)
+            remedy=mend("firewall-drop", "unread", nodes=nodes, commands=permitted, protocol=protocol, port=port)
             if denied
             else mend("firewall-drop", "unread-by-hand", nodes=nodes, protocol=protocol, port=port),
             evidence=self._allowing(),
@@ -301,7 +299,7 @@ class _Case:
                 return self._blocked(
                     node,
                     f"{_flow(self.flow)} was {self.seen}, and no rule of either node does it; {node} has {what}",
-                    remedy=mend("firewall-drop", "counters", node=node, how=how),
+                    remedy=mend("firewall-drop", "counters", node=node, command=how),
                     evidence=self._allowing(),
                 )
         return None
@@ -321,7 +319,7 @@ class _Case:
                 ports=wanted,
                 source=flow.source,
                 destination=flow.destination,
-                packets=word(f"{flow.protocol} port {flow.port} and host {flow.source}"),
+                filter=word(f"{flow.protocol} port {flow.port} and host {flow.source}"),
                 node=node,
             ),
             evidence=[*self._allowing(), *(c for _, e in self.legs for c in e.caveats)],

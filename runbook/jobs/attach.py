@@ -30,6 +30,9 @@ PATIENCE_S = 60.0
 CLOCKS_S = 10.0
 """For the clocks of all nodes. The times of one that does not tell are taken as they are."""
 
+HOSTS_S = 10.0
+"""For the facts of all hosts, by which a look at ranks that stand still knows their addresses."""
+
 
 def kept_of(
     cluster: Cluster,
@@ -83,6 +86,7 @@ def supervise(
     the outcomes say why it failed, none when it did not. A node that says nothing for PATIENCE_S is lost. `leaving`:
     whoever asks ends, and the ranks have their whole grace."""
     with Fetching(kept, patience_s=PATIENCE_S):
+        kept.at.learn_hosts(timeout_s=HOSTS_S)
         end, stall = watched()
         if end.kind not in ("failed", *HELD_UP):
             return end, [], stop_attempt.drain(kept) if end.kind == "finished" else []

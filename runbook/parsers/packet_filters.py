@@ -130,7 +130,7 @@ def nft_json(text: str) -> Reading | None:
         place = (first.family, first.table, first.chain)
         says, words = f"nft {BLOCKS}: chain {' '.join(place)}", nft_words(*place)
         way = "nft" if words else "nft-by-hand"
-        reading.explains("firewall-drop", says, (1,), also=ALSO, way=way, where=words)
+        reading.explains("firewall-drop", says, (1,), also=ALSO, way=way, family_table_chain=words)
     return reading
 
 
@@ -169,7 +169,7 @@ def nft_text(text: str) -> Reading | None:
     if (policy == "drop" or rejecting) and not wide:
         at, why = rejecting[0] if rejecting else (at_policy, "policy drop")
         way = "nft" if where else "nft-by-hand"
-        reading.explains("firewall-drop", f"nft {BLOCKS}: {why}", (at,), also=ALSO, way=way, where=where)
+        reading.explains("firewall-drop", f"nft {BLOCKS}: {why}", (at,), also=ALSO, way=way, family_table_chain=where)
     return reading
 
 

@@ -258,7 +258,8 @@ def _block(stage: StageRecord, verdict: Verdict, cause: str, found: Found, apart
 
 
 def _as_common(block: FindingBlock, stage: StageRecord) -> FindingBlock:
-    """When all fail alike, the first one's evidence is enough, since it is the same for each."""
+    """When all fail alike, the first one's evidence is enough, since it is the same for each. Different faults of one
+    cause have no common one."""
     everybody = len(stage.started.nodes) > 1 and set(block.nodes) >= set(stage.started.nodes)
     if not (everybody and block.verdict.stops):
         return block
@@ -266,7 +267,7 @@ def _as_common(block: FindingBlock, stage: StageRecord) -> FindingBlock:
     for entry in block.entries:
         first = firsts.setdefault(gist(entry.says), entry)
         entries.append(entry if first is entry else replace(entry, like=first.nodes))
-    return replace(block, common=True, entries=tuple(entries))
+    return replace(block, common=len(firsts) == 1, entries=tuple(entries))
 
 
 def _follows(block: FindingBlock, shown: list[FindingBlock]) -> str | None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import resources
+from json import dumps
 from typing import Any
 
 import jinja2
@@ -96,15 +97,22 @@ def _html(request: Request, template: str, status: int, values: Mapping[str, Any
     return HTMLResponse(environment().get_template(template).render(given), status)
 
 
+class AsciiJson(JSONResponse):
+    """JSON in ASCII: half of a surrogate pair, as a file that another party wrote may have it, has no UTF-8."""
+
+    def render(self, content: object) -> bytes:
+        return dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
 async def json(make: Callable[[], object], headers: Mapping[str, str] | None = None) -> Response:
     """What `make` gives, made in a thread as well."""
-    return await run_in_threadpool(lambda: JSONResponse(make(), headers=headers))
+    return await run_in_threadpool(lambda: AsciiJson(make(), headers=headers))
 
 
 def failure(request: Request, status: int, says: str, help: str = "") -> Response:
     """An error as a page, or as JSON where the client speaks that."""
     if request.state.kind != "page":
-        return JSONResponse({"error": {"status": status, "says": says, "help": help}}, status)
+        return AsciiJson({"error": {"status": status, "says": says, "help": help}}, status)
     return _html(
         request, "error.html", status, {"code": status, "says": says, "help": help, "back": _came_from(request)}
     )

@@ -145,7 +145,7 @@ def _node_in(record: str) -> SlurmNode:
 def _not_known(what: str, text: str, error: Exception) -> Unreachable:
     says = f"`scontrol show {what}` printed something unexpected: {error}"
     seen = tuple(text.strip().splitlines()[:4])
-    return unreachable_for("tool-output-unknown", says, seen, way="scontrol", what=what)
+    return unreachable_for("tool-output-unknown", says, seen, way="scontrol", record=what)
 
 
 def _value(record: str, key: str) -> str:
@@ -257,7 +257,7 @@ def ended(job: SlurmJob, node: str | None, seen: tuple[str, ...] = ()) -> Unreac
         pending=_pending(job.reason),
         nodes=word(",".join(job.nodes)),
         node=node,
-        what=word(f"all:!{node}"),
+        pattern=word(f"all:!{node}"),
     )
 
 

@@ -62,7 +62,7 @@ def test_a_near_miss(typed: str, near: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "help"),
     [
-        ("mtu", "ids with that word: `mtu-blackhole`, `rdma-mtu-mismatch`"),
+        ("reject", "ids with that word: `no-route-or-reject`, `firewall-reject`"),
         ("clock", "did you mean `clock-skew`?"),
         ("Firewall_Drop", "did you mean `firewall-drop`?"),
     ],

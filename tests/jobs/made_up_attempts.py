@@ -20,6 +20,7 @@ from runbook.model.playbook import Stage
 from runbook.model.redact import Redactor
 from runbook.model.secrets import Secret
 from runbook.transport import Site
+from runbook.transport.pause_detector import Pace
 
 PAIR = cluster(node("node-a", processes=2), node("node-b", processes=2))
 
@@ -38,7 +39,7 @@ def attempt(number: int = 1, inventory: Inventory = PAIR, **options: Any) -> Att
 def kept(folder: Path, tried: Attempt | None = None, *, secrets: Sequence[str] = ()) -> KeptProcesses:
     tried = tried or attempt()
     redactor = Redactor([Secret(text, "TOKEN") for text in secrets])
-    site = cast(Site, SimpleNamespace(sessions={}, failures={}, forks=64))
+    site = cast(Site, SimpleNamespace(sessions={}, failures={}, forks=64, pace=Pace()))
     site.each = MethodType(Site.each, site)  # type: ignore[method-assign]
     run = Run("job-1", folder, site, redactor=redactor)
     at = Context(run, tried.inventory, "train", time.monotonic() + 60.0, lambda *_, **__: None)

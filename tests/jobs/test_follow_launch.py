@@ -18,6 +18,7 @@ from runbook.jobs.known_jobs import Cluster
 from runbook.jobs.launch import Stall
 from runbook.jobs.watch import WatchEnd, watch
 from runbook.model.errors import Unreachable
+from runbook.transport.node_answers import HOST_FACTS
 
 from .made_up_attempts import PAIR, attempt, ended, journal, kept
 
@@ -121,3 +122,29 @@ def test_a_follower_that_leaves_does_not_cut_the_grace_short(tmp_path: Path, mon
     failed = WatchEnd("failed", made.members[0])
     attach.supervise(made, grace_s=300.0, watched=lambda: (failed, Stall()), leaving=leaving.is_set)
     assert sorted(orders) == [("node-a", "stop"), ("node-b", "stop")]
+
+
+def test_a_follower_learns_the_addresses_of_the_hosts_as_reach_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network between the nodes is looked at by the address of the interface that the ranks use."""
+    made = kept(tmp_path, attempt(detach=True))
+
+    class Session:
+        folder, lost = "/work/job-1", None
+
+        def call(self, program: Any, *_: Any, **__: Any) -> dict[str, Any]:
+            assert program is HOST_FACTS
+            return {"interfaces": {"ib0": {"addresses": ["10.1.0.1"]}}}
+
+    made.at.run.site.sessions["node-a"] = cast(Any, Session())
+    monkeypatch.setattr(attach, "Fetching", lambda *_, **__: contextlib.nullcontext())
+    seen: list[list[str]] = []
+
+    def watched() -> tuple[WatchEnd, Stall]:
+        seen.append(made.at.own_addresses("node-a"))
+        seen.append(made.at.own_addresses("node-b"))  # does not answer
+        return WatchEnd("stopped"), Stall()
+
+    attach.supervise(made, grace_s=1.0, watched=watched)
+    assert seen == [["10.1.0.1"], []]

@@ -81,6 +81,11 @@ def test_numbers_are_read_as_strtoll_and_stoi_do(name: str, text: str, value: in
         ("GLOO_SOCKET_INFAME", "GLOO_SOCKET_IFNAME"),
         ("JAX_PLATFORM", "JAX_PLATFORMS"),
         ("CUDA_VISIBLE_DEVICE", "CUDA_VISIBLE_DEVICES"),
+        ("OMP_NUM_THREAD", "OMP_NUM_THREADS"),
+        ("UCX_NET_DEVICE", "UCX_NET_DEVICES"),
+        ("UCX_IB_GID_IDX", "UCX_IB_GID_INDEX"),
+        ("FI_PROVIDR", "FI_PROVIDER"),
+        ("FI_EFA_USE_DEVICE_RMDA", "FI_EFA_USE_DEVICE_RDMA"),
     ],
 )
 def test_a_slip_of_the_pen_is_told_from_what_was_meant(written: str, meant: str) -> None:
@@ -94,6 +99,7 @@ def test_a_slip_of_the_pen_is_told_from_what_was_meant(written: str, meant: str)
         *("TORCH_HOME", "TORCH_LOGS", "TORCH_CUDA_ARCH_LIST", "TORCH_COMPILE_DEBUG", "TORCHINDUCTOR_CACHE_DIR"),
         *("TP_SIZE", "RCCL_DEBUG", "HCCL_SOCKET_IFNAME", "UCCL_DEBUG", "CUDA_HOME", "CUDA_PATH", "XLA_FLAGS", "PATH"),
         *("NCCL_OFI_PROTOCOL", "NCCL_TESTS_SPLIT", "NCCL_FASTRAK_IFNAME", "NCCL_VERSION", "NCCL_HOME", "RANKING"),
+        *("UCX_HOME", "UCX_UD_MLX5_TIMEOUT", "UCX_POSIX_SEG_SIZE", "FI_PSM3_LOCK_LEVEL", "OMP_PLACES", "OMP_PROC_BIND"),
         *("http_proxy", "https_proxy", "PETROL", "WORLD", "MASTER", "PYTORCH_ENABLE_MPS_FALLBACK", "NCCL_UCX_TLS"),
     ],
 )

@@ -146,7 +146,7 @@ def shapers(name: str, tc: Mapping[str, str]) -> list[SlowReason]:
     def limit(rate: float | None, line: str, what: str = "", where: str = "root") -> bool:
         if rate is not None:
             says = f"{what}{name} is limited to {mbit_text(rate)} by `tc`"
-            remedy = mend("node-slow", "shaper", name=word(name), where=where)
+            remedy = mend("node-slow", "shaper", name=word(name), root_or_ingress=where)
             found.append(SlowReason(says, remedy, line.strip(), rate / 8))
         return rate is not None
 
@@ -155,7 +155,7 @@ def shapers(name: str, tc: Mapping[str, str]) -> list[SlowReason]:
         wanted = {"tbf": "rate", "cake": "bandwidth", "netem": "rate", "fq": "maxrate"}.get(kind)
         limited = limit(rate_after(wanted, line) if wanted else None, line)
         if not limited and kind == "netem" and re.search(r"\b(delay|loss|reorder|corrupt|duplicate)\b", line):
-            remedy = mend("node-slow", "shaper", name=word(name), where="root")
+            remedy = mend("node-slow", "shaper", name=word(name), root_or_ingress="root")
             found.append(SlowReason(f"{name} is disturbed by `tc`: {line.strip()}", remedy, line.strip(), None))
     for line in tc.get("class", "").splitlines():
         if re.search(r"class (htb|hfsc) ", line):

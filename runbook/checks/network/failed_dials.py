@@ -491,7 +491,7 @@ class Trouble:
             seen,
             (first.source,),
             way="between",
-            packets=word(f"tcp port {first.port} and host {self.destination_of(first)}"),
+            filter=word(f"tcp port {first.port} and host {self.destination_of(first)}"),
         )
 
 

@@ -81,7 +81,7 @@ def by_policy(at: Context, dials: Sequence[Dial], seen: tuple[str, ...]) -> tupl
         f"allow{'' if several else 's'} no such connection",
         (*seen, *(f"NetworkPolicy {pod.namespace}/{name}" for name in forbids.names)),
         (other,),
-        what="egress" if forbids.egress else "ingress",
+        direction="egress" if forbids.egress else "ingress",
         rule=rule,
         namespace=pod.namespace,
     )

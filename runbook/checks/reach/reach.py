@@ -21,7 +21,7 @@ from runbook.model.inventory import Node
 from runbook.model.units import counted
 from runbook.model.verdict import Finding, Outcome
 from runbook.parsers.clock import FAIL_S, WARN_S
-from runbook.transport.node_answers import HOST_FACTS, HostFacts
+from runbook.transport.node_answers import HostFacts
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankPool
@@ -55,15 +55,10 @@ class Reach(Check):
             pool = start_pool(at.run, at.needs_pool, at.script)
         with ThreadPoolExecutor(1, "gpus") as beside:
             looking = beside.submit(look_at_gpus, at)
-            facts = at.ask(
-                HOST_FACTS, lambda node: {"address": node.address} if node.place != node.name else {}, timeout_s=30.0
-            )
+            facts = at.learn_hosts()
             gpus = looking.result()
         clocks = at.each(lambda node: at.session(node).clock(), reached)
         compared = Clocks({name: value[0] for name, value in clocks.items() if isinstance(value, tuple)})
-        for name, found in facts.items():
-            if not isinstance(found, Outcome):
-                at.run.facts[name] = found
         imported: set[str] = set()
         waited = all_sound(gpus) and len(reached) == len(at.nodes)
         if pool:

@@ -34,8 +34,9 @@ _CLOSED = (
 )
 """Families of which the table has every name, as of its date."""
 
-_OPEN = ("TORCH_", "PYTORCH_", "TP_", "XLA_PYTHON_", "CUDA_")
-"""Families with names of many other programs: only a typing error can be distinguished from these."""
+_OPEN = ("TORCH_", "PYTORCH_", "TP_", "XLA_PYTHON_", "CUDA_", "OMP_", "UCX_", "FI_")
+"""Families with names of many other programs, or of parts that are not built in everywhere: only a typing error can be
+distinguished from these."""
 
 _PLUGINS = re.compile(
     r"NCCL_(OFI|TESTS|GPUDIRECTTCPX|FASTRAK|SHIMNET|GIB|TUNER|UCX|SHARP|IBEXT|INSPECTOR|PROFILE|PROFILER|PLUGIN|EFA|"
