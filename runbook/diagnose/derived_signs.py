@@ -19,6 +19,7 @@ from runbook.model.units import number, small_number
 NEAR = 80  # lines of one traceback
 CALLS = 16  # lines of a traceback from a client of the web to the socket
 STACK = 40  # lines of a task's stack in the kernel's log
+ANSWERS = (1, 3)  # lines from a question at Python's prompt to its answer: a warning between them takes two
 SUMMARY = 6  # lines of one process in torchrun's summary
 AT_ONCE_S = 0.2  # a host that is up, or its firewall, rejects within that time
 LARGE = 1000  # bytes of a ping that tests the path's packet size
@@ -75,6 +76,8 @@ def derive(hits: Hits) -> Iterator[Hit]:
     yield from _hung_in_storage(hits.get("hung-task", ()), hits.get("storage-frame", ()))
     yield from _unfamiliar(hits)
     yield from _raised_first(hits)
+    yield from _of_its_own_proxy(hits)
+    yield from _answered_no(hits)
     for sign, group, name in DIFFER:
         yield from _differ(sign, group, name, hits)
     if hits.get("step-cancelled") and not hits.get("task-exited"):
@@ -347,6 +350,22 @@ def _before(line: Line, other: Line) -> bool:
     if line.when is not None and other.when is not None:
         return line.when <= other.when
     return line.source != other.source or line.number < other.number
+
+
+def _of_its_own_proxy(hits: Hits) -> Iterator[Hit]:
+    """A rank whose proxy failed before any line shows another one's end: what closed then was the way to that proxy."""
+    closed = [hit.line for hit in hits.get("peer-closed", ())]
+    for hit in hits.get("proxy-failed", ())[:1] if closed else ():
+        if all(_before(hit.line, line) for line in closed):
+            yield Hit("own-proxy-failed", hit.line)
+
+
+def _answered_no(hits: Hits) -> Iterator[Hit]:
+    """`False` below the question whether there is a GPU, with a warning of Python's between them or none."""
+    asked = {hit.line.place for hit in hits.get("asks-for-gpu", ())}
+    for hit in hits.get("answers-no", ()):
+        if any((hit.line.source, hit.line.number - below) in asked for below in ANSWERS):
+            yield Hit("answers-no-gpu", hit.line)
 
 
 def _not_placed(sign: str, name: str, hits: Hits) -> Iterator[Hit]:

@@ -247,7 +247,7 @@ def _nearest(when: float, other: float) -> float:
 # --- broken and packed lines ----------------------------------------------------------------------------------------
 
 OPENERS = (
-    *(".cpp:", ".cc:", ".hpp:", ".h:", ".c:", "nccl warn"),
+    *(".cpp:", ".cc:", ".hpp:", ".h:", ".c:", "nccl warn", "warning: "),
     *("error", "exception", "fail", "barrier", "connect to", "socket"),
 )
 """Literals of messages that are long enough to be broken."""
