@@ -9,7 +9,6 @@ import json
 import os
 import random
 import shlex
-import shutil
 import string
 import subprocess
 import sys
@@ -344,11 +343,7 @@ def test_a_job_that_prints_its_secrets(folder: Path, output: str) -> None:
             if command[0] == "logs":
                 assert "said ***" in told.stdout
                 assert "is not set here" not in told.stderr, "the node's own file tells it"
-                stored = files_of(folder / ".runbook")
-                assert any("said ***" in text for text in stored.values())
-                for name, text in stored.items():
-                    assert_clean(name, text)
-                shutil.rmtree(folder / ".runbook")
+                assert not files_of(folder / ".runbook"), "no copy is kept"
     (environment,) = (folder / "work").rglob("launch.env")
     environment.unlink()
     told = runbook(folder, "logs", "-i", "inventory.yml", known=False)
