@@ -21,18 +21,18 @@ from runbook.model.remedy import Remedy, RemedyStep
 from runbook.model.units import span_of
 
 READERS = (
-    "nft -j -a list ruleset",
-    "nft -a list ruleset",
-    'iptables-save \\"\\"',
-    'ip6tables-save \\"\\"',
-    'iptables-legacy-save \\"\\"',
-    'ip6tables-legacy-save \\"\\"',
-    "ipset save",
-    "ufw status verbose",
-    "ip xfrm policy",
-    "firewall-cmd --state",
-    "firewall-cmd --list-all-zones",
-    "firewall-cmd --get-default-zone",
+    "/usr/sbin/nft -j -a list ruleset",
+    "/usr/sbin/nft -a list ruleset",
+    '/usr/sbin/iptables-save \\"\\"',
+    '/usr/sbin/ip6tables-save \\"\\"',
+    '/usr/sbin/iptables-legacy-save \\"\\"',
+    '/usr/sbin/ip6tables-legacy-save \\"\\"',
+    "/usr/sbin/ipset save",
+    "/usr/sbin/ufw status verbose",
+    "/usr/sbin/ip xfrm policy",
+    "/usr/bin/firewall-cmd --state",
+    "/usr/bin/firewall-cmd --list-all-zones",
+    "/usr/bin/firewall-cmd --get-default-zone",
 )
 """The commands that `runbook` runs to name a rule, for sudoers(5): exactly these."""
 
@@ -254,13 +254,14 @@ class _Case:
         if len(set(blind.values())) == 1:
             reasons = f"on {nodes}: {blind[node]}"
         denied = any("sudo asks" in why or "needs root" in why for why in blind.values())
-        permitted = ", ".join(f"/usr/{'bin' if line.startswith('firewall-cmd') else 'sbin'}/{line}" for line in READERS)
         protocol, port = self.flow.protocol, self.flow.port
         found = self._blocked(
             node,
             f"{_flow(self.flow)} was {self.seen}, and the rules {'may' if denied else 'could'} not be read to find the "
             f"one that does it {reasons}",
-            remedy=mend("firewall-drop", "unread", nodes=nodes, commands=permitted, protocol=protocol, port=port)
+            remedy=mend(
+                "firewall-drop", "unread", nodes=nodes, commands=", ".join(READERS), protocol=protocol, port=port
+            )
             if denied
             else mend("firewall-drop", "unread-by-hand", nodes=nodes, protocol=protocol, port=port),
             evidence=self._allowing(),

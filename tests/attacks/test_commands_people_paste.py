@@ -107,7 +107,7 @@ NUMBERS = re.compile(
 )
 OURS = {
     # what is made of checked parts beside the command itself
-    "firewall/explain_connection.py": {"permitted", "file"},
+    "firewall/explain_connection.py": {"', '.join(READERS)"},
     "firewall/collected_rules.py": {"policy.typed", "way", "where", "LISTERS.get(whose[0], whose[0] + '-save')"},
     "firewall/explain_node.py": {"base.engine", "table", "words", "where", "match"},
     "firewall/front_ends.py": {
