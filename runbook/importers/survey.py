@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import secrets
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +15,7 @@ from runbook.files.node_sets import expand
 from runbook.importers.foreign_inventory import LOGIN
 from runbook.importers.survey_facts import Interfaces, addresses_of, interfaces_of, is_usable
 from runbook.model.errors import FilesWrong, Problem, Unreachable
+from runbook.model.grouping import grouped
 from runbook.model.inventory import Node, Ssh
 from runbook.transport import ProgramNotStarted, Site
 from runbook.transport.node_answers import HOST_FACTS, IBSTAT, PYTHONS, ROUTE, SURVEY
@@ -120,6 +123,7 @@ PYTHONS_S = 20.0
 ROUTES_S = 15.0
 SLACK_S = 5.0
 ROUTES = "routes"
+MOST_ADDRESSES = 6
 MOST_PEERS = 8
 """How many others each host tries to reach: a hundred hosts need not all dial one another to know their interfaces."""
 
@@ -211,6 +215,7 @@ def _for_all(site: Site, nodes: Sequence[Node], timeout_s: float) -> float:
 def _ask_routes(site: Site, answered: Mapping[str, HostAnswers]) -> None:
     """Each host looks at its way to some others: to the next ones in the order given, and to the first."""
     names = list(answered)
+    listed = candidates(answered)
 
     def look(node: Node) -> Answer:
         place = names.index(node.name)
@@ -221,7 +226,7 @@ def _ask_routes(site: Site, answered: Mapping[str, HostAnswers]) -> None:
         targets = [
             {"peer": peer, "address": address, "port": _port(answered[peer])}
             for peer in peers
-            for address in candidates(answered[peer])
+            for address in listed[peer]
             if address not in own  # every host has a 172.17.0.1 of its own, which would seem to answer
         ]
         return site.sessions[node.name].call(ROUTE, {"targets": targets}, timeout_s=ROUTES_S)
@@ -231,12 +236,52 @@ def _ask_routes(site: Site, answered: Mapping[str, HostAnswers]) -> None:
         _keep(answered, ROUTES, site.each(nodes, look, timeout_s=_for_all(site, nodes, ROUTES_S)))
 
 
-def candidates(answers: HostAnswers) -> list[str]:
-    """Addresses at which others may reach this host: where our own login came in, then all of its interfaces'."""
+def candidates(answers: Mapping[str, HostAnswers]) -> dict[str, list[str]]:
+    """By host the addresses at which others may reach it, at most MOST_ADDRESSES: where our own login came in, then
+    those of its interfaces. Of a host that has more, a login's and those nearest to another host's: containers and
+    virtual machines give a host many that only it can use."""
+    listed = {name: _addresses(one) for name, one in answers.items()}
+    owners = grouped((address, name) for name, addresses in listed.items() for address in addresses)
+    # What several hosts have, as the 172.17.0.1 of Docker, is near nobody.
+    numbers = sorted((_number(address), names[0]) for address, names in owners.items() if len(names) == 1)
+    chosen = {}
+    for name, addresses in listed.items():
+        if len(addresses) > MOST_ADDRESSES:
+            first = addresses[:1] if _login(answers[name]) else []
+            bits = {address: _common_bits(address, name, numbers) for address in addresses[len(first) :]}
+            kept = {*first, *sorted(bits, key=bits.__getitem__, reverse=True)[: MOST_ADDRESSES - len(first)]}
+            addresses = [address for address in addresses if address in kept]
+        chosen[name] = addresses
+    return chosen
+
+
+def _login(answers: HostAnswers) -> str | None:
     login = answers.survey.get("login")
-    own = addresses_of(answers.interfaces)
-    first = [str(login[0])] if login and is_usable(str(login[0])) else []
-    return list(dict.fromkeys([*first, *own]))[:6]
+    return str(login[0]) if login and is_usable(str(login[0])) else None
+
+
+def _addresses(answers: HostAnswers) -> list[str]:
+    login = _login(answers)
+    return list(dict.fromkeys([*([login] if login else []), *addresses_of(answers.interfaces)]))
+
+
+def _number(address: str) -> int:
+    """IPv6's begin far above IPv4's: no two of different kinds are near."""
+    ip = ipaddress.ip_address(address)
+    return int(ip) if ip.version == 4 else int(ip) | 1 << 128
+
+
+def _common_bits(address: str, host: str, numbers: Sequence[tuple[int, str]]) -> int:
+    """How many leading bits of an address the nearest one of another host shares with it; of an IPv6 address a quarter
+    of those of its network, which are 64. `numbers` is sorted."""
+    own = _number(address)
+    at = bisect_left(numbers, (own, host))
+    if at == len(numbers) or numbers[at] != (own, host):
+        return 0
+    left = next((numbers[one][0] for one in range(at - 1, -1, -1) if numbers[one][1] != host), None)
+    right = next((numbers[one][0] for one in range(at + 1, len(numbers)) if numbers[one][1] != host), None)
+    differing = min(((own ^ near).bit_length() for near in (left, right) if near is not None), default=129)
+    return min(max(128 - differing, 0), 64) // 4 if own >> 128 else max(32 - differing, 0)
 
 
 def _port(answers: HostAnswers) -> int:

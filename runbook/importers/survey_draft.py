@@ -178,7 +178,7 @@ def draft_of(hosts: Sequence[SurveyHost], survey: SurveyResult, name: str) -> Dr
 def _judged(survey: SurveyResult) -> list[SurveyedHost]:
     answers = survey.answers
     where = places(
-        {name: candidates(one) for name, one in answers.items()},
+        candidates(answers),
         {name: one.interfaces for name, one in answers.items()},
         {name: one.routes for name, one in answers.items()},
     )

@@ -158,3 +158,26 @@ def test_a_host_without_gpus_makes_it_gloo_and_one_that_cannot_count_them_leaves
     text = written(draft_of(hosts, SurveyResult(answers, {}, {}), "made"))
     assert [line[: len(backend)] for line in text.splitlines() if "backend: " in line] == [backend], text
     assert loaded(text).rendezvous.backend == "gloo"
+
+
+def test_of_many_addresses_those_near_another_host_are_kept() -> None:
+    """A host with more bridges of containers than addresses are tried, as the lab's own machine has."""
+    bridges = [f"10.{number}.0.1" for number in range(100, 120)]
+    temporary = [f"2001:db8::{number:x}00" for number in range(1, 10)]
+    here = answers_of("here", [*bridges, *temporary, "172.17.0.1", "192.0.2.2", "10.77.5.254"])
+    there = answers_of("there", ["172.17.0.1", "10.77.5.1", "2001:db8::7:1"])
+    chosen = survey.candidates({"here": here, "there": there})
+    assert chosen["there"] == ["172.17.0.1", "10.77.5.1", "2001:db8::7:1"]
+    assert len(chosen["here"]) == survey.MOST_ADDRESSES
+    assert chosen["here"][0] == "10.77.5.254"
+    assert "172.17.0.1" not in chosen["here"]
+    alone = survey.candidates({"here": here})["here"]
+    assert alone == bridges[: survey.MOST_ADDRESSES]
+    here.survey = {"login": ["192.0.2.2", 22]}
+    assert survey.candidates({"here": here, "there": there})["here"][0] == "192.0.2.2"
+
+
+def answers_of(name: str, addresses: list[str]) -> HostAnswers:
+    interfaces = {f"eth{number}": {"addresses": [one], "state": "UP"} for number, one in enumerate(addresses)}
+    (host,) = parse_hosts([name], Login())
+    return HostAnswers(host, {"hostname": name}, host_facts={"interfaces": interfaces})
