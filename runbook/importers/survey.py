@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import secrets
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,7 +11,14 @@ from typing import Any
 from runbook.files.address import address_fault, is_ip, is_loopback, strip_brackets
 from runbook.files.node_sets import expand
 from runbook.importers.foreign_inventory import LOGIN
-from runbook.importers.survey_facts import Interfaces, addresses_of, interfaces_of, is_usable
+from runbook.importers.survey_facts import (
+    Interfaces,
+    address_number,
+    addresses_of,
+    common_bits,
+    interfaces_of,
+    is_usable,
+)
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node, Ssh
@@ -124,6 +129,7 @@ ROUTES_S = 15.0
 SLACK_S = 5.0
 ROUTES = "routes"
 MOST_ADDRESSES = 6
+"""How many addresses of a host the others try to reach."""
 MOST_PEERS = 8
 """How many others each host tries to reach: a hundred hosts need not all dial one another to know their interfaces."""
 
@@ -243,12 +249,12 @@ def candidates(answers: Mapping[str, HostAnswers]) -> dict[str, list[str]]:
     listed = {name: _addresses(one) for name, one in answers.items()}
     owners = grouped((address, name) for name, addresses in listed.items() for address in addresses)
     # What several hosts have, as the 172.17.0.1 of Docker, is near nobody.
-    numbers = sorted((_number(address), names[0]) for address, names in owners.items() if len(names) == 1)
+    numbers = sorted((address_number(address), names[0]) for address, names in owners.items() if len(names) == 1)
     chosen = {}
     for name, addresses in listed.items():
         if len(addresses) > MOST_ADDRESSES:
             first = addresses[:1] if _login(answers[name]) else []
-            bits = {address: _common_bits(address, name, numbers) for address in addresses[len(first) :]}
+            bits = {address: common_bits(address, name, numbers) for address in addresses[len(first) :]}
             kept = {*first, *sorted(bits, key=bits.__getitem__, reverse=True)[: MOST_ADDRESSES - len(first)]}
             addresses = [address for address in addresses if address in kept]
         chosen[name] = addresses
@@ -263,25 +269,6 @@ def _login(answers: HostAnswers) -> str | None:
 def _addresses(answers: HostAnswers) -> list[str]:
     login = _login(answers)
     return list(dict.fromkeys([*([login] if login else []), *addresses_of(answers.interfaces)]))
-
-
-def _number(address: str) -> int:
-    """IPv6's begin far above IPv4's: no two of different kinds are near."""
-    ip = ipaddress.ip_address(address)
-    return int(ip) if ip.version == 4 else int(ip) | 1 << 128
-
-
-def _common_bits(address: str, host: str, numbers: Sequence[tuple[int, str]]) -> int:
-    """How many leading bits of an address the nearest one of another host shares with it; of an IPv6 address a quarter
-    of those of its network, which are 64. `numbers` is sorted."""
-    own = _number(address)
-    at = bisect_left(numbers, (own, host))
-    if at == len(numbers) or numbers[at] != (own, host):
-        return 0
-    left = next((numbers[one][0] for one in range(at - 1, -1, -1) if numbers[one][1] != host), None)
-    right = next((numbers[one][0] for one in range(at + 1, len(numbers)) if numbers[one][1] != host), None)
-    differing = min(((own ^ near).bit_length() for near in (left, right) if near is not None), default=129)
-    return min(max(128 - differing, 0), 64) // 4 if own >> 128 else max(32 - differing, 0)
 
 
 def _port(answers: HostAnswers) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,6 +118,26 @@ def is_usable(address: str) -> bool:
     except ValueError:
         return False
     return not (is_loopback(address) or ip.is_link_local or ip.is_multicast or ip.is_unspecified)
+
+
+def address_number(address: str) -> int:
+    """By which addresses sort with those of one network side by side, all of IPv6 above all of IPv4."""
+    ip = ipaddress.ip_address(address)
+    return int(ip) if ip.version == 4 else int(ip) | 1 << 128
+
+
+def common_bits(address: str, host: str, numbers: Sequence[tuple[int, str]]) -> int:
+    """How many leading bits of a host's address the nearest one of another host shares with it, 0 to 32; of an IPv6
+    address a quarter of them, 0 to 16, since its network has 64: near ones of IPv4 come first. `numbers`:
+    each host's own addresses and the host, sorted; one that is not there is near nobody."""
+    own = address_number(address)
+    at = bisect_left(numbers, (own, host))
+    if at == len(numbers) or numbers[at] != (own, host):
+        return 0
+    left = next((numbers[one][0] for one in range(at - 1, -1, -1) if numbers[one][1] != host), None)
+    right = next((numbers[one][0] for one in range(at + 1, len(numbers)) if numbers[one][1] != host), None)
+    differing = min(((own ^ near).bit_length() for near in (left, right) if near is not None), default=129)
+    return min(max(128 - differing, 0), 64) // 4 if own >> 128 else max(32 - differing, 0)
 
 
 # GPUs and InfiniBand ports, from what the host's own tools printed.
