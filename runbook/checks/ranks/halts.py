@@ -77,6 +77,8 @@ def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
     gather(pool, watch_s=LONGER_S)
     if (flows := moving(pool)) > TRICKLE:
         return flowing(pool, halt, doing, flows)
+    if found := elsewhere(pool, doing):  # on a busy machine a rank comes late to where it stays
+        return with_folder(pool, found)
     evidence = (*seen.stalled[:4], *ruled_out(pool, seen), *stack_lines(pool.members[:2]))
     if seen.stalled:
         says = (
