@@ -74,6 +74,7 @@ def derive(hits: Hits) -> Iterator[Hit]:
     yield from _all_clients(hits)
     yield from _resets(hits)
     yield from _hung_in_storage(hits.get("hung-task", ()), hits.get("storage-frame", ()))
+    yield from _files_and_terminals(hits)
     yield from _unfamiliar(hits)
     yield from _raised_first(hits)
     yield from _of_its_own_proxy(hits)
@@ -284,6 +285,16 @@ def _hung_in_storage(tasks: Sequence[Hit], frames: Sequence[Hit]) -> Iterator[Hi
         below = range(task.line.number + 1, task.line.number + STACK)
         if any(frame.line.number in below and frame.line.source == task.line.source for frame in frames):
             yield Hit("hung-in-storage", task.line, task.groups)
+
+
+def _files_and_terminals(hits: Hits) -> Iterator[Hit]:
+    """An I/O error that names no file: the nearest frame above it tells whether a file failed or the terminal."""
+    files, terminals = _frames(hits.get("file-frame", ())), _frames(hits.get("terminal-frame", ()))
+    for hit in hits.get("bare-io-error", ()):
+        place, above = (hit.line.source, hit.line.who), range(hit.line.number - NEAR, hit.line.number)
+        file, terminal = (max(set(frames.get(place, ())) & {*above}, default=0) for frames in (files, terminals))
+        if file or terminal:
+            yield Hit("file-failed", hit.line) if file > terminal else Hit("terminal-gone", hit.line)
 
 
 def _inner_interfaces(hits: Hits) -> Iterator[Hit]:

@@ -190,7 +190,7 @@ NOISE = re.compile(
     r"|computation placer already registered|error_file:|error_handler:\{"
     r"|failed to find (?:reverse (?!path)|hostname)|reverse dns"
     r"|nccl_(?!socket_ifname|ib_hca|ib_disable set by environment to 0)\w+ set by environment"
-    r"|info \S+:\d+ -> [07](?: \[|$)|mount.*already|<no_other_failures>"
+    r"|info \S+:\d+ -> [07](?: \[|$)|mount.*already(?! in the mount point list)|<no_other_failures>"
     r"|df: .*triton.*no such file|fatal: not a git repository|\berrors?(?:_count)? ?[:=] ?0\b(?! in \S)"
     r"|^(?:operating in )?a condition that could result in|^data corruption\.  the use of"
     r"|\byour (?:mpi )?job may (?:hang|behave)\b|\bnrt:nrt_close\b"
