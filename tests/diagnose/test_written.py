@@ -35,7 +35,9 @@ what a tool prints is known by its layout."""
 
 def is_whole(text: str) -> bool:
     """No line of it goes on with another: a logger that packs lines packs whole ones."""
-    return not any(may_go_on(line) and BrokenLine(1, line).takes(after) for line, after in pairwise(text.encode().split(b"\n")))
+    return not any(
+        may_go_on(line) and BrokenLine(1, line).takes(after) for line, after in pairwise(text.encode().split(b"\n"))
+    )
 
 
 def docker(line: str) -> str:
