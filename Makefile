@@ -35,7 +35,7 @@ serve: $(VENV)/.serve
 	@exec $(BIN)/python examples/serve_here.py .runbook/serve-here
 
 test: $(VENV)/.dev test-packages check
-	$(PYTEST) --numprocesses $(or $(WORKERS),4)
+	$(PYTEST) --numprocesses $(or $(WORKERS),6)
 
 test-all: $(VENV)/.dev test-packages check
 	$(PYTEST) --numprocesses $(or $(WORKERS),8) --thorough

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -32,6 +33,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile(profiles.THOROUGH if is_thorough(config) else profiles.QUICK)
     heed_signals()
+
+
+gc.disable()  # what is collected here lives to the end: looking through it again and again took half of this time
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def is_thorough(config: pytest.Config) -> bool:

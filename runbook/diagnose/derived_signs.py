@@ -358,8 +358,8 @@ def _raised_first(hits: Hits) -> Iterator[Hit]:
 
 def _before(line: Line, other: Line) -> bool:
     """By the clock where both have one, else by their place; lines of two files may have been written at any time."""
-    if line.when is not None and other.when is not None:
-        return line.when <= other.when
+    if line.when is not None and other.when is not None and line.when != other.when:
+        return line.when < other.when
     return line.source != other.source or line.number < other.number
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ Raw = tuple[int, bytes, tuple[int, ...], Speaker]
 """Number of a line, its bytes, signs that may be on it, and who speaks."""
 SIGNS_AT_ONCE = 8  # that are looked for in a line at the price of one
 SEARCHED = 4000  # bytes of a line that are asked how far the run is
+COLOURS = re.compile(rb"\x1b?\[(?:\d{1,3};)*\d{1,3}m(?![\d<])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,5 +199,6 @@ class KeptHits:
 
 
 def searched(raw: bytes) -> bytes:
-    """The line, of a very long one its beginning and its end."""
-    return raw if len(raw) <= SEARCHED else raw[: SEARCHED // 2] + b" " + raw[1 - SEARCHED // 2 :]
+    """The line without its colours, of a very long one its beginning and its end."""
+    few = raw if len(raw) <= SEARCHED else raw[: SEARCHED // 2] + b" " + raw[1 - SEARCHED // 2 :]
+    return COLOURS.sub(b"", few) if b"[" in few else few

@@ -266,10 +266,12 @@ PIECES = 5  # of one line
 PIECE = 400  # bytes; longer lines are not broken
 
 KEYS = frozenset(
-    """message msg log textPayload line text error exception exc_info traceback py_callstack stack stderr stdout
-    output""".split()
+    """message msg log textPayload line text error err exception exc_info traceback py_callstack stack stacktrace stderr
+    stdout output reason cause detail""".split()
 )
 """Keys under which loggers put a program's output."""
+CODES = frozenset({"exitcode", "exitstatus", "returncode"})
+"""Keys, without `_` and capitals, of how a process ended."""
 LEVELS = frozenset({"info", "debug", "notice", "trace", "warn", "warning"})
 KEYED = re.compile(rb"[\"'] ?: ?b?[\"']")
 BREAK = re.compile(rb"(?<!\\)(?:\\\\)?(?:\\r)?\\n")
@@ -338,6 +340,8 @@ def _printed(document: object, level: str = "") -> Iterator[bytes]:
     for key, value in document.items():
         if key in KEYS and isinstance(value, str):
             yield from (f"{at} {lesser}{line}".strip().encode("utf-8", "replace") for line in value.split("\n"))
+        elif key.lower().replace("_", "") in CODES and isinstance(value, int) and value:
+            yield f"{at} {lesser}exit code: {value}".strip().encode()
         elif isinstance(value, dict):
             yield from _printed(value, lesser)
 

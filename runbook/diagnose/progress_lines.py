@@ -133,6 +133,7 @@ SETUP = re.compile(
     rb"|process(?:es)? registered|\bconnected (?:to|all|with|after)\b|\bsuccessfully connected\b"
     rb"|\b(?:i am|rank|process|worker|task|node) \d+ ?(?:of|out of|/|in world size|is (?:bound|assigned|mapped) to) ?"
     rb"(?:\w+ )?\d+"
+    rb"|\brank \d+ (?:is )?bound to\b|\bmpi startup\(\): \d+ +\d|\bmpi size: \d"
     rb"|hostname of the client socket cannot be retrieved|connection established|authentication succeeded"
     rb"|accepted (?:publickey|password|connection)"
     # NCCL and its like are past their bootstrap
@@ -156,7 +157,7 @@ REACHED_KEYS = tuple(
     "|images/s|img/s|ms/step|float|half|double|int|%|forward pass|batch|step|iter|epoch|joined|barrier"
     "|registered|connect|i am |rank|process|worker|task|node|hostname|accepted|using|via|ring|channel|tree"
     "|checkpoint|grad strides|nvls|peer access|x2c|mnnvl|collective|ready|listen|running|started|kernel|systemd"
-    "|nvrm".split("|")
+    "|nvrm|mpi s".split("|")
 )
 """Literals of these: a line without any of them shows no progress."""
 

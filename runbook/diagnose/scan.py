@@ -29,6 +29,7 @@ from runbook.diagnose.log_lines import (
     section_of,
     section_of_path,
     unpacked,
+    unprefixed,
 )
 from runbook.diagnose.progress_lines import (
     ENDED,
@@ -180,8 +181,8 @@ class Scanner:
         well."""
         for at, raw in enumerate(ending, number + 1 - len(ending)):
             self._note(raw)
-            low = raw.lower()
-            over = self.passed if TESTS_PASSED.match(low) else self.ended if ENDED.match(low) else None
+            passed = any(map(TESTS_PASSED.match, (raw.lower(), *_bare(raw))))
+            over = self.passed if passed else self.ended if ENDED.match(raw.lower()) else None
             if over is not None:
                 over[source] = at
                 self.reached = Reached.PROGRESS
@@ -268,6 +269,8 @@ class Scanner:
         if self.reached is not Reached.PROGRESS:
             self._asked += 1
             self.reached = max(self.reached, reached(searched(raw).lower(), goes_on))
+            if self.reached is Reached.NOTHING:
+                self.reached = max(reached(said, False) for said in (raw.lower(), *_bare(raw)))
 
     def _read(self, here: SourceLines, number: int, raw: bytes, found: tuple[int, ...], section: Speaker) -> None:
         inside = raw.rstrip().split(b"\r") if b"\r" in raw.rstrip() else unpacked(raw)
@@ -300,6 +303,12 @@ class Scanner:
                 if few is None:
                     few = here.kept[at] = KeptHits(sign.keep if self._totals[at] < self._limits.hits else 2)
                 self._totals[at] += few.add(Hit(sign.name, _quoted_there(line, sign), told))
+
+
+def _bare(raw: bytes) -> Iterator[bytes]:
+    """What a line says behind the prefixes of launchers and loggers, in lower case."""
+    for piece in unpacked(raw)[:LAST] or [raw]:
+        yield unprefixed(searched(piece).decode("utf-8", "replace"))[0].lower().encode()
 
 
 def _quoted_there(line: Line, sign: Sign) -> Line:

@@ -74,8 +74,8 @@ def impatient(playbook: str) -> str:
     return playbook.replace("with: {", f"with: {{{stall}, ").replace("with:\n      ", f"with:\n      {stall}\n      ")
 
 
-def attack(recording: Recording, make: MakeNode, folder: Path) -> Done:
-    """Run the command of the recording against the nodes that `make` makes."""
+def attack(recording: Recording, make: MakeNode, folder: Path, printed: io.StringIO | None = None) -> Done:
+    """Run the command of the recording against the nodes that `make` makes. Into `printed` goes what it prints, at once."""
     home, run_dir = folder / "home", folder / "run"
     home.mkdir(parents=True)
     run_dir.mkdir()
@@ -89,7 +89,7 @@ def attack(recording: Recording, make: MakeNode, folder: Path) -> Done:
     def stream(_site: Site, node: Node) -> Stream:
         return make(recording, node.name)
 
-    out, err = io.StringIO(), io.StringIO()
+    out, err = printed or io.StringIO(), io.StringIO()
     used, begun = _cpu(), time.monotonic()
     with (
         mock.patch.object(Site, "_stream", stream),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import os
 import random
 import signal
@@ -37,19 +38,16 @@ def silence_is_soon_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "LEAVE_S", 0.2)
 
 
-def followed(change: Callable[[Json], Json], folder: Path, found: Recording = FOLLOWED) -> Done:
+def followed(
+    change: Callable[[Json], Json], folder: Path, found: Recording = FOLLOWED, printed: io.StringIO | None = None
+) -> Done:
     """node-b's answers on its job, changed."""
-    return attack(
-        found, changing("node-b", lambda name, said: change(said) if name == "job_control watch" else said), folder
-    )
+    lies = changing("node-b", lambda name, said: change(said) if name == "job_control watch" else said)
+    return attack(found, lies, folder, printed)
 
 
 def lines_of(done: Done, node: str) -> int:
     return sum(f" {node}] line " in line for line in done.stdout.splitlines())
-
-
-def told_by_node_a(folder: Path) -> int:
-    return sum(file.read_text().count("line ") for file in folder.rglob("rank-*.node-a.*.out"))
 
 
 def kept(said: Json, **facts: Any) -> Json:
@@ -112,17 +110,18 @@ LIVING: dict[str, Callable[[Json], Json]] = {
 @pytest.mark.parametrize("name", LIVING)
 def test_ctrl_c_ends_it_while_a_node_says_that_the_job_runs(name: str, tmp_path: Path) -> None:
     """Nothing else ends it with this code."""
+    printed = io.StringIO()
 
     def press() -> None:
         """Once all that the other node printed is here."""
         deadline = time.monotonic() + 20
-        while time.monotonic() < deadline and told_by_node_a(tmp_path) < LINES:
+        while time.monotonic() < deadline and printed.getvalue().count(" node-a] line ") < LINES:
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 
     ctrl_c = threading.Thread(target=press)
     ctrl_c.start()
-    done = followed(LIVING[name], tmp_path)
+    done = followed(LIVING[name], tmp_path, printed=printed)
     ctrl_c.join()
     assert done.complaint((130,)) is None, str(done)[-3000:]
     assert lines_of(done, "node-a") == LINES, str(done)[-3000:]

@@ -191,7 +191,7 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", one_in(10, LIES))
+@pytest.mark.parametrize("lie", one_in(30, LIES))
 def test_a_lie_makes_its_node_unknown_and_nothing_is_written_elsewhere(
     site: Site, lie: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,7 +46,10 @@ PUT: dict[str, Callable[[Path], object]] = {
     "a hole of 200 GiB": _sparse,
     "a socket": _socket,
 }
-INVENTORY = "name: x\nnodes: {node-a: {address: 127.0.0.1, connection: local}}\nnetwork: {interface: lo}\n"
+INVENTORY = (
+    "name: x\nnodes: {node-a: {address: 127.0.0.1, connection: local}}\nnetwork: {interface: lo}\n"
+    f"defaults: {{python: {sys.base_prefix}/bin/python3}}\n"  # without torch, which takes seconds to import
+)
 PLACES: dict[str, tuple[str, tuple[str, ...]]] = {
     "settings of lint": (".runbook-lint.yml", ("lint", ".")),
     "pyproject.toml": ("pyproject.toml", ("lint", ".")),

@@ -253,6 +253,7 @@ def test_an_ipv6_address_with_a_port_stands_in_brackets(say: Say, folder: Path) 
     assert "ranks dial [fd00::1]:29500\n" in say("list").out
 
 
+@pytest.mark.thorough
 def test_explain_the_key_of_ten_thousand_nodes(say: Say, folder: Path) -> None:
     (folder / "inventory.yml").write_text("name: big\ndefaults: {gpus: 8}\nnodes: {'gn[00001-10000]': {}}\n")
     assert say("explain", "all", "gpus").out == "gn[00001-10000]: gpus = 8\n  wins  defaults  8  inventory.yml:2:18\n"

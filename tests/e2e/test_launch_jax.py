@@ -83,6 +83,7 @@ def test_a_process_that_never_comes_is_named(lab: Lab) -> None:
     nothing_left(lab)
 
 
+@pytest.mark.thorough
 def test_host_names_that_mean_loopback_are_told_before_anything_starts(lab: Lab) -> None:
     """The interface that the inventory names does not help: JAX's gloo knows its own host name, and nothing else."""
     for host in lab:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, given
 from hypothesis import strategies as st
-from profiles import examples
+from profiles import examples, one_in
 
 from runbook.launch.preconditions import CODES, Activation, Guards, read_activation
 from runbook.launch.quote.sh import KEYWORDS
@@ -97,7 +97,7 @@ def path_with(folder: Path, *programs: str) -> str:
 
 
 @EACH_SHELL
-@pytest.mark.parametrize("python", ["no-such-python", "./no python", "~/no-such", "false", "./python.bat"])
+@pytest.mark.parametrize("python", one_in(3, ["no-such-python", "./no python", "~/no-such", "./python.bat", "false"]))
 def test_another_python_looks_where_the_inventorys_does_not_run(
     shell: str, python: str, taken: int, tmp_path: Path
 ) -> None:

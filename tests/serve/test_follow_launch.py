@@ -183,6 +183,7 @@ WAITS = (
 )
 
 
+@pytest.mark.thorough
 def test_a_restart_that_was_asked_for_outlives_the_server(tmp_path: Path) -> None:
     work = prepared(tmp_path, WAITS, grace="5m")
     with running(tmp_path) as server:
@@ -225,6 +226,7 @@ def test_who_presses_stop_twice_kills_nothing(tmp_path: Path) -> None:
         assert file.read_text() == "well ended\n"
 
 
+@pytest.mark.thorough
 def test_a_stop_that_reached_nobody_is_done_by_whoever_follows(tmp_path: Path) -> None:
     """As where the run's own process was about to end by itself, or the server ended before it had said so."""
     work = prepared(tmp_path)
@@ -257,6 +259,7 @@ def test_kill_is_at_once_also_after_a_stop(tmp_path: Path) -> None:
         assert told["causes"] == ["terminated-from-outside"], told
 
 
+@pytest.mark.thorough
 def test_a_node_that_was_cleaned_up_is_not_waited_for_where_the_job_is_to_end(tmp_path: Path) -> None:
     work = prepared(tmp_path)
     with running(tmp_path) as server:
