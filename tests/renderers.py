@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from syntax_trees import nodes, syntax_tree
+
 from runbook.causes.catalogue import causes
 
 RENDERERS = ("finding_for", "unreachable_for", "mend", "proves", "explains")
@@ -28,10 +30,9 @@ class Rendered:
 
 
 def rendered(file: Path) -> Iterator[Rendered]:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    constants = [node for node in tree.body if isinstance(node, ast.Assign)]
-    for call in ast.walk(tree):
+    functions = [node for node in nodes(file) if isinstance(node, ast.FunctionDef)]
+    constants = [node for node in syntax_tree(file).body if isinstance(node, ast.Assign)]
+    for call in nodes(file):
         name = called(call) if isinstance(call, ast.Call) else ""
         if not isinstance(call, ast.Call) or name not in RENDERERS:
             continue

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from renderers import assigned, called, rendered, texts_in
+from syntax_trees import SOURCE, nodes
 
 import runbook
 from runbook.causes.catalogue import KINDS, causes, fields_of
@@ -41,6 +42,7 @@ from runbook.parsers.nvidia_smi_facts import REFUSALS
 from runbook.transport import node_answers
 
 PACKAGE = Path(runbook.__file__).parent
+pytestmark = SOURCE
 TESTS = Path(__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 NODE_PROGRAMS = sorted((PACKAGE / "node").glob("*.py"))
@@ -207,7 +209,7 @@ MAKERS = {
 
 
 def uses(file: Path) -> Iterator[Use]:
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in nodes(file):
         found: list[ast.AST] = []
         if isinstance(node, ast.Call):
             name = called(node)
@@ -269,8 +271,7 @@ def test_every_template_of_a_remedy_gets_the_fields_that_it_names_and_each_is_us
 
 def causes_in(file: Path) -> set[str]:
     """Every text in a source that is a cause of the catalogue, however it comes into a finding."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    texts = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    texts = {n.value for n in nodes(file) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     return texts & causes().keys()
 
 
@@ -379,7 +380,7 @@ def test_a_real_python_3_8_compiles_them() -> None:
 def test_every_program_a_check_runs_is_there() -> None:
     names = set()
     for file in SOURCES:
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in nodes(file):
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)
@@ -407,7 +408,7 @@ def problem_ids() -> tuple[set[str], set[str]]:
     for file in SOURCES:
         if file.relative_to(PACKAGE).parts[0] not in ("files", "lint", "engine", "checks", "launch", "jobs"):
             continue
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in nodes(file):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 words.add(node.value.removeprefix("."))
     for word in words:
@@ -488,7 +489,7 @@ def schema_keys(part: Mapping[str, Any], root: Mapping[str, Any], at: str = "") 
 
 def test_the_model_imports_nothing_of_ours_and_nothing_but_the_standard_library() -> None:
     for file in (PACKAGE / "model").glob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in nodes(file):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             for name in names:
@@ -499,5 +500,5 @@ def test_nothing_below_cli_and_report_prints() -> None:
     for file in SOURCES:
         if file.relative_to(PACKAGE).parts[0] in ("cli", "report", "node"):
             continue
-        calls = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        calls = [node for node in nodes(file) if isinstance(node, ast.Call)]
         assert not [c.lineno for c in calls if isinstance(c.func, ast.Name) and c.func.id == "print"], file

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from renderers import assigned, rendered
+from syntax_trees import nodes
 
 import runbook
 from runbook.causes.catalogue import causes
@@ -44,7 +45,7 @@ def holes() -> Iterator[Hole]:
         folder = path.relative_to(PACKAGE).parts[0]
         if folder in ("node", "lint"):  # programs of the nodes; sentences on files, in which nothing is to be run
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.JoinedStr):
                 yield from _of(str(path.relative_to(PACKAGE)), node)
         yield from _of_pages(path)

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+from syntax_trees import nodes, syntax_tree
+
 import runbook
 from runbook.diagnose.rule_types import Sign
 from runbook.diagnose.tool_outputs import LONGEST
@@ -94,7 +96,7 @@ def _asked(files: Iterable[Path]) -> dict[str, str]:
         module = ".".join(("runbook", *file.relative_to(Path(runbook.__file__).parent).with_suffix("").parts))
         uses: dict[str, set[str]] = {}
         said: set[int] = set()
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):  # an attribute before the name in it
+        for node in nodes(file):  # an attribute before the name in it
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 uses.setdefault(node.value.id, set()).add(node.attr)
                 said.add(id(node.value))
@@ -110,7 +112,7 @@ def _asked(files: Iterable[Path]) -> dict[str, str]:
 
 def _constants(file: Path) -> dict[str, object]:
     constants: dict[str, object] = {}
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+    for node in syntax_tree(file).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             with suppress(ValueError):
                 constants[node.targets[0].id] = ast.literal_eval(node.value)
@@ -164,13 +166,12 @@ def _of_values(module: ModuleType) -> Iterator[Found]:
 
 def _of_source(name: str, file: Path, known: Mapping[str, object]) -> Iterator[Found]:
     """Calls like `re.search(pattern, …)`; f-strings with the module's own constants, a word for all else in them."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
     named = {
         id(node.value): node.targets[0].id
-        for node in tree.body
+        for node in syntax_tree(file).body
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
-    for node in ast.walk(tree):
+    for node in nodes(file):
         function = node.func if isinstance(node, ast.Call) else None
         if not (isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name)):
             continue

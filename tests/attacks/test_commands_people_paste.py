@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from syntax_trees import SOURCE
 
 from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import Flow
@@ -153,6 +154,7 @@ SCRIPTS = ("launch/", "files/environment_values.py", "transport/bootstrap.py", "
 FUNCTIONS = ("word(", "nft_words(", "powershell_word(", "netsh_name(")
 
 
+@SOURCE
 def test_every_value_in_a_command_is_quoted() -> None:
     found = list(holes())
     assert sum(hole.source.startswith(FUNCTIONS) for hole in found) > 150  # the search finds them

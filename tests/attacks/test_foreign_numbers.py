@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from profiles import one_in
+from syntax_trees import SOURCE, nodes
 
 import runbook
 from runbook.cli.main import main
@@ -65,6 +66,7 @@ BOUNDED = {
 }
 
 
+@SOURCE
 def test_nothing_that_others_write_is_read_by_int_because_it_is_digits() -> None:
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -72,8 +74,7 @@ def test_nothing_that_others_write_is_read_by_int_because_it_is_digits() -> None
         if name.startswith("node/"):  # runs on the node, and reads its kernel
             continue
         functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        texts = [text for one in ast.walk(tree) if isinstance(one, functions) for text in _tests_and_reads(one)]
+        texts = [text for one in nodes(path) if isinstance(one, functions) for text in _tests_and_reads(one)]
         if texts and name not in BOUNDED:
             found[name] = texts
     assert not found, "whole_number() of model/units.py reads these"

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiles import one_in
 from report.made_up_runs import Story
+from syntax_trees import SOURCE, nodes
 
 import runbook
 from runbook.cli import jobs as jobs_command
@@ -111,6 +112,7 @@ def test_any_stream_can_carry_it(text: str, encoding: str) -> None:
 # Nobody prints but that module.
 
 
+@SOURCE
 def test_nobody_else_writes_to_a_standard_stream() -> None:
     allowed = "report/standard_streams.py"
     found = []
@@ -118,7 +120,7 @@ def test_nobody_else_writes_to_a_standard_stream() -> None:
         name = path.relative_to(PACKAGE).as_posix()
         if name.startswith("node/") or name == allowed:
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             printing = isinstance(node, ast.Call) and ast.unparse(node.func) in PRINTERS
             if printing and isinstance(node, ast.Call) and ast.unparse(node.func) == "os.write":
                 printing = not isinstance(node.args[0], ast.Name)  # a descriptor that was opened for it

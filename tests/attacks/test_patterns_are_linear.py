@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from syntax_trees import SOURCE
 
 from .patterns import Found, every_pattern, slow
 
@@ -16,6 +17,7 @@ NOT_JUDGED = ("runbook.model.text_search.",)
 """Their texts are patterns of ours."""
 
 
+@SOURCE
 def test_they_are_found() -> None:
     """By value and by source; a walk that finds few of them would prove nothing."""
     assert len(every_pattern()) > 700

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from profiles import one_in
+from syntax_trees import SOURCE, nodes
 
 import runbook
 from runbook.model.errors import Unreachable
@@ -154,6 +155,7 @@ def test_complaints_without_end_take_little_of_the_disk(monkeypatch: pytest.Monk
         stream.close()
 
 
+@SOURCE
 def test_nothing_else_reads_what_a_program_prints() -> None:
     found = set()
     package = Path(runbook.__file__).parent
@@ -161,7 +163,7 @@ def test_nothing_else_reads_what_a_program_prints() -> None:
         name = file.relative_to(package).as_posix()
         if name.startswith("node/"):
             continue
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in nodes(file):
             called = node.func if isinstance(node, ast.Call) else None
             if called is not None and ast.unparse(called) in STARTS:
                 found.add(name)
