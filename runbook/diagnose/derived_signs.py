@@ -52,8 +52,10 @@ DIFFER = (
 
 NOT_PLACED = {
     "waits-for-machine": "pod-without-machine",
-    "waits-for-image": "container-without-image",
-    "waits-for-container": "container-not-started",
+    "waits-for-image": "pod-without-image",
+    "waits-for-container": "pod-not-started",
+    "image-refused": "container-without-image",
+    "container-refused": "container-not-started",
 }
 
 Hits = Mapping[str, Sequence[Hit]]
@@ -380,7 +382,7 @@ def _answered_no(hits: Hits) -> Iterator[Hit]:
 
 
 def _not_placed(sign: str, name: str, hits: Hits) -> Iterator[Hit]:
-    """What kept a pod from running, unless a later event of the same log shows that a pod got past it."""
+    """What kept a pod or a container from running, unless a later event of its log shows that a pod got past it."""
     past = {hit.line.source: hit.line.number for hit in hits.get("pod-placed", ())}
     for hit in hits.get(sign, ()):
         if hit.line.number > past.get(hit.line.source, 0):

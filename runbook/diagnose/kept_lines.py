@@ -27,7 +27,7 @@ class ScanLimits:
     # of them, after which lines of new shapes are put off where enough were read in full
     unlike: int = 8_000
     unlike_bytes: int = 384 << 10
-    asked: int = 1_000  # that are asked how far the run is; those of a run that goes on, and the last lines, always are
+    asked: int = 300_000  # bytes that are asked how far the run is; of a run that goes on, and of last lines, all are
     shape_bytes: int = 2000  # a longer line is not remembered
     all_shapes_bytes: int = 16 << 20
     # lines of one shape that are read in full

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,7 +44,13 @@ class Sign:
         return tuple(self.keys.split("|"))
 
     def compiled(self) -> re.Pattern[str] | None:
-        return bounded(self.pattern, re.IGNORECASE) if self.pattern else None
+        return _compiled(self.pattern) if self.pattern else None
+
+
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Not before a line may match: most logs need few of the hundreds, and all together take half a second."""
+    return bounded(pattern, re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

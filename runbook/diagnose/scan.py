@@ -75,10 +75,10 @@ LATER = _Kind(late=True)
 
 
 class Catalogue:
-    """Signs with their patterns and literals, compiled once."""
+    """Signs, and the index of their literals."""
 
     def __init__(self, signs: Sequence[Sign]) -> None:
-        self.signs = [(sign, sign.compiled()) for sign in signs]
+        self.signs = signs
         others = (PROGRESS_KEYS, HEADINGS, OPENERS, REACHED_KEYS, ABROAD)
         self.index = Index([*(sign.literals for sign in signs), *others])
 
@@ -92,14 +92,14 @@ class Scanner:
         self._index = catalogue.index
         first = len(self._signs)
         self._progress, self._heading, self._opener, self._telling, self._abroad = range(first, first + 5)
-        self._keeps = {at: sign.keep for at, (sign, _) in enumerate(self._signs) if sign.keep > limits.keeps_all}
+        self._keeps = {at: sign.keep for at, sign in enumerate(self._signs) if sign.keep > limits.keeps_all}
         self._shapes: dict[bytes, _Kind] = {}
         self._sources: list[SourceLines] = []
         self._totals = [0] * len(self._signs)
         self.lines = 0
         self.told = False  # some line has something on it
         self.reached = Reached.NOTHING
-        self._asked = 0  # lines that were asked for it
+        self._asked = 0  # bytes of lines that were asked for it
         self.last_progress: dict[str, int] = {}  # lines, by source
         self.steady_progress: dict[str, int] = {}  # the first of the last STEADY such lines
         self.ends: dict[str, int] = {}
@@ -267,10 +267,11 @@ class Scanner:
     def _note(self, raw: bytes, *, goes_on: bool = False) -> None:
         """How far the run is by this line."""
         if self.reached is not Reached.PROGRESS:
-            self._asked += 1
-            self.reached = max(self.reached, reached(searched(raw).lower(), goes_on))
+            whole = searched(raw).lower()
+            self._asked += len(whole)
+            self.reached = max(self.reached, reached(whole, goes_on))
             if self.reached is Reached.NOTHING:
-                self.reached = max(reached(said, False) for said in (raw.lower(), *_bare(raw)))
+                self.reached = max((reached(said, False) for said in {*_bare(raw)} - {whole}), default=Reached.NOTHING)
 
     def _read(self, here: SourceLines, number: int, raw: bytes, found: tuple[int, ...], section: Speaker) -> None:
         inside = raw.rstrip().split(b"\r") if b"\r" in raw.rstrip() else unpacked(raw)
@@ -290,7 +291,8 @@ class Scanner:
         if NOISE.search(line.text.lower()):
             return
         for at in found[:-1] if foreign else found:
-            sign, pattern = self._signs[at]
+            sign = self._signs[at]
+            pattern = sign.compiled()
             match = pattern.search(line.text) if pattern else None
             if match or not pattern:
                 groups = match.groupdict() if match else {}

@@ -257,8 +257,8 @@ def test_what_only_follows_is_never_sure(line: str) -> None:
 def test_a_pod_that_failed_after_another_ran_is_not_lost_sight_of() -> None:
     started = "Normal   Started  2m  kubelet  Started container pytorch\n"
     missing = 'Warning  Failed  1m  kubelet  Failed to pull image "repo.local/train:v3": not found\n'
-    assert first_in(started + missing) == "ranks-missing"
-    assert first_in(missing + started) != "ranks-missing"
+    assert first_in(started + missing) == "pod-not-running"
+    assert first_in(missing + started) != "pod-not-running"
 
 
 @pytest.mark.parametrize(
