@@ -205,7 +205,8 @@ NOISE = re.compile(
     r"|module verification failed: signature|^unable to init server: could not connect"
     r"|pmix error: .* in file \S*gds_|net_fastsocket\.cc:\d+ nccl warn (?:cannot get incoming cpu"
     r"|maximum retry reached)"
-    # a search that was typed, what a new version mends, the list of the kernel's numbers
+    # code, a search that was typed, what a new version mends, the list of the kernel's numbers
+    r"|^(?:self\.)?_?log(?:ger|ging)?\.\w+\(f?['\"]|^(?:\+ )?trap ['\"]"
     r"|\b[efz]?grep (?:--?[\w=]+ )*['\"]|^\W{0,4}fix(?:ed|es)?\b|/xid-errors\b",
 )
 
