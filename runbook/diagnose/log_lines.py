@@ -273,7 +273,7 @@ KEYS = frozenset(
 CODES = frozenset({"exitcode", "exitstatus", "returncode"})
 """Keys, without `_` and capitals, of how a process ended."""
 LEVELS = frozenset({"info", "debug", "notice", "trace", "warn", "warning"})
-KEYED = re.compile(rb"[\"'] ?: ?b?[\"']")
+KEYED = re.compile(rb"[\w\"'] ?: ?b?[\"']")
 BREAK = re.compile(rb"(?<!\\)(?:\\\\)?(?:\\r)?\\n")
 TAB = re.compile(rb"(?<!\\)\\t")
 
