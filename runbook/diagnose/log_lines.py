@@ -98,8 +98,14 @@ ANY_PREFIX = re.compile(
     .replace("(?P<rank>", "(?:")
 )
 """Whether any of them is there, at the price of one."""
-GUESSES = re.compile(r"\b(?:potential|possible|common) (?:root )?(?:causes?|reasons?)\b.*", re.IGNORECASE)
-"""A program's list of possible causes, none of which it reports."""
+GUESSES = re.compile(
+    r"\b(?:(?:potential|possible|common) (?:root )?(?:causes?|reasons?)\b.*"
+    r"|(?:(?:can|may|might|could) (?:also )?(?:happen|occur)|(?:usually|typically|often|normally) (?:happens?|occurs?)"
+    r"|(?:can|may|might|could) be (?:due to|caused by (?:a segmentation fault|the process being killed)))\b"
+    r"(?:[^.]|\.(?=\S))*)",
+    re.IGNORECASE,
+)
+"""A program's list of possible causes, or a sentence of when such a thing happens: it reports none of them."""
 NCCL = re.compile(r"\A(?P<node>[\w.-]+):\d+:\d+ \[\d+\] ")
 SLURM = re.compile(r"\b(?:srun|slurmstepd): error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)?")
 RANK_INSIDE = re.compile(r"\[(?:[^\]\[]*\b)?Rank ?(?P<rank>\d+)\]|\bon rank[: ]+(?P<at>\d+)\b", re.IGNORECASE)
