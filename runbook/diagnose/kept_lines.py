@@ -15,7 +15,7 @@ Raw = tuple[int, bytes, tuple[int, ...], Speaker]
 """Number of a line, its bytes, signs that may be on it, and who speaks."""
 SIGNS_AT_ONCE = 8  # that are looked for in a line at the price of one
 SEARCHED = 4000  # bytes of a line that are asked how far the run is
-COLOURS = re.compile(rb"\x1b?\[(?:\d{1,3};)*\d{1,3}m(?![\d<])")
+COLOURS = re.compile(rb"\x1b?\[(?:\d{1,3};)*\d{1,3}m(?!\d*(?:s\b|<))")
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ SHOWN = 300  # characters of a line that are quoted
 # CSI (as bytes, as JSON or a pager writes it, and colours whose escape a forum dropped), OSC, and short escape
 # sequences; then the controls that are left.
 ESCAPES = re.compile(
-    r"(?:\x1b|\\u001b|\\x1b|\\033|\^\[)\[[0-?]*[ -/]*[@-~]|\[(?:\d{1,2};)*\d{1,2}m(?![\d<])"
+    r"(?:\x1b|\\u001b|\\x1b|\\033|\^\[)\[[0-?]*[ -/]*[@-~]|\[(?:\d{1,2};)*\d{1,2}m(?!\d*(?:s\b|<))"
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]|[\x00-\x08\x0b-\x1f\x7f]"
 )
 
@@ -281,7 +281,7 @@ KEYS = frozenset(
 CODES = frozenset({"exitcode", "exitstatus", "returncode"})
 """Keys, without `_` and capitals, of how a process ended."""
 LEVELS = frozenset({"info", "debug", "notice", "trace", "warn", "warning"})
-KEYED = re.compile(rb"[\"'] ?: ?b?[\"']")
+KEYED = re.compile(rb"[\w\"'] ?: ?b?[\"']")
 BREAK = re.compile(rb"(?<!\\)(?:\\\\)?(?:\\r)?\\n")
 TAB = re.compile(rb"(?<!\\)\\t")
 
