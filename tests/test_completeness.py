@@ -69,7 +69,7 @@ def test_every_module_of_checks_is_registered() -> None:
 
 def test_every_check_is_in_the_table_under_its_own_id() -> None:
     assert all(name == check.id for name, check in CHECKS.items())
-    assert LAUNCH == Launch.id
+    assert Launch.id == LAUNCH
 
     def kinds(base: type[object]) -> Iterator[type[object]]:
         for kind in base.__subclasses__():
