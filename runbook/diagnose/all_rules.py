@@ -23,6 +23,8 @@ FAMILIES = (
     *("reaching", "slurm", "addresses", "sockets", "interfaces", "rendezvous", "ranks", "program", "builds"),
     *("accelerators", "containers", "rdma", "nccl", "ncclras", "unexplained"),
 )
+XID = r"(?:(?-i:\bX[Ii][Dd]\b)|\b(?:GPU|NVRM)\b.{0,40}\bxid\b)"
+"""The driver's word; in small letters it is also what databases call a transaction."""
 _NAMED = re.compile(r"\{\{(\w+)((?: [\w-]+)*)\}\}")
 
 Table = Mapping[str, Any]
@@ -43,7 +45,7 @@ def _xid(which: Iterable[str]) -> str:
     given = {int(one) for one in which if one.isdecimal()}
     numbers = given | {number for number, cause in CAUSE_OF.items() if cause in which}
     told = "|".join(map(str, sorted(numbers)))
-    return rf"\bXid\b(?: \([^)]*\))?[:=]? *{BECAUSE_OF}(?P<xid>{told})\b(?!, \w+ Nonfatal\b)"
+    return rf"{XID}(?: \([^)]*\))?[:=]? *{BECAUSE_OF}(?P<xid>{told})\b(?!, \w+ Nonfatal\b)"
 
 
 def _sign(told: Table) -> Sign:

@@ -110,10 +110,12 @@ ANY_PREFIX = re.compile(
 )
 """Whether any of them is there, at the price of one."""
 GUESSES = re.compile(
-    r"\b(?:(?:potential|possible|common) (?:root )?(?:causes?|reasons?)\b.*"
-    r"|(?:(?:can|may|might|could) (?:also )?(?:happen|occur)|(?:usually|typically|often|normally) (?:happens?|occurs?)"
+    r"(?:\b(?:potential|possible|common) (?:root )?(?:causes?|reasons?)\b.*"
+    r"|\b(?:(?:can|may|might|could) (?:also )?(?:happen|occur)"
+    r"|(?:usually|typically|often|normally) (?:happens?|occurs?)"
     r"|(?:can|may|might|could) be (?:due to|caused by (?:a segmentation fault|the process being killed)))\b"
-    r"(?:[^.]|\.(?=\S))*)",
+    r"(?:[^.]|\.(?=\S))*"
+    r"|(?:^|(?<=\. ))(?-i:If) (?:an?|the|one|any|your|another) (?:[^.]|\.(?=\S))*)",
     re.IGNORECASE,
 )
 """A program's list of possible causes, or a sentence of when such a thing happens: it reports none of them."""

@@ -205,7 +205,10 @@ NOISE = re.compile(
     r"|^wandb: |metrics exporter agent|export metrics to agent failed|\] read -1, expected \d+, errno = 1\b"
     r"|module verification failed: signature|^unable to init server: could not connect"
     r"|pmix error: .* in file \S*gds_|net_fastsocket\.cc:\d+ nccl warn (?:cannot get incoming cpu"
-    r"|maximum retry reached)",
+    r"|maximum retry reached)"
+    # code, a search that was typed, what a new version mends, the list of the kernel's numbers
+    r"|^(?:self\.)?_?log(?:ger|ging)?\.\w+\(f?['\"]|^(?:\+ )?trap ['\"]"
+    r"|\b[efz]?grep (?:--?[\w=]+ )*['\"]|^\W{0,4}fix(?:ed|es)?\b|/xid-errors\b",
 )
 
 PROGRESS_KEYS = (
