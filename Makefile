@@ -106,9 +106,9 @@ $(VENV)/.serve: $(VENV)/.demo
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,serve]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.demo
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,serve,docs,dev]'
-	@touch $@
+	@touch $(VENV)/.demo $(VENV)/.serve $@
 
 $(VENV)/.bench: $(VENV)/.dev
 	$(PYTHON) -m venv $(VENV)/bench

@@ -26,7 +26,7 @@ from runbook.checks.connection import REASONS
 from runbook.checks.ranks.own_failure import STOPPED
 from runbook.checks.reach.gpu_faults import FAULTS
 from runbook.checks.shell import Shell
-from runbook.cli.explain import explain, stage_page, where_found
+from runbook.cli.explain import LAUNCH, explain, stage_page, where_found
 from runbook.diagnose.all_rules import RULES, SIGNS
 from runbook.diagnose.derived_signs import DIFFER, NOT_PLACED
 from runbook.engine.plan import Choice, make_plan
@@ -69,6 +69,7 @@ def test_every_module_of_checks_is_registered() -> None:
 
 def test_every_check_is_in_the_table_under_its_own_id() -> None:
     assert all(name == check.id for name, check in CHECKS.items())
+    assert Launch.id == LAUNCH
 
     def kinds(base: type[object]) -> Iterator[type[object]]:
         for kind in base.__subclasses__():

@@ -75,12 +75,23 @@ PREFIXES = (
     ),  # a viewer's line numbers
     re.compile(r"\AE\d{4} \d\d:\d\d:\d\d\.\d+ (?:\d+ )?\S+\.py:\d+\] "),  # torch's own Python
     re.compile(r"\A(?:ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? \[?\S+:\d+\] ?"),  # vLLM
-    re.compile(r"\A(?:(?:ERROR|CRITICAL):[\w.]*: ?|- [\w.]+ - (?:ERROR|CRITICAL) - )"),  # Python's logging
+    re.compile(
+        r"\A(?:(?:ERROR|CRITICAL):[\w.]*: ?|- (?:[\w.]+ - )?(?:ERROR|CRITICAL) - (?:[\w.]+ - )?"
+        r"|(?:ERROR|CRITICAL|FATAL) +[\w./<>-]+:\d+ +--? )"
+    ),  # Python's logging, as Ray sets it up too
+    # what logs at one level all that a child prints: Airflow, Prefect, XGBoost's tracker, a build server
+    re.compile(
+        r"\A(?:\[[^\]]{1,40}\] )?\{\w+\.py:\d+\} (?:INFO|WARNING|ERROR) - (?:\[[\w.-]+\] )?"
+        r"|\A(?:\d\d:\d\d:\d\d\.\d+ )?\| (?:INFO|WARNING|ERROR) +\| (?:Flow|Task) run '[^']{1,80}' - "
+        r"|\AINFO +\S*Tracker\S*(?: -|:) +|\A##\[error\] ?"
+    ),
     re.compile(r"\A(?P<node>[\w.-]+) (?=[\w./@-]+\[\d+\]: |kernel: )"),  # syslog, the journal
     re.compile(r"\A(?!(?:sshd|systemd|sudo|nvidia|nv)\b)[A-Za-z][\w./@-]*\[\d+\]: "),
     re.compile(r"\A\[?\(?(?:[a-z_ -]*\w )?pid=\d+(?:, ip=(?P<node>[\w.]+))?\)\]?:? ?", re.IGNORECASE),  # Ray
     re.compile(r"\A\[(?:rank ?|default)(?P<rank>\d+)\] ?:? ?", re.IGNORECASE),  # torch, torchrun --tee
     re.compile(r"\A\[\d+,(?P<rank>\d+)\]<std\w+>: ?"),  # Open MPI --tag-output
+    re.compile(r"\A\[\d+,mpirank:(?P<rank>\d+),(?P<node>[\w.-]+)\]<std\w+>: ?"),  # SageMaker
+    re.compile(r"\A│ (?=[A-Z][^│/]*│?$)"),  # a box around an error
     re.compile(r"\A<?rank ?(?P<rank>\d+)[>:] ?", re.IGNORECASE),
     re.compile(r"\A(?P<rank>\d{1,5}): "),  # srun -l
     re.compile(r"\A\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ?"),  # kubectl logs --prefix
@@ -88,7 +99,7 @@ PREFIXES = (
     re.compile(rf"\A(?P<node>{HOST}): "),  # pdsh, DeepSpeed, ansible
     re.compile(
         r"\A\[?(?:[A-Z][a-z]{2} )?(?:20\d\d[-/]\d\d[-/]\d\d[T _]"
-        r"|[A-Z][a-z]{2} +\d{1,2} )\d\d:\d\d:\d\d(?:[.,]\d+)?(?: 20\d\d)?(?:Z|[+-]\d\d:?\d\d)?\]?,? +"
+        r"|[A-Z][a-z]{2} +\d{1,2} )\d\d:\d\d:\d\d(?:[.,]\d+)?(?: 20\d\d)?(?:Z|[+-]\d\d:?\d\d)?\]?,?[ \t]+"
     ),
     re.compile(r"\A\[ *\+?\d+\.\d{6}\] "),  # dmesg
 )
@@ -129,7 +140,7 @@ def read_line(
     """The line without escapes and prefixes; `section` is who printed it when the line itself does not say."""
     shown = ESCAPES.sub("", raw[:LONGEST].decode("utf-8", "replace")).rstrip()
     text, rank, node = unprefixed(in_english(shown) if foreign else shown)
-    text = GUESSES.sub("", text)
+    text = GUESSES.sub("", text.removesuffix("│").rstrip())
     if told := SLURM.match(text):
         node = told["node"]
         rank = small_number(told["rank"]) if rank is None and text[told.end() : told.end() + 1] == ":" else rank

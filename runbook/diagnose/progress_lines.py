@@ -185,6 +185,8 @@ NOISE = re.compile(
     r"|destroy_process_group\(\) was not called|process group has not been destroyed before"
     r"|(?:can|may|could) (?:potentially )?(?:cause|lead to) a hang|guessing device id"
     r"|unable to resolve host \S+: name or service|^\s*(?:raise|return|warnings\.warn|except|assert)\b"
+    r"|^\s*(?:print ?\([^)]{0,200}\b(?:error|fail\w*|killed|in use|out of|refused|timed out)\b"
+    r"|log(?:ger|ging)?\.\w+\(|sys\.exit\(|(?:echo|trap) [\"'$])"
     r"|^frame #\d+|^\s*@ +0x[0-9a-f]+ |^#\d+ +0x|aer: corrected error|severity=corrected"
     r"|tf-trt warning|unable to register cu\w+ factory|onednn custom operations"
     r"|computation placer already registered|error_file:|error_handler:\{"

@@ -163,6 +163,8 @@ class _Assembly:
             else:
                 message = f"`{node.name}` and `{first.name}` have the same address, {node.address}"
                 help = "give each node its own address"
+                if node.container or node.inside:
+                    help += f": the container's, with `ssh: {{host: {node.ssh.host or node.address}}}` to log in"
             self._placed.about_value(keys, "duplicate-address", message, help)
 
     def _ranked(self, nodes: list[Node]) -> list[Node]:

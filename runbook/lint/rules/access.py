@@ -46,14 +46,15 @@ def local_twins(file: InventoryFile) -> Iterator[Problem]:
 
 
 def same_login(file: InventoryFile) -> Iterator[Problem]:
-    """Equal addresses behind one login are the loader's to refuse."""
+    """Equal addresses behind one login are the loader's to refuse; containers of a machine are nodes of their own."""
     first: dict[tuple[object, ...], Node] = {}
     twins: dict[str, Node] = {}
     for node in trusted(file, "address", "ssh", "connection"):
         ssh = node.ssh
         if node.connection != "ssh" or ssh.host is None:
             continue
-        one = first.setdefault((one_spelling(ssh.host), ssh.port or 22, ssh.jump, ssh.user), node)
+        login = (one_spelling(ssh.host), ssh.port or 22, ssh.jump, ssh.user)
+        one = first.setdefault((*login, node.container, node.inside), node)
         if one_spelling(one.address) != one_spelling(node.address):
             twins[node.name] = one
     nodes = [node for node in file.inventory.nodes if node.name in twins]
