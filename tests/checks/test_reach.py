@@ -352,7 +352,9 @@ def test_the_minority_of_torch_versions_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("detailed", "odd"), [("", ""), ("abc", ""), ("b", "b"), ("ab", "c"), ("bc", "a")], ids=["none", "all", "1", "2", "3"]
+    ("detailed", "odd"),
+    [("", ""), ("abc", ""), ("b", "b"), ("ab", "c"), ("bc", "a")],
+    ids=["none", "all", "1", "2", "3"],
 )
 def test_the_minority_that_debugs_torch_or_does_not_is_named(detailed: str, odd: str) -> None:
     pool = pool_of(cluster(node("node-a"), node("node-b"), node("node-c")))

@@ -127,9 +127,9 @@ def compare_versions(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
 
 
 def compare_debugging(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
-    """Nodes of which only some have TORCH_DISTRIBUTED_DEBUG=DETAIL: torch then makes further calls there, to compare what
-    the ranks do, and waits in them for ranks that never come. The minority is named, of equal parts the one that has it.
-    """
+    """Nodes of which only some have TORCH_DISTRIBUTED_DEBUG=DETAIL: torch then makes further calls there, to compare
+    what the ranks do, and waits in them for ranks that never come. The minority is named, of equal parts the one that
+    has it."""
     detail = {m.rank.node: bool(m.steps["imported"].get("detail")) for m in pool.members if "imported" in m.steps}
     with_it = [node for node, has in detail.items() if has]
     without = [node for node, has in detail.items() if not has]
@@ -146,8 +146,8 @@ def compare_debugging(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
             continue
         finding = finding_for(
             "mismatched-collectives",
-            f"{outcome.node} {has} TORCH_DISTRIBUTED_DEBUG=DETAIL, {whose} {have}: torch makes further calls on the ranks "
-            "that have it, and these wait there for ever",
+            f"{outcome.node} {has} TORCH_DISTRIBUTED_DEBUG=DETAIL, {whose} {have}: torch makes further calls on "
+            "the ranks that have it, and these wait there for ever",
             evidence[:8],
             tuple(others),
             way="debug",
