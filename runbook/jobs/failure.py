@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from runbook.causes.catalogue import finding_for, of_kind
 from runbook.checks.context import Facts
-from runbook.checks.ranks.own_failure import STOPPED, of_signal, script_stopped, surely
+from runbook.checks.ranks.own_failure import STOPPED, of_signal, out_of_place, script_stopped, surely
 from runbook.jobs.attempt import ProcessSpec
 from runbook.jobs.kept_processes import OVER, KeptProcess, KeptProcesses, ended_because_of
 from runbook.jobs.logs import end_of
@@ -202,6 +202,8 @@ def how_ended(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fac
         )
         if tail and RESET.search(OF_RANK.sub("", tail[-1])):
             return finding_for("tcp-connection-lost-midrun", says, tail, way="program")
+        if stray := out_of_place(tail, node):
+            return Finding("program-error", says, stray, tail)
         return finding_for("program-error", says, tail, log=word(_log(kept, place)))
     when = f"after {_ran(member)}"
     log = end_of(kept.logs.folder / f"{place.name}.err", LOG_END)

@@ -184,7 +184,10 @@ class Worker:
         except ModuleNotFoundError as error:
             if error.name == "torch":
                 raise RankFailure("torch-missing", "%s has no torch" % sys.executable)
-            raise RankFailure("program-error", "importing torch failed: %s" % error)
+            # Where the module came from, in the words of Python's own message about a name that is not in it.
+            file = getattr(sys.modules.get("torch"), "__file__", None)
+            where = " from 'torch' (%s)" % file if file else ""
+            raise RankFailure("program-error", "importing torch failed: %s%s" % (error, where))
         except (ImportError, OSError) as error:
             raise RankFailure("program-error", "importing torch failed: %s" % error)
         if not dist.is_available():

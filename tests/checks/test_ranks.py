@@ -15,7 +15,7 @@ from runbook.checks.network.live_traffic import Between
 from runbook.checks.ranks.collective_calls import faithless
 from runbook.checks.ranks.evidence import gather
 from runbook.checks.ranks.halts import outcomes_of_halt
-from runbook.checks.ranks.own_failure import STOPPED, last_place, own_failure
+from runbook.checks.ranks.own_failure import STOPPED, last_place, out_of_place, own_failure
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool
 from runbook.launch.preconditions import CODES
 from runbook.model.verdict import Finding, Outcome, Verdict
@@ -319,6 +319,31 @@ def test_a_killed_rank_where_the_kernel_has_killed_for_memory(pool: RankPool) ->
     assert "killed (signal 9, SIGKILL)" in finding(pool, "node-b", DIED).says
     nobody(pool, "node-b").kernel = {"kernel_kills": None}
     assert "killed (signal 9, SIGKILL)" in finding(pool, "node-b", DIED).says
+
+
+QUEUE = ("    import queue", '  File "/opt/site/queue.py", line 1, in <module>', "    import gone")
+
+
+@pytest.mark.parametrize(
+    ("lines", "file"),
+    [
+        (QUEUE, "/opt/site/queue.py"),
+        (
+            ("    from random import Random", '  File "/home/me/work/random.py", line 1, in <module>'),
+            "/home/me/work/random.py",
+        ),
+        (("cannot import name 'Random' from 'random' (/opt/site/random.py)",), "/opt/site/random.py"),
+        (("No module named 'torch.distributed' from 'torch' (/x/torch/__init__.py)",), "/x/torch/__init__.py"),
+        (("    from .queue import Q", '  File "/me/models/queue.py", line 1, in <module>'), ""),
+        (("cannot import name 'Q' from 'models.queue' (/me/models/queue.py)",), ""),
+        (("    import helper", '  File "/me/helper.py", line 1, in <module>'), ""),
+        (("    import queue", '  File "/usr/lib/python3.11/queue.py", line 1, in <module>'), ""),
+        (("    import torch", '  File "/v/lib/python3.11/site-packages/torch/__init__.py", line 9, in <module>'), ""),
+    ],
+)
+def test_a_file_that_is_taken_for_a_module_of_python(lines: tuple[str, ...], file: str) -> None:
+    remedy = out_of_place(lines, "node-b")
+    assert (file in remedy and "PYTHONPATH" in remedy) if file else not remedy
 
 
 def test_the_last_place_of_a_traceback() -> None:

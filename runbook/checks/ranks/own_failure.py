@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from runbook.causes.catalogue import causes, finding_for, mend, of_kind
@@ -76,10 +78,11 @@ def exited(pool: RankPool, member: RankMember, doing: str) -> Finding:
     said = next((line for line in reversed(tail) if place or ERROR.search(line)), "")
     early = " before its work was done" if code == 0 else ""
     limits = f"; see the limits there: `ulimit -a` in `sh` on {node.name}" if NO_ROOM.search("".join(tail)) else ""
+    stray = out_of_place(tail, node.name)
     return Finding(
-        means.cause if means else "program-error",
+        means.cause if means and not stray else "program-error",
         f"{member.label} exited with code {code}{early} {doing}, {progress(member)}{': ' if said else ''}{said}{place}",
-        remedy_for(means, node) or f"read its log: `less {word(log_name(pool, member))}`{limits}",
+        stray or remedy_for(means, node) or f"read its log: `less {word(log_name(pool, member))}`{limits}",
         evidence,
     )
 
@@ -170,6 +173,8 @@ def reported(pool: RankPool, member: RankMember, said: Mapping[str, object], doi
     remedy = remedy_for(means, node) or mend(cause, "rank", node=node.name, python=node.interpreter_typed)
     if cause == "program-error" and lines:
         remedy = mend("program-error", "traceback", log=word(log_name(pool, member)))
+    if stray := out_of_place((*lines, text), node.name):
+        cause, remedy = "program-error", stray
     where = f" ({doing}, {progress(member)})" if "imported" in member.steps and not said.get("cause") else ""
     return Finding(cause, f"{member.label}: {text}{last_place(lines)}{where}", remedy, lines or tail or (text,))
 
@@ -188,6 +193,29 @@ def remedy_for(means: Cause | None, node: Node) -> str:
     if "rank" in causes()[means.cause].remedies:
         return mend(means.cause, "rank", node=node.name, python=node.interpreter_typed)
     return means.remedy or f"`runbook explain {means.cause}` says how to make sure, and what mends it"
+
+
+IMPORTS = re.compile(r"^\s*(?:import|from)\s+(?P<name>\w+)\b")
+"""The line of a program, as a traceback shows it, that imports a module of no package."""
+
+NOT_IN_IT = re.compile(r" from '(?P<name>\w+)' \((?:most likely due to a circular import\) \()?(?P<file>/[^()]+)\)")
+"""How Python says where a module came from in which it did not find a name."""
+
+INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python[\d.]+/|\.zip/")
+
+
+def out_of_place(lines: Sequence[str], node: str) -> str:
+    """The remedy where a file that is no part of Python was imported in the place of a module of its standard library,
+    or torch from where nothing is installed; nothing where these lines of an error show no such file."""
+    found = [(match["name"], match["file"]) for line in lines for match in [NOT_IN_IT.search(line)] if match]
+    for imports, frame in itertools.pairwise(lines):
+        asked, came = IMPORTS.match(imports), FRAME.search(frame)
+        if asked and came and came["file"].endswith((f"/{asked['name']}.py", f"/{asked['name']}/__init__.py")):
+            found.append((asked["name"], came["file"]))
+    for name, file in found:
+        if (name in sys.stdlib_module_names or name == "torch") and not INSTALLED.search(file):
+            return mend("program-error", "shadowed", name=name, file=file, node=node)
+    return ""
 
 
 FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
