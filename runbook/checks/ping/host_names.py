@@ -133,8 +133,13 @@ def _unresolvable(
         fix = mend("name-unresolvable", "unreadable")
     elif lookup["in_hosts"]:
         evidence += [f"{node.name}: /etc/hosts:{number}: {text}" for number, text in lookup["in_hosts"]]
-        if sources and "files" not in sources.split():
+        asked = sources.split()[1:]
+        before = asked[: asked.index("files")] if "files" in asked else asked
+        if sources and "files" not in asked:
             says += f": it is in /etc/hosts, and /etc/nsswitch.conf (`{sources}`) does not look there"
+            fix = mend("name-unresolvable", "not-looked-up")
+        elif before and (late or any("return" in one.lower() for one in before)):  # `resolve [!UNAVAIL=return] files`
+            says += f"; it is in /etc/hosts, and /etc/nsswitch.conf (`{sources}`) has others asked before that"
             fix = mend("name-unresolvable", "not-looked-up")
     else:
         instead = "a name in DNS, or the IP address in the inventory, mends it as well"
