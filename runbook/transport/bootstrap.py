@@ -48,7 +48,7 @@ _SHELL = (
     'case $c in "~/"*) c=$HOME/${c#"~/"};; esac; '
     'if command -v "$c" >/dev/null 2>&1; then '
     f'"$c" -S -E -s -u -c "{_PYTHON}" $r; s=$?; case $s in 0|129|130|137|142|143) exit $s;; esac; '
-    'if [ $s = 98 ]; then r="$r $s"; break; fi; '
+    'if [ $s = 98 ]; then r="$r $s"; break; fi; if [ $s = 127 ]; then s=126; fi; '
     "else s=127; fi; "
     'r="$r $s"; done; '
     '(: >/dev/null) 2>&- || r="$r 95"; '
@@ -63,6 +63,10 @@ NO_NULL = 95
 TOO_OLD = 97
 EATEN = 98
 MISSING = 127
+"""No such command."""
+
+BROKEN = 126
+"""It cannot be started; also for one that is there and ends with 127, for want of a library or an interpreter."""
 
 
 def command(python: str) -> str:

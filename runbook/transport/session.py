@@ -118,6 +118,8 @@ class Session:
             self._stream.close()
             raise hello
         self.hello = hello
+        self.complaint = bootstrap.last_lines(self._stream.complaint()) if hello.get("rejected") else ()
+        """What the interpreters that did not start, and the login before them, wrote to stderr."""
 
     # Sending.
 

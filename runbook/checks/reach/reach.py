@@ -122,7 +122,7 @@ class Learned:
         findings += gpus.findings
         unknown = [*gpus.unknown]
         warnings += gpus.warnings
-        python = python_finding(node, hello)
+        python = python_finding(node, hello, at.session(node).complaint)
         torch = None
         if python is not None:
             findings.append(python)

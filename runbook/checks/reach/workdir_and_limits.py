@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runbook.causes.catalogue import finding_for
@@ -102,10 +102,11 @@ def _full(node: Node, place: Mapping[str, Any], seen: str, room: str | None) -> 
     return finding_for("disk-full", says, (seen,), way=way, node=node.name, mount=word(mount))
 
 
-def python_finding(node: Node, hello: Mapping[str, Any]) -> Finding | None:
+def python_finding(node: Node, hello: Mapping[str, Any], complaint: Sequence[str] = ()) -> Finding | None:
     """Whether the supervisor could not use the interpreter that the inventory names, and why.
 
-    With an `activate` line the name may only mean something behind it: then the ranks find out.
+    With an `activate` line the name may only mean something behind it: then the ranks find out. `complaint`: what was
+    written to stderr until one started.
     """
     rejected = list(hello.get("rejected") or ())
     if node.activate or not rejected:
@@ -116,9 +117,12 @@ def python_finding(node: Node, hello: Mapping[str, Any]) -> Finding | None:
     elif code == bootstrap.MISSING:
         cause, way, why = "python-missing", "other", f"is not there on {node.place}"
     else:
-        cause, way, why = "python-missing", "other", f"does not start (exit code {code}) on {node.place}"
-    seen = (f"`{name} --version` on {node.place}; {hello['executable']} is {hello['python']}",)
-    return finding_for(cause, f"{name} {why}", seen, way=way, node=node.name, executable=hello["executable"])
+        cause, way, why = "python-missing", "broken", f"does not start on {node.place}"
+        why += "" if code == bootstrap.BROKEN else f" (exit code {code})"
+        why += f": {complaint[-1]}" if complaint else ""
+    seen = (f"`{name} --version` on {node.place}; {hello['executable']} is {hello['python']}", *complaint)
+    executable, python = hello["executable"], word(name)
+    return finding_for(cause, f"{name} {why}", seen, way=way, node=node.name, executable=executable, python=python)
 
 
 MEMLOCK_FAIL, MEMLOCK_WARN = MEMLOCK_KIB << 10, 1 << 30
