@@ -307,6 +307,14 @@ class _Case:
 
     def between(self) -> Blocked:
         flow, node = self.flow, self.ends.destination_name
+        if self.ends.source_name == node:
+            return self._blocked(
+                node,
+                f"{_flow(flow)} was {self.seen}, though no rule of {node} does it and nothing of it leaves {node}",
+                remedy=mend("firewall-drop", "itself", node=node),
+                evidence=self._allowing(),
+                decided=True,
+            )
         wanted = ", ".join(span_of(*span) for span in merged(((flow.port, flow.port), *self.ends.ports)))
         found = self._blocked(
             node,
