@@ -20,11 +20,13 @@ NEAR = 80  # lines of one traceback
 CALLS = 16  # lines of a traceback from a client of the web to the socket
 STACK = 40  # lines of a task's stack in the kernel's log
 ANSWERS = (1, 3)  # lines from a question at Python's prompt to its answer: a warning between them takes two
+LEAVING = 12  # lines of a process between an exception that nothing caught and its end
 SUMMARY = 6  # lines of one process in torchrun's summary
 AT_ONCE_S = 0.2  # a host that is up, or its firewall, rejects within that time
 LARGE = 1000  # bytes of a ping that tests the path's packet size
 ASKING_S = 0.9  # the kernel asks that long who has an address before it gives up
 
+THROWN = re.compile(r"\bterminate called\b.*\bc10::")
 LISTED = re.compile(r"\[(\d+)\]([\w.-]+):(\S+)")
 
 TELLS_FAILURE = ("nccl-warn", "network-exception", "other-exception", "glog-error", "says-failed", "trouble")
@@ -107,6 +109,21 @@ def without_ignored(hits: Sequence[Hit]) -> list[Hit]:
         told[hit.sign].add((hit.line.source, hit.line.who, hit.line.number))
     ignored = {place for start in told["ignored-exception"] for place in _finalizer(start, told)}
     return [hit for hit in hits if (hit.line.source, hit.line.who, hit.line.number) not in ignored]
+
+
+def without_last_crashes(hits: Sequence[Hit]) -> list[Hit]:
+    """All but the crashes of a process that torch's own C++ exception ends: it is on its way out, whatever signal it
+    meets there."""
+    ended: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for hit in hits:
+        if hit.sign == "aborted" and THROWN.search(hit.line.text):
+            ended[hit.line.source, hit.line.who].append(hit.line.number)
+    return [
+        hit
+        for hit in hits
+        if hit.sign != "crashed"
+        or not any(0 < hit.line.number - at <= LEAVING for at in ended.get((hit.line.source, hit.line.who), ()))
+    ]
 
 
 def _finalizer(start: Place, told: Mapping[str, set[Place]]) -> Iterator[Place]:

@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from runbook.causes.catalogue import Confidence, causes, mend, of_kind, origins
-from runbook.diagnose.derived_signs import derive, with_fetches, with_summaries, without_ignored
+from runbook.diagnose.derived_signs import (
+    derive,
+    with_fetches,
+    with_summaries,
+    without_ignored,
+    without_last_crashes,
+)
 from runbook.diagnose.log_lines import by_one_clock
 from runbook.diagnose.progress_lines import Reached
 from runbook.diagnose.rule_types import Hit, Line, Rule, Tier
@@ -73,7 +79,7 @@ class Cause:
 def judge(scanner: Scanner) -> list[Cause]:
     """The causes that the scanned logs show, the root first; none when they are healthy."""
     hits: dict[str, list[Hit]] = defaultdict(list)
-    for hit in with_summaries(with_fetches(without_ignored(by_one_clock(scanner.hits)))):
+    for hit in with_summaries(with_fetches(without_last_crashes(without_ignored(by_one_clock(scanner.hits))))):
         hits[hit.sign].append(hit)
     for hit in derive(dict(hits)):
         hits[hit.sign].append(hit)

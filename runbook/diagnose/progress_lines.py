@@ -209,7 +209,7 @@ NOISE = re.compile(
     r"|maximum retry reached)"
     # code, a search that was typed, what a new version mends, the list of the kernel's numbers
     r"|^(?:self\.)?_?log(?:ger|ging)?\.\w+\(f?['\"]|^(?:\+ )?trap ['\"]"
-    r"|\b[efz]?grep (?:--?[\w=]+ )*['\"]|^\W{0,4}fix(?:ed|es)?\b|/xid-errors\b",
+    r"|\b[efz]?grep (?:--?[\w=]+ )*['\"]|^\W{0,4}(?:\[\w+\] )?fix(?:ed|es)?\b|/xid-errors\b",
 )
 
 PROGRESS_KEYS = (
