@@ -223,6 +223,7 @@ class Worker:
             gpu=torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None,
             python=sys.version.split()[0],
             seconds=round(time.monotonic() - begun, 3),
+            detail=os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
         )
         self.place.phase = "waiting for orders"
 

@@ -852,6 +852,7 @@ class Imported(StepEvent):
     gpu: Line | None
     python: Line
     seconds: Seconds
+    detail: NotRequired[bool]
 
 
 class Sizes(TypedDict):

@@ -15,7 +15,7 @@ from runbook.checks.context import Facts, folder_finding, no_answer
 from runbook.checks.ranks.pool import RankPool
 from runbook.checks.reach.interfaces import interface_findings
 from runbook.checks.reach.reach import Clocks, right_clock
-from runbook.checks.reach.torch import compare_versions, torch_findings
+from runbook.checks.reach.torch import compare_debugging, compare_versions, torch_findings
 from runbook.checks.reach.workdir_and_limits import folder_findings, limit_findings
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Infiniband, Network
@@ -349,6 +349,21 @@ def test_the_minority_of_torch_versions_is_named() -> None:
     changed = compare_versions(outcomes, pool)
     assert [o.verdict for o in changed] == [Verdict.PASS, Verdict.FAIL, Verdict.PASS]
     assert "torch==2.4.0" in changed[1].findings[0].remedy
+
+
+@pytest.mark.parametrize(
+    ("detailed", "odd"),
+    [("", ""), ("abc", ""), ("b", "b"), ("ab", "c"), ("bc", "a")],
+    ids=["none", "all", "1", "2", "3"],
+)
+def test_the_minority_that_debugs_torch_or_does_not_is_named(detailed: str, odd: str) -> None:
+    pool = pool_of(cluster(node("node-a"), node("node-b"), node("node-c")))
+    outcomes = [Outcome.passed(n.name, "ok") for n in pool.inventory.nodes]
+    imported(pool, node_a="2.4.0", node_b="2.4.0", node_c="2.4.0")
+    for member in pool.members:
+        member.steps["imported"]["detail"] = member.rank.node[-1] in detailed
+    failed = [o for o in compare_debugging(outcomes, pool) if o.verdict is Verdict.FAIL]
+    assert [(o.node, o.findings[0].cause) for o in failed] == [(f"node-{x}", "mismatched-collectives") for x in odd]
 
 
 def test_torch_that_never_came_is_unknown_and_torch_that_is_missing_a_failure() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runbook.checks.network.routing import RouteRefusal, Sent, family, gone, refusal, rule_text
+from runbook.checks.network.routing import RouteRefusal, Sent, detour, family, gone, refusal, rule_text
 from runbook.files.address import in_network
 from runbook.firewall.collected_rules import Evidence
 from runbook.firewall.evaluate import NumberRange
@@ -166,6 +166,39 @@ def test_of_a_rule_for_a_few_the_rule_goes_and_not_the_table_that_serves_others(
     found = met([some], [{**PROHIBIT, "table": "101"}])
     assert found is not None
     assert found.fix == "sudo ip rule del priority 71"
+
+
+DEAD: Route = {"dst": "default", "gateway": "10.0.0.200", "dev": "eth0", "table": "77", "flags": []}
+
+
+@pytest.mark.parametrize(
+    ("rules", "routes", "led"),
+    [
+        ([{"priority": 100, "src": "all", "ipproto": "tcp", "dport": 29500, "table": "77"}], [WAY, DEAD], True),
+        ([{"priority": 100, "src": "all", "uid_start": 1000, "uid_end": 1000, "table": "77"}], [WAY, DEAD], True),
+        ([{"priority": 100, "src": "all", "ipproto": "tcp", "dport": 29501, "table": "77"}], [WAY, DEAD], False),
+        ([{"priority": 100, "src": "all", "fwmark": "0x1", "table": "77"}], [WAY, DEAD], False),
+        ([{"priority": 100, "src": "all", "tos": "0x10", "table": "77"}], [WAY, DEAD], False),
+        ([{"priority": 100, "src": "all", "table": "77"}], [WAY, DEAD], False),
+        ([{"priority": 100, "src": "all", "dport": 29500, "table": "77"}], [WAY, {**WAY, "table": "77"}], False),
+        ([{"priority": 100, "src": "all", "dport": 29500, "table": "77"}], [WAY], False),
+        (
+            [
+                {"priority": 99, "src": "all", "table": "main"},
+                {"priority": 100, "src": "all", "dport": 29500, "table": "77"},
+            ],
+            [WAY, DEAD],
+            False,
+        ),
+    ],
+)
+def test_a_rule_that_leads_a_few_elsewhere(rules: list[Rule], routes: list[Route], led: bool) -> None:
+    found = detour(SENT, {"rules": [LOCAL, *rules, MAIN, DEFAULT], "routes": routes})
+    assert (found is not None) is led
+    if found is not None:
+        assert (found.fix, found.certain) == ("sudo ip rule del priority 100", False)
+        assert "leads these packets to the gateway 10.0.0.200 over eth0" in found.why
+        assert found.why.endswith("all else to 10.0.0.2 goes over eth0")
 
 
 def test_ipv6_has_its_own_rules() -> None:

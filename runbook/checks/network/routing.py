@@ -1,10 +1,10 @@
-"""Why a node's own kernel does not send a packet: a lost address or route, a route or policy rule (`ip rule`) that
-refuses."""
+"""Why a node's own kernel does not send a packet, or not the usual way: a lost address or route, a route or policy rule
+(`ip rule`) that refuses, or that leads a few packets elsewhere."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -122,17 +122,15 @@ def _leads(
     certain: bool,
 ) -> RouteRefusal | bool:
     """The refusal that a rule ends in; True: a way; False: nothing, the next rule is asked."""
-    text, narrow = rule_text(rule), bool(selectors(rule)) or "not" in rule
+    text, narrow = rule_text(rule), _is_narrow(rule)
     target = ipaddress.ip_address(address)
-    remove = mend("no-route", "rule", family=family(target), priority=word(rule.get("priority")))
+    remove = _remove(rule, address)
     if rule.get("action") in REFUSALS:
         return RouteRefusal(f"policy rule `{text}` refuses it", remove, certain, text, narrow)
     table = str(rule.get("table", "main"))
-    routes = [route for route in routes if str(route.get("table", "main")) == table]
-    routes = [route for route in routes if in_network(address, str(route.get("dst")))]
-    if not routes:
+    best = _best(rule, routes, address)
+    if best is None:
         return False
-    best = max(routes, key=lambda route: (_length(str(route["dst"])), -int(route.get("metric", 0))))
     kind = best.get("type", "unicast")
     if kind not in REFUSALS:
         return bool(kind != "throw")
@@ -141,6 +139,58 @@ def _leads(
     # A rule for few packets was made for what it does to them; another rule's table may serve other packets.
     fix = remove if narrow else mend("no-route", "delete", family=family(target), route=typed(words))
     return RouteRefusal(f"route `{words}`{via} refuses it", fix, certain, text, narrow)
+
+
+def _is_narrow(rule: Mapping[str, Any]) -> bool:
+    """Whether it is about some ports, users or marks only."""
+    return bool(selectors(rule)) or "not" in rule
+
+
+def _remove(rule: Mapping[str, Any], address: str) -> str:
+    version = family(ipaddress.ip_address(address))
+    return mend("no-route", "rule", family=version, priority=word(rule.get("priority")))
+
+
+def _best(rule: Mapping[str, Any], routes: Iterable[Mapping[str, Any]], address: str) -> Mapping[str, Any] | None:
+    """The route that the kernel takes in the table of a rule."""
+    table = str(rule.get("table", "main"))
+    routes = [route for route in routes if str(route.get("table", "main")) == table]
+    routes = [route for route in routes if in_network(address, str(route.get("dst")))]
+    return max(routes, key=lambda route: (_length(str(route["dst"])), -int(route.get("metric", 0))), default=None)
+
+
+def detour(sent: Sent, way: Mapping[str, Any]) -> RouteRefusal | None:
+    """The policy rule that surely leads this, and not what else goes to the same address, to another gateway or
+    interface. It is no proof that nobody forwards it there."""
+    try:
+        rules = sorted(way.get("rules") or [], key=_priority)
+        here = _taken(sent, rules, way.get("routes") or [])
+        rest = _taken(sent, [rule for rule in rules if not _is_narrow(rule)], way.get("routes") or [])
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return None  # in an unknown form
+    if here is None or rest is None or not _is_narrow(here[0]) or _next_hop(here[1]) == _next_hop(rest[1]):
+        return None
+    text, usual = rule_text(here[0]), _next_hop(rest[1])
+    why = f"policy rule `{text}` leads these packets {_next_hop(here[1])}, and all else to {sent.address} goes {usual}"
+    return RouteRefusal(why, _remove(here[0], sent.address), False, text, narrow=True)
+
+
+def _taken(
+    sent: Sent, rules: Iterable[Mapping[str, Any]], routes: Sequence[Mapping[str, Any]]
+) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+    """The rule and the route of its table by which the kernel sends this; None: it does not, or it cannot be told."""
+    for rule in rules:
+        matches = _matches(rule, sent)
+        best = _best(rule, routes, sent.address) if matches is not False else None
+        if best is None or best.get("type") == "throw":
+            continue
+        return (rule, best) if matches and best.get("type", "unicast") == "unicast" else None
+    return None
+
+
+def _next_hop(route: Mapping[str, Any]) -> str:
+    via = f"to the gateway {route['gateway']} " if "gateway" in route else ""
+    return f"{via}over {route.get('dev', '?')}"
 
 
 def typed(route: str) -> str:
@@ -249,16 +299,20 @@ def _no_route(node: str, peer: str, evidence: Evidence) -> Finding | None:
 
 
 def turned_away(node: str, sent: Sent, what: str, evidence: Evidence | None) -> tuple[Finding, bool] | None:
-    """The policy rule that refuses just this to a peer with a route, and whether it surely does."""
+    """The policy rule that refuses just this to a peer with a route, or leads it elsewhere, and whether it surely is
+    the reason."""
     if evidence is None:
         return None
-    found = refusal(replace(sent, uid=evidence.facts.get("uid"), marks=evidence.marks), evidence.ways_to(sent.address))
+    sent, ways = replace(sent, uid=evidence.facts.get("uid"), marks=evidence.marks), evidence.ways_to(sent.address)
+    found, does = refusal(sent, ways), "has no route for"
     if found is None or not found.narrow:
+        found, does = detour(sent, ways), "loses"
+    if found is None:
         return None
     most_likely = "" if found.certain else "most likely "
     return Finding(
         "no-route",
-        f"{node} has no route for {what}: {most_likely}{found.why}",
+        f"{node} {does} {what}: {most_likely}{found.why}",
         found.fix,
         (
             f"{node}: ip rule: {found.of}",

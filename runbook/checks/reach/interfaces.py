@@ -28,7 +28,7 @@ def interface_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any
     """
     settings = socket_interfaces(inventory, node)
     used = "NCCL_SOCKET_IFNAME" if inventory.rendezvous.backend == "nccl" else "GLOO_SOCKET_IFNAME"
-    findings: list[Finding] = []
+    findings: list[Finding] = _loopback_down(node, facts["interfaces"])
     judged: set[str] = set()
     for name, expression in sorted(settings.items(), key=lambda item: item[0] != used):
         finding = None if expression in judged else interface_finding(inventory, node, facts, name, expression)
@@ -36,6 +36,16 @@ def interface_findings(inventory: Inventory, node: Node, facts: Mapping[str, Any
         if finding is not None:
             findings.append(finding)
     return findings
+
+
+def _loopback_down(node: Node, interfaces: Mapping[str, Facts]) -> list[Finding]:
+    """What a node says to an address of its own goes over `lo`, whatever interface carries the address."""
+    entry = interfaces.get("lo")
+    # One that is up has no state of its own: UNKNOWN.
+    if entry is None or entry["state"] != "DOWN" or "UP" in entry["flags"]:
+        return []
+    says = f"interface lo of {node.name} is down: nothing on {node.name} reaches an address of {node.name} itself"
+    return [finding_for("interface-missing", says, (f"{node.name}: lo, state DOWN",), way="down", name="lo")]
 
 
 def of_pod(pod: Pod) -> str:

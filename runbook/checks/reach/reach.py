@@ -73,9 +73,9 @@ class Reach(Check):
         outcomes = [learned.outcome(node) for node in at.nodes]
         if pool is None:
             return outcomes
-        from runbook.checks.reach.torch import compare_versions
+        from runbook.checks.reach.torch import compare_debugging, compare_versions
 
-        return compare_versions(outcomes, pool)
+        return compare_debugging(compare_versions(outcomes, pool), pool)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Does torch load in every rank, and is it the same version everywhere?"""
+"""Does torch load in every rank, and are its version and what it is set to check the same everywhere?"""
 
 from __future__ import annotations
 
@@ -121,6 +121,37 @@ def compare_versions(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
             version=word(public),
             build=build,
             other=others[0],
+        )
+        changed.append(Outcome.failed(outcome.node, *outcome.findings, finding, metrics=outcome.metrics))
+    return changed
+
+
+def compare_debugging(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
+    """Nodes of which only some have TORCH_DISTRIBUTED_DEBUG=DETAIL: torch then makes further calls there, to compare
+    what the ranks do, and waits in them for ranks that never come. The minority is named, of equal parts the one that
+    has it."""
+    detail = {m.rank.node: bool(m.steps["imported"].get("detail")) for m in pool.members if "imported" in m.steps}
+    with_it = [node for node, has in detail.items() if has]
+    without = [node for node, has in detail.items() if not has]
+    if not with_it or not without:
+        return outcomes
+    odd, others = (with_it, without) if len(with_it) <= len(without) else (without, with_it)
+    has, have = ("has", "not") if odd is with_it else ("lacks", "have it" if len(others) > 1 else "has it")
+    whose = "the others" if len(others) > 1 else others[0]
+    evidence = tuple(f"{node}: {'DETAIL' if has else 'not DETAIL'}" for node, has in detail.items())
+    changed = []
+    for outcome in outcomes:
+        if outcome.node not in odd:
+            changed.append(outcome)
+            continue
+        finding = finding_for(
+            "mismatched-collectives",
+            f"{outcome.node} {has} TORCH_DISTRIBUTED_DEBUG=DETAIL, {whose} {have}: torch makes further calls on "
+            "the ranks that have it, and these wait there for ever",
+            evidence[:8],
+            tuple(others),
+            way="debug",
+            node=with_it[0],
         )
         changed.append(Outcome.failed(outcome.node, *outcome.findings, finding, metrics=outcome.metrics))
     return changed
