@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from lab.fault import Fault
 
-
 FAULT = Fault(
     breaks=lambda lab: lab["node-a"].run("tc qdisc add dev lo root pfifo limit 0", "root"),
     stage="firewall",
