@@ -45,7 +45,7 @@ def _xid(which: Iterable[str]) -> str:
     given = {int(one) for one in which if one.isdecimal()}
     numbers = given | {number for number, cause in CAUSE_OF.items() if cause in which}
     told = "|".join(map(str, sorted(numbers)))
-    return rf"{XID}(?: \([^)]*\))?[:=]? *{BECAUSE_OF}(?P<xid>{told})\b(?!, \w+ Nonfatal\b)"
+    return rf"{XID}(?: \([^)]*\))?(?: (?:error|event|code))?[:=]? *{BECAUSE_OF}(?P<xid>{told})\b(?!, \w+ Nonfatal\b)"
 
 
 def _sign(told: Table) -> Sign:
