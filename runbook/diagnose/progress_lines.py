@@ -129,7 +129,8 @@ LAST_WORDS = re.compile(
 SETUP = re.compile(
     rb"\A(?:.*?(?:"
     # ranks met
-    rb"init complete|all ranks joined|completed store-based barrier|all \w+ processes registered"
+    rb"init complete|all ranks joined|completed store-based barrier|barrier for key:\S+ with \d"
+    rb"|all \w+ processes registered"
     rb"|process(?:es)? registered|\bconnected (?:to|all|with|after)\b|\bsuccessfully connected\b"
     rb"|\b(?:i am|rank|process|worker|task|node) \d+ ?(?:of|out of|/|in world size|is (?:bound|assigned|mapped) to) ?"
     rb"(?:\w+ )?\d+"
@@ -140,7 +141,7 @@ SETUP = re.compile(
     rb"|\busing (?:internal )?network\b|\bnet/\w+ ?: using \[?\d|\bnet : using interface\b"
     rb"|\bvia (?:p2p|shm|net|direct)|\b(?:ring|channel|tree)s? \d+|\bconnected all\b|\bnvls comm"
     rb"|peer access already|\(0x2c0\)|mnnvl|\btrees?\b (?:enabled|disabled)"
-    rb"|running collective|collective backend"
+    rb"|running collective|collective backend|init torch distributed ends|capture cuda graph end|batch_all_reduce: \d"
     # a service runs, or a system's own log
     rb"|\b(?:startup complete|server is ready|ready to serve|listening (?:on|at)|running on http"
     rb"|uvicorn running)|(?<!not )\b(?:started|ready|running(?! (?:train|eval|predict|token|warm|command|script)\w*))\b"
