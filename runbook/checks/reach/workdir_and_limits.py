@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -71,6 +72,9 @@ def _cannot_be_written(node: Node, place: Mapping[str, Any], seen: tuple[str, ..
         says = (
             f"{user} has no home folder on {node.name}: {home} is not there, and the workdir {workdir} would lie in it"
         )
+    elif place["owner"] == user and re.fullmatch(r"[0-7]*[0-6][0-7][0-7]", str(place["mode"])):
+        way = "own"
+        says = f"{there} on {node.name} is {user}'s own, and its mode {place['mode']} keeps {user} itself out"
     elif there != workdir:
         says = f"{user} may not write to {there} on {node.name}, where the workdir {workdir} is to be made"
     else:
