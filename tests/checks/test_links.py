@@ -294,6 +294,20 @@ def test_a_node_that_never_has_a_cpu_is_unknown_and_nobody_is_accused() -> None:
     assert "does not count" in found.unsettled["n3"].evidence[0]
 
 
+@pytest.mark.parametrize(("starving", "cause"), [(1, "link-slow"), (6, "node-too-busy")])
+def test_slow_links_all_over_prove_nothing_where_many_transfers_had_no_cpu(starving: int, cause: str) -> None:
+    """As on one machine that is all nodes at once, and has other work."""
+
+    def rate(source: str, destination: str) -> PairMeasured:
+        at = (int(source[1:]) * 7 + int(destination[1:]) * 3) % 16
+        return moved() if at >= 14 else moved(0.4, waited=2.0 if at < starving else 0.1)
+
+    found = told(12, rate)
+    told_of = found.findings or {node: [finding] for node, finding in found.unsettled.items()}
+    assert {one.cause for each in told_of.values() for one in each} == {cause}
+    assert len(told_of) == 12
+
+
 def test_a_link_that_never_counts_is_told_and_not_among_the_proven_ones() -> None:
     """Its two nodes are sound by their other links."""
     done = searched(6, lambda *ends: moved(0.3, waited=2.0) if ends == ("n1", "n4") else moved())

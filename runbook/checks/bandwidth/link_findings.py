@@ -30,6 +30,10 @@ LATE_TIMES, LATE_US = 5.0, 100.0
 VAGUE = 0.25
 """The noise is mentioned when it hides everything that is less than this far below the median."""
 
+WITHOUT_CPU = 0.2
+"""Where this part of all transfers did not count, since an end had no CPU, slow links all over prove nothing either: what else
+the machines have no time for is not seen."""
+
 SHARED = 0.6
 """A warning: less than this part of one direction's rate remains while the other direction is busy, and others keep
 more."""
@@ -75,6 +79,8 @@ class _FindingsOfLinks:
         return between(self.done)
 
     def findings(self) -> LinkFindings:
+        if self.verdict.common and (busy := self._too_busy()):
+            return LinkFindings({}, busy, self._warnings())
         if self.verdict.common:
             self._all(self._common())
         elif self.floor is not None and self.median * 8 < self.floor:
@@ -152,6 +158,14 @@ class _FindingsOfLinks:
             f"{slow} of {len(self.judged.best)} links carry less than {self.verdict.normal.suspect:.0%} of what the "
             f"fast ones do ({self._span(self.rates)}): more than single slow nodes explain, so no node is named"
         )
+
+    def _too_busy(self) -> dict[str, Finding]:
+        """Every node, where links are slow all over and many transfers found an end without a CPU."""
+        waits = [each for each in self.done.found if not each.counts]
+        if len(waits) < WITHOUT_CPU * len(self.done.found):
+            return {}
+        seen = f"links are slow all over, and in {len(waits)} of {len(self.done.found)} transfers an end got no CPU"
+        return {node: too_busy_finding(node, seen, self._evidence_of(waits)) for node in self.done.nodes}
 
     def _reasons(self, node: str) -> list[SlowReason]:
         """What its own adapters say that explains a rate below the usual one."""
