@@ -31,8 +31,8 @@ VAGUE = 0.25
 """The noise is mentioned when it hides everything that is less than this far below the median."""
 
 WITHOUT_CPU = 0.2
-"""Where this part of all transfers did not count, since an end had no CPU, slow links all over prove nothing either: what else
-the machines have no time for is not seen."""
+"""Where this part of all transfers did not count, since an end had no CPU, slow links all over prove nothing either:
+what else the machines have no time for is not seen."""
 
 SHARED = 0.6
 """A warning: less than this part of one direction's rate remains while the other direction is busy, and others keep
