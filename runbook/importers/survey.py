@@ -26,7 +26,7 @@ from runbook.transport import ProgramNotStarted, Site
 from runbook.transport.node_answers import HOST_FACTS, IBSTAT, PYTHONS, ROUTE, SURVEY
 
 _PORT = re.compile(r"\A(?P<host>.+):(?P<port>[0-9]{1,5})")
-_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")  # commas
+_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]{0,1000}\])")  # commas
 _TEMPORARY = "/tmp"  # the session's own folder: a survey leaves no ~/.runbook behind
 
 

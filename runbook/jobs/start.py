@@ -41,7 +41,7 @@ OF_TEXT = re.compile(r"-[a-z]*c\Z")
 """The option of shells and Pythons behind which a program stands, and no file: `bash -lc 'python train.py'`."""
 
 OF_OUTPUT = re.compile(r"-o\Z|--?(?:out|save|dump|export|write|log)", re.IGNORECASE)
-PYTHON = re.compile(r"(?:.*/)?(?:python|pypy)[\d.]*\Z")
+_PYTHON = re.compile(r"(?:.*/)?(?:python|pypy)[\d.]*\Z")
 OF_PYTHON = re.compile(r"-[bBdEiIOPqsSuvx]+\Z")
 """Options of Python's that take no value; what stands behind them is the program."""
 
@@ -133,7 +133,7 @@ def _sources(command: tuple[str, ...]) -> list[_Source]:
     for before, here in zip(("", *command), command, strict=False):
         named = here.endswith(".py") and not here.startswith("-") and "=" not in here
         if named and not OF_TEXT.match(before) and not OF_OUTPUT.match(before):
-            program = runs and (before == "" or bool(PYTHON.match(before) or OF_PYTHON.match(before)))
+            program = runs and (before == "" or bool(_PYTHON.match(before) or OF_PYTHON.match(before)))
             found.append(_Source(here, program, of_option=before.startswith("-") and not program))
         runs = runs and not (named or here == "-m" or OF_TEXT.match(here))
     return found
