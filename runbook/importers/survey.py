@@ -26,7 +26,7 @@ from runbook.transport import ProgramNotStarted, Site
 from runbook.transport.node_answers import HOST_FACTS, IBSTAT, PYTHONS, ROUTE, SURVEY
 
 _PORT = re.compile(r"\A(?P<host>.+):(?P<port>[0-9]{1,5})")
-_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]{0,1000}\])")  # commas
+_BETWEEN_COMMAS = re.compile(r"(?:[^\[,]|\[[^\[\]]*\]?)+")  # and a list in brackets is whole
 _TEMPORARY = "/tmp"  # the session's own folder: a survey leaves no ~/.runbook behind
 
 
@@ -57,7 +57,7 @@ def parse_hosts(words: Iterable[str], login: Login) -> list[SurveyHost]:
     """Every host, lists and ranges expanded. Raises FilesWrong with all that cannot be hosts, or are given twice."""
     hosts: dict[tuple[str, int | None], SurveyHost] = {}
     problems: list[Problem] = []
-    for word in (part for given in words for part in _OUTSIDE_BRACKETS.split(given) if part or not given):
+    for word in (part for given in words for part in (_BETWEEN_COMMAS.findall(given) if given else [given])):
         try:
             found = _hosts(word, login)
         except ValueError as error:
