@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Facts, no_answer
@@ -102,28 +103,25 @@ def compare_versions(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
         return outcomes
     common = Counter(versions.values()).most_common(1)[0][0]
     evidence = tuple(f"{node}: torch {version}" for node, version in versions.items())
-    changed = []
-    for outcome in outcomes:
-        version = versions.get(outcome.node)
-        if version in (None, common):
-            changed.append(outcome)
-            continue
-        public, _, build = common.partition("+")
-        others = [name for name, one in versions.items() if one == common]
-        finding = finding_for(
+    public, _, build = common.partition("+")
+    others = [node for node, version in versions.items() if version == common]
+    found = {
+        node: finding_for(
             "torch-version-mismatch",
-            f"{outcome.node} runs torch {version}, {'the others' if len(others) > 1 else others[0]} {common}",
+            f"{node} runs torch {version}, {'the others' if len(others) > 1 else others[0]} {common}",
             evidence[:8],
             tuple(others),
             way="build" if build else "version",
-            node=outcome.node,
-            python=pool.inventory.node(outcome.node).interpreter_typed,
+            node=node,
+            python=pool.inventory.node(node).interpreter_typed,
             version=word(public),
             build=build,
             other=others[0],
         )
-        changed.append(Outcome.failed(outcome.node, *outcome.findings, finding, metrics=outcome.metrics))
-    return changed
+        for node, version in versions.items()
+        if version != common
+    }
+    return _with_findings(outcomes, found)
 
 
 def compare_debugging(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
@@ -139,19 +137,24 @@ def compare_debugging(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
     has, have = ("has", "not") if odd is with_it else ("lacks", "have it" if len(others) > 1 else "has it")
     whose = "the others" if len(others) > 1 else others[0]
     evidence = tuple(f"{node}: {'DETAIL' if has else 'not DETAIL'}" for node, has in detail.items())
-    changed = []
-    for outcome in outcomes:
-        if outcome.node not in odd:
-            changed.append(outcome)
-            continue
-        finding = finding_for(
+    found = {
+        node: finding_for(
             "mismatched-collectives",
-            f"{outcome.node} {has} TORCH_DISTRIBUTED_DEBUG=DETAIL, {whose} {have}: torch makes further calls on "
+            f"{node} {has} TORCH_DISTRIBUTED_DEBUG=DETAIL, {whose} {have}: torch makes further calls on "
             "the ranks that have it, and these wait there for ever",
             evidence[:8],
             tuple(others),
             way="debug",
             node=with_it[0],
         )
-        changed.append(Outcome.failed(outcome.node, *outcome.findings, finding, metrics=outcome.metrics))
-    return changed
+        for node in odd
+    }
+    return _with_findings(outcomes, found)
+
+
+def _with_findings(outcomes: list[Outcome], found: Mapping[str, Finding]) -> list[Outcome]:
+    """The outcomes of these nodes failed, with one finding more."""
+    return [
+        Outcome.failed(one.node, *one.findings, found[one.node], metrics=one.metrics) if one.node in found else one
+        for one in outcomes
+    ]
