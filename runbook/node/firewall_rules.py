@@ -1,8 +1,9 @@
 """The rules of this node's packet filters, as each tool prints them, as one JSON line.
 
-Contract: `python3 firewall_rules.py '{"peers": ["10.0.0.2"]}'` prints `\\x1erunbook ` and one JSON object. Python >=
-3.8, standard library only. Nothing is judged and nothing is changed here: every command only lists. An ordinary user's
-commands go through `sudo -n`, which never asks. Each command has 3 s, and they run side by side.
+Contract: `python3 firewall_rules.py '{"peers": ["10.0.0.2"], "seconds": 6}'` prints `\\x1erunbook ` and one JSON
+object, after so many seconds at the latest: what has not ended by then is told as a timeout. Python >= 3.8, standard
+library only. Nothing is judged and nothing is changed here: every command only lists. An ordinary user's commands go
+through `sudo -n`, which never asks. Each command has 3 s, and they run side by side.
 
 A command's record says what happened: `ok` (rc, stdout, stderr), `missing` (no such tool), `denied` (needs root, and
 sudo would ask or refuses), `timeout`, `failed` (it could not be started). "Could not look" is never an empty list.
@@ -49,9 +50,12 @@ AS_ROOT = {
     "ufw": ["ufw", "status", "verbose"],
     "ipsec": ["ip", "xfrm", "policy"],
     "firewalld-state": ["firewall-cmd", "--state"],
+}
+OF_FIREWALLD = {
     "firewalld-zones": ["firewall-cmd", "--list-all-zones"],
     "firewalld-default": ["firewall-cmd", "--get-default-zone"],
 }
+"""Asked only where firewalld runs: each of them starts a Python of its own."""
 AS_ANYONE = {"addresses": ["ip", "-j", "addr", "show"]}
 FACTS = {
     "conntrack_count": "/proc/sys/net/netfilter/nf_conntrack_count",
@@ -174,8 +178,7 @@ def wanted(root: bool, sudo: str | None) -> dict[str, tuple[list[str], str | Non
         if path is not None:
             jobs.pop("%s-%s-save" % (prefix, flavour(path)))
     if find("firewall-cmd") is None:
-        for name in ("firewalld-state", "firewalld-zones", "firewalld-default"):
-            jobs.pop(name)
+        jobs.pop("firewalld-state")
     return jobs
 
 
@@ -203,6 +206,10 @@ def main() -> None:
                     # The routes and rules that may refuse packets: all of them, or those of some ports or users only.
                     shown = run(["ip", "-j", "-details", "route", "show", "table", "all", "match", peer])
                     records.update({"routes " + peer: shown, "policy " + peer: ruled})
+            if name == "firewalld-state" and records[name].get("rc") == 0:
+                for following, listing in OF_FIREWALLD.items():
+                    records[following] = {"status": "timeout"}
+                    records[following] = run(listing, how)
         except Exception as error:
             records[name] = {"status": "failed", "stderr": repr(error)}
 
@@ -213,7 +220,7 @@ def main() -> None:
         facts["ipsec_drops"] = ipsec_drops()
 
     tasks = [look] + [functools.partial(work, name, *job) for name, job in jobs.items()]
-    at_once(tasks, started + SECONDS + 3)
+    at_once(tasks, started + arguments.get("seconds", SECONDS + 3))
     for name in jobs:
         records.setdefault(name, {"status": "timeout"})
     told = dict(records)

@@ -362,6 +362,20 @@ def test_lost_packets_are_not_taken_for_a_firewall() -> None:
     assert finding.cause == "firewall-drop"
 
 
+@pytest.mark.parametrize(("tries", "cause"), [(2, "packet-loss"), (5, "firewall-drop")])
+def test_a_few_repetitions_are_not_why_a_port_never_opens_where_no_rules_were_read(tries: int, cause: str) -> None:
+    busy = dial("node-b", "node-a", "open", retransmitted=3)
+    never = dial("node-a", "node-b", "dropped", tries=tries)
+    at = context(cluster())
+    ((_, (unread,)),) = (
+        Trouble.of(at, [never, *ALSO_OPEN, busy], {"node-a": ruled(), "node-b": None}).findings().items()
+    )
+    ((_, (read,)),) = (
+        Trouble.of(at, [never, *ALSO_OPEN, busy], {"node-a": ruled(), "node-b": ruled()}).findings().items()
+    )
+    assert (unread.cause, read.cause) == (cause, "packet-loss")
+
+
 def test_what_a_node_loses_on_the_way_to_itself_is_no_cable() -> None:
     late = dial("node-b", "node-b", "open", tries=3)
     name, finding = guilty(dial("node-b", "node-b", "silent"), late)

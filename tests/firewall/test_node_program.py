@@ -95,6 +95,42 @@ def test_more_rules_than_one_message_carries_are_not_looked_at(
         assert "more than this program carries" in record["stderr"]
 
 
+@pytest.mark.parametrize("runs", [True, False])
+def test_firewalld_lists_its_zones_only_where_it_runs(runs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[dict[str, Any]] = []
+    states = {"firewalld-state": {"status": "ok", "rc": 0 if runs else 252, "stdout": "running" if runs else ""}}
+    asked = {tuple(argv): name for name, argv in (firewall_rules.AS_ROOT | firewall_rules.OF_FIREWALLD).items()}
+    monkeypatch.setattr(firewall_rules, "find", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(
+        firewall_rules, "run", lambda argv, *_: states.get(asked.get(tuple(argv), ""), {"status": "ok", "rc": 0})
+    )
+    monkeypatch.setattr(firewall_rules, "say", said.append)
+    monkeypatch.setattr(sys, "argv", ["firewall_rules"])
+    firewall_rules.main()
+    assert said[0]["tools"]["firewalld-state"]["rc"] == (0 if runs else 252)
+    assert (said[0]["tools"].keys() >= firewall_rules.OF_FIREWALLD.keys()) is runs
+
+
+def test_what_was_read_in_time_is_told_of_a_node_whose_front_ends_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[dict[str, Any]] = []
+    over = threading.Event()
+
+    def run(argv: list[str], *_: object) -> dict[str, Any]:
+        if argv[0] in ("firewall-cmd", "ufw"):
+            over.wait(60)
+        return {"status": "ok", "rc": 0, "stdout": "[]"}
+
+    monkeypatch.setattr(firewall_rules, "find", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(firewall_rules, "run", run)
+    monkeypatch.setattr(firewall_rules, "say", said.append)
+    monkeypatch.setattr(sys, "argv", ["firewall_rules", json.dumps({"seconds": 1})])
+    firewall_rules.main()
+    over.set()
+    statuses = {name: record["status"] for name, record in said[0]["tools"].items()}
+    assert {name for name, status in statuses.items() if status == "timeout"} == {"firewalld-state", "ufw"}
+    assert statuses["nft-json"] == "ok"
+
+
 @pytest.mark.parametrize("allowed", [0, 1, 5, 1000])
 def test_a_thousand_peers_need_few_threads_and_do_with_fewer(allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[threading.Thread] = []

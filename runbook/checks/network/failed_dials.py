@@ -108,6 +108,9 @@ ENOUGH = 4
 REPEATED = 3
 """This many retransmitted segments on connections that did work show that a path loses packets."""
 
+LEAST_CHANCE = 0.01
+"""What is less likely than this is no chance."""
+
 OPENED = ("reset", "silent", "lost")
 """Dials that got as far as an established connection."""
 
@@ -465,11 +468,15 @@ class Trouble:
 
     def _lossy(self, dials: list[Dial]) -> str | None:
         """When others between the same two nodes opened only after several tries, or had to send again, it is loss and
-        not a filter. A single repetition means a busy moment."""
+        not a filter. A single repetition means a busy moment, and what busy ends repeat is not enough where a filter
+        was not looked for."""
         same = self._opened_between(dials[0])
         slow = [dial for dial in same if dial.tries > 1]
         repeated = sum(dial.retransmitted or 0 for dial in same)
         if not slow and repeated < REPEATED:
+            return None
+        unread = None in (self.evidence.get(dials[0].source), self.evidence.get(dials[0].destination))
+        if unread and dials[0].outcome == "dropped" and not _by_chance(dials, same):
             return None
         several = f"{counted(len(slow), 'connection')} opened only after several tries"
         seen = [f"{several} (up to {max(d.tries for d in slow)})"] if slow else []
@@ -501,6 +508,14 @@ def spread(dials: Sequence[Dial], count: int) -> Sequence[Dial]:
         return dials
     ordered = sorted(dials, key=lambda dial: (dial.kind, dial.port))
     return [ordered[at * (len(ordered) - 1) // (count - 1)] for at in range(count)]
+
+
+def _by_chance(dials: Sequence[Dial], opened: Sequence[Dial]) -> bool:
+    """Whether a path that loses as much as it did of the dials that opened may have lost every try of one that never
+    did. One that opens carries two packets through at least: its own, and what it is there to send."""
+    lost = sum(dial.tries - 1 + (dial.retransmitted or 0) for dial in opened)
+    rate = (lost + 1) / (lost + 2 * len(opened) + 1)
+    return rate ** max(dial.tries for dial in dials) >= LEAST_CHANCE
 
 
 def _ends(dials: Sequence[Dial]) -> frozenset[str]:

@@ -19,16 +19,24 @@ if TYPE_CHECKING:
     from runbook.firewall.network_policy import Forbids
     from runbook.transport.kubernetes_pods import Pod
 
+ON_THE_WAY_S = 1.5
+"""For a program's start and for its answer."""
+
 NOT_TOLD = (Unreachable, ProgramNotStarted, ValueError, TimeoutError)
 
 
 def rules_of(
     at: Context, names: Sequence[str], peers: Mapping[str, Sequence[str]], *, timeout_s: float = 12.0
 ) -> dict[str, Evidence | None]:
-    """The firewall rules of these nodes, asked in parallel; None for a node that could not be asked in time."""
+    """The firewall rules of these nodes, asked in parallel; None for a node that could not be asked in time.
+
+    A busy node tells what it has read after most of that time: the rules of the kernel are there long before what the
+    front ends, Python programs all of them, say of theirs."""
+    asked = {"seconds": round(max(1.0, min(6.0, timeout_s - ON_THE_WAY_S)), 1)}
 
     def one(node: Node) -> Evidence | None:
-        program = at.session(node).program("firewall_rules", {"peers": list(peers.get(node.name, ()))}, timeout_s=8.0)
+        asking = {"peers": list(peers.get(node.name, ())), **asked}
+        program = at.session(node).program("firewall_rules", asking, timeout_s=8.0)
         answer = program.wait(min(10.0, timeout_s))
         return Evidence.of(answer.message) if answer.message else None
 
