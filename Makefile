@@ -13,7 +13,8 @@ KUBERNETES ?= $(VENV)/kubernetes
 # Tests start this program many hundreds of times: each would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo serve test test-all test-scale test-gpu test-kubernetes check docs pictures test-packages bench clean help
+.PHONY: demo serve test test-all test-scale test-gpu test-kubernetes check style types imports docs compiled-tests pictures \
+  test-packages bench clean help
 
 help:
 	@echo "make demo    install into .venv and run the two-node AllReduce on this machine"
@@ -34,11 +35,13 @@ demo: $(VENV)/.demo
 serve: $(VENV)/.serve
 	@exec $(BIN)/python examples/serve_here.py .runbook/serve-here
 
-test: $(VENV)/.dev test-packages check
-	$(PYTEST) --numprocesses $(or $(WORKERS),6)
+# Two things at a time: neither mypy nor the documentation uses more than one core.
+test test-all: $(VENV)/.dev test-packages
+	@$(MAKE) --no-print-directory --jobs 2 types compiled-tests style imports docs
+	$(TESTS)
 
-test-all: $(VENV)/.dev test-packages check
-	$(PYTEST) --numprocesses $(or $(WORKERS),8) --thorough
+test: TESTS = $(PYTEST) --numprocesses $(or $(WORKERS),6)
+test-all: TESTS = $(PYTEST) --numprocesses $(or $(WORKERS),8) --thorough
 
 # One after the other: each of these wants the whole machine.
 test-scale: $(VENV)/.dev test-packages
@@ -58,11 +61,21 @@ test-kubernetes: $(VENV)/.dev
 	else [ -e $(KUBERNETES)/.built ] || bash tests/kubernetes/build.sh $(KUBERNETES) || exit 1; \
 	  RUNBOOK_KUBERNETES=$(abspath $(KUBERNETES)) $(BIN)/python -m pytest -n 0 -m kubernetes tests/kubernetes; fi
 
-check: $(VENV)/.dev docs
+check: style types imports docs
+
+style: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
 	$(BIN)/mypy
+
+imports: $(VENV)/.dev
 	$(BIN)/lint-imports
+
+# Once, for all the workers that would each do it at the same time. What is wrong there, the tests say.
+compiled-tests: $(VENV)/.dev
+	@$(BIN)/python -m pytest --collect-only -qq -n 0 >/dev/null || true
 
 # Strictly: a link that leads nowhere is an error.
 docs: $(VENV)/.dev
