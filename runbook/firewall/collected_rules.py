@@ -118,7 +118,10 @@ class CommandResult:
         if self.status == "missing":
             return "it is not installed"
         if self.status == "denied":
-            return "sudo asks for a password" if "password" in self.stderr else f"it needs root ({first})"
+            broken = "sudoers" in self.stderr  # sudo says where in that file, and then asks as if nothing stood there
+            return (
+                "sudo asks for a password" if "password" in self.stderr and not broken else f"it needs root ({first})"
+            )
         if self.status == "timeout":
             return "it did not answer in 3 s"
         return first or f"it ended with exit code {self.rc}"

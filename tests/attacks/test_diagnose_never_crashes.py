@@ -16,7 +16,7 @@ from diagnose.read import causes_in
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from profiles import examples
+from profiles import examples, one_in
 
 from runbook.checks.ranks.collective_calls import compare_all
 from runbook.cli.main import main
@@ -119,7 +119,7 @@ def test_names_of_files(names: list[str], nested: bool) -> None:
         ends(folder)
 
 
-@pytest.mark.parametrize("tool", tools(), ids=lambda tool: tool.name)
+@pytest.mark.parametrize("tool", one_in(3, tools()), ids=lambda tool: tool.name)
 @examples(16, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_pastes_of_every_tool(tool: Any, data: st.DataObject) -> None:

@@ -108,7 +108,7 @@ def beside(folder: Path, name: str, data: bytes) -> Path:
 
 
 @pytest.mark.parametrize("kind", TRANSFORMS)
-@pytest.mark.parametrize("name", ["job.log.1", "job.html", "job.zip"])
+@pytest.mark.parametrize("name", one_in(3, ["job.log.1", "job.html", "job.zip"]))
 def test_what_can_be_read_is_read_whatever_it_is_called(tmp_path: Path, kind: str, name: str) -> None:
     file = tmp_path / "f" / name
     beside(file.parent, name, TRANSFORMS[kind](HEALTHY))
@@ -174,7 +174,7 @@ UNREADABLE: dict[str, bytes] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", UNREADABLE)
+@pytest.mark.parametrize("kind", one_in(2, UNREADABLE))
 def test_what_cannot_be_read_is_listed_and_never_healthy(tmp_path: Path, kind: str) -> None:
     file = beside(tmp_path / "f", "job.log", UNREADABLE[kind]) / "job.log"
     for place in (file, file.parent):

@@ -279,7 +279,7 @@ def damaged(draw: st.DrawFn) -> tuple[str, str]:
     return which, draw(VALUES.map(json.dumps) | st.sampled_from(["[" * 100_000, "9" * 5000, '{"a":' * 50_000]))
 
 
-@examples(24, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=damaged())
 def test_a_damaged_journal_is_named_and_stops_no_other_node(
     site: Site, capsys: pytest.CaptureFixture[str], case: tuple[str, str]

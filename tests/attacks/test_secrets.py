@@ -381,7 +381,7 @@ def test_what_is_looked_at_before_a_run(folder: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     one_in(
-        4,
+        7,
         [
             f"env: {{DB_PASSWORD: {PASSWORD}, WRONG KEY: 1}}",
             f"env: {{DB_PASSWORD: {PASSWORD}, A: [1]}}",

@@ -168,7 +168,7 @@ def test_the_same_as_often_as_a_rate_of_one_in_a_thousand_needs(name: str, count
         judge_trials(case, count, MANY[count], chance=1)
 
 
-@pytest.mark.parametrize("capacity", [0.5, 0.75, 1.0, 2.0])
+@pytest.mark.parametrize("capacity", one_in(4, [0.5, 0.75, 1.0, 2.0]))
 @pytest.mark.parametrize("roles", [SENDS, RECEIVES, BOTH])
 @pytest.mark.parametrize(("count", "trials"), [(16, 40), (64, 3)])
 def test_an_uplink_that_its_nodes_share_accuses_none_of_them(

@@ -24,6 +24,7 @@ pytestmark = [
 RANK_1_DIES = "if rank == 1: {how}"
 
 
+@pytest.mark.thorough
 def test_a_healthy_job_has_no_cause(tmp_path: Path) -> None:
     program = script(tmp_path, timeout=60)
     with Job(tmp_path) as job:

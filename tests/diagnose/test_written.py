@@ -46,7 +46,7 @@ def docker(line: str) -> str:
 
 @pytest.mark.parametrize(
     "worn",
-    one_in(4, [
+    one_in(7, [
         "> {}".format, "    {}".format, "{}\r".format, "\x1b[36m{}\x1b[0m".format, "[36m{}[0m".format, "2026-11-20T10:00:00.123Z {}".format, "3: {}".format, "[1,3]<stderr>:{}".format,
         "worker-1  | {}".format, "(RayTrainWorker pid=12, ip=10.0.0.9) {}".format, "Nov 20 10:00:00 gn1 train.sh[99]: {}".format, "    7  {}".format, docker,
     ]),

@@ -77,7 +77,8 @@ def nothing_left(lab: Lab, *, within_s: float = 20.0) -> None:
         time.sleep(0.2)
 
 
-@pytest.mark.parametrize("ranks", [pytest.param((2, 2), marks=pytest.mark.thorough), (1, 3)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("ranks", [(2, 2), (1, 3)])
 def test_ddp_has_the_loss_of_one_process(lab: Lab, ranks: tuple[int, int]) -> None:
     alone = lab["node-a"].run(f"cd ~/work && {lab.python} train.py --steps 6", lab.user)
     done = launch(lab, playbook(lab), node_a=ranks[0], node_b=ranks[1])

@@ -209,7 +209,7 @@ def held(path: Path, record: bytes) -> bool:
 
 
 @pytest.mark.parametrize(
-    "name", one_in(3, ["a killed keeper", "killed supervisors", "a killed connection", "a cut network", "a flood"])
+    "name", one_in(5, ["a killed keeper", "killed supervisors", "a killed connection", "a cut network", "a flood"])
 )
 def test_one_fault(name: str) -> None:
     with Lab(2) as lab:

@@ -99,6 +99,7 @@ def test_host_names_that_mean_loopback_are_told_before_anything_starts(lab: Lab)
     nothing_left(lab)
 
 
+@pytest.mark.thorough
 def test_a_process_that_raises_and_waits_for_the_others_is_ended_after_the_grace(lab: Lab) -> None:
     """Without `os._exit` JAX would wait for five minutes."""
     text = EXAMPLE.read_text().partition('if __name__ == "__main__":')[0] + "main()\n"

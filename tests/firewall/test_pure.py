@@ -20,7 +20,7 @@ from runbook.firewall.explain_connection import READERS, Ends, explain_blocked, 
 from runbook.firewall.explain_node import explain
 from runbook.firewall.front_ends import blocking_line, firewalld_runs, parse_ufw, parse_zones, port_lists
 from runbook.firewall.nft import texts_by_handle
-from runbook.node.firewall_rules import AS_ROOT
+from runbook.node.firewall_rules import AS_ROOT, OF_FIREWALLD
 
 HERE = Path(__file__).parent
 CORPUS = HERE.parents[2] / "shared" / "corpus" / "tool_outputs.jsonl"
@@ -205,6 +205,10 @@ def test_when_both_ends_allow_it_the_blame_lies_between() -> None:
     ("record", "words"),
     [
         ({"status": "denied", "stderr": "sudo: a password is required"}, "sudo asks for a password"),
+        (
+            {"status": "denied", "stderr": "/etc/sudoers.d/x:1:9: syntax error\nsudo: a password is required"},
+            "it needs root (/etc/sudoers.d/x:1:9: syntax error)",
+        ),
         ({"status": "denied", "rc": 1, "stderr": "Operation not permitted (you must be root)"}, "needs root"),
         ({"status": "timeout"}, "did not answer in 3 s"),
         ({"status": "missing"}, "nft is not installed here"),
@@ -412,7 +416,7 @@ def test_packets_of_a_vlan_pass_the_interfaces_below_it() -> None:
 
 
 def test_the_permission_that_is_asked_for_is_what_the_node_program_runs() -> None:
-    run = {" ".join(argv) for argv in AS_ROOT.values() if argv[0] != "iptables-nft-save"}
+    run = {" ".join(argv) for argv in (AS_ROOT | OF_FIREWALLD).values() if argv[0] != "iptables-nft-save"}
     run -= {"ip6tables-nft-save"}  # these two are the plain ones where they are asked at all
     assert {re.sub(r"^/usr/s?bin/", "", line).replace(' \\"\\"', "") for line in READERS} == run
 

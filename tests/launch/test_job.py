@@ -306,7 +306,7 @@ STALE = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "old", "
 @pytest.mark.parametrize(
     ("launcher", "command", "passed"),
     [
-        ("direct", "[train.py, a b, 0]", ()),
+        pytest.param("direct", "[train.py, a b, 0]", (), marks=pytest.mark.thorough),
         pytest.param("torchrun", "[python, train.py, a b, 0]", (), marks=pytest.mark.thorough),
         pytest.param("torchrun", "[python, -m, train, a b, 0]", (), marks=pytest.mark.thorough),
         pytest.param(

@@ -149,6 +149,7 @@ def test_the_server_ends_and_comes_back_and_the_run_is_told_to_its_end(tmp_path:
         assert lines == [f"rank {rank} line {number}" for number in range(1, len(lines) + 1)]
 
 
+@pytest.mark.thorough
 def test_who_follows_a_run_ends_with_its_folder_and_no_rank_notices(tmp_path: Path) -> None:
     work = prepared(tmp_path)
     with running(tmp_path) as server:
@@ -208,6 +209,7 @@ def test_a_restart_that_was_asked_for_outlives_the_server(tmp_path: Path) -> Non
         until("it is told why nothing follows", lambda: "not started again: " in page.shown("/groups/train"))
 
 
+@pytest.mark.thorough
 def test_who_presses_stop_twice_kills_nothing(tmp_path: Path) -> None:
     """Nor do two people. The launch is not left to itself, so its run is there to hear both."""
     work = prepared(tmp_path, WAITS, grace="5m", detach="false")
@@ -280,6 +282,7 @@ def test_a_node_that_was_cleaned_up_is_not_waited_for_where_the_job_is_to_end(tm
         assert {one["verdict"] for one in told["result"]["stages"][-1]["outcomes"]} == {"unknown"}
 
 
+@pytest.mark.thorough
 def test_a_keeper_that_is_killed_with_its_rank_while_it_is_followed_is_told(tmp_path: Path) -> None:
     work = prepared(tmp_path)
     with running(tmp_path) as server:
