@@ -106,7 +106,7 @@ def cost(folder: Path, text: str) -> float:
     return time.process_time() - begun
 
 
-@pytest.mark.parametrize("name", one_in(4, FILES))
+@pytest.mark.parametrize("name", one_in(9, FILES))
 def test_it_is_linted(tmp_path: Path, name: str) -> None:
     linted(tmp_path, FILES[name]())
 

@@ -147,7 +147,7 @@ COMMANDS = [name for name in recordings() if recording(name).command[0] != "atta
 CASES = [(name, disorder) for at, name in enumerate(COMMANDS) for disorder in list(DISORDERS)[at % 3 :: 3]]
 
 
-@pytest.mark.parametrize(("name", "disorder"), one_in(9, CASES))
+@pytest.mark.parametrize(("name", "disorder"), one_in(19, CASES))
 def test_frames_in_disorder(name: str, disorder: str, tmp_path: Path) -> None:
     disordered(name, disorder, 1, tmp_path)
 

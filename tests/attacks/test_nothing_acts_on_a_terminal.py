@@ -290,7 +290,7 @@ def test_inventories(hostile: str, say: Say, folder: Path) -> None:
         say("inventory", "import", "hosts", "--from", kind)
 
 
-@pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.parametrize("hostile", one_in(3, HOSTILE))
 def test_arguments(hostile: str, say: Say) -> None:
     text = HOSTILE[hostile]
     for words in (
@@ -344,7 +344,7 @@ def test_errors(error: Exception, say: Say, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("output", ["text", "json", "jsonl", "junit"])
-@pytest.mark.parametrize("hostile", ["title", "bidi", "C1", "line", "return"])
+@pytest.mark.parametrize("hostile", one_in(2, ["title", "bidi", "C1", "line", "return"]))
 def test_run(hostile: str, output: str, say: Say, folder: Path) -> None:
     """A real stage on this machine prints it, and fails with it."""
     (folder / "raw").write_text(HOSTILE[hostile] + "\n")

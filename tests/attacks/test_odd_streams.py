@@ -218,7 +218,7 @@ def look(folder: Path, condition: str, arguments: tuple[str, ...]) -> None:
         assert b"standard output " in done.stderr
 
 
-@pytest.mark.parametrize(("name", "condition"), one_in(34, itertools.product(COMMANDS, CONDITIONS)))
+@pytest.mark.parametrize(("name", "condition"), one_in(67, itertools.product(COMMANDS, CONDITIONS)))
 def test_the_code_stands(folder: Path, condition: str, name: str) -> None:
     look(folder, condition, COMMANDS[name])
 

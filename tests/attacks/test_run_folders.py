@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from lab.processes import wait_until
+from profiles import one_in
 
 from runbook.engine import run_folder as run_folder_module
 from runbook.engine.run_folder import FILES, run_folder
@@ -170,7 +171,10 @@ with run_folder(None, "20260101-000000-abc") as path:
 @needs_users
 @pytest.mark.parametrize(
     "planted",
-    ["nothing", "link to a file", "folder of the attacker", "link to one of the victim's", "0777 .runbook/runs"],
+    one_in(
+        2,
+        ["link to a file", "nothing", "folder of the attacker", "link to one of the victim's", "0777 .runbook/runs"],
+    ),
 )
 def test_what_others_prepared_where_it_would_lie_is_not_used(common: Path, planted: str) -> None:
     """The victim works in a folder of the attacker, or in one where everybody may write."""

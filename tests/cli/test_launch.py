@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from ports import free_port
+from profiles import one_in
 
 INVENTORY = """\
 rendezvous: {port: PORT}
@@ -94,7 +95,7 @@ def test_a_rank_that_no_launch_has_is_refused_before_anything_is_touched(folder:
     assert "hello" in launch(folder, "echo hello", "--only-rank", "0").stdout
 
 
-@pytest.mark.parametrize("how", ["env", "activate", "nothing"])
+@pytest.mark.parametrize("how", one_in(3, ["activate", "env", "nothing"]))
 def test_whatever_sets_pythonpath_a_rank_can_be_asked_where_it_is(folder: Path, how: str) -> None:
     """By the `sitecustomize` of ours, which comes first; what the user's path leads to is found all the same."""
     (folder / "lib").mkdir()

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from lab.processes import wait_until
-from profiles import examples
+from profiles import examples, one_in
 
 from runbook.launch.quote import CannotQuote, Word, sh
 from runbook.launch.script import complaints, write
@@ -187,7 +187,7 @@ for _ in range(600):
 
 @EACH_SHELL
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", one_in(2, [3, 1]))
 def test_a_signal_reaches_every_rank_and_the_script_waits_for_them(
     shell: str, number: signal.Signals, count: int, tmp_path: Path
 ) -> None:
