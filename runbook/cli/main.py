@@ -20,6 +20,9 @@ from runbook.report.standard_streams import complain, standard_streams, stdout
 TELLERS = ("explain", "inventory", "completion", "ps", "logs", "report")
 """Commands without a verdict, such as `render --diff`: their output is their result, and its loss is an error."""
 
+MOST_ERRORS = 5
+"""So many of a chain of errors are shown."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. 0 passed, 1 failed, 2 wrong files or arguments, 3 could not tell, 70 our bug, 130
@@ -80,6 +83,8 @@ def entry() -> NoReturn:
         code = main()
     except SystemExit as done:
         code = done.code if isinstance(done.code, int) else 2
+    except Exception as error:  # noqa: BLE001  else the exit code would be that of a check that failed
+        code = crash_without_report(error)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
@@ -110,6 +115,24 @@ def crash(arguments: Sequence[str], error: Exception) -> int:
         f"  command: runbook {shlex.join(arguments)}\n"
     )
     complain(redactor.text(report + "".join(traceback.format_exception(error))))
+    return BUG
+
+
+def crash_without_report(error: BaseException) -> int:
+    """A bug in what tells of errors, or an installation that lacks a part: prints where, and the text of no error,
+    since nothing stars secrets here."""
+    import traceback
+
+    places: list[str] = []
+    one: BaseException | None = error
+    while one is not None and len(places) < MOST_ERRORS:
+        places.append("".join(traceback.format_tb(one.__traceback__)) + type(one).__name__)
+        one = one.__cause__ or one.__context__
+    trace = "\n\nwhile it told of another error:\n\n".join(places)
+    sys.stderr.write(
+        f"runbook {runbook.__version__} crashed, and so did what reports it. Is it installed whole? Try `pip install "
+        f"--force-reinstall runbook`; if this stays, please report it with all of this:\n{trace}\n"
+    )
     return BUG
 
 

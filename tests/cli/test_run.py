@@ -207,6 +207,28 @@ def test_a_bug_of_ours_is_70_and_asks_to_be_reported(
     assert "please report it" in capsys.readouterr().err
 
 
+BROKEN = """
+import sys
+from runbook.cli import main as program
+
+def broken(_):
+    raise ZeroDivisionError("s3cr3t-0815")
+
+program.dispatch = broken
+sys.modules["runbook.collect.scrub"] = None
+program.entry()
+"""
+
+
+def test_where_the_report_of_a_bug_fails_as_well_it_is_70_and_prints_the_text_of_no_error() -> None:
+    done = subprocess.run([sys.executable, "-c", BROKEN, "ps"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 70, done
+    assert "Is it installed whole?" in done.stderr
+    assert "in broken\n" in done.stderr
+    assert "ZeroDivisionError" in done.stderr
+    assert "s3cr3t" not in done.stderr.replace('raise ZeroDivisionError("s3cr3t-0815")', "")
+
+
 NEITHER = "neither the playbook nor the inventory has that variable"
 
 
