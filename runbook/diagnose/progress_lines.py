@@ -180,7 +180,7 @@ NOISE = re.compile(
     r"|failed to open libibverbs|plugin (?:load|name|path)|net/plugin"
     r"|nvls multicast support is not available|(?:peermem|p2p).{0,200}detected invalid context|\(0x2c0\)"
     r"|peer access already enabled"
-    r"|openib btl|btl_openib|no preset parameters were found|there was an error initializing an openfabrics"
+    r"|openib btl|btl_openib(?!.{0,200}error polling)|no preset parameters were found|there was an error initializing an openfabrics"
     r"|mca_btl_openib"
     r"|(?:future|deprecation|pendingdeprecation|resource)warning:|is deprecated|will be removed in"
     r"|destroy_process_group\(\) was not called|process group has not been destroyed before"
