@@ -239,7 +239,8 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
     # After a run that ended well, the process with the store may leave before the others have looked there once more,
     # and NCCL's calls return errors as its communicators are given up.
     if all(
-        hit.sign in ("store-gone", "nccl-gave-up") and hit.line.number > scanner.ended.get(hit.line.source, hit.line.number)
+        hit.sign in ("store-gone", "nccl-gave-up")
+        and hit.line.number > scanner.ended.get(hit.line.source, hit.line.number)
         for hit in hits
     ):
         return True
