@@ -206,6 +206,7 @@ NOISE = re.compile(
     r"|\brm: cannot remove .{0,200}: no such file|\bmkdir: cannot create directory .{0,200}: file exists"
     r"|retrying \(retry\(total=[1-9]|^fontconfig |couldn't chdir to .{0,200}: going to /tmp"
     r"|^wandb: |metrics exporter agent|export metrics to agent failed|\] read -1, expected \d+, errno = 1\b"
+    r"|couldn't get resource list for \S+\.k8s\.io"
     r"|module verification failed: signature|^unable to init server: could not connect"
     r"|pmix error: .{0,200} in file \S*gds_|net_fastsocket\.cc:\d+ nccl warn (?:cannot get incoming cpu"
     r"|maximum retry reached)"
