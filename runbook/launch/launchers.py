@@ -4,10 +4,12 @@ processes of a node, their command, and what they must not inherit."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from runbook.files.scalars import flow
 from runbook.launch.job import STARTS_ITS_RANKS, Job
+from runbook.launch.launcher_lines import launcher_line
 from runbook.launch.preconditions import Guards
 from runbook.launch.quote import Word
 from runbook.launch.ranks import NodeRanks, RankLayout, endpoint, node_environment, rank_environment
@@ -19,6 +21,9 @@ from runbook.model.units import whole_number
 FOREIGN = ("TORCHELASTIC_", "PET_")
 """Prefixes of variables that another torchrun set: a rank that inherits them waits for that one's store, and a torchrun
 takes them for its own options."""
+
+KNOWS_OTHERS = frozenset(("node-rank", "machine-rank", "rdzv-endpoint", "rdzv-conf", "master-addr", "hostfile"))
+"""Options by which a launcher is told of the machines beside its own."""
 
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _UNEVEN = "TORCH_ELASTIC_WORKER_IDENTICAL"  # it would give every node as many ranks as this one has
@@ -127,7 +132,8 @@ def cannot_start(job: Job, nodes: Sequence[Node]) -> list[Problem]:
         help = "for example `[train.py, --epochs, 3]` or `[python, -m, package.train]`"
         return [Problem("playbook.launcher-program", message, job.span("command", 0), help)]
     if job.launcher not in STARTS_ITS_RANKS:
-        return []
+        several = sum(node.slots for node in nodes) > 1
+        return [problem for command in commands for problem in _launcher_in(command, job)][:1] if several else []
     if any(node.windows for node in nodes):
         message = f"{job.launcher} cannot start on Windows: PyTorch's official wheels have no libuv there"
         help = (
@@ -148,6 +154,15 @@ def cannot_start(job: Job, nodes: Sequence[Node]) -> list[Problem]:
                 )
             ]
     return []
+
+
+def _launcher_in(command: Sequence[str], job: Job) -> Iterator[Problem]:
+    """A launcher that knows of no other machine: it would end well on every node, each in a world of its own."""
+    if (found := launcher_line(command)) and not KNOWS_OTHERS & found.options.keys():
+        message = f"every rank would start `{found.name}`, and each of these a whole job of its own"
+        name = f"`launcher: {found.launcher}` and " if found.launcher else ""
+        program = f"`command: {flow(found.program)}`" if found.program else "a `command:` that begins with your script"
+        yield Problem("playbook.nested-launcher", message, job.span("command", 0), f"write {name}{program}")
 
 
 def _jax(
