@@ -5,7 +5,7 @@ themselves (`[[rules.signs]]`, fields of a Sign; one without `keys` stands elsew
 single rule. `keys`, `pattern` and the texts below may be lists: alternatives, joined by `|` whatever they are cut at.
 
 In a pattern, `{{name}}` is a text of `[texts]`, of whatever family, and `{{xid 63 gpu-fell-off-bus}}` a line of the
-kernel with one of these Xid numbers: those given, and those that prove these causes."""
+kernel with one of these Xid numbers: those given, and those that prove these causes, or `{{xid any}}`."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ def _filled(told: str | list[str]) -> str:
 
 
 def _xid(which: Iterable[str]) -> str:
+    which = frozenset(which)
     given = {int(one) for one in which if one.isdecimal()}
     numbers = given | {number for number, cause in CAUSE_OF.items() if cause in which}
-    told = "|".join(map(str, sorted(numbers)))
+    told = "|".join(map(str, sorted(numbers))) or r"\d+"
     return rf"{XID}(?: \([^)]*\))?(?: (?:error|event|code))?[:=]? *{BECAUSE_OF}(?P<xid>{told})\b(?!, \w+ Nonfatal\b)"
 
 

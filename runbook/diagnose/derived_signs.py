@@ -19,6 +19,7 @@ from runbook.model.units import number, small_number
 NEAR = 80  # lines of one traceback
 CALLS = 16  # lines of a traceback from a client of the web to the socket
 STACK = 40  # lines of a task's stack in the kernel's log
+CODE = 5  # lines of code below a frame of a traceback, with the marks under it
 ANSWERS = (1, 3)  # lines from a question at Python's prompt to its answer: a warning between them takes two
 LEAVING = 12  # lines of a process between an exception that nothing caught and its end
 SUMMARY = 6  # lines of one process in torchrun's summary
@@ -80,6 +81,7 @@ def derive(hits: Hits) -> Iterator[Hit]:
     yield from _hung_in_storage(hits.get("hung-task", ()), hits.get("storage-frame", ()))
     yield from _files_and_terminals(hits)
     yield from _unfamiliar(hits)
+    yield from _raised_oddly(hits)
     yield from _raised_first(hits)
     yield from _of_its_own_proxy(hits)
     yield from _answered_no(hits)
@@ -364,6 +366,15 @@ def _unfamiliar(hits: Hits) -> Iterator[Hit]:
     # Some write all that a child prints at the level ERROR, its steps too, behind which its own level stands.
     known |= {line for line in told if "INFO" in line.text and shows_progress(line.text)}
     yield from (Hit("unfamiliar-error", line) for line in told if line not in known)
+
+
+def _raised_oddly(hits: Hits) -> Iterator[Hit]:
+    """A class at the end of a traceback, right below the code of its last frame."""
+    frames = _frames(hits.get("frame", ()))
+    for hit in hits.get("odd-class", ()):
+        above = range(hit.line.number - CODE - 1, hit.line.number)
+        if any(at in above for at in frames.get((hit.line.source, hit.line.who), ())):
+            yield Hit("raised-oddly", hit.line, hit.groups)
 
 
 def _raised_first(hits: Hits) -> Iterator[Hit]:

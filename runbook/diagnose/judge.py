@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -79,7 +79,10 @@ class Cause:
 def judge(scanner: Scanner) -> list[Cause]:
     """The causes that the scanned logs show, the root first; none when they are healthy."""
     hits: dict[str, list[Hit]] = defaultdict(list)
-    for hit in with_summaries(with_fetches(without_last_crashes(without_ignored(by_one_clock(scanner.hits))))):
+    told = by_one_clock(scanner.hits)
+    heeded = without_ignored(told)
+    ignored = {hit.line.place for hit in told} - {hit.line.place for hit in heeded}
+    for hit in with_summaries(with_fetches(without_last_crashes(heeded))):
         hits[hit.sign].append(hit)
     for hit in derive(dict(hits)):
         hits[hit.sign].append(hit)
@@ -94,7 +97,7 @@ def judge(scanner: Scanner) -> list[Cause]:
         return [_nothing("high", "these logs are empty", mend("insufficient-evidence", "empty"))]
     if not found and scanner.reached is Reached.NOTHING:
         return [_nothing("low", SO_FAR, mend("insufficient-evidence", "so-far"))]
-    if not found and (words := _last_words(scanner, seen)):
+    if not found and (words := _last_words(scanner, seen, ignored)):
         return [words]
     return [*found[:1], *(_folded(cause, found[0]) for cause in found[1:] if _beside(cause, found[0]))]
 
@@ -114,11 +117,11 @@ def _what_failed(found: Sequence[Cause], seen: Mapping[str, Sequence[Hit]]) -> l
     return [*unsure, *others]
 
 
-def _last_words(scanner: Scanner, seen: Mapping[str, Sequence[Hit]]) -> Cause | None:
+def _last_words(scanner: Scanner, seen: Mapping[str, Sequence[Hit]], ignored: Set[tuple[str, int]]) -> Cause | None:
     """What no rule knows, at the end of a log that shows no step or end after it."""
     ends = (scanner.last_progress, scanner.passed, scanner.ended)
     rules = [rule for rule in _rules() if _holds(rule, seen)]
-    known = {hit.line.place for rule in rules for name in rule.names for hit in seen.get(name, ())}
+    known = ignored | {hit.line.place for rule in rules for name in rule.names for hit in seen.get(name, ())}
     words = [
         hit
         for hit in scanner.last_words
@@ -233,9 +236,11 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
         hit.line.number < max(went_on.get(hit.line.source, 0), scanner.passed.get(hit.line.source, 0)) for hit in hits
     ):
         return True
-    # After a run that ended well, the process with the store may leave before the others have looked there once more.
+    # After a run that ended well, the process with the store may leave before the others have looked there once more,
+    # and NCCL's calls return errors as its communicators are given up.
     if all(
-        hit.sign == "store-gone" and hit.line.number > scanner.ended.get(hit.line.source, hit.line.number)
+        hit.sign in ("store-gone", "nccl-gave-up")
+        and hit.line.number > scanner.ended.get(hit.line.source, hit.line.number)
         for hit in hits
     ):
         return True

@@ -63,7 +63,7 @@ CLOCKS = (
 )
 
 # A module's digit makes no host of it: urllib3, h5py, cv2.error.
-NO_HOST = r"(?!python|pip|[\w.]+(?:Error|Exception|Timeout|\.error)\b)"
+NO_HOST = r"(?!python|pip|mount\.|[\w.]+(?:Error|Exception|Timeout|\.error)\b)"
 HOST = rf"(?:localhost|(?=[\w.-]*\d){NO_HOST}[a-z][\w-]*(?:\.[\w-]+)*|(?:\d{{1,3}}\.){{3}}\d{{1,3}})"
 PREFIXES = (
     re.compile(r"\A(?:[>|`]+ ?|\*\*(?!\*) ?)"),  # quoted in a forum, or a table of a log viewer

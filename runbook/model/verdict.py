@@ -9,6 +9,9 @@ from enum import Enum
 
 from runbook.model.remedy import Remedy
 
+LONGEST = 2000
+"""Characters of a sentence or of a line of evidence: a program may print megabytes without ending a line."""
+
 
 class Verdict(str, Enum):
     """`unknown` means that the check could not look; it stops a run just as `fail` does."""
@@ -39,11 +42,21 @@ class Finding:
     def __post_init__(self) -> None:
         if not (self.cause and self.says and self.remedy):
             raise ValueError("a finding needs a cause, a sentence and a remedy")
+        if any(len(text) > LONGEST for text in (self.says, *self.evidence)):
+            object.__setattr__(self, "says", _without_middle(self.says))
+            object.__setattr__(self, "evidence", tuple(map(_without_middle, self.evidence)))
 
     @property
     def mended(self) -> Remedy:
         """The remedy; a text alone is a sentence."""
         return self.remedy if isinstance(self.remedy, Remedy) else Remedy.note(self.remedy)
+
+
+def _without_middle(text: str) -> str:
+    if len(text) <= LONGEST:
+        return text
+    half = LONGEST // 2 - 50
+    return f"{text[:half]} … {len(text) - 2 * half:,} characters left out … {text[-half:]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ CAUSE_OF: Mapping[int, str] = {
     79: "gpu-fell-off-bus",
     **dict.fromkeys((48, 94, 95, 140, 171, 172), "gpu-ecc-uncorrectable"),
     **dict.fromkeys((74, *range(144, 151)), "nvlink-error"),
-    **dict.fromkeys((61, 62, 64, 119, 120, 136, 143, 154), "gpu-reset-required"),
+    **dict.fromkeys((61, 62, 64, 119, 120, 136, 143, 154, 156, 158), "gpu-reset-required"),
 }
 MENDED_BY: Mapping[str, str] = {
     "gpu-fell-off-bus": "reboot",

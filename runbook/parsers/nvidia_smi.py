@@ -120,6 +120,10 @@ def _judge_table(gpus: Sequence[TableRow], processes: Sequence[tuple[int, re.Mat
         counts = ", ".join(gpu["ecc"] for _, gpu in bad)
         says = f"GPU {numbers} has had uncorrectable memory errors since the driver was loaded ({counts})"
         found.proves("gpu-ecc-uncorrectable", says, lines, way="ecc", indices=word(numbers))
+    if lost := [(at, gpu) for at, gpu in gpus if gpu.get("temp") == gpu.get("perf") == "ERR!"]:
+        numbers, lines = _numbers(lost)
+        says = f"the driver cannot read GPU {numbers} (ERR!): most often it is lost, or hangs"
+        found.proves("gpu-fell-off-bus", says, lines[:4], way="lost")
     if closed := [(at + 1, gpu) for at, gpu in gpus if gpu.get("compute") in ("Prohibited", "Prohib.")]:
         numbers, lines = _numbers(closed)
         says = f"GPU {numbers} is in compute mode Prohibited: no program may use it"

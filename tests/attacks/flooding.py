@@ -1,6 +1,6 @@
 """One command against a node that says something without end. A program of its own, so that its memory is its own.
 
-`python -m attacks.flooding RECORDING WHEN WHAT FOLDER` prints {"code", "complaint", "cpu_s", "more_mb", "text"}, where
+`python -m attacks.flooding RECORDING WHEN WHAT FOLDER` prints {"code", "complaint", "cpu_s", "more_mb", "longest_line", "text"}, where
 `more_mb` is what the peak of memory rose by, over a run in which nobody floods.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from runbook.transport.remote_program import MARK as MESSAGE
@@ -28,46 +28,56 @@ def _once_then(first: bytes, rest: bytes) -> Iterator[bytes]:
     yield from _frames(rest)
 
 
-def _output(piece: bytes, number: int = 4) -> bytes:
-    return b'{"id": %d, "event": "output", "stream": 1, "bytes": %d}\n' % (number, len(piece)) + piece
+def _output(id: int, piece: bytes) -> bytes:
+    return b'{"id": %d, "event": "output", "stream": 1, "bytes": %d}\n' % (id, len(piece)) + piece
 
 
-FLOODS: Mapping[str, Iterator[bytes]] = {
-    "a line without end": _frames(b"x" * 65536),
-    "a JSON line without end": _once_then(b'{"event": "done", "answer": {"a": "', b"x" * 65536),
-    "nesting without end": _frames(b"[" * 65536),
-    "nesting in a line": _frames(b'{"event": "done", "answer": ' + b"[" * 20000 + b"]" * 20000 + b"}\n"),
-    "payload without end": _once_then(b'{"event": "output", "id": 4, "bytes": 1048576}\n', b"x" * 65536),
-    "a payload that is too large": _frames(b'{"event": "output", "id": 4, "bytes": 99999999999}\n'),
-    "a negative payload": _frames(b'{"event": "output", "id": 4, "bytes": -5}\n'),
-    "no object": _frames(b"[1, 2]\n"),
-    "beats": _frames(b'{"event": "beat", "time": 1.0, "echo": null}\n'),
-    "beats that were asked for": _frames(b'{"event": "beat", "time": 1.0, "echo": "clock-4"}\n'),
-    "answers to nobody": _frames(b'{"event": "done", "id": 99999, "answer": [1]}\n'),
-    "hellos": _frames(b'{"event": "hello"}\n'),
-    "output of a program": _frames(_output(b"y\n" * 32768)),
-    "output in small pieces": _frames(_output(b"y\n")),
-    "output without a line's end": _frames(_output(b"z" * 65536)),
-    "messages": _frames(_output(MESSAGE + b'{"event": "beat", "phase": "x", "size": 1}\n')),
-    "a message without end": _once_then(_output(MESSAGE + b'{"event": "failed", "text": "'), _output(b"x" * 65536)),
-    "empty objects": _once_then(b'{"event": "done", "id": 5, "answer": {"targets": [', b"{}," * 20000),
-    "carriage returns": _frames(b"\r" * 65536),
-    "the end of a program, again and again": _frames(b'{"event": "exit", "id": 4, "code": 0}\n'),
+FLOODS: Mapping[str, Callable[[int], Iterator[bytes]]] = {
+    "a line without end": lambda id: _frames(b"x" * 65536),
+    "a JSON line without end": lambda id: _once_then(b'{"event": "done", "answer": {"a": "', b"x" * 65536),
+    "nesting without end": lambda id: _frames(b"[" * 65536),
+    "nesting in a line": lambda id: _frames(b'{"event": "done", "answer": ' + b"[" * 20000 + b"]" * 20000 + b"}\n"),
+    "payload without end": lambda id: _once_then(
+        b'{"event": "output", "id": %d, "bytes": 1048576}\n' % id, b"x" * 65536
+    ),
+    "a payload that is too large": lambda id: _frames(b'{"event": "output", "id": %d, "bytes": 99999999999}\n' % id),
+    "a negative payload": lambda id: _frames(b'{"event": "output", "id": %d, "bytes": -5}\n' % id),
+    "no object": lambda id: _frames(b"[1, 2]\n"),
+    "beats": lambda id: _frames(b'{"event": "beat", "time": 1.0, "echo": null}\n'),
+    "beats that were asked for": lambda id: _frames(b'{"event": "beat", "time": 1.0, "echo": "clock-4"}\n'),
+    "answers to nobody": lambda id: _frames(b'{"event": "done", "id": 99999, "answer": [1]}\n'),
+    "hellos": lambda id: _frames(b'{"event": "hello"}\n'),
+    "output of a program": lambda id: _frames(_output(id, b"y\n" * 32768)),
+    "output in small pieces": lambda id: _frames(_output(id, b"y\n")),
+    "output without a line's end": lambda id: _frames(_output(id, b"z" * 65536)),
+    "messages": lambda id: _frames(_output(id, MESSAGE + b'{"event": "beat", "phase": "x", "size": 1}\n')),
+    "a message without end": lambda id: _once_then(
+        _output(id, MESSAGE + b'{"event": "failed", "text": "'), _output(id, b"x" * 65536)
+    ),
+    "empty objects": lambda id: _once_then(b'{"event": "done", "id": %d, "answer": {"targets": [' % id, b"{}," * 20000),
+    "carriage returns": lambda id: _frames(b"\r" * 65536),
+    "the end of a program, again and again": lambda id: _frames(b'{"event": "exit", "id": %d, "code": 0}\n' % id),
 }
 
 
 class FloodingNode(RecordedNode):
-    """From the moment when this program would speak, something without end, until the pipe is closed."""
+    """From the moment when this program would speak, something without end in its name, until the pipe is closed."""
 
-    def __init__(self, said: Mapping[str, list[Json]], when: str, flood: Iterator[bytes]) -> None:
+    def __init__(self, said: Mapping[str, list[Json]], when: str, flood: Callable[[int], Iterator[bytes]]) -> None:
         super().__init__(said, self._begin)
         self._when = when
-        self._flood: Iterator[bytes] | None = flood
+        self._flood: Callable[[int], Iterator[bytes]] | None = flood
+        self._id = 0  # of the order that is obeyed
+
+    def _obey(self, frame: Json, payload: bytes) -> None:
+        of = frame.get("program")
+        self._id = of if isinstance(of, int) else frame.get("id", 0)
+        super()._obey(frame, payload)
 
     def _begin(self, program: str, said: Json) -> Json:
         if program == self._when and self._flood is not None:
             flood, self._flood = self._flood, None
-            threading.Thread(target=self._pour, args=(flood,), daemon=True).start()
+            threading.Thread(target=self._pour, args=(flood(self._id),), daemon=True).start()
         return said
 
     def _pour(self, flood: Iterator[bytes]) -> None:
@@ -98,6 +108,7 @@ def main(name: str, when: str, what: str, folder: str) -> None:
         "cpu_s": round(done.cpu_s, 2),
         "more_mb": peak_mb() - before,
         "seconds": round(done.seconds, 1),
+        "longest_line": max(map(len, str(done).splitlines())),
         "text": str(done)[-3000:],
     }
     print(json.dumps(told))

@@ -19,7 +19,7 @@ PLACES = (
     ("job_logs", "job_control list"),
     ("job_attach", "job_control watch"),
 )
-MOST_CPU_S, MOST_MB = 5.0, 100
+MOST_CPU_S, MOST_MB, MOST_COLUMNS = 5.0, 100, 10_000
 MOST_SHARE = 0.2
 """Of one core, where a flood is held back and not cut off: on a busy machine it lasts for longer."""
 QUICK = [what for what in FLOODS if what not in ("output in small pieces", "messages")]
@@ -38,6 +38,7 @@ def flooded(name: str, when: str, what: str, folder: Path) -> dict[str, float]:
     told: dict[str, float] = json.loads(done.stdout)
     assert told["complaint"] is None, told["text"]
     assert told["more_mb"] <= MOST_MB, told
+    assert told["longest_line"] <= MOST_COLUMNS, told
     return told
 
 

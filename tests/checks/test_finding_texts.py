@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from runbook.causes.catalogue import finding_for
 from runbook.checks.allreduce import pauses
 from runbook.checks.network.dial import Dial, why_so_many
 from runbook.checks.ranks.evidence import telling
 from runbook.checks.ranks.own_failure import LAUNCH_SCRIPT
 from runbook.model.units import BRIEF, in_brief
+from runbook.model.verdict import LONGEST
 
 OURS = 'File "/home/u/.runbook/1/node-a/rank.py", line 337 in allreduce'
 CALL = 'File "/venv/torch/distributed/distributed_c10d.py", line 3252 in all_reduce'
@@ -59,3 +61,16 @@ def test_why_the_kernels_ports_are_opened_is_said_where_they_are() -> None:
     assert said.startswith("why: 32768-60999 ")
     assert why_so_many(dials, wide.replace(",32768:60999", "")) == ()
     assert why_so_many(dials[:1], wide) == ()
+
+
+def test_of_a_line_without_end_its_beginning_and_its_end_are_told() -> None:
+    line = "begins " + "x" * 500_000 + " RuntimeError: ends"
+    finding = finding_for(
+        "packet-loss", f"node-a: {line}", ("short", line), (), way="link", source="a", destination="b"
+    )
+    for text in (finding.says, finding.evidence[1]):
+        assert len(text) <= LONGEST
+        assert "begins " in text
+        assert text.endswith(" RuntimeError: ends")
+        assert "characters left out" in text
+    assert finding.evidence[0] == "short"

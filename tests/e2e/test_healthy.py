@@ -59,10 +59,8 @@ def test_a_slow_link_gives_its_own_bandwidth_and_fails_a_gate_above_it(
     assert 0.5 * 23.5 < metrics["busbw_gbytes"] * 1000 < 1.05 * 23.5  # a busy machine only takes from it
 
 
-@pytest.mark.parametrize(
-    "shell",
-    ["/usr/bin/fish", *(pytest.param(shell, marks=pytest.mark.thorough) for shell in ("/usr/bin/zsh", "/bin/dash"))],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("shell", ["/usr/bin/fish", "/usr/bin/zsh", "/bin/dash"])
 def test_any_login_shell_will_do(two_hosts: Lab, run_in: Callable[..., Ran], shell: str) -> None:
     two_hosts["node-b"].login_shell(shell)
     ran = run_in(two_hosts, "-t", "small")
@@ -76,6 +74,7 @@ def test_a_talkative_profile_does_not_confuse_us(two_hosts: Lab, run_in: Callabl
     assert ran.code == 0, ran.text()
 
 
+@pytest.mark.thorough
 def test_three_ranks_on_two_hosts(two_hosts: Lab, run_in: Callable[..., Ran]) -> None:
     ran = run_in(two_hosts, nodes={"node-b": {"processes": 2}})
     assert ran.code == 0, ran.text()

@@ -81,6 +81,7 @@ def test_the_rank_that_failed_is_named_and_not_its_launcher(lab: Lab) -> None:
     nothing_left(lab)
 
 
+@pytest.mark.thorough
 def test_a_killed_launcher_leaves_no_rank(lab: Lab) -> None:
     run = runbook_start(lab, *arguments(lab, "wait"))
     wait_for(lab, [f"rank-0000{rank}.node-b.l{rank - 1}.out" for rank in (1, 2, 3)])

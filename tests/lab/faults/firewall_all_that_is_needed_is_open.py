@@ -26,6 +26,5 @@ def strict(lab: Lab) -> None:
 FAULT = Fault(
     breaks=strict,
     cause=None,
-    quick=True,
     within_s=20,
 )
