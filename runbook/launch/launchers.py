@@ -4,12 +4,11 @@ processes of a node, their command, and what they must not inherit."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.files.scalars import flow
 from runbook.launch.job import STARTS_ITS_RANKS, Job
-from runbook.launch.launcher_lines import launcher_line
+from runbook.launch.launcher_lines import LauncherLine, launcher_line
 from runbook.launch.preconditions import Guards
 from runbook.launch.quote import Word
 from runbook.launch.ranks import NodeRanks, RankLayout, endpoint, node_environment, rank_environment
@@ -132,8 +131,7 @@ def cannot_start(job: Job, nodes: Sequence[Node]) -> list[Problem]:
         help = "for example `[train.py, --epochs, 3]` or `[python, -m, package.train]`"
         return [Problem("playbook.launcher-program", message, job.span("command", 0), help)]
     if job.launcher not in STARTS_ITS_RANKS:
-        several = sum(node.slots for node in nodes) > 1
-        return [problem for command in commands for problem in _launcher_in(command, job)][:1] if several else []
+        return []
     if any(node.windows for node in nodes):
         message = f"{job.launcher} cannot start on Windows: PyTorch's official wheels have no libuv there"
         help = (
@@ -156,13 +154,13 @@ def cannot_start(job: Job, nodes: Sequence[Node]) -> list[Problem]:
     return []
 
 
-def _launcher_in(command: Sequence[str], job: Job) -> Iterator[Problem]:
-    """A launcher that knows of no other machine: it would end well on every node, each in a world of its own."""
-    if (found := launcher_line(command)) and not KNOWS_OTHERS & found.options.keys():
-        message = f"every rank would start `{found.name}`, and each of these a whole job of its own"
-        name = f"`launcher: {found.launcher}` and " if found.launcher else ""
-        program = f"`command: {flow(found.program)}`" if found.program else "a `command:` that begins with your script"
-        yield Problem("playbook.nested-launcher", message, job.span("command", 0), f"write {name}{program}")
+def worlds_of_their_own(job: Job, nodes: Sequence[Node]) -> LauncherLine | None:
+    """The launcher in the command of a job of several ranks that are started directly, where it knows of no other
+    machine: it would end well on every node, each in a world of its own."""
+    if job.launcher != "direct" or sum(node.slots for node in nodes) < 2:
+        return None
+    lines = (launcher_line(program.command) for program in job.programs.values())
+    return next((line for line in lines if line and not KNOWS_OTHERS & line.options.keys()), None)
 
 
 def _jax(

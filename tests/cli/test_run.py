@@ -311,14 +311,13 @@ def test_what_can_do_nothing_here_is_refused_before_anything_is_touched(
     ("launch", "line", "words"),
     [
         ("  command: [torchrun, train.py]\n  launcher: torchrun\n", 3, "is to start a `torchrun`"),
-        ("  command: [torchrun, --nproc_per_node=2, train.py]\n", 3, "a whole job of its own"),
         ("  command: [train.py]\n  workdir: work\n", 4, "`workdir: work` begins nowhere"),
     ],
 )
 def test_a_launch_that_cannot_start_is_refused_before_anything_is_touched(
     launch: str, line: int, words: str, folder: Path
 ) -> None:
-    (folder / "mine.yml").write_text("nodes: {here: {connection: local, processes: 2}}\nlaunch:\n" + launch)
+    (folder / "mine.yml").write_text("nodes: {here: {connection: local}}\nlaunch:\n" + launch)
     done = subprocess.run(
         [sys.executable, "-m", "runbook", "run", "-i", "mine.yml", "--run-dir", "out"],
         cwd=folder,
