@@ -2,8 +2,7 @@
 than a healthy node shows.
 
 The limits and their sources:
-- TCP segments sent again: 3 % of those sent, as IBM's Tivoli monitoring warns (OceanBase's at 10 %, PCP's at 20 %).
-  Single ones are how TCP finds out how fast it may be.
+- TCP segments sent again: as the check `allreduce` has it.
 - Errors of an interface: 1 in 100,000 packets. IEEE 802.3 allows one wrong bit in 10^12, less than one frame in 10^7;
   Prometheus' node-mixin warns at 1 %, of what it cannot tell from drops. Drops: that 1 %, since an interface also drops
   what nobody asked for.
@@ -21,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.causes.catalogue import finding_for
+from runbook.checks.allreduce import SENT_AGAIN
 from runbook.checks.bandwidth.adapters import interfaces_of
 from runbook.checks.context import no_answer
 from runbook.jobs.kept_processes import KeptProcesses
@@ -57,7 +57,7 @@ OF_INTERFACE = (
     Limit("tx_dropped", "packets were dropped before they left", 100, 0.01, "tx_packets"),
     Limit("carrier_down_count", "times the link was down"),
 )
-OF_TCP = Limit("RetransSegs", "TCP segments were sent again", 50, 0.03, "OutSegs")
+OF_TCP = Limit("RetransSegs", "TCP segments were sent again", *SENT_AGAIN, "OutSegs")
 OF_PORT = (
     Limit("link_downed", "times the link was down", highest=0xFF),
     Limit("symbol_error", "symbol errors", 10, per_s=120 / 3600, highest=0xFFFF),

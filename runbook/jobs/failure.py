@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runbook.causes.catalogue import finding_for, of_kind
+from runbook.causes.catalogue import finding_for, mend, of_kind
 from runbook.checks.context import Facts
 from runbook.checks.ranks.own_failure import STOPPED, of_signal, out_of_place, script_stopped, surely
 from runbook.jobs.attempt import ProcessSpec
@@ -70,6 +70,12 @@ GAVE_UP = ("rank-behind", "collective-stall-uniform")
 LEFT_S = 120.0
 """A collective fails soon after a peer has closed its connections: a peer that ended longer ago is not the reason."""
 
+TOO_LARGE = re.compile(r"rank < size\. (?P<rank>\d{1,6}) vs (?P<world>\d{1,6})")
+"""What gloo says of a rank that its world has no place for."""
+
+TIMED_OUT = 124
+"""The exit code of coreutils' `timeout` for what it has ended."""
+
 MEETS = re.compile(r"/torch/distributed/rendezvous\.py")
 """A file in the traceback of a rank that gave up before it had met the others."""
 
@@ -107,6 +113,8 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
         node, finding = why_not_met(kept, first)
     elif hidden:
         node, finding = hidden
+    elif smaller := _in_a_smaller_world(kept, first):
+        return _outcomes(kept, first, {name: [smaller] for name in kept.nodes})
     elif logged and logged.cause in GAVE_UP and first.raised:
         return _outcomes(kept, first, _waited_for(kept, logged, first, finding, frozen))
     elif logged and _differ(logged) and _says_more(logged, finding, first):
@@ -132,6 +140,16 @@ def _outcomes(kept: KeptProcesses, first: KeptProcess, found: Mapping[str, Seque
     if first.lost and all(one.cause in (first.lost.cause,) or one.cause.startswith("ssh") for one in proven[guilty[0]]):
         return [Outcome.unknown(name, *proven.get(name, [waited])) for name in kept.nodes]
     return outcomes_of(kept.nodes, proven, waited)
+
+
+def _in_a_smaller_world(kept: KeptProcesses, first: KeptProcess) -> Finding | None:
+    """Where gloo refuses the rank of a process as too large: it was given its number here, and so the program, which is
+    the same everywhere, has told torch of fewer ranks than there are."""
+    match = TOO_LARGE.search("\n".join(_tail(kept, first.place)))
+    if match is None or int(match["rank"]) not in first.place.ranks or int(match["world"]) >= kept.ranks:
+        return None
+    says = f"the program gives torch a world of {match['world']}, and the job has {kept.ranks} ranks: {match[0]}"
+    return finding_for("world-size-mismatch", f"{says} ({first.label})", _tail(kept, first.place), way="program")
 
 
 def _waited_for(
@@ -200,6 +218,9 @@ def how_ended(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fac
         says = (
             f"{place.label} exited with code {code} after {_ran(member)}: {tail[-1] if tail else 'it printed nothing'}"
         )
+        if code == TIMED_OUT:
+            says += f"; {code} is what `timeout` exits with when the time that it was given is over"
+            return finding_for("program-error", says, tail, way="timeout")
         if tail and RESET.search(OF_RANK.sub("", tail[-1])):
             return finding_for("tcp-connection-lost-midrun", says, tail, way="program")
         if stray := out_of_place(tail, node):
@@ -343,7 +364,7 @@ def _finding_of_logs(kept: KeptProcesses, logged: Cause, first: KeptProcess, fin
     if node is None and logged.rank is not None:
         node = next((m.place.node for m in kept.members if logged.rank in m.place.ranks), None)
     lines = tuple(f"{Path(hit.line.source).name}:{hit.line.number}: {hit.line.shown}" for hit in logged.evidence[:6])
-    remedy = logged.remedy or f"runbook explain {logged.cause}"
+    remedy = logged.remedy or mend(logged.cause)
     return node or first.place.node, Finding(logged.cause, f"{logged.says} ({finding.says})", remedy, lines)
 
 

@@ -32,7 +32,7 @@ from runbook.jobs.start import AFTER_S, READY_S, Skew, commit, measure_clocks, p
 from runbook.jobs.unheard import Unheard
 from runbook.jobs.watch import HELD_UP, Fetching, Lingering, WatchEnd, watch
 from runbook.launch.job import UNUSED_SPARE, Job
-from runbook.launch.launchers import begins_somewhere, cannot_start
+from runbook.launch.launchers import begins_somewhere, cannot_start, worlds_of_their_own
 from runbook.model.command_quoting import word
 from runbook.model.errors import Problem, Unreachable
 from runbook.model.inventory import Node
@@ -113,6 +113,10 @@ class Launch(Check):
         yield from cannot_start(self.job, [node for node in nodes if not node.windows])
 
     def run(self, at: Context) -> list[Outcome]:
+        if nested := worlds_of_their_own(self.job, at.nodes):
+            says = f"every rank would start `{nested.name}`, and each of these a whole job of its own"
+            finding = finding_for("world-size-mismatch", says, way="nested", launcher=nested.launcher or "direct")
+            return [Outcome.failed(name, finding) for name in at.names]
         return [*self._attempts(at), *(Outcome.skipped(name, UNUSED_SPARE) for name in self.job.spares)]
 
     def _attempts(self, at: Context) -> list[Outcome]:

@@ -62,6 +62,8 @@ OF_A_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d[\d.]*/|^<(?:f
 WAITS_FOR_CHILDREN = re.compile(r"/torch/utils/data/dataloader\.py$|/multiprocessing/\w+\.py$|/concurrent/futures/")
 """Files of calls that wait for processes which a rank has started."""
 
+QUEUE = re.compile(r"/(?:queue|multiprocessing/queues)\.py$")
+
 THREAD_RAISED = re.compile(
     r"""(?mx)
     ^Exception\ in\ thread\ ([^\n]{1,100}?):?\n Traceback\ [^\n]*\n (?:[\ \t][^\n]*\n)* ([^\s][^\n]{0,300})
@@ -103,8 +105,8 @@ class SeenProcess:
     `connections`: how many open TCP connections it has, with its children; None: unknown.
     `copied`: bytes a second that it and its children read and wrote. `moves`: it computed, and stood in another place
     at the look before. `ending`: its program is over, and its interpreter ends. `beside`: in words, what its other
-    processes and threads do, where that is why it waits. `raised`: the exception that ended its program, where it waits
-    at its exit."""
+    processes and threads do, where that is why it waits. `stopped`: a child that is stopped; 0: none is. `raised`: the
+    exception that ended its program, where it waits at its exit."""
 
     node: str
     label: str
@@ -124,6 +126,7 @@ class SeenProcess:
     moves: bool = False
     ending: bool = False
     beside: tuple[str, ...] = ()
+    stopped: int = 0
     raised: str = ""
 
     @property
@@ -287,14 +290,20 @@ def _of_member(
                 *_stopped_children(process, of_rank),
                 *_where_children_are(process, of_rank, stacks),
                 *_held_at_exit(frames, seen["own_stacks"].get(str(process["pid"]), "")),
+                *_awaits_an_item(frames, seen["own_stacks"].get(str(process["pid"]), "")),
             ),
+            stopped=next((one["pid"] for one in of_rank if _stopped_child(process, one) and one["state"] == "T"), 0),
         )
 
 
 def _stopped_children(process: Mapping[str, Any], of_rank: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for one in of_rank:
-        if one["pid"] > process["pid"] and one["state"] in BESIDE:
+        if _stopped_child(process, one):
             yield f"process {one['pid']}, which it started, {BESIDE[one['state']]}"
+
+
+def _stopped_child(process: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return bool(other["pid"] > process["pid"] and other["state"] in BESIDE)
 
 
 def _where_children_are(
@@ -326,6 +335,13 @@ def _held_at_exit(frames: Sequence[StackFrame], text: str) -> Iterator[str]:
         held = [each for each in others if each and not any(frame.function == "_shutdown" for frame in each)]
         places = [frame for frame in map(_of_no_library, held) if frame]
         yield "at its exit it waits for a thread of its own" + (f", in {places[0]}" if places else "")
+
+
+def _awaits_an_item(frames: Sequence[StackFrame], text: str) -> Iterator[str]:
+    """That it waits for a queue, which a thread that has ended without a word (`sys.exit`) never fills."""
+    if any(frame.function == "get" and QUEUE.search(frame.file) for frame in frames):
+        alone = ": no other thread of it runs Python" if len(THREAD.split(text)) == 2 else ""
+        yield f"waits for what another thread or process is to put into a queue{alone}"
 
 
 def _frames(text: str) -> list[StackFrame]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runbook.launch.job import STARTS_ITS_RANKS, Job
+from runbook.launch.launcher_lines import LauncherLine, launcher_line
 from runbook.launch.preconditions import Guards
 from runbook.launch.quote import Word
 from runbook.launch.ranks import NodeRanks, RankLayout, endpoint, node_environment, rank_environment
@@ -19,6 +20,9 @@ from runbook.model.units import whole_number
 FOREIGN = ("TORCHELASTIC_", "PET_")
 """Prefixes of variables that another torchrun set: a rank that inherits them waits for that one's store, and a torchrun
 takes them for its own options."""
+
+KNOWS_OTHERS = frozenset(("node-rank", "machine-rank", "rdzv-endpoint", "rdzv-conf", "master-addr", "hostfile"))
+"""Options by which a launcher is told of the machines beside its own."""
 
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _UNEVEN = "TORCH_ELASTIC_WORKER_IDENTICAL"  # it would give every node as many ranks as this one has
@@ -148,6 +152,15 @@ def cannot_start(job: Job, nodes: Sequence[Node]) -> list[Problem]:
                 )
             ]
     return []
+
+
+def worlds_of_their_own(job: Job, nodes: Sequence[Node]) -> LauncherLine | None:
+    """The launcher in the command of a job of several ranks that are started directly, where it knows of no other
+    machine: it would end well on every node, each in a world of its own."""
+    if job.launcher != "direct" or sum(node.slots for node in nodes) < 2:
+        return None
+    lines = (launcher_line(program.command) for program in job.programs.values())
+    return next((line for line in lines if line and not KNOWS_OTHERS & line.options.keys()), None)
 
 
 def _jax(

@@ -343,6 +343,7 @@ class Worker:
         torch = self.torch
         sizes = order["sizes"]
         self.lag = Lag()
+        before = tcp_segments()
         ends = time.monotonic() + order["budget_s"]
         pattern = torch.arange(CHUNK, dtype=torch.float32, device=self.device).remainder_(PATTERN)
         stopped_before = None
@@ -387,7 +388,8 @@ class Worker:
             del data
         self.place.phase, self.place.turn = "finishing", self.place.turns + 1
         self.barrier()
-        self.step("done", stopped_before=stopped_before, lag=self.lag.snapshot())
+        tcp = {name: after - before[name] for name, after in tcp_segments().items() if name in before}
+        self.step("done", stopped_before=stopped_before, lag=self.lag.snapshot(), tcp=tcp or None)
         self.place.phase = "waiting for orders"
 
     def time(self, data: Any, turns: int) -> list[float]:
@@ -677,6 +679,15 @@ def read(path: str) -> str:
             return file.read().strip()
     except OSError:
         return ""
+
+
+def tcp_segments() -> dict[str, int]:
+    """How many this node has sent, and sent again; nothing where its kernel does not tell."""
+    lines = [line.split() for line in read("/proc/net/snmp").splitlines() if line.startswith("Tcp:")]
+    counts = dict(zip(*lines)) if len(lines) == 2 else {}
+    if not {"OutSegs", "RetransSegs"} <= counts.keys():
+        return {}
+    return {"sent": int(counts["OutSegs"]), "again": int(counts["RetransSegs"])}
 
 
 def this_machine() -> str:

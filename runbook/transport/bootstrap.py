@@ -19,6 +19,7 @@ import zlib
 from runbook.causes.catalogue import mend, unreachable_for
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
+from runbook.model.process_end import ProcessEnd
 from runbook.transport import node_programs
 
 MARK = b"\x1erunbook-supervisor "
@@ -177,6 +178,9 @@ def _no_python(node: str, place: str, codes: tuple[int, ...], complaint: str) ->
     tried = "neither the inventory's `python:` nor python3 or python on PATH"
     if TOO_OLD in codes and all(code in (TOO_OLD, MISSING, 2) for code in codes):
         cause, way, says = "python-too-old", "every", f"every Python on {place} is older than 3.8"
+    elif ends := sorted({end.signal_name for end in map(ProcessEnd, codes) if end.signal_name}):
+        cause, way = "python-missing", "crashes"
+        says = f"no Python starts on {place}: {' and '.join(ends)} ends each that is there, before it has begun"
     elif place != node:
         cause, way, says = "python-missing", "container", f"{place} has no Python that starts: {tried} there"
     else:

@@ -867,9 +867,15 @@ class LagFacts(TypedDict):
     queued: Seconds
 
 
+class SegmentCounts(TypedDict):
+    sent: Count
+    again: Count
+
+
 class Done(StepEvent):
     stopped_before: NotRequired[Sizes | None]
     lag: NotRequired[LagFacts]
+    tcp: NotRequired[SegmentCounts | None]
 
 
 class MeetingStep(StepEvent):

@@ -120,6 +120,22 @@ def test_without_a_gate() -> None:
     assert outcomes[0].metrics["world_size"] == 2
 
 
+@pytest.mark.parametrize(
+    ("sent", "again", "warns"), [(5000, 400, True), (5000, 149, False), (300, 49, False), (1000, 50, True)]
+)
+def test_many_segments_that_are_sent_again_are_a_warning_of_their_sender(sent: int, again: int, warns: bool) -> None:
+    pool = pool_of(cluster())
+    for member in pool.members:
+        lost = again if member.rank.node == "node-b" else 0
+        member.steps["done"] = {"event": "step", "step": "done", "tcp": {"sent": sent, "again": lost}}
+    first, second = AllReduce()._judge(pool, context(cluster()), ROWS, None)
+    assert (first.verdict, second.verdict) == (Verdict.PASS, Verdict.PASS)
+    assert not first.warnings
+    assert (
+        [f"{again:,} of {sent:,} TCP segments that node-b sent" in one for one in second.warnings] == [True]
+    ) == warns
+
+
 @pytest.mark.parametrize(("gate", "verdict"), [(19.9, Verdict.PASS), (20.0, Verdict.PASS), (20.1, Verdict.FAIL)])
 def test_the_gate_looks_at_the_largest_size(gate: float, verdict: Verdict) -> None:
     outcomes = judged(ROWS, min_busbw_gbytes=gate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -26,6 +27,7 @@ from runbook.jobs.retry import FIRST_S, JITTER, LONGEST_S, decide
 from runbook.jobs.start import AFTER_S, _in_the_way, _programs, _sources, running
 from runbook.jobs.stop_attempt import drain, end
 from runbook.jobs.watch import WatchEnd, earliest, take, watch
+from runbook.launch.launchers import worlds_of_their_own
 from runbook.model.errors import Unreachable
 from runbook.model.redact import Redactor
 from runbook.model.secrets import Secret
@@ -765,3 +767,19 @@ def test_what_was_stopped_and_perhaps_lives_on_is_followed_where_it_may_outlive_
         stopped = [running._broken_off(WatchEnd("stopped"), name, ["node-b"]) for name in ("node-a", "node-b")]
         assert [one.verdict for one in stopped] == [Verdict.UNKNOWN, Verdict.UNKNOWN]
         assert [one.metrics for one in stopped] == [{}, {"job": "job-1"} if detach else {}]
+
+
+@pytest.mark.parametrize(
+    ("command", "nested"),
+    [
+        ("torchrun --nproc_per_node=2 train.py", True),
+        ("bash -c 'torchrun --standalone train.py'", True),
+        ("torchrun --nnodes=2 --node_rank=0 --master_addr=10.0.0.1 train.py", False),
+        ("python train.py", False),
+    ],
+)
+def test_a_launcher_that_knows_of_no_other_machine_makes_worlds_of_their_own(command: str, nested: bool) -> None:
+    words = shlex.split(command)
+    assert (worlds_of_their_own(job(command=words), PAIR.nodes) is not None) == nested
+    assert worlds_of_their_own(job(command=words), PAIR.nodes[:0]) is None
+    assert worlds_of_their_own(job(command=words, launcher="torchrun"), PAIR.nodes) is None

@@ -346,3 +346,39 @@ def test_who_closed_its_connections_and_lives_on_left_the_others(
     (outcome,) = [one for one in outcomes if one.verdict is Verdict.FAIL]
     assert outcome.node == node
     assert (outcome.findings[0].cause == "mismatched-collectives") is (node == "node-b")
+
+
+@pytest.mark.parametrize(("rank", "world"), [(1, 1), (4, 4)])
+def test_a_rank_that_its_world_has_no_place_for_was_given_a_smaller_world(
+    tmp_path: Path, rank: int, world: int
+) -> None:
+    """Where its number is another than it was given, no world is too small."""
+    made = kept(tmp_path)
+    first = ended(made, 1, 1, 101.0)
+    wrote(
+        made,
+        first,
+        err=b"RuntimeError: [enforce fail at ../gloo/context.cc:23] rank < size. %d vs %d\n" % (rank, world),
+    )
+    outcomes = judge_attempt(made, WatchEnd("failed", first), {})
+    smaller = {one.node for one in outcomes if one.findings[0].cause == "world-size-mismatch"}
+    assert smaller == ({"node-a", "node-b"} if world == 1 else set())
+    assert ("a world of 1, and the job has 4 ranks" in outcomes[0].findings[0].says) == (world == 1)
+
+
+def test_the_code_of_a_time_limit_says_what_ended_it(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    first = ended(made, 2, 124, 101.0)
+    node, finding = guilty(made, first)
+    assert (node, finding.cause) == ("node-b", "program-error")
+    assert "124 is what `timeout` exits with" in finding.says
+    assert "more time" in str(finding.remedy)
+
+
+def test_what_logs_show_without_a_remedy_has_that_of_its_page(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    first = ended(made, 2, 1, 101.0)
+    wrote(made, first, err=b"OSError: [Errno 28] No space left on device\n")
+    _, finding = guilty(made, first)
+    assert finding.cause == "disk-full"
+    assert "runbook explain" not in str(finding.remedy)

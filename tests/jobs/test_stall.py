@@ -101,6 +101,11 @@ def test_a_process_that_is_stopped_is_named_whatever_the_others_do(
     assert told(standing(0, REDUCE), standing(1, frames, state)) == ({"node-1": ["rank-stopped"]} if accuses else {})
 
 
+def test_a_child_that_is_stopped_is_the_one_to_let_go() -> None:
+    (finding,) = accused([standing(0, REDUCE), standing(1, ITEM, stopped=114)], "no step")["node-1"]
+    assert "kill -CONT 114" in str(finding.remedy)
+
+
 HUNGRY: dict[str, Any] = {"cpu": 0.04, "waited": 0.96}
 
 

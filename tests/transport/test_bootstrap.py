@@ -126,6 +126,15 @@ def test_nothing_to_run_us_with(fakes: dict[str, str], cause: str, path: Path, t
     assert caught.value.cause == cause
 
 
+@pytest.mark.skipif(platform_python(), reason="this machine has an interpreter that no PATH hides")
+def test_a_python_that_a_signal_ends_is_there(path: Path, tmp_path: Path) -> None:
+    fake(path, "python3", "kill -SEGV $$")
+    with pytest.raises(NoPython) as caught:
+        opened(tmp_path / "w", python="not-there")
+    assert "SIGSEGV ends each that is there" in str(caught.value)
+    assert "ulimit -a" in str(caught.value.remedy)
+
+
 @pytest.mark.parametrize(
     "pieces",
     [
