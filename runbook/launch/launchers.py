@@ -23,6 +23,8 @@ takes them for its own options."""
 
 KNOWS_OTHERS = frozenset(("node-rank", "machine-rank", "rdzv-endpoint", "rdzv-conf", "master-addr", "hostfile"))
 """Options by which a launcher is told of the machines beside its own."""
+OPTION_OF_TORCHRUN = re.compile(r"PET_").match
+"""torchrun takes its options from variables as well, such as PET_NODE_RANK (torch.distributed.argparse_util)."""
 
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _UNEVEN = "TORCH_ELASTIC_WORKER_IDENTICAL"  # it would give every node as many ranks as this one has
@@ -155,12 +157,17 @@ def cannot_start(job: Job, nodes: Sequence[Node]) -> list[Problem]:
 
 
 def worlds_of_their_own(job: Job, nodes: Sequence[Node]) -> LauncherLine | None:
-    """The launcher in the command of a job of several ranks that are started directly, where it knows of no other
-    machine: it would end well on every node, each in a world of its own."""
+    """The launcher of torch in the command of a job of several ranks that are started directly, where it knows of no
+    other machine: it would end well on every node, each in a world of its own. Others may be told of them by a file or
+    a scheduler."""
     if job.launcher != "direct" or sum(node.slots for node in nodes) < 2:
         return None
-    lines = (launcher_line(program.command) for program in job.programs.values())
-    return next((line for line in lines if line and not KNOWS_OTHERS & line.options.keys()), None)
+    for program in job.programs.values():
+        line = launcher_line(program.command)
+        told = line is None or KNOWS_OTHERS & line.options.keys() or any(map(OPTION_OF_TORCHRUN, program.env))
+        if line and line.launcher and not told:
+            return line
+    return None
 
 
 def _jax(

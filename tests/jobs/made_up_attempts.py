@@ -26,7 +26,7 @@ PAIR = cluster(node("node-a", processes=2), node("node-b", processes=2))
 
 
 def job(inventory: Inventory = PAIR, command: Sequence[str] = ("train.py",), **options: Any) -> Job:
-    program = JobProgram(tuple(command), {}, options.pop("workdir", "/srv"))
+    program = JobProgram(tuple(command), options.pop("env", {}), options.pop("workdir", "/srv"))
     stage = Stage("train", "launch")
     launcher = options.pop("launcher", "direct")
     return Job(stage, launcher, {one.name: program for one in inventory.nodes}, **options)

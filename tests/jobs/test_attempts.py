@@ -776,6 +776,8 @@ def test_what_was_stopped_and_perhaps_lives_on_is_followed_where_it_may_outlive_
         ("bash -c 'torchrun --standalone train.py'", True),
         ("torchrun --nnodes=2 --node_rank=0 --master_addr=10.0.0.1 train.py", False),
         ("python train.py", False),
+        ("accelerate launch train.py", False),  # its default file may name them
+        ("mpirun train.py", False),
     ],
 )
 def test_a_launcher_that_knows_of_no_other_machine_makes_worlds_of_their_own(command: str, nested: bool) -> None:
@@ -783,3 +785,4 @@ def test_a_launcher_that_knows_of_no_other_machine_makes_worlds_of_their_own(com
     assert (worlds_of_their_own(job(command=words), PAIR.nodes) is not None) == nested
     assert worlds_of_their_own(job(command=words), PAIR.nodes[:0]) is None
     assert worlds_of_their_own(job(command=words, launcher="torchrun"), PAIR.nodes) is None
+    assert worlds_of_their_own(job(command=words, env={"PET_NODE_RANK": "0"}), PAIR.nodes) is None
