@@ -35,7 +35,7 @@ from runbook.model.verdict import Finding
 Confidence = Literal["high", "medium", "low"]
 """How sure it is that what was read shows a cause."""
 
-Kind = Literal["consequence", "vague", "of the node", "lasting", "transient", "once"]
+Kind = Literal["consequence", "vague", "of the node", "lasting", "at start", "transient", "once"]
 
 KINDS: Mapping[Kind, str] = {
     "consequence": "what the other nodes report when one has failed: never the root while another cause is known",
@@ -45,6 +45,7 @@ KINDS: Mapping[Kind, str] = {
         "inventory, the program or the user's own account"
     ),
     "lasting": "no later step repairs it",
+    "at start": "keeps a program from starting: one that has made steps did without what was missing",
     "transient": "may be gone by the next attempt: other programs used the port, the memory or the network",
     "once": "may be chance the first time, but not the second",
 }

@@ -223,14 +223,15 @@ def _merge(found: Iterable[Cause]) -> list[Cause]:
 
 
 def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner) -> bool:
-    """Whether the run went on after every line of this cause, and did not end badly later."""
+    """Whether the run went on after every line of this cause, and did not end badly later; what keeps a program from
+    starting has not ended it, however it ended."""
     if cause.cause in of_kind("lasting") or cause.tier is Tier.NOTE:
         return False
     # Other ranks may print a line or two after one has died.
     retried = cause.tier in (Tier.NETWORK, Tier.WRAPPER)
     went_on = scanner.last_progress if retried else scanner.steady_progress
     sources = {proof.line.source for proof in cause.evidence}
-    signs = {hit.sign for hit in cause.evidence} | ENDINGS
+    signs = {hit.sign for hit in cause.evidence} | (set() if cause.cause in of_kind("at start") else ENDINGS)
     hits = [hit for sign in signs for hit in seen.get(sign, ()) if hit.line.source in sources]
     if all(
         hit.line.number < max(went_on.get(hit.line.source, 0), scanner.passed.get(hit.line.source, 0)) for hit in hits

@@ -105,7 +105,7 @@ class SeenProcess:
     `connections`: how many open TCP connections it has, with its children; None: unknown.
     `copied`: bytes a second that it and its children read and wrote. `moves`: it computed, and stood in another place
     at the look before. `ending`: its program is over, and its interpreter ends. `beside`: in words, what its other
-    processes and threads do, where that is why it waits. `stopped`: a child that is stopped; 0: none is. `raised`: the
+    processes and threads do, where that is why it waits. `stopped_pid`: of a child that is stopped; 0: none is. `raised`: the
     exception that ended its program, where it waits at its exit."""
 
     node: str
@@ -126,7 +126,7 @@ class SeenProcess:
     moves: bool = False
     ending: bool = False
     beside: tuple[str, ...] = ()
-    stopped: int = 0
+    stopped_pid: int = 0
     raised: str = ""
 
     @property
@@ -292,7 +292,9 @@ def _of_member(
                 *_held_at_exit(frames, seen["own_stacks"].get(str(process["pid"]), "")),
                 *_awaits_an_item(frames, seen["own_stacks"].get(str(process["pid"]), "")),
             ),
-            stopped=next((one["pid"] for one in of_rank if _stopped_child(process, one) and one["state"] == "T"), 0),
+            stopped_pid=next(
+                (one["pid"] for one in of_rank if _stopped_child(process, one) and one["state"] == "T"), 0
+            ),
         )
 
 

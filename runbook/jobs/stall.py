@@ -262,10 +262,10 @@ def _behind(one: SeenProcess, says: str, evidence: Sequence[str]) -> tuple[str, 
         says = f"{one.label} raised and did not end: {one.raised}; {says}"
         return one.node, finding_for("program-error", says, tuple(evidence), way="thread", pid=word(one.pid))
     file, line, pid = one.own.file, one.own.line, word(one.pid)
-    way = "cpu" if one.starved else "child" if one.stopped else "stands"
+    way = "cpu" if one.starved else "child" if one.stopped_pid else "stands"
     seen = tuple(evidence)
     return one.node, finding_for(
-        "rank-behind", says, seen, way=way, file=file, line=line, node=one.node, pid=pid, child=one.stopped
+        "rank-behind", says, seen, way=way, file=file, line=line, node=one.node, pid=pid, child=one.stopped_pid
     )
 
 

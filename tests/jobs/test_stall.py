@@ -102,7 +102,7 @@ def test_a_process_that_is_stopped_is_named_whatever_the_others_do(
 
 
 def test_a_child_that_is_stopped_is_the_one_to_let_go() -> None:
-    (finding,) = accused([standing(0, REDUCE), standing(1, ITEM, stopped=114)], "no step")["node-1"]
+    (finding,) = accused([standing(0, REDUCE), standing(1, ITEM, stopped_pid=114)], "no step")["node-1"]
     assert "kill -CONT 114" in str(finding.remedy)
 
 
