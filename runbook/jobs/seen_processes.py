@@ -105,8 +105,8 @@ class SeenProcess:
     `connections`: how many open TCP connections it has, with its children; None: unknown.
     `copied`: bytes a second that it and its children read and wrote. `moves`: it computed, and stood in another place
     at the look before. `ending`: its program is over, and its interpreter ends. `beside`: in words, what its other
-    processes and threads do, where that is why it waits. `stopped_pid`: of a child that is stopped; 0: none is. `raised`: the
-    exception that ended its program, where it waits at its exit."""
+    processes and threads do, where that is why it waits. `stopped_pid`: of a child that is stopped; 0: none is.
+    `raised`: the exception that ended its program, where it waits at its exit."""
 
     node: str
     label: str
