@@ -129,7 +129,7 @@ def crash_without_report(error: BaseException) -> int:
         places.append("".join(traceback.format_tb(one.__traceback__)) + type(one).__name__)
         one = one.__cause__ or one.__context__
     trace = "\n\nwhile it told of another error:\n\n".join(places)
-    sys.stderr.write(
+    complain(
         f"runbook {runbook.__version__} crashed, and so did what reports it. Is it installed whole? Try `pip install "
         f"--force-reinstall runbook`; if this stays, please report it with all of this:\n{trace}\n"
     )
