@@ -115,7 +115,7 @@ class Launch(Check):
     def run(self, at: Context) -> list[Outcome]:
         if nested := worlds_of_their_own(self.job, at.nodes):
             says = f"every rank would start `{nested.name}`, and each of these a whole job of its own"
-            finding = finding_for("world-size-mismatch", says, way="nested", launcher=nested.launcher or "direct")
+            finding = finding_for("world-size-mismatch", says, way="nested", launcher=nested.launcher)
             return [Outcome.failed(name, finding) for name in at.names]
         return [*self._attempts(at), *(Outcome.skipped(name, UNUSED_SPARE) for name in self.job.spares)]
 

@@ -17,14 +17,15 @@ from runbook.model.errors import Problem
 from runbook.model.inventory import EnvValue, Node
 from runbook.model.units import whole_number
 
-FOREIGN = ("TORCHELASTIC_", "PET_")
+OPTION_OF_TORCHRUN = "PET_"
+"""torchrun takes its options from variables as well, such as PET_NODE_RANK (torch.distributed.argparse_util)."""
+
+FOREIGN = ("TORCHELASTIC_", OPTION_OF_TORCHRUN)
 """Prefixes of variables that another torchrun set: a rank that inherits them waits for that one's store, and a torchrun
 takes them for its own options."""
 
-KNOWS_OTHERS = frozenset(("node-rank", "machine-rank", "rdzv-endpoint", "rdzv-conf", "master-addr", "hostfile"))
-"""Options by which a launcher is told of the machines beside its own."""
-OPTION_OF_TORCHRUN = re.compile(r"PET_").match
-"""torchrun takes its options from variables as well, such as PET_NODE_RANK (torch.distributed.argparse_util)."""
+KNOWS_OTHERS = frozenset(("node-rank", "rdzv-endpoint", "rdzv-conf", "master-addr"))
+"""Options by which torch's launchers are told of the machines beside their own."""
 
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _UNEVEN = "TORCH_ELASTIC_WORKER_IDENTICAL"  # it would give every node as many ranks as this one has
@@ -164,8 +165,8 @@ def worlds_of_their_own(job: Job, nodes: Sequence[Node]) -> LauncherLine | None:
         return None
     for program in job.programs.values():
         line = launcher_line(program.command)
-        told = line is None or KNOWS_OTHERS & line.options.keys() or any(map(OPTION_OF_TORCHRUN, program.env))
-        if line and line.launcher and not told:
+        by_variable = any(name.startswith(OPTION_OF_TORCHRUN) for name in program.env)
+        if line and line.launcher and not by_variable and not KNOWS_OTHERS & line.options.keys():
             return line
     return None
 
