@@ -23,8 +23,14 @@ FEW = 1 / 3
 """Silent ranks for each that printed: with more, the log is an excerpt, or one machine's."""
 
 
-def compare(watchdogs: Sequence[Hit], states: Sequence[Hit]) -> Iterator[Hit]:
-    """The derived signs `watchdog-differs`, `-behind`, `-uniform` and `-alone`, each with the lines that prove it."""
+def compare(watchdogs: Sequence[Hit], states: Sequence[Hit], prepares: Sequence[Hit] = ()) -> Iterator[Hit]:
+    """The derived signs `watchdog-differs`, `-behind`, `-uniform` and `-alone`, each with the lines that prove it.
+
+    Args:
+        prepares: bars of what a rank does before it trains.
+    """
+    places = [hit.line.place for hit in watchdogs]
+    busy = any(hit.line.place > min(places) for hit in prepares) if places else False
     told = _groups_by_call(watchdogs, states)
     groups: dict[str, dict[int, Hit]] = defaultdict(dict)
     for hit in watchdogs:
@@ -38,10 +44,10 @@ def compare(watchdogs: Sequence[Hit], states: Sequence[Hit]) -> Iterator[Hit]:
     # Numbers count within one process group; where lines of a kind do not name it, there must be only one.
     only = next(iter(enqueued.values())) if len(enqueued) == 1 else {}
     for group, first in groups.items():
-        yield from _judge(first, enqueued.get(group, only))
+        yield from _judge(first, enqueued.get(group, only), busy=busy)
     if not groups:
         for counts in enqueued.values():
-            yield from _judge(counts, counts)
+            yield from _judge(counts, counts, busy=busy)
 
 
 def _group(hit: Hit) -> str:
@@ -64,7 +70,8 @@ def rank_of(hit: Hit) -> int | None:
     return small_number(hit.groups.get("rank"))
 
 
-def _judge(first: Mapping[int, Hit], enqueued: Mapping[int, Hit]) -> Iterator[Hit]:
+def _judge(first: Mapping[int, Hit], enqueued: Mapping[int, Hit], *, busy: bool) -> Iterator[Hit]:
+    """`busy`: a rank still draws a bar while others' calls time out."""
     by_number = grouped((hit.groups.get("seq", ""), hit) for hit in first.values())
     for sequence, hits in by_number.items():
         if how := _difference(hits, sequence):
@@ -92,7 +99,7 @@ def _judge(first: Mapping[int, Hit], enqueued: Mapping[int, Hit]) -> Iterator[Hi
     # Too many are missing to name them, or a number is not a rank: then none is looked for.
     few = len(ranks) > 1 and ranks[-1] + 1 - len(ranks) <= len(ranks) * FEW
     silent = sorted(set(range(ranks[-1] + 1)) - set(ranks)) if few else []
-    cut_off = bool(enqueued) and not set(ranks) <= set(enqueued)
+    cut_off = bool(enqueued) and not set(ranks) <= set(enqueued) and not busy
     if silent and not cut_off:
         late_ranks = f"rank {spans(silent)}, which printed no timeout,"
         yield from (Hit("watchdog-behind", first[rank].line, {"late": late_ranks}) for rank in ranks)

@@ -46,6 +46,9 @@ FOLLOWS_AN_ERROR = (
 )
 """Signs of what the other ranks see of one that raised something, and of failures that an exception may come from."""
 
+ENDED_BY_SLURM = ("told-to-end", "step-cancelled")
+"""Signs of how Slurm ends the other tasks of a step of which one has failed."""
+
 DIFFER = (
     ("torch-version", "version", "versions-differ"),
     ("nccl-version", "version", "nccl-versions-differ"),
@@ -68,13 +71,16 @@ Place = tuple[str, str, int]
 
 def derive(hits: Hits) -> Iterator[Hit]:
     """All derived signs, from the hits by their sign's name."""
-    yield from compare(hits.get("watchdog", ()), hits.get("watchdog-state", ()))
+    yield from compare(hits.get("watchdog", ()), hits.get("watchdog-state", ()), hits.get("prepares", ()))
     yield from read_report(hits)
     yield from _barriers(hits.get("store-barrier", ()), hits.get("barrier-completed", ()))
     yield from _unanswered(hits.get("no-route", ()))
     yield from _master_in_vain(hits)
     yield from _world_sizes(hits.get("told-size", ()))
     yield from _rank_twice(hits.get("global-rank", ()), hits.get("waits-for-rank-key", ()))
+    yield from _own_rank_twice(hits.get("own-rank", ()))
+    if not hits.get("all-registered"):
+        yield from _members_missing(hits.get("global-rank", ()))
     yield from _ids(hits)
     yield from _all_clients(hits)
     yield from _resets(hits)
@@ -154,6 +160,24 @@ def _fetches(hit: Hit, frames: Mapping[tuple[str, str], Sequence[int]]) -> bool:
     return hit.line.text.startswith("socket.gaierror") and any(
         at in above for at in frames.get((hit.line.source, hit.line.who), ())
     )
+
+
+def without_answered(hits: Sequence[Hit]) -> list[Hit]:
+    """All but the lookups of a name that was found later, as by who waits for it."""
+    answered = {
+        (hit.line.source, hit.groups["host"].partition(".")[0]): hit.line.number
+        for hit in hits
+        if hit.sign == "lookup-answered"
+    }
+    return [
+        hit
+        for hit in hits
+        if hit.sign != "lookup-failed"
+        or not any(
+            hit.line.source == source and hit.line.number < at and name in hit.line.text
+            for (source, name), at in answered.items()
+        )
+    ]
 
 
 def with_summaries(hits: Sequence[Hit]) -> Iterator[Hit]:
@@ -247,6 +271,26 @@ def _rank_twice(told: Sequence[Hit], waits: Sequence[Hit]) -> Iterator[Hit]:
     for rank, by_who in nodes.items():
         if len(by_who) > 1 and len(nodes) == 1 and waits:
             yield from (Hit("rank-twice", hit.line, {"rank": rank}) for hit in by_who.values())
+
+
+def _own_rank_twice(told: Sequence[Hit]) -> Iterator[Hit]:
+    """A rank that two machines take for theirs, while another of the world is nobody's."""
+    nodes: dict[str, dict[str, Hit]] = defaultdict(dict)
+    for hit in told:
+        if hit.line.node:
+            nodes[hit.groups["rank"]].setdefault(hit.line.node, hit)
+    for rank, by_node in nodes.items():
+        size = max(number(hit.groups["size"]) for hit in by_node.values())
+        if len(by_node) > 1 and len(nodes) < size:
+            yield from (Hit("rank-twice", hit.line, {"rank": rank}) for hit in by_node.values())
+
+
+def _members_missing(told: Sequence[Hit]) -> Iterator[Hit]:
+    """Rank 0 is here, which prints when all have come, and has not; others are not here."""
+    members = {number(hit.groups["rank"]): hit for hit in told if "rank" in hit.groups}
+    size = max((number(hit.groups["size"]) for hit in members.values()), default=0)
+    if 0 in members and len(members) < size:
+        yield Hit("members-missing", members[0].line, {"came": str(len(members)), "wanted": str(size)})
 
 
 def _ids(hits: Hits) -> Iterator[Hit]:
@@ -379,7 +423,8 @@ def _raised_oddly(hits: Hits) -> Iterator[Hit]:
 
 def _raised_first(hits: Hits) -> Iterator[Hit]:
     """What a program raised before any line shows that a collective, a GPU or another process failed: those follow."""
-    later = [hit.line for sign in FOLLOWS_AN_ERROR for hit in hits.get(sign, ())]
+    ended = ENDED_BY_SLURM if hits.get("task-exited") else ()
+    later = [hit.line for sign in (*FOLLOWS_AN_ERROR, *ended) for hit in hits.get(sign, ())]
     raised = [hit for sign in ("other-error", "oddly-named", "bare-error") for hit in hits.get(sign, ())]
     for hit in raised if later else ():
         if all(_before(hit.line, line) for line in later):
@@ -418,10 +463,11 @@ def _not_placed(sign: str, name: str, hits: Hits) -> Iterator[Hit]:
 
 
 def _differ(sign: str, group: str, name: str, hits: Hits) -> Iterator[Hit]:
-    """A value that differs between speakers."""
+    """A value that differs between speakers; lines that name none are of several where NCCL's bootstrap shows that."""
     values: dict[str, Hit] = {}
     for hit in hits.get(sign, ()):
         values.setdefault(hit.groups[group], hit)
-    if len(values) > 1 and len({hit.line.who for hit in values.values()}) > 1:
+    several = len({hit.line.who for hit in values.values()}) > 1
+    if len(values) > 1 and (several or (sign == "nccl-version" and hits.get("bootstrap-mismatch"))):
         groups = {f"{group}s": ", ".join(sorted(values))}
         yield from (Hit(name, hit.line, groups) for hit in values.values())

@@ -12,6 +12,7 @@ from runbook.diagnose.derived_signs import (
     derive,
     with_fetches,
     with_summaries,
+    without_answered,
     without_ignored,
     without_last_crashes,
 )
@@ -82,14 +83,14 @@ def judge(scanner: Scanner) -> list[Cause]:
     told = by_one_clock(scanner.hits)
     heeded = without_ignored(told)
     ignored = {hit.line.place for hit in told} - {hit.line.place for hit in heeded}
-    for hit in with_summaries(with_fetches(without_last_crashes(heeded))):
+    for hit in with_summaries(with_fetches(without_answered(without_last_crashes(heeded)))):
         hits[hit.sign].append(hit)
     for hit in derive(dict(hits)):
         hits[hit.sign].append(hit)
     seen = {name: few for name, few in hits.items() if few}
     found = _merge(_cause(rule, seen) for rule in _rules() if _holds(rule, seen))
     found = [cause for cause in found if not _recovered(cause, seen, scanner)]
-    order = _order(scanner)
+    order = _order(scanner, found)
     found.sort(key=lambda cause: (cause.tier, order(cause)))
     found = _after_what_they_follow(found)
     found = _what_failed(found, seen)
@@ -225,6 +226,8 @@ def _merge(found: Iterable[Cause]) -> list[Cause]:
 def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner) -> bool:
     """Whether the run went on after every line of this cause, and did not end badly later; what keeps a program from
     starting has not ended it, however it ended."""
+    if cause.tier is Tier.NOTE and cause.confidence == "low" and scanner.ended:
+        return True  # it may be slower than it could be, and was not so slow that it did not end
     if cause.cause in of_kind("lasting") or cause.tier is Tier.NOTE:
         return False
     # Other ranks may print a line or two after one has died.
@@ -252,14 +255,16 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
     )
 
 
-def _order(scanner: Scanner) -> Callable[[Cause], tuple[float, int, int]]:
-    """Earlier first: by the clock when every line of a cause has one, else by the place in the logs."""
+def _order(scanner: Scanner, found: Sequence[Cause]) -> Callable[[Cause], tuple[float, int, int]]:
+    """Earlier first: by the clock where every cause has a line with a time, else by the place in the logs."""
     place = {source: at for at, source in enumerate(scanner.ends)}
+    times = [[hit.line.when for hit in cause.evidence if hit.line.when is not None] for cause in found]
+    timed = all(times)
 
     def key(cause: Cause) -> tuple[float, int, int]:
         first = min(cause.evidence, key=lambda hit: (place[hit.line.source], hit.line.number))
-        times = [hit.line.when for hit in cause.evidence if hit.line.when is not None]
-        return (min(times) if times else float("inf"), place[first.line.source], first.line.number)
+        when = min(hit.line.when for hit in cause.evidence if hit.line.when is not None) if timed else 0.0
+        return (when, place[first.line.source], first.line.number)
 
     return key
 

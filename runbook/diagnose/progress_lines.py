@@ -62,7 +62,7 @@ PROGRESS = re.compile(
     rb"|(?:^|\s)\d+\s+\d+\s+[a-z]\w*\s+(?:\w+\s+)?-?\d+\s+[\d.]+\s+[\d.]+\s+[\d.]+\b"
     # on the way
     rb"|\b\d+%\s?\|(?![^|\r]*\|\s*0/\d[^\r]{0,24}<\?)|\[\d+:\d\d<(?!\?)|\bin the forward pass\b"
-    rb"|(?<!-)\b(?:batch(?!=\d+\b(?!/))|global_step|iter(?:ation)?|step|epoch)\W{0,12}\d(?!\d*\((?:factor|bytes)\))"
+    rb"|(?<!-)\b(?:batch(?!=\d+\b(?!/))|global_step|iter(?:ation)?|step|epoch|episode)\W{0,12}\d(?!\d*\((?:factor|bytes)\))"
     + AT_NOTHING
     + rb"|\"(?:step|epoch|loss)\""
     rb"))"
@@ -83,7 +83,10 @@ TESTS_PASSED = re.compile(
 
 ENDED = re.compile(
     BAD + rb"(?:.*?\b(?:training|run|job|benchmark|evaluation|everything|all|program)\b.{0,24}\b(?:done|finished"
-    rb"|complete[ds]?|succeeded)\b|.*?\bexited with (?:code|status) 0\b|.*?'train_runtime': \d"
+    rb"|complete[ds]?|succeeded)\b|.*?\btraining end(?:ed|s)?\W{0,4}\Z|.*?'train_runtime': \d"
+    rb"|.*?\bexited with (?:code|status) 0\b|.*?\bexit(?:s|ed)? successfully\b"
+    # the last of all its steps
+    rb"|.*?\b(?:step|iter(?:ation)?)\W{0,12}(?P<last>[1-9]\d{1,14})\s{0,8}/\s{0,8}(?P=last)\b"
     rb"|.*?\btrainer\.fit\W{1,3}stopped\b)",
     re.DOTALL,
 )
@@ -156,7 +159,7 @@ REACHED_KEYS = tuple(
     "done|finish|succe|exit|complete|code: |save|goodbye|destroy|failed=|passed|reduce ok|bandwidth"
     "|packets transmitted|acc|perplexity|ppl|throughput|error|err |_err|loss|b/s|flop|examples/s"
     "|images/s|img/s|ms/step|float|half|double|int|%|forward pass|batch|step|iter|epoch|joined|barrier"
-    "|registered|connect|i am |rank|process|worker|task|node|hostname|accepted|using|via|ring|channel|tree"
+    "|registered|connect|i am |episode|rank|process|worker|task|node|hostname|accepted|using|via|ring|channel|tree"
     "|checkpoint|grad strides|nvls|peer access|x2c|mnnvl|collective|ready|listen|running|started|kernel|systemd"
     "|nvrm|mpi s".split("|")
 )
@@ -205,7 +208,7 @@ NOISE = re.compile(
     r"|(?:set_mempolicy|mbind): operation not permitted|\bkill: \(\d+\) - no such process"
     r"|\brm: cannot remove .{0,200}: no such file|\bmkdir: cannot create directory .{0,200}: file exists"
     r"|retrying \(retry\(total=[1-9]|^fontconfig |couldn't chdir to .{0,200}: going to /tmp"
-    r"|^wandb: |metrics exporter agent|export metrics to agent failed|\] read -1, expected \d+, errno = 1\b"
+    r"|^wandb: |failed to send message_task_exit|metrics exporter agent|export metrics to agent failed|\] read -1, expected \d+, errno = 1\b"
     r"|couldn't get resource list for \S+\.k8s\.io"
     r"|module verification failed: signature|^unable to init server: could not connect"
     r"|pmix error: .{0,200} in file \S*gds_|net_fastsocket\.cc:\d+ nccl warn (?:cannot get incoming cpu"

@@ -296,16 +296,18 @@ def with_tools(causes: Sequence[Cause], sources: Sequence[Source], *, logs: bool
     if not told and logs:
         own = [cause for cause in own if cause.confidence == "high"]
     both = {cause.cause: cause for cause in own}
-    told = [_both(cause, both.pop(cause.cause)) if cause.cause in both else cause for cause in told]
+    merged = [_both(cause, both.pop(cause.cause)) if cause.cause in both else cause for cause in told]
+    nearer = [cause.tier for cause in merged] != [cause.tier for cause in told]
+    told = merged
     if any(cause.confidence != "low" for cause in both.values()):
         told = [cause for cause in told if cause.tier is not Tier.WRAPPER]
     # Of one tier, what logs say comes first when it is a fault that they name; else what a tool saw explains it.
     known = [(cause.tier, cause.tier is not Tier.FAULT, at, cause) for at, cause in enumerate(told)]
     added = [(cause.tier, cause.tier is Tier.FAULT, ORDER[cause.confidence], cause) for cause in both.values()]
-    found = [entry[-1] for entry in sorted([*known, *added], key=lambda entry: entry[:3])] if added else told
+    found = [entry[-1] for entry in sorted([*known, *added], key=lambda entry: entry[:3])] if added or nearer else told
     if not found:
         return _unread(sources, logs)
-    return [replace(found[0], follows=None), *(_folded(cause, found[0]) if added else cause for cause in found[1:])]
+    return [replace(found[0], follows=None), *(_folded(cause, found[0]) if added or nearer else cause for cause in found[1:])]
 
 
 def _folded(cause: Cause, root: Cause) -> Cause:

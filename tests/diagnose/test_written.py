@@ -90,6 +90,14 @@ def test_a_log_that_breaks_off_says_nothing_against_the_ranks_that_are_not_in_it
     assert causes_in(job="".join(lines)[: -len(state)])[0].cause == "collective-stall-uniform"
 
 
+def test_who_still_prepares_while_others_wait_is_behind_also_where_the_log_breaks_off() -> None:
+    state = "[rank1]:[E ProcessGroupNCCL.cpp:1664] [PG 1 Rank 1] Exception (either an error or timeout) detected by watchdog at work: 9, last enqueued NCCL work: 9, last completed NCCL work: 8.\n"
+    waiting = watchdogs(*((rank, 9, "ALLREDUCE", 1) for rank in (1, 2, 3))) + state
+    bar = "Map:  24%|██▍       | 12000/50000 [09:58<31:20, 20.21 examples/s]\n"
+    assert causes_in(job=bar + waiting)[0].cause == "collective-stall-uniform"
+    assert causes_in(job=bar + waiting + bar)[0].says.startswith("rank 0")
+
+
 def test_a_line_that_breaks_off_is_no_other_call() -> None:
     cut = watchdogs((1, 9, "ALLREDUCE", 64)).partition(", NumelIn")[0]
     assert causes_in(job=watchdogs((0, 9, "ALLREDUCE", 64)) + cut)[0].cause == "collective-stall-uniform"
