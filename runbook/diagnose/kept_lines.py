@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runbook.diagnose.rule_types import Hit
 
@@ -42,11 +42,27 @@ class ScanLimits:
     read_bytes: int = 176 << 10
     kept_bytes: int = 16 << 20  # of the lines that are remembered
     late: int = 1_000  # put off, at its end
+    # of all sources
+    read_over_all: int = 10_000  # in full: of what is left, a source has a quarter
+    least: int = 40  # that any source has, and of those that are put off
     pending: int = 1 << 20  # bytes without a line break that are taken as one line
     # hits, over all sources
     keeps_all: int = 100  # a sign that keeps more hits than this wants every rank's
     hits: int = 4000  # of a sign
     texts: int = 16 << 20  # characters of their lines
+
+
+    def of_the_next(self, read: int) -> ScanLimits:
+        """The limits of one more source, where so many lines of others were read in full."""
+        part = max(self.least, (self.read_over_all - read) // 4) / self.read
+        if part >= 1:
+            return self
+        return replace(
+            self,
+            read=int(self.read * part),
+            read_bytes=int(self.read_bytes * part),
+            late=max(self.least, int(self.late * part)),
+        )
 
 
 LIMITS = ScanLimits()
@@ -78,8 +94,9 @@ class SourceLines:
 
     def put_off(self, number: int, raw: bytes, speaker: Speaker) -> None:
         """A line that was not searched is read when the source has ended, if it is among the last of them."""
-        self.passed_over += len(self.late) == self.late.maxlen or len(raw) > SEARCHED
-        self.late.append((number, searched(raw), speaker))
+        long = len(raw) > SEARCHED
+        self.passed_over += long or len(self.late) == self.late.maxlen
+        self.late.append((number, searched(raw) if long else raw, speaker))
 
     def wants(self, shape: bytes, raw: Raw, most: int) -> bool:
         """Whether the line is to be read now; else it is remembered, for as long as it is among the last."""

@@ -15,7 +15,16 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from runbook.diagnose.kept_lines import LIMITS, KeptHits, Raw, ScanLimits, SourceLines, Speaker, searched
+from runbook.diagnose.kept_lines import (
+    LIMITS,
+    SEARCHED,
+    KeptHits,
+    Raw,
+    ScanLimits,
+    SourceLines,
+    Speaker,
+    searched,
+)
 from runbook.diagnose.literal_index import DIGITS, Index, one_of
 from runbook.diagnose.log_lines import (
     ABROAD,
@@ -108,6 +117,7 @@ class Scanner:
         self.last_words: list[Hit] = []  # last lines that are no good end, and no sign
         self.work = 0  # lines, in the time that one takes which is known already
         self._remembered = 0  # bytes of shapes
+        self._in_full = 0  # lines that were read so, over all sources
         self._often: Counter[bytes] = Counter()  # lines of a shape that were read in full, over all sources
         self._texts = 0  # characters of lines with hits
         self._cut: Counter[str] = Counter()  # lines of which only the end was looked at, by source
@@ -115,9 +125,10 @@ class Scanner:
 
     def feed(self, source: str, chunks: Iterable[bytes], speaker: Speaker | None = None) -> None:
         """Read one source from its start to its end; `speaker` is who wrote it, if its path shows that."""
-        here = SourceLines(source, self._limits)
+        here = SourceLines(source, self._limits.of_the_next(self._in_full))
         section = speaker or section_of_path(source)
         number = 0
+        flooded = False
         went_on: deque[int] = deque(maxlen=STEADY)
         kinds, settled = self._shapes, here.settled
         open_line: BrokenLine | None = None
@@ -132,7 +143,10 @@ class Scanner:
                 if open_line and (shape == open_shape or not open_line.takes(raw)):
                     self._close(here, open_line, open_kind, section)
                     open_line = None
-                kind = kinds.get(shape) or self._unlike_all_before(here, shape, raw)
+                kind = kinds.get(shape)
+                if kind is None:
+                    flooded = flooded or (here.full and self._has_many_shapes)
+                    kind = self._put_off(raw) if flooded else self._unlike_all_before(shape, raw)
                 if kind.goes_on:
                     went_on.append(number)
                 if kind.heads:
@@ -159,16 +173,20 @@ class Scanner:
         if here.kept:
             self._sources.append(here)
 
-    def _unlike_all_before(self, here: SourceLines, shape: bytes, raw: bytes) -> _Kind:
-        """The kind of a line whose shape was not met. When many new shapes follow each other, a line is read for
-        progress only."""
-        many = len(self._shapes) >= self._limits.unlike or self._remembered >= self._limits.unlike_bytes
-        if here.full and many:
-            self.work += PUT_OFF
-            low = searched(raw).lower()
-            goes_on = MAY_GO_ON.search(low) is not None and GOES_ON.match(low) is not None
-            heads = raw.startswith(HEADING_BYTES)
-            return _Kind(goes_on=goes_on, heads=heads, late=True) if goes_on or heads else LATER
+    @property
+    def _has_many_shapes(self) -> bool:
+        return len(self._shapes) >= self._limits.unlike or self._remembered >= self._limits.unlike_bytes
+
+    def _put_off(self, raw: bytes) -> _Kind:
+        """The kind of a line whose shape was not met, as many others were not: it is read for progress only."""
+        self.work += PUT_OFF
+        low = (raw if len(raw) <= SEARCHED else searched(raw)).lower()
+        goes_on = MAY_GO_ON.search(low) is not None and GOES_ON.match(searched(low)) is not None
+        heads = raw.startswith(HEADING_BYTES)
+        return _Kind(goes_on=goes_on, heads=heads, late=True) if goes_on or heads else LATER
+
+    def _unlike_all_before(self, shape: bytes, raw: bytes) -> _Kind:
+        """The kind of a line whose shape was not met."""
         self.told = self.told or bool(raw.strip())
         kind = self._kind(raw)
         if not self._crowded and len(shape) < self._limits.shape_bytes and ESCAPED not in raw:
@@ -286,6 +304,7 @@ class Scanner:
                     self._read(here, number, segment, kind.signs, section)
             return
         self.work += IN_FULL + A_BYTE * len(raw)
+        self._in_full += 1
         foreign = found[-1] == self._abroad
         line = read_line(here.name, number, raw, section, foreign=foreign)
         if NOISE.search(line.text.lower()):
