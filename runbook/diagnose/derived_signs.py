@@ -28,6 +28,7 @@ LARGE = 1000  # bytes of a ping that tests the path's packet size
 ASKING_S = 0.9  # the kernel asks that long who has an address before it gives up
 
 THROWN = re.compile(r"\bterminate called\b.*\bc10::")
+TYPED = re.compile(r"(?:\([\w.-]{1,40}\) )?(?:\$|\+{1,3}|\[?[\w.-]{1,40}@[\w.-]{1,60}[^$#>]{0,80}[$#]) \S")
 LISTED = re.compile(r"\[(\d+)\]([\w.-]+):(\S+)")
 
 TELLS_FAILURE = ("nccl-warn", "network-exception", "other-exception", "glog-error", "says-failed", "trouble")
@@ -45,6 +46,11 @@ FOLLOWS_AN_ERROR = (
     *("rendezvous-closed", "shutdown-barrier", "aborted-comm", "late-rank"),
 )
 """Signs of what the other ranks see of one that raised something, and of failures that an exception may come from."""
+
+HYDRA = re.compile(r"=\s+KILLED BY SIGNAL: \d")
+
+ENDED_FROM_OUTSIDE = ("cancelled", "step-cancelled", "told-to-end", "nodes-taken-back")
+"""Signs of an end that another program asked for."""
 
 ENDED_BY_SLURM = ("told-to-end", "step-cancelled")
 """Signs of how Slurm ends the other tasks of a step of which one has failed."""
@@ -84,6 +90,7 @@ def derive(hits: Hits) -> Iterator[Hit]:
     yield from _ids(hits)
     yield from _all_clients(hits)
     yield from _resets(hits)
+    yield from _gone_before(hits)
     yield from _hung_in_storage(hits.get("hung-task", ()), hits.get("storage-frame", ()))
     yield from _files_and_terminals(hits)
     yield from _unfamiliar(hits)
@@ -93,6 +100,8 @@ def derive(hits: Hits) -> Iterator[Hit]:
     yield from _answered_no(hits)
     for sign, group, name in DIFFER:
         yield from _differ(sign, group, name, hits)
+    if hits.get("between-rails") and not hits.get("within-a-rail"):
+        yield Hit("only-between-rails", hits["between-rails"][0].line)
     if hits.get("step-cancelled") and not hits.get("task-exited"):
         yield Hit("cancelled-plainly", hits["step-cancelled"][0].line)
     yield from _inner_interfaces(hits)
@@ -131,6 +140,23 @@ def without_last_crashes(hits: Sequence[Hit]) -> list[Hit]:
         for hit in hits
         if hit.sign != "crashed"
         or not any(0 < hit.line.number - at <= LEAVING for at in ended.get((hit.line.source, hit.line.who), ()))
+    ]
+
+
+def without_clean_up(hits: Sequence[Hit]) -> list[Hit]:
+    """All but the SIGKILL by which Hydra ends the other processes of an application, of which one crashed."""
+    crashed = any(hit.sign == "crashed" and HYDRA.search(hit.line.text) for hit in hits)
+    return [hit for hit in hits if not (crashed and hit.sign == "killed" and HYDRA.search(hit.line.text))]
+
+
+def without_survived(hits: Sequence[Hit]) -> list[Hit]:
+    """All but how an attempt was ended that was begun again later, with all its ranks."""
+    begun: dict[str, int] = {}
+    for hit in hits:
+        if hit.sign == "all-registered":
+            begun[hit.line.source] = max(hit.line.number, begun.get(hit.line.source, 0))
+    return [
+        hit for hit in hits if hit.sign not in ENDED_FROM_OUTSIDE or hit.line.number > begun.get(hit.line.source, 0)
     ]
 
 
@@ -304,12 +330,14 @@ def _ids(hits: Hits) -> Iterator[Hit]:
 
 
 def _all_clients(hits: Hits) -> Iterator[Hit]:
-    """torchrun's c10d rendezvous where even the owner of the endpoint dials it as a client."""
+    """torchrun's c10d rendezvous where even the owner of the endpoint dials it as a client; nobody owns a service's
+    name."""
     timed_out = hits.get("client-timed-out", ())
     if not timed_out or not (hits.get("creates-store") or hits.get("c-ten-d")):
         return
     owners = {value for hit in hits.get("runs-on", ()) for value in hit.groups.values()}
     owners |= {hit.line.node for hit in timed_out if hit.line.node}
+    owners |= {hit.groups["service"] for hit in hits.get("cluster-ip", ())}
     for hit in timed_out:
         host = hit.groups.get("host", "")
         service = any(part in ("svc", "service") for part in host.replace(".", "-").split("-"))
@@ -330,6 +358,15 @@ def _resets(hits: Hits) -> Iterator[Hit]:
             yield Hit("store-reset-at-once", hit.line, hit.groups)
         elif _near(hit, using.get(place, ())):
             yield Hit("store-reset-in-use", hit.line, hit.groups)
+
+
+def _gone_before(hits: Hits) -> Iterator[Hit]:
+    """The store was gone before any collective timed out: who keeps it is not one of the ranks that wait."""
+    waits = [hit.line for hit in hits.get("watchdog", ())]
+    for hit in hits.get("store-gone", ()):
+        if waits and all(_before(hit.line, line) for line in waits):
+            yield Hit("store-gone-before", hit.line, hit.groups)
+            return
 
 
 def _frames(frames: Sequence[Hit]) -> Mapping[tuple[str, str], Sequence[int]]:
@@ -401,7 +438,7 @@ def _large_pings(sizes: Sequence[Hit], losses: Sequence[Hit]) -> Iterator[Hit]:
 
 
 def _unfamiliar(hits: Hits) -> Iterator[Hit]:
-    """Lines that name a failure, beyond those that only say that something failed."""
+    """Lines that name a failure, beyond those that only say that something failed, and commands that were typed."""
     known = {hit.line for sign in WRAPPERS for hit in hits.get(sign, ())}
     # What NCCL warned of before its ranks met did not keep them from it.
     met = {hit.line.source: hit.line.number for sign in MET for hit in hits.get(sign, ())}
@@ -409,7 +446,7 @@ def _unfamiliar(hits: Hits) -> Iterator[Hit]:
     told = [hit.line for sign in TELLS_FAILURE for hit in hits.get(sign, ())]
     # Some write all that a child prints at the level ERROR, its steps too, behind which its own level stands.
     known |= {line for line in told if "INFO" in line.text and shows_progress(line.text)}
-    yield from (Hit("unfamiliar-error", line) for line in told if line not in known)
+    yield from (Hit("unfamiliar-error", line) for line in told if line not in known and not TYPED.match(line.text))
 
 
 def _raised_oddly(hits: Hits) -> Iterator[Hit]:

@@ -13,8 +13,10 @@ from runbook.diagnose.derived_signs import (
     with_fetches,
     with_summaries,
     without_answered,
+    without_clean_up,
     without_ignored,
     without_last_crashes,
+    without_survived,
 )
 from runbook.diagnose.log_lines import by_one_clock
 from runbook.diagnose.progress_lines import Reached
@@ -83,7 +85,9 @@ def judge(scanner: Scanner) -> list[Cause]:
     told = by_one_clock(scanner.hits)
     heeded = without_ignored(told)
     ignored = {hit.line.place for hit in told} - {hit.line.place for hit in heeded}
-    for hit in with_summaries(with_fetches(without_answered(without_last_crashes(heeded)))):
+    for without in (without_last_crashes, without_answered, without_clean_up, without_survived, with_fetches):
+        heeded = without(heeded)
+    for hit in with_summaries(heeded):
         hits[hit.sign].append(hit)
     for hit in derive(dict(hits)):
         hits[hit.sign].append(hit)
@@ -243,14 +247,17 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
     # After a run that ended well, the process with the store may leave before the others have looked there once more,
     # and NCCL's calls return errors as its communicators are given up.
     if all(
-        hit.sign in ("store-gone", "nccl-gave-up")
+        hit.sign in ("store-gone", "nccl-gave-up", "coordinator-left")
         and hit.line.number > scanner.ended.get(hit.line.source, hit.line.number)
         for hit in hits
-    ):
+    ) or all(hit.sign == "coordinator-left" and scanner.last_progress.get(hit.line.source) for hit in hits):
         return True
-    # A run that ended well had caught it: no line says that a process ended because of it, and no rank is named for it.
+    # A run that ended well had caught it: no line says that a process ended because of it, and no rank is named for it;
+    # or it went on after that.
     return all(
-        hit.line.number < scanner.ended.get(hit.line.source, 0) and hit.sign not in ENDINGS and hit.line.rank is None
+        hit.line.number < scanner.ended.get(hit.line.source, 0)
+        and hit.line.rank is None
+        and (hit.sign not in ENDINGS or hit.line.number < scanner.last_progress.get(hit.line.source, 0))
         for hit in hits
     )
 

@@ -51,7 +51,6 @@ class ScanLimits:
     hits: int = 4000  # of a sign
     texts: int = 16 << 20  # characters of their lines
 
-
     def of_the_next(self, read: int) -> ScanLimits:
         """The limits of one more source, where so many lines of others were read in full."""
         part = max(self.least, (self.read_over_all - read) // 4) / self.read

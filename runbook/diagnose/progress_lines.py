@@ -82,9 +82,9 @@ TESTS_PASSED = re.compile(
 """A test suite says at its end that all passed: what they printed before was on purpose."""
 
 ENDED = re.compile(
-    BAD + rb"(?:.*?\b(?:training|run|job|benchmark|evaluation|everything|all|program)\b.{0,24}\b(?:done|finished"
+    BAD + rb"(?:.*?\b(?:training|run|job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}\b(?:done|finished"
     rb"|complete[ds]?|succeeded)\b|.*?\btraining end(?:ed|s)?\W{0,4}\Z|.*?'train_runtime': \d"
-    rb"|.*?\bexited with (?:code|status) 0\b|.*?\bexit(?:s|ed)? successfully\b"
+    rb"|.*?\bexited with (?:code|status) 0\b|.*?\bfinished\W{1,3}rc=0\b|.*?\bexit(?:s|ed)? successfully\b"
     # the last of all its steps
     rb"|.*?\b(?:step|iter(?:ation)?)\W{0,12}(?P<last>[1-9]\d{1,14})\s{0,8}/\s{0,8}(?P=last)\b"
     rb"|.*?\btrainer\.fit\W{1,3}stopped\b)",
@@ -208,7 +208,8 @@ NOISE = re.compile(
     r"|(?:set_mempolicy|mbind): operation not permitted|\bkill: \(\d+\) - no such process"
     r"|\brm: cannot remove .{0,200}: no such file|\bmkdir: cannot create directory .{0,200}: file exists"
     r"|retrying \(retry\(total=[1-9]|^fontconfig |couldn't chdir to .{0,200}: going to /tmp"
-    r"|^wandb: |failed to send message_task_exit|metrics exporter agent|export metrics to agent failed|\] read -1, expected \d+, errno = 1\b"
+    r"|^wandb: |failed to send message_task_exit"
+    r"|conflicting cpu frequency values|\btorch\.cuda\.\w+ is replaced with torch\.npu|main process disappeared!|metrics exporter agent|export metrics to agent failed|\] read -1, expected \d+, errno = 1\b"
     r"|couldn't get resource list for \S+\.k8s\.io"
     r"|module verification failed: signature|^unable to init server: could not connect"
     r"|pmix error: .{0,200} in file \S*gds_|net_fastsocket\.cc:\d+ nccl warn (?:cannot get incoming cpu"

@@ -141,6 +141,22 @@ def _begins_another(line: str) -> bool:
     return bool(certain) or _typed().match(line) is not None
 
 
+def _pings_together(found: Sequence[ToolOutput]) -> Iterable[ToolOutput]:
+    """The outputs, all pings of a node as one: only their sizes together tell that full-size packets vanish."""
+    by_node = grouped((one.node, one) for one in found if one.reading.tool == "ping")
+    for one in found:
+        pings = by_node.get(one.node, [one]) if one.reading.tool == "ping" else [one]
+        if len(pings) == 1:
+            yield one
+        elif one is pings[0]:
+            lines = [""] * (pings[-1].above + len(pings[-1].lines) - one.above)
+            for ping in pings:
+                at = ping.above - one.above
+                lines[at : at + len(ping.lines)] = ping.lines
+            reading = next(tool for tool in tools() if tool.name == "ping").read("\n".join(lines))
+            yield replace(one, reading=reading or one.reading, lines=tuple(lines))
+
+
 class _PasteReader:
     def __init__(self, text: str, likely: Sequence[Tool]) -> None:
         self._whole = [ESCAPES.sub("", line) for line in text.split("\n")]
@@ -159,7 +175,7 @@ class _PasteReader:
         inside = {n for found in self._found for n in range(found.above, found.above + len(found.lines))}
         odd = [n for n, taken in enumerate(self._taken) if not taken]
         meant = bool(self._found) and not self._is_log and inside.issuperset(odd)
-        return Paste(tuple(self._found), meant and not odd, meant)
+        return Paste(tuple(_pings_together(self._found)), meant and not odd, meant)
 
     def _command(self, at: int) -> int | None:
         """A command that was typed, and all up to the next one; where it ends."""
@@ -307,7 +323,10 @@ def with_tools(causes: Sequence[Cause], sources: Sequence[Source], *, logs: bool
     found = [entry[-1] for entry in sorted([*known, *added], key=lambda entry: entry[:3])] if added or nearer else told
     if not found:
         return _unread(sources, logs)
-    return [replace(found[0], follows=None), *(_folded(cause, found[0]) if added or nearer else cause for cause in found[1:])]
+    return [
+        replace(found[0], follows=None),
+        *(_folded(cause, found[0]) if added or nearer else cause for cause in found[1:]),
+    ]
 
 
 def _folded(cause: Cause, root: Cause) -> Cause:

@@ -50,7 +50,7 @@ def read(text: str) -> Reading | None:
     readings = [_one_of_several(text, at, end) for at, end in pairwise([*starts, len(text)])]
     found = Reading(next((one.unknown for one in readings if one.unknown), ""))
     if (large := _only_large_vanish(readings)) is not None:
-        says = f"{large.target} answers small packets, and none of {large.size} bytes"
+        says = f"{large.target} answers smaller packets, and none of {large.size} bytes"
         lines = large.faults[0].lines
         found.proves("mtu-blackhole", says, lines, "medium", way="path", target=word(large.target))
     else:
@@ -82,10 +82,10 @@ def _one_of_several(text: str, start: int, end: int) -> _Ping:
 
 
 def _only_large_vanish(pings: Sequence[_Ping]) -> _Ping | None:
-    """The unanswered ping of full-size packets to a target that answers small ones."""
-    answered = {one.target for one in pings if one.answered and one.size < LARGE}
+    """The unanswered ping of full-size packets to a target that answers smaller ones."""
+    answered = [(one.target, one.size) for one in pings if one.answered]
     silent = (one for one in pings if one.faults and not one.answered and one.size >= LARGE)
-    return next((one for one in silent if one.target in answered), None)
+    return next((one for one in silent for target, size in answered if target == one.target and size < one.size), None)
 
 
 def _read_one(text: str) -> Reading | None:
