@@ -71,7 +71,8 @@ PREFIXES = (
     re.compile(r"\A(?:(?:(?P<node>[\w.-]+) )?\[std(?:out|err)\] |std(?:out|err): )"),
     re.compile(r"\A\s+(?=\S)"),
     re.compile(
-        r"\A(?:\d+ +(?=[\w.-]+:\d+:\d+ \[\d+\])|\d{1,7}(?:\t| {2,}| ?[|│] )(?=[^\d\s])|\[\d{3,7}\] (?=\[))"
+        r"\A(?:\d+ +(?=[\w.-]+:\d+:\d+ \[\d+\])|\d{1,7}(?:\t| {2,}| ?[|│] )(?=[^\d\s]|\d\d:\d\d:\d\d|\d+ ranks )"
+        r"|\[\d{3,7}\] (?=\[))"
     ),  # a viewer's line numbers
     re.compile(r"\A\d{1,6}\.\d{1,3}s[\t ]\d{1,7}[\t ]"),  # Kaggle's, of the time and the line
     re.compile(r"\AE\d{4} \d\d:\d\d:\d\d\.\d+ (?:\d+ )?\S+\.py:\d+\] "),  # torch's own Python
