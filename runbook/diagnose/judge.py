@@ -253,11 +253,11 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
     ) or all(hit.sign == "coordinator-left" and scanner.last_progress.get(hit.line.source) for hit in hits):
         return True
     # A run that ended well had caught it: no line says that a process ended because of it, and no rank is named for it;
-    # or it went on after that.
+    # or it made a step between that and its end.
     return all(
-        hit.line.number < scanner.ended.get(hit.line.source, 0)
+        hit.line.number < (end := scanner.ended.get(hit.line.source, 0))
         and hit.line.rank is None
-        and (hit.sign not in ENDINGS or hit.line.number < scanner.last_progress.get(hit.line.source, 0))
+        and (hit.sign not in ENDINGS or hit.line.number < scanner.last_progress.get(hit.line.source, 0) < end)
         for hit in hits
     )
 
