@@ -44,6 +44,8 @@ RDMA = re.compile(
 """Signs that a machine has an adapter for RDMA, in lower case."""
 RDMA_KEYS = b"mlx4_ mlx5_ irdma hfi1_ efa_ bnxt_re rocep ibs ibps hca_id infiniband".split()
 """One of them is in all that RDMA matches, and they are found in a hundredth of its time."""
+RDMA_SPAN = 40
+"""Bytes around such a key in which all of what RDMA matches stands."""
 HEADS = 8 << 20
 """Bytes of all files together that are looked at so, small ones aside: the logs of a thousand ranks are not pasted
 outputs."""
@@ -186,7 +188,12 @@ class Reader:
 
 def _tells_of_rdma(head: bytes) -> bool:
     lowered = head.lower()
-    return any(key in lowered for key in RDMA_KEYS) and RDMA.search(lowered) is not None
+    return any(
+        RDMA.search(lowered, max(0, found.start() - RDMA_SPAN), found.end() + RDMA_SPAN)
+        for key in RDMA_KEYS
+        if key in lowered
+        for found in re.finditer(key, lowered)
+    )
 
 
 def _goes_on(paste: Paste, head: bytes) -> bool:

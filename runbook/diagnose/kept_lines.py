@@ -43,17 +43,19 @@ class ScanLimits:
     kept_bytes: int = 16 << 20  # of the lines that are remembered
     late: int = 1_000  # put off, at its end
     # of all sources
-    read_over_all: int = 10_000  # in full: of what is left, a source has a quarter
-    least: int = 40  # that any source has, and of those that are put off
+    unlike_read: int = (
+        5_000  # of a shape that was not met before, read in full: of what is left, a source has a quarter
+    )
+    least: int = 4  # that any source has, and of those that are put off
     pending: int = 1 << 20  # bytes without a line break that are taken as one line
     # hits, over all sources
     keeps_all: int = 100  # a sign that keeps more hits than this wants every rank's
     hits: int = 4000  # of a sign
     texts: int = 16 << 20  # characters of their lines
 
-    def of_the_next(self, read: int) -> ScanLimits:
-        """The limits of one more source, where so many lines of others were read in full."""
-        part = max(self.least, (self.read_over_all - read) // 4) / self.read
+    def of_the_next(self, unlike: int) -> ScanLimits:
+        """The limits of one more source, where so many lines of others, each unlike all before, were read in full."""
+        part = max(self.least, (self.unlike_read - unlike) // 4) / self.read
         if part >= 1:
             return self
         return replace(

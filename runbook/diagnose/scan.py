@@ -117,7 +117,7 @@ class Scanner:
         self.last_words: list[Hit] = []  # last lines that are no good end, and no sign
         self.work = 0  # lines, in the time that one takes which is known already
         self._remembered = 0  # bytes of shapes
-        self._in_full = 0  # lines that were read so, over all sources
+        self._unlike_read = 0  # lines of shapes that were not met before, read in full, over all sources
         self._often: Counter[bytes] = Counter()  # lines of a shape that were read in full, over all sources
         self._texts = 0  # characters of lines with hits
         self._cut: Counter[str] = Counter()  # lines of which only the end was looked at, by source
@@ -125,7 +125,7 @@ class Scanner:
 
     def feed(self, source: str, chunks: Iterable[bytes], speaker: Speaker | None = None) -> None:
         """Read one source from its start to its end; `speaker` is who wrote it, if its path shows that."""
-        here = SourceLines(source, self._limits.of_the_next(self._in_full))
+        here = SourceLines(source, self._limits.of_the_next(self._unlike_read))
         section = speaker or section_of_path(source)
         number = 0
         flooded = False
@@ -258,6 +258,7 @@ class Scanner:
         if most <= limits.keeps_all and self._often[shape] >= limits.often:
             most = limits.of_an_often_one
         wanted = here.wants(shape, raw, most)
+        self._unlike_read += wanted and shape not in self._often
         if wanted and len(self._often) < limits.shapes and len(shape) < limits.shape_bytes:
             self._often[shape] += 1
         return wanted
@@ -304,7 +305,6 @@ class Scanner:
                     self._read(here, number, segment, kind.signs, section)
             return
         self.work += IN_FULL + A_BYTE * len(raw)
-        self._in_full += 1
         foreign = found[-1] == self._abroad
         line = read_line(here.name, number, raw, section, foreign=foreign)
         if NOISE.search(line.text.lower()):
