@@ -182,22 +182,18 @@ class Evidence:
 
     def bases(self, version: Version) -> list[Base]:
         """Every base chain that packets of this IP version meet, in the order in which they meet them on a hook."""
-        return self._bases_4 if version == 4 else self._bases_6
+        if version not in self._bases:
+            kept = self._kept_by_iptables(version)
+            found = [base for base in self._nft_bases if base.family in (*_families(version), "bridge")]
+            found = [base for base in found if (base.family, base.table) not in kept]
+            found += self._iptables_bases(version)
+            self._bases[version] = sorted(found, key=lambda base: (base.priority, base.order))
+        return self._bases[version]
 
     @cached_property
-    def _bases_4(self) -> list[Base]:
-        return self._read(4)
-
-    @cached_property
-    def _bases_6(self) -> list[Base]:
-        return self._read(6)
-
-    def _read(self, version: Version) -> list[Base]:
-        kept = self._kept_by_iptables(version)
-        found = [base for base in self._nft_bases if base.family in (*_families(version), "bridge")]
-        found = [base for base in found if (base.family, base.table) not in kept]
-        found += self._iptables_bases(version)
-        return sorted(found, key=lambda base: (base.priority, base.order))
+    def _bases(self) -> dict[Version, list[Base]]:
+        """Those that were asked for so far."""
+        return {}
 
     @property
     def draws_lots(self) -> bool:

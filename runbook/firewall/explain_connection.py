@@ -180,14 +180,8 @@ class _Case:
         """A NAT rule gives the packet another destination: it never reaches the intended port."""
         what = f"its own outgoing {_flow(self.flow)}" if by.leg == "request-out" else _flow(self.flow)
         may = "sends" if by.elsewhere else "may send"
-        return self._blocked(
-            node,
-            f"{node} {may} {what} elsewhere: {by.where} `{by.rule}`",
-            remedies=((node, by.allow),) if by.allow else (),
-            evidence=[f"{node}: {by.where}: {by.rule}", *by.caveats, *self._allowing()],
-            decided=bool(by.elsewhere),
-            rule=f"{by.where} {by.rule}",
-        )
+        says = f"{node} {may} {what} elsewhere: {by.where} `{by.rule}`"
+        return self._translating(node, by, says, decided=bool(by.elsewhere))
 
     def culprit(self, certain: list[tuple[str, Explanation]]) -> Blocked:
         node, first = certain[0]
@@ -275,15 +269,12 @@ class _Case:
         node, by = next(((name, e) for name, e in self.legs if e.new_source), ("", None))
         if by is None or source is None or not source.addresses or by.new_source in source.addresses:
             return None
-        return self._blocked(
-            node,
+        says = (
             f"{_flow(self.flow)} was {self.seen}, and no rule of either node does it; most likely the answers are led "
             f"elsewhere, since {by.new_source} is none of {node}'s addresses, and its own NAT rule sends from there: "
-            f"{by.where} `{by.rule}`",
-            remedies=((node, by.allow),) if by.allow else (),
-            evidence=[f"{node}: {by.where}: {by.rule}", *by.caveats, *self._allowing()],
-            rule=f"{by.where} {by.rule}",
+            f"{by.where} `{by.rule}`"
         )
+        return self._translating(node, by, says, decided=False)
 
     def beside(self) -> Blocked | None:
         """The first thing on the way, other than the packet filters, that may drop packets."""
@@ -335,6 +326,17 @@ class _Case:
             decided=True,
         )
         return replace(found, between=True)
+
+    def _translating(self, node: str, by: Explanation, says: str, *, decided: bool) -> Blocked:
+        """It is a NAT rule of the node that does it."""
+        return self._blocked(
+            node,
+            says,
+            remedies=((node, by.allow),) if by.allow else (),
+            evidence=[f"{node}: {by.where}: {by.rule}", *by.caveats, *self._allowing()],
+            decided=decided,
+            rule=f"{by.where} {by.rule}",
+        )
 
     def _blocked(
         self,
