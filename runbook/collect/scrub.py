@@ -18,7 +18,7 @@ from runbook.collect.pseudonyms import Machines, PeopleNames
 from runbook.files.schema import schema
 from runbook.files.yaml_document import Document, line_starts, parse_document, scalars
 from runbook.model.decoded_text import views
-from runbook.model.redact import Forms, joined
+from runbook.model.redact import Forms, joined, replaced
 from runbook.model.secrets import (
     LOGIN_OF_CURL,
     LOGIN_OF_REGISTRY,
@@ -218,7 +218,7 @@ class Scrubber:
             others += [(_bare(text, view.raw(*place)), other) for place, other in self._names(view.text)]
         places = [(place, GONE) for place in joined(gone)]
         self.secrets_found += sum(text[start:end] != GONE for (start, end), _ in places)
-        return _replaced(text, places, others)
+        return _without_names(text, places, others)
 
     def _names(self, text: str) -> Iterator[tuple[Place, str]]:
         yield from self.people.find(text)
@@ -270,7 +270,7 @@ class Scrubber:
             return self.text(text)
         places = list(_secret_values(document))
         self.secrets_found += len(places)
-        scrubbed = self._yaml_text(_replaced(text, [(place, GONE) for place in joined(places)], []), document)
+        scrubbed = self._yaml_text(_without_names(text, [(place, GONE) for place in joined(places)], []), document)
         again = parse_document(scrubbed, name)
         if again.data is not None and not again.problems and _shape(again.data) == _shape(document.data):
             return scrubbed
@@ -332,7 +332,7 @@ def _bare(text: str, place: Place) -> Place:
     return (start + escape, end)
 
 
-def _replaced(text: str, gone: list[tuple[Place, str]], others: list[tuple[Place, str]]) -> str:
+def _without_names(text: str, gone: list[tuple[Place, str]], others: list[tuple[Place, str]]) -> str:
     """The earliest and longest names; a name that overlaps a secret is taken out with it."""
     hidden = [place for place, _ in gone]
     while True:
@@ -347,12 +347,7 @@ def _replaced(text: str, gone: list[tuple[Place, str]], others: list[tuple[Place
         if last <= start < end and not _touches((start, end), hidden):
             chosen.append(((start, end), other))
             last = end
-    parts: list[str] = []
-    at = 0
-    for (start, end), other in sorted(chosen):
-        parts += [text[at:start], other]
-        at = end
-    return "".join([*parts, text[at:]])
+    return replaced(text, sorted(chosen))
 
 
 def _touches(place: Place, ordered: list[Place]) -> bool:

@@ -19,7 +19,7 @@ from runbook.lint.findings import LintFinding
 from runbook.lint.rules.security import known_formats, named_secrets, secrets_in_commands
 from runbook.model.errors import Problem, Span
 from runbook.model.grouping import grouped
-from runbook.model.redact import Redactor, joined
+from runbook.model.redact import Redactor, joined, replaced
 from runbook.model.secrets import Secret, may_name_secret
 from runbook.model.text_search import Place
 
@@ -254,16 +254,12 @@ def _text_at(lines: Sequence[str], span: Span) -> str:
     return lines[span.line - 1][start:end].strip("\"'")
 
 
-def _columns(span: Span) -> tuple[int, int]:
+def _columns(span: Span) -> Place:
     return span.column - 1, span.column - 1 + span.length
 
 
-def _starred(line: str, places: Iterable[tuple[int, int]]) -> str:
-    shown, at = [], 0
-    for start, end in joined(places):
-        shown += [line[at:start], "*" * len(line[start:end])]
-        at = end
-    return "".join((*shown, line[at:]))
+def _starred(line: str, places: Iterable[Place]) -> str:
+    return replaced(line, ((place, "*" * len(line[slice(*place)])) for place in joined(places)))
 
 
 def _without(text: str, secrets: Iterable[str]) -> str:

@@ -18,9 +18,9 @@ from runbook.model.decoded_text import JOINTS, View, plainest, unquoted, views
 from runbook.model.inventory import Inventory
 from runbook.model.remedy import Remedy
 from runbook.model.secrets import Secret, holds_secret, known_tokens
+from runbook.model.text_search import Place
 
 T = TypeVar("T")
-Place = tuple[int, int]
 
 SHORTEST = 4
 """Shorter values are not looked for in text: `1` or `on` would turn every other word into stars."""
@@ -183,12 +183,7 @@ class Redactor:
         return bool(self._forms)
 
     def text(self, text: str) -> str:
-        parts: list[str] = []
-        at = 0
-        for start, end in self.places(text):
-            parts += [text[at:start], GONE]
-            at = end
-        return "".join([*parts, text[at:]]) if at else text
+        return replaced(text, ((place, GONE) for place in self.places(text)))
 
     def places(self, text: str) -> list[Place]:
         """Where secrets stand, in order; none overlaps another."""
@@ -266,6 +261,15 @@ def joined(places: Iterable[Place]) -> list[Place]:
         else:
             found.append((start, end))
     return found
+
+
+def replaced(text: str, words: Iterable[tuple[Place, str]]) -> str:
+    """The text with a word in each of these places, which are in order and do not overlap."""
+    parts, at = list[str](), 0
+    for (start, end), word in words:
+        parts += [text[at:start], word]
+        at = end
+    return "".join([*parts, text[at:]])
 
 
 def secrets_of(inventory: Inventory) -> list[Secret]:

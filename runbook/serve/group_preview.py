@@ -29,7 +29,7 @@ from runbook.lint.run import lint
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory
 from runbook.model.playbook import Playbook
-from runbook.model.redact import GONE, Redactor, joined
+from runbook.model.redact import GONE, Redactor, joined, replaced
 from runbook.model.secrets import PRIVATE_KEY, Secret, holds_secret, names_secret
 
 DRAFT = ".lint-"
@@ -135,18 +135,10 @@ def _hidden(text: str) -> tuple[str, dict[str, str]] | None:
     if document.data is None:  # no keys that say what is secret: all that looks like one
         places = joined([*places, *secret_places(text)])
     hidden = {f"hidden-secret-{number}": text[start:end] for number, (start, end) in enumerate(places, 1)}
-    shown = _replaced(text, places, [*hidden])
-    rest = parse_document(_replaced(text, places, ["redacted"] * len(places)), "")
+    shown = replaced(text, zip(places, hidden, strict=True))
+    rest = parse_document(replaced(text, ((place, "redacted") for place in places)), "")
     of_lines = document.data is not None and (rest.data is None or secret_spans(rest))
     return None if of_lines or any(secret in shown for secret in hidden.values()) else (shown, hidden)
-
-
-def _replaced(text: str, places: Sequence[tuple[int, int]], words: Sequence[str]) -> str:
-    pieces, at = list[str](), 0
-    for (start, end), word in zip(places, words, strict=True):
-        pieces += [text[at:start], word]
-        at = end
-    return "".join([*pieces, text[at:]])
 
 
 def revealed(text: str, hidden: Mapping[str, str]) -> str:
