@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import secrets
 import threading
@@ -50,6 +49,7 @@ from runbook.serve.agent_states import (
     state_of,
 )
 from runbook.serve.change_stream import Changed
+from runbook.serve.people import hashed
 from runbook.serve.settings import ServeSettings
 from runbook.serve.store import Store
 from runbook.transport.agent import StreamRequest, StreamStatus
@@ -62,6 +62,14 @@ OPEN_S = 15.0
 KEPT_INCARNATIONS = 20
 KEPT_STATES = 1000
 log = logging.getLogger("runbook.serve")
+
+
+class NoAgent(LookupError):
+    """No agent has this name."""
+
+
+class InvalidNodeName(ValueError):
+    """A node cannot be called so."""
 
 
 class NotEnrolled(Exception):
@@ -119,13 +127,13 @@ class EnrolledNode:
 
 def enrol(store: Store, settings: ServeSettings, by: str, name: str | None = None) -> str:
     """A string with which one host can be enrolled within the hour. `name`: only as this node, which is replaced where
-    it is enrolled already. Raises ValueError for an invalid name."""
+    it is enrolled already. Raises InvalidNodeName."""
     if name is not None and not NAME.match(name):
-        raise ValueError(f"a node cannot be called {name!r}: it has letters, digits, _, . and -")
+        raise InvalidNodeName(f"a node cannot be called {name!r}: it has letters, digits, _, . and -")
     secret, now = secrets.token_urlsafe(32), time.time()
     with store.write() as db:
         db.execute("DELETE FROM enrolments WHERE expires_at < ?", (now,))
-        db.execute("INSERT INTO enrolments VALUES (?, ?, ?, ?)", (_hash(secret), name, by, now + ENROL_S))
+        db.execute("INSERT INTO enrolments VALUES (?, ?, ?, ?)", (hashed(secret), name, by, now + ENROL_S))
     return str(Enrolment(settings.url_of_agents, settings.tls.fingerprint if settings.tls else None, secret))
 
 
@@ -195,18 +203,18 @@ class Fleet:
         return enrol(self._store, self._settings, by, name)
 
     def drain(self, name: str, on: bool) -> None:
-        """Whether new runs may begin there; what runs goes on. Raises KeyError."""
+        """Whether new runs may begin there; what runs goes on. Raises NoAgent."""
         with self._lock:
-            member = self._members[name]
+            member = self._member(name)
             member.draining = on
             with self._store.write() as db:
                 db.execute("UPDATE agents SET draining = ? WHERE name = ?", (int(on), name))
             self._judge()
 
     def revoke(self, name: str) -> None:
-        """The node's token is no longer valid, and its streams end; detached jobs there go on. Raises KeyError."""
+        """The node's token is no longer valid, and its streams end; detached jobs there go on. Raises NoAgent."""
         with self._lock:
-            member = self._members[name]
+            member = self._member(name)
             member.revoked = True
             with self._store.write() as db:
                 db.execute("UPDATE agents SET revoked_at = ? WHERE name = ?", (time.time(), name))
@@ -221,8 +229,12 @@ class Fleet:
 
         self._soon(closed)
 
-    # Enrolment.
+    def _member(self, name: str) -> EnrolledNode:
+        if name not in self._members:
+            raise NoAgent(name)
+        return self._members[name]
 
+    # Enrolment.
     def enrolled(self, secret: str, name: str) -> tuple[str, str]:
         """Spend a secret: the node's name and its token. Raises NotEnrolled."""
         if not NAME.match(name):
@@ -230,7 +242,7 @@ class Fleet:
         token, now = secrets.token_urlsafe(32), time.time()
         with self._lock:  # until it is known here as well: of two strings for one name the first one counts
             with self._store.write() as db:
-                found = db.execute("SELECT * FROM enrolments WHERE secret = ?", (_hash(secret),)).fetchone()
+                found = db.execute("SELECT * FROM enrolments WHERE secret = ?", (hashed(secret),)).fetchone()
                 if found is None or found["expires_at"] < now:
                     raise NotEnrolled(403, "this string was used already, or is older than an hour: take a new one")
                 if found["name"] not in (None, name):
@@ -240,14 +252,14 @@ class Fleet:
                     raise NotEnrolled(
                         409, f"a node {name} is enrolled already: take another --name, or a string made for {name}"
                     )
-                db.execute("DELETE FROM enrolments WHERE secret = ?", (_hash(secret),))
+                db.execute("DELETE FROM enrolments WHERE secret = ?", (hashed(secret),))
                 db.execute("DELETE FROM agent_incarnations WHERE name = ?", (name,))
                 db.execute("DELETE FROM agents WHERE name = ?", (name,))
                 db.execute(
                     "INSERT INTO agents (name, token, enrolled_at, enrolled_by) VALUES (?, ?, ?, ?)",
-                    (name, _hash(token), now, found["made_by"]),
+                    (name, hashed(token), now, found["made_by"]),
                 )
-            self._adopt(EnrolledNode(name, _hash(token)))
+            self._adopt(EnrolledNode(name, hashed(token)))
         return name, token
 
     def _adopt(self, member: EnrolledNode) -> None:
@@ -265,7 +277,7 @@ class Fleet:
 
     def by_token(self, token: str) -> EnrolledNode | None:
         """The node whose secret this is, revoked or not."""
-        return self._by_token.get(_hash(token))
+        return self._by_token.get(hashed(token))
 
     def greet(self, member: EnrolledNode, hello: AgentHello, address: str, link: ControlSocket) -> Denied | None:
         """Accept the agent, in place of an earlier connection; or say why not."""
@@ -507,7 +519,3 @@ def _enrolled_again() -> Denied:
 def _worth_telling(beat: Heartbeat) -> object:
     """The part of a heartbeat that updates open pages at once; the rest is seen when a page is loaded."""
     return beat.draining, [(job.job, job.attempt, job.name, job.state, job.code) for job in beat.jobs]
-
-
-def _hash(secret: str) -> str:
-    return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()

@@ -19,7 +19,7 @@ import msgspec
 
 from runbook.agent.protocol import STDOUT, ProtocolError
 from runbook.serve.agent_channel import Channel
-from runbook.serve.agent_fleet import Fleet, NoStreamError
+from runbook.serve.agent_fleet import Fleet, InvalidNodeName, NoStreamError
 from runbook.serve.people import Audit
 from runbook.transport.agent import (
     ASK,
@@ -121,7 +121,7 @@ class StreamSocket:
     async def _enrol(self, wanted: EnrolmentRequest) -> StreamStatus:
         try:
             string = await asyncio.to_thread(self._fleet.enrol, wanted.by, wanted.name)
-        except ValueError as error:
+        except InvalidNodeName as error:
             return StreamStatus("agent-lost", str(error), "letters, digits, `.`, `_` and `-`, as in an inventory")
         self._audit.note(wanted.by, "command line", f"serve enrol {wanted.name or ''}".rstrip(), "")
         return StreamStatus(says=string)

@@ -140,8 +140,7 @@ def no_stream_because(name: str, state: State, silent_s: float, version: str) ->
         says = f"the agent of {name} is runbook {version}, too old for this server ({runbook.__version__})"
         return StreamStatus(CAUSE, says, SAME_VERSION, node=name)
     fix = (
-        f"see that {name} is up, that its agent runs (`runbook agent status` there) "
-        "and that the network to this machine holds; "
-        "what runs there goes on"
+        f"see that {name} is up, that its agent runs (`runbook agent status` there) and that the network to this "
+        "machine holds; what runs there goes on"
     )
     return StreamStatus(CAUSE, f"nothing has come from the agent of {name} for {silent_s:.0f} s ({state})", fix)

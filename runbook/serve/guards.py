@@ -32,6 +32,7 @@ from starlette.websockets import WebSocket
 import runbook
 from runbook.model import units
 from runbook.model.errors import FilesWrong
+from runbook.serve.agent_fleet import InvalidNodeName, NoAgent
 from runbook.serve.change_stream import Changed
 from runbook.serve.group_actions import Refused
 from runbook.serve.group_files import ChangedMeanwhile, NameTaken, NoGroup
@@ -59,11 +60,13 @@ ANSWERS: dict[type[Exception], tuple[int, str, str]] = {
     NoGroup: (404, "there is no such group, or its file cannot be read here", ""),
     NoRun: (404, "there is no such run", ""),
     NoFile: (404, "the run has no such file", ""),
+    NoAgent: (404, "no agent has this name", ""),
     NameTaken: (409, "", ""),
     Busy: (409, "", ""),
     NotRunning: (409, "nothing that was started here is running", ""),
     ChangedMeanwhile: (412, "", "load the page again: it shows what it is now; what you wrote is not saved"),
     Refused: (422, "", ""),
+    InvalidNodeName: (422, "", ""),
 }
 """What goes wrong in a handler, as an answer to whoever asked: status, sentence (empty: the error's own), and help."""
 BODY_S = 30.0

@@ -142,7 +142,8 @@ class Runs:
 
     def _kept(self, id: str, what: str, find: Callable[[], T]) -> T:
         path = self.path(id)
-        written = result_mark(path), _length(path / "events.jsonl")
+        events = _status(path / "events.jsonl")
+        written = result_mark(path), events.st_size if events else 0
         known = self._found.get((id, what))
         if known is None or known[0] != written:
             known = written, find()
@@ -234,17 +235,15 @@ def begins_again(path: Path, by: Mapping[str, Any]) -> bool:
 
 def result_mark(path: Path) -> int:
     """An id of the result that is in this folder now, different from any earlier or later one; 0 if there is none."""
-    try:
-        return (path / "result.json").lstat().st_mtime_ns
-    except OSError:
-        return 0
+    status = _status(path / "result.json")
+    return status.st_mtime_ns if status else 0
 
 
-def _length(path: Path) -> int:
+def _status(path: Path) -> os.stat_result | None:
     try:
-        return path.lstat().st_size
+        return path.lstat()
     except OSError:
-        return 0
+        return None
 
 
 def left_running(document: Mapping[str, Any]) -> bool:
@@ -296,12 +295,9 @@ def _seen(path: Path) -> str:
     """Empty for a folder that is no run's."""
     found = []
     for name in ("events.jsonl", "result.json", STARTED):
-        try:
-            status = (path / name).lstat()
-        except OSError:
-            continue
-        # Only the first line of the events is read, so their growth changes nothing.
-        found.append(name if name == "events.jsonl" else f"{name} {status.st_size} {status.st_mtime_ns}")
+        if status := _status(path / name):
+            # Only the first line of the events is read, so their growth changes nothing.
+            found.append(name if name == "events.jsonl" else f"{name} {status.st_size} {status.st_mtime_ns}")
     return " ".join(found)
 
 

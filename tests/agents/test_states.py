@@ -41,7 +41,7 @@ from runbook.agent.protocol import (
     said,
 )
 from runbook.serve.agent_channel import Channel
-from runbook.serve.agent_fleet import ControlSocket, EnrolledNode, Fleet, NotEnrolled
+from runbook.serve.agent_fleet import ControlSocket, EnrolledNode, Fleet, NoAgent, NotEnrolled
 from runbook.serve.agent_states import AwakeClock, spoken, state_of
 from runbook.serve.change_stream import Changed
 from runbook.serve.settings import ServeSettings
@@ -253,7 +253,7 @@ def test_people_drain_and_revoke_and_both_outlive_the_server(world: World) -> No
     denied = greet(world, world.fleet._members["gn1"], hello("c"))[1]
     assert denied is not None
     assert denied.code == REVOKED
-    with pytest.raises(KeyError):
+    with pytest.raises(NoAgent):
         world.fleet.drain("nobody", True)
 
 

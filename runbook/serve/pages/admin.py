@@ -114,23 +114,13 @@ async def enrol_agent(request: Request) -> Response:
 
 
 async def revoke_agent(request: Request) -> Response:
-    await asyncio.to_thread(_revoked, request)
+    await asyncio.to_thread(fleet_of(request).revoke, request.path_params["name"])
     return RedirectResponse("/admin#agents", 303)
 
 
 def _enrolled(request: Request, name: str) -> str:
     request.state.about = name
-    try:
-        return fleet_of(request).enrol(request.state.person.name, name.strip() or None)
-    except ValueError as wrong:
-        raise RequestRefused(422, str(wrong)) from None
-
-
-def _revoked(request: Request) -> None:
-    try:
-        fleet_of(request).revoke(request.path_params["name"])
-    except KeyError:
-        raise RequestRefused(404, "no agent has this name") from None
+    return fleet_of(request).enrol(request.state.person.name, name.strip() or None)
 
 
 def _back() -> Response:
@@ -207,7 +197,7 @@ async def api_enrol_agent(request: Request) -> Response:
 
 
 async def api_revoke_agent(request: Request) -> Response:
-    await asyncio.to_thread(_revoked, request)
+    await asyncio.to_thread(fleet_of(request).revoke, request.path_params["name"])
     return Response(status_code=204)
 
 

@@ -351,10 +351,7 @@ async def drain(request: Request) -> Response:
 
 def _drained(request: Request, on: bool) -> None:
     request.state.about = "drain" if on else "undrain"
-    try:
-        fleet_of(request).drain(request.path_params["name"], on)
-    except KeyError:
-        raise RequestRefused(404, "no agent has this name") from None
+    fleet_of(request).drain(request.path_params["name"], on)
     workspace_of(request).changed("fleet")
 
 
