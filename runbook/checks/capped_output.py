@@ -50,11 +50,8 @@ class OutputFile:
         if self._file is not None and self._left > 0:
             kept = text[: self._left]
             self._left -= len(text)
-            end = (
-                ""
-                if self._left > 0
-                else f"\n[runbook keeps no more than {bytes_text(MOST)} of what one program prints]\n"
-            )
+            full = f"\n[runbook keeps no more than {bytes_text(MOST)} of what one program prints]\n"
+            end = "" if self._left > 0 else full
             with contextlib.suppress(OSError, ValueError):  # ValueError: the run is over, and the file closed
                 self._file.write(kept + end)
                 self._file.flush()

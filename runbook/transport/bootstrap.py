@@ -210,8 +210,7 @@ def nothing_started(
     return reason or unreachable_for(
         "ssh-timeout",
         f"{node} accepted the login, but its login shell started nothing within {timeout_s:g} s: something in "
-        "~/.bashrc, "
-        "~/.ssh/rc or another startup file waits, or the home folder hangs",
+        "~/.bashrc, ~/.ssh/rc or another startup file waits, or the home folder hangs",
         last_lines(noise, complaint),
         way="startup-file",
         node=node,

@@ -131,8 +131,7 @@ class Logins:
             if (hop.host, hop.port) in places:
                 raise unreachable_for(
                     "ssh-jump-failed",
-                    f"{node.name}: its jump hosts form a circle: the way to {hop.host} port {hop.port} leads "
-                    "through "
+                    f"{node.name}: its jump hosts form a circle: the way to {hop.host} port {hop.port} leads through "
                     "itself",
                     tuple(f"on the way: {place} port {number}" for place, number in places),
                     way="config",

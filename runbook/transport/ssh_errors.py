@@ -99,9 +99,9 @@ def unknown_key(key: paramiko.PKey, known: Known, target: LoginTarget, name: str
         says += f", as far as they can be read: {known.unread[0]}"
         remedy = (
             "mend that file, or name another in ~/.ssh/config (`UserKnownHostsFile`); then, if the key is still "
-            "unknown, "
+            "unknown, compare the fingerprint with the machine's own and add it: "
+            f"`{_learn(target, '~/.ssh/known_hosts')}`"
         )
-        remedy += f"compare the fingerprint with the machine's own and add it: `{_learn(target, '~/.ssh/known_hosts')}`"
     elif not target.accept_new:
         remedy += "; or trust on first use with `ssh: {host_keys: accept-new}` in the inventory"
     return Unreachable(
@@ -280,8 +280,7 @@ def _nothing_in_common(
     return unreachable_for(
         "ssh-handshake-failed",
         f"{name}: {target.host} port {target.port} ({wire.banner}) and this machine share no algorithm for {option}: "
-        "it "
-        f"offers only {have}",
+        f"it offers only {have}",
         (f"it offers: {have}", f"we offer: {', '.join(str(word) for word in ours.get(option, ()))}", str(error)),
         way="algorithms",
         name=name,
