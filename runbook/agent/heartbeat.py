@@ -13,7 +13,7 @@ import msgspec
 from runbook.agent.protocol import GpuLoad, Heartbeat, JobProcess
 from runbook.model.units import whole_number
 from runbook.node import own_files
-from runbook.node.job_control import attempts_of, expanded, folders_of_jobs, journals, same
+from runbook.node.job_control import attempts_of, folders_of_jobs, journals, same
 from runbook.node.journal import serial_of
 from runbook.node.tools import tool
 
@@ -66,7 +66,7 @@ def jobs(name: str, workdirs: Iterable[str]) -> list[JobProcess]:
     found, seen = list[JobProcess](), set[str]()
     for one in workdirs:
         with contextlib.suppress(OSError, ValueError):  # ValueError: no path at all
-            workdir = os.path.realpath(expanded(one))
+            workdir = os.path.realpath(own_files.expanded(one))
             if workdir in seen:
                 continue
             seen.add(workdir)

@@ -37,7 +37,7 @@ import signal
 import time
 
 from runbook.node.journal import ABOUT, ATTEMPT, JOURNAL, PLAIN, WRITTEN, Odd, belongs, checked, node_of, serial_of
-from runbook.node.own_files import KEPT, WHY_STOPPED, document, is_ours, listed, opened, ours, safe, write
+from runbook.node.own_files import KEPT, WHY_STOPPED, document, expanded, is_ours, listed, opened, ours, safe, write
 from runbook.node.proc import boot_id, booted, born, environ, owner, pause, pids, stat, variable
 from runbook.node.proc import kill as send
 from runbook.node.tools import find, run
@@ -517,10 +517,6 @@ def sha256(path: str) -> str | None:
             return hashlib.sha256(file.read()).hexdigest()
     except OSError:
         return None
-
-
-def expanded(path: str) -> str:
-    return os.path.join(os.path.expanduser("~"), os.path.expanduser(path))
 
 
 ORDERS = {"prepare": prepare, "watch": watch, "stop": stop, "kill": kill, "list": known, "clean": clean}

@@ -31,7 +31,7 @@ import threading
 import time
 
 from runbook.node.message import say as say_it
-from runbook.node.own_files import WHY_STOPPED, document, listed, opened, ours, safe, write
+from runbook.node.own_files import WHY_STOPPED, document, expanded, listed, opened, ours, safe, write
 from runbook.node.proc import boot_id, born, descendants, group_kills, kernel_kills, kill, pause, tagged
 
 TYPE_CHECKING = False
@@ -357,7 +357,7 @@ class Barrier:
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
-        self.folder = os.path.join(os.path.expanduser("~"), os.path.expanduser(order["folder"]))
+        self.folder = expanded(order["folder"])
 
     def pass_through(self, met: Callable[[list[str]], object] = lambda names: None) -> str | None:
         """None when all came; else which did not, or what prevented it. `met` is called with those who are there, as

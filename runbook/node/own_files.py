@@ -34,6 +34,11 @@ class NotSafe(OSError):
         OSError.__init__(self, errno.EPERM, why, path)
 
 
+def expanded(path: str) -> str:
+    """Beginning at the root: what names no place itself lies in the home folder."""
+    return os.path.join(os.path.expanduser("~"), os.path.expanduser(path))
+
+
 def safe(path: str) -> None:
     """Raise NotSafe if users other than us and root can change what lies at an absolute path, as far as it exists."""
     done, todo, links = "/", parts(path), 0

@@ -26,7 +26,7 @@ import time
 import types
 import zlib
 
-from runbook.node.own_files import KEPT, make, ours, safe
+from runbook.node.own_files import KEPT, expanded, make, ours, safe
 from runbook.node.proc import RUN_ID_VARIABLE, account, amount, kill, pause, tagged, this_machine
 
 TYPE_CHECKING = False
@@ -247,7 +247,7 @@ class Supervisor:
             "pid": os.getpid(),
             "machine": this_machine() or hostname,
         }
-        workdir = os.path.join(os.path.expanduser("~"), os.path.expanduser(config["workdir"]))
+        workdir = expanded(config["workdir"])
         # A folder a node inside the run's: nodes may share their home over NFS, or be one machine.
         above = os.path.join(workdir, config["run_id"])
         folder = os.path.join(above, config["node"])
