@@ -29,7 +29,7 @@ from runbook.model.inventory import Node
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding
 from runbook.parsers.nvidia_logs import events
-from runbook.parsers.nvidia_smi_facts import Gpu, parse_gpus, throttled
+from runbook.parsers.nvidia_smi_facts import Gpu, parse_gpus
 from runbook.transport import node_answers
 
 Counts = Mapping[str, int | None]
@@ -131,7 +131,7 @@ def _of_gpus(node: str, then: node_answers.Counters, now: node_answers.Counters)
         earlier, place = before.get(gpu.index), f"GPU {gpu.index} of {node}"
         if earlier is None:
             continue
-        lasting = [reason for reason in held_back(gpu) if reason in held_back(earlier)] if lasts else []
+        lasting = [reason for reason in gpu.slowed_by if reason in earlier.slowed_by] if lasts else []
         if lasting:
             says = f"{place} is slowed down: {', '.join(lasting)}{clocks(gpu)}"
             proof = f"in two readings: {', '.join(lasting)}"
@@ -153,12 +153,6 @@ def _of_gpus(node: str, then: node_answers.Counters, now: node_answers.Counters)
 def gpus_of(facts: node_answers.Counters) -> tuple[Gpu, ...]:
     said = facts["gpus"] or {}
     return parse_gpus(said.get("out", ""), said.get("fields", ())).gpus if said.get("code") == 0 else ()
-
-
-def held_back(gpu: Gpu) -> tuple[str, ...]:
-    """Why this GPU runs slower than it could, where that is heat or power."""
-    names = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-    return throttled(int(next((mask for name in names if (mask := gpu.number(name)) is not None), 0)))
 
 
 def clocks(gpu: Gpu) -> str:

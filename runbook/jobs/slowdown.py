@@ -24,7 +24,7 @@ from runbook.checks.bandwidth import adapters
 from runbook.checks.bandwidth.adapters import SlowReason
 from runbook.checks.context import Context
 from runbook.checks.network.live_traffic import names_by_address
-from runbook.jobs.counters import CounterWatch, clocks, gpus_of, held_back, rise
+from runbook.jobs.counters import CounterWatch, clocks, gpus_of, rise
 from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.progress import Slowdown, StepTimes
 from runbook.jobs.seen_processes import frames_of, in_a_call
@@ -269,7 +269,7 @@ def reasons(
     """What slows a node down, as far as its own counters show. `busy`: the processes of others that use its CPUs."""
     found = dict(_of_machine(node, then, now)) if then is not None and now is not None else {}
     for gpu in gpus_of(now) if now is not None else ():
-        if held := held_back(gpu):
+        if held := gpu.slowed_by:
             found[f"gpu {gpu.index}"] = f"GPU {gpu.index} of {node} is slowed down: {', '.join(held)}{clocks(gpu)}"
     for one in busy:
         if one["cpu"] >= BUSY:

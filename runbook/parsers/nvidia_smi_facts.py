@@ -59,6 +59,13 @@ class Gpu:
     def name(self) -> str:
         return self.fields.get("name", "")
 
+    @property
+    def slowed_by(self) -> tuple[str, ...]:
+        """Why it runs slower than it could, where that is heat or power."""
+        names = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # the second before driver 535
+        masks = map(self.number, names)
+        return throttled(int(next((mask for mask in masks if mask is not None), 0)))
+
 
 @dataclass(frozen=True, slots=True)
 class Listing:
@@ -214,7 +221,8 @@ def throttled(mask: int) -> tuple[str, ...]:
 class Refusal:
     """What nvidia-smi says instead of an answer, and the way of its remedy. `of_paste`, `of_node`: whether it is judged
     by that in a pasted output, and on a node whose GPUs the inventory promises; `cause_of_node`: its cause there, where
-    it differs."""
+    it differs. `code`: the exit code that means it by nvidia-smi's manual, where the text is missing or in another
+    language; 0: none."""
 
     phrase: str
     cause: str
@@ -223,6 +231,7 @@ class Refusal:
     of_paste: bool = True
     of_node: bool = True
     cause_of_node: str = ""
+    code: int = 0
 
 
 _NO_GPU = ("no-gpu-visible", "the driver finds no GPU at all", "no-device")
@@ -232,19 +241,25 @@ REFUSALS: tuple[Refusal, ...] = (
         "driver-library-mismatch",
         "the NVIDIA kernel module and its libraries are of different versions: the driver was updated while it ran",
         "reboot",
+        code=18,
     ),
     Refusal(
         "couldn't communicate with the nvidia driver",
         "no-gpu-visible",
         "nvidia-smi cannot talk to the driver: its kernel module is not loaded",
         "module",
+        code=9,
     ),
     Refusal("driver not loaded", "no-gpu-visible", "the NVIDIA kernel module is not loaded", "module"),
     Refusal(
-        "couldn't find libnvidia-ml", "no-gpu-visible", "the driver's library libnvidia-ml.so is not found", "library"
+        "couldn't find libnvidia-ml",
+        "no-gpu-visible",
+        "the driver's library libnvidia-ml.so is not found",
+        "library",
+        code=12,
     ),
     Refusal("gpu access blocked", "no-gpu-visible", "the operating system keeps programs from the GPU", "wsl"),
-    Refusal("no devices were found", *_NO_GPU, cause_of_node="gpu-count-mismatch"),
+    Refusal("no devices were found", *_NO_GPU, cause_of_node="gpu-count-mismatch", code=6),
     Refusal("no devices found", *_NO_GPU, cause_of_node="gpu-count-mismatch"),
     Refusal("gpu requires reset", "gpu-reset-required", "a GPU waits for a reset", "all", of_node=False),
     Refusal(
@@ -261,7 +276,9 @@ REFUSALS: tuple[Refusal, ...] = (
         "permissions",
         of_paste=False,
     ),
-    Refusal("gpu is lost", "gpu-fell-off-bus", "a GPU is lost: it has fallen off the bus", "reboot", of_paste=False),
+    Refusal(
+        "gpu is lost", "gpu-fell-off-bus", "a GPU is lost: it has fallen off the bus", "reboot", of_paste=False, code=15
+    ),
 )
 
 NO_SPARE_ROWS = "has no spare memory rows left to repair itself with"

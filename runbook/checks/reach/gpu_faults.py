@@ -24,7 +24,6 @@ from runbook.parsers.nvidia_smi_facts import (
     bus_key,
     flat,
     outside_the_fabric,
-    throttled,
     waits_to_remap,
     without_spare_rows,
 )
@@ -38,15 +37,6 @@ LIST_S = 26.0
 
 INFOROM_CORRUPT = 14
 """nvidia-smi's exit code for a corrupt infoROM, the card's configuration memory; its answer is complete."""
-
-CODES = {
-    6: "no devices were found",
-    9: "couldn't communicate with the nvidia driver",
-    12: "couldn't find libnvidia-ml",
-    15: "gpu is lost",
-    18: "driver/library version mismatch",
-}
-"""What the exit code alone means, by nvidia-smi's manual, when the text is missing or in another language."""
 
 
 def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping[str, Any]) -> Finding | None:
@@ -71,13 +61,13 @@ def refused(node: Node, smi: Mapping[str, Any], listing: Listing, facts: Mapping
     sound = smi.get("code") in (0, INFOROM_CORRUPT)
     if listing.gpus and (sound or listing.lost):
         return None
-    for hint in (text, "" if listing.lost else CODES.get(smi.get("code") or 0, "")):
-        for one in REFUSALS:  # some of them come with exit code 0
-            if one.of_node and one.phrase in hint:
-                seen = (f"nvidia-smi ended with code {smi.get('code')}", *said)
-                return finding_for(one.cause_of_node or one.cause, f"{node.name}: {one.says}", seen, way=one.way)
-    if listing.lost:
+    told = [one for one in REFUSALS if one.of_node and one.phrase in text]  # some of them come with exit code 0
+    if listing.lost and not told:
         return None
+    by_code = [one for one in REFUSALS if one.code and one.code == smi.get("code")]
+    for one in (told or by_code)[:1]:
+        seen = (f"nvidia-smi ended with code {smi.get('code')}", *said)
+        return finding_for(one.cause_of_node or one.cause, f"{node.name}: {one.says}", seen, way=one.way)
     unread = "printed more than is read" if smi.get("too_long") else "could not be started"
     how = f"ended with code {smi.get('code')}" if smi.get("code") is not None else unread
     listed = "and its list may be cut" if listing.gpus else "and lists no GPU in a way that is understood"
@@ -288,9 +278,8 @@ def link_finding(node: Node, gpus: Sequence[Gpu], links: Mapping[int, Mapping[in
 def slow_clocks(gpus: Sequence[Gpu]) -> Iterator[str]:
     """Warnings: a GPU that is being held back by heat or power."""
     for gpu in gpus:
-        for name in ("clocks_event_reasons.active", "clocks_throttle_reasons.active"):
-            if reasons := throttled(int(gpu.number(name) or 0)):
-                yield f"GPU {gpu.index} is slowed down: {', '.join(reasons)}"
+        if gpu.slowed_by:
+            yield f"GPU {gpu.index} is slowed down: {', '.join(gpu.slowed_by)}"
 
 
 def order_of_devices(node: Node, gpus: Sequence[Gpu], order: object) -> Iterator[str]:
