@@ -251,8 +251,7 @@ def slow(
         if charge is None:
             outcomes.append(Outcome.passed(node.name, f"{reached}; {blame.cleared[node.name]}", metrics=metrics))
             continue
-        evidence = (*charge.evidence, *blame.measured, *normal, *sizes)
-        finding = Finding(charge.cause, f"{charge.says}; {reached}", charge.remedy, evidence, charge.peers)
+        finding = replace(charge, says=f"{charge.says}; {reached}").with_evidence(*blame.measured, *normal, *sizes)
         outcomes.append(Outcome.failed(node.name, finding, metrics=metrics))
     return outcomes
 

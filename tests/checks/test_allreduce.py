@@ -11,7 +11,7 @@ import pytest
 
 import runbook.node
 from runbook.checks.allreduce import AllReduce, expected_seconds, promised_rate, slow, wrong_data
-from runbook.checks.bandwidth.allreduce_blame import Blame, Charge
+from runbook.checks.bandwidth.allreduce_blame import Blame
 from runbook.checks.bandwidth.normal_busbw import BandwidthSetting, Norm, expect
 from runbook.checks.base import configure
 from runbook.checks.context import Context
@@ -202,7 +202,7 @@ def test_auto_that_could_not_look_is_unknown() -> None:
 
 
 def test_who_is_blamed_fails_and_the_others_pass_with_what_speaks_for_them() -> None:
-    charge = Charge("node-b sends at 1 MB/s", "on node-b: `mend it`", ("proof",), ("node-a",))
+    charge = Finding("allreduce-slow", "node-b sends at 1 MB/s", "on node-b: `mend it`", ("proof",), ("node-a",))
     blame = Blame({"node-b": charge}, cleared={"node-a": "node-a is fine"}, measured=("between nodes: slow",))
     outcomes = slow(context(cluster()), blame, "busbw 1 GB/s", None, ROWS, {"busbw": 1.0})
     assert verdicts(outcomes) == {"node-a": (Verdict.PASS, ()), "node-b": (Verdict.FAIL, ("allreduce-slow",))}

@@ -4,9 +4,9 @@ remedy."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from runbook.causes.catalogue import mend
+from runbook.causes.catalogue import finding_for, mend
 from runbook.checks.bandwidth.adapters import NodeAdapters, SlowReason, inner_reasons, reasons, wire_text
 from runbook.checks.bandwidth.allreduce_bottleneck import Isolation, LinkLayer
 from runbook.checks.bandwidth.normal_busbw import span_text
@@ -14,7 +14,8 @@ from runbook.checks.bandwidth.slow_links import Link
 from runbook.checks.ranks.pool import RankMember
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
-from runbook.model.units import bandwidth_text, listed
+from runbook.model.units import bandwidth_text, listed, some
+from runbook.model.verdict import Finding
 
 STARVED = 1 / 3
 """A rank is slow by itself below this part of the fastest one: sound machines of one cluster differ by less, even when
@@ -25,23 +26,13 @@ QUEUED = (0.6, 0.5, 0.3)
 those of the luckiest rank."""
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """What is held against one node: a sentence, what to do there, the proof, and which cause it is."""
-
-    says: str
-    remedy: str
-    evidence: tuple[str, ...] = ()
-    peers: tuple[str, ...] = ()
-    cause: str = "allreduce-slow"
-
-
 @dataclass(frozen=True)
 class Blame:
-    """`charges` by node, empty where no node stands out; then `common` says what all have in common, and `remedy` where
-    to look. `cleared`: why a node that is not charged is fine. `measured` is evidence for all nodes."""
+    """`charges`: what is held against a node, empty where none stands out; then `common` says what all have in common,
+    and `remedy` where to look. `cleared`: why a node that is not charged is fine. `measured` is evidence for all
+    nodes."""
 
-    charges: Mapping[str, Charge] = field(default_factory=dict)
+    charges: Mapping[str, Finding] = field(default_factory=dict)
     common: str = ""
     remedy: str = ""
     cleared: Mapping[str, str] = field(default_factory=dict)
@@ -71,20 +62,20 @@ def blame(members: Sequence[RankMember], found: Isolation, wires: Mapping[str, N
         charges = {node: _limited(node, own[node][0], found.between) for node in nodes if own.get(node)}
     for node, charge in charges.items():
         errors = tuple(wire_text(wires[node])) if node in wires else ()
-        charges[node] = replace(charge, evidence=(*charge.evidence, *errors))
+        charges[node] = charge.with_evidence(*errors)
     if not charges:
         return Blame(common=_common(found, gate), remedy=shared_remedy(wires), measured=measured)
     return Blame(charges, cleared=_cleared(nodes, charges, found), measured=measured)
 
 
-def _starved(members: Sequence[RankMember], found: Isolation) -> dict[str, Charge]:
+def _starved(members: Sequence[RankMember], found: Isolation) -> dict[str, Finding]:
     """Ranks that are slow when no other rank takes part, and whose links are slow too: CPU, GPU or memory of their
     node."""
     best = max((rate for rate, _ in found.alone.values()), default=0.0)
     least = min((waited for _, waited in found.alone.values()), default=0.0)
     verdict = found.between.verdict
     involved = {*verdict.ends, *(end for link in verdict.paths for end in (link.source, link.destination))}
-    charges: dict[str, Charge] = {}
+    charges: dict[str, Finding] = {}
     for member in members:
         rate, waited = found.alone.get(member.rank.rank, (best, 0.0))
         part, share, more = QUEUED
@@ -100,14 +91,14 @@ def _starved(members: Sequence[RankMember], found: Isolation) -> dict[str, Charg
             f"{member.label} is slow by itself, before anything crosses a link: it adds tensors up at "
             f"{bandwidth_text(rate)}, others at {bandwidth_text(best)}{why}"
         )
-        remedy = mend("rank-behind", "cpu" if cpu else "gpu", node=node)
-        charges.setdefault(node, Charge(says, remedy, found.busy.get(node, ()) if cpu else (), cause="rank-behind"))
+        evidence = found.busy.get(node, ()) if cpu else ()
+        charges.setdefault(node, finding_for("rank-behind", says, evidence, way="cpu" if cpu else "gpu", node=node))
     return charges
 
 
-def _inside(layer: LinkLayer, home: Mapping[str, str], wires: Mapping[str, NodeAdapters]) -> dict[str, Charge]:
+def _inside(layer: LinkLayer, home: Mapping[str, str], wires: Mapping[str, NodeAdapters]) -> dict[str, Finding]:
     """Ranks that are slow with other ranks of their node: NVLink, PCIe, shared memory, TCP over loopback."""
-    charges: dict[str, Charge] = {}
+    charges: dict[str, Finding] = {}
     verdict = layer.verdict
     slow = [link for link in layer.rates if link.source in verdict.sending or link.destination in verdict.receiving]
     for link in dict.fromkeys([*slow, *verdict.paths]):
@@ -127,8 +118,8 @@ def _between(
     own: Mapping[str, list[SlowReason]],
     members: Sequence[RankMember],
     wires: Mapping[str, NodeAdapters],
-) -> dict[str, Charge]:
-    charges: dict[str, Charge] = {}
+) -> dict[str, Finding]:
+    charges: dict[str, Finding] = {}
     verdict, rates = layer.verdict, layer.rates
     if verdict.clean:
         return charges
@@ -158,18 +149,24 @@ def _between(
             else ": only on the way between these two; with other nodes both are fast"
         )
         for node, other in zip(ends, reversed(ends), strict=True):
-            charge = charge_of(node, says, [], where_to_look(node, wires), rails_of(layer, [link], members))
-            charges.setdefault(node, replace(charge, peers=(other,)))
+            rails = rails_of(layer, [link], members)
+            charges.setdefault(node, charge_of(node, says, [], where_to_look(node, wires), rails, (other,)))
     return charges
 
 
-def charge_of(node: str, says: str, own: Sequence[SlowReason], remedy: str, evidence: tuple[str, ...] = ()) -> Charge:
+def charge_of(
+    node: str,
+    says: str,
+    own: Sequence[SlowReason],
+    remedy: str,
+    evidence: tuple[str, ...] = (),
+    peers: tuple[str, ...] = (),
+    cause: str = "allreduce-slow",
+) -> Finding:
     """With the reason that the node's own adapters give, if they do: then the remedy is a command."""
-    if not own:
-        return Charge(says, remedy, evidence)
-    reason = own[0]
-    proof = (*evidence, *(each.evidence for each in own))
-    return Charge(f"{says}: {reason.says}", Remedy.run(f"{reason.command}", node=node), proof)
+    if own:
+        says, remedy = f"{says}: {own[0].says}", Remedy.run(f"{own[0].command}", node=node)
+    return Finding(cause, says, remedy, (*evidence, *(each.evidence for each in own)), peers)
 
 
 def where_to_look(node: str, wires: Mapping[str, NodeAdapters]) -> str:
@@ -181,11 +178,11 @@ def where_to_look(node: str, wires: Mapping[str, NodeAdapters]) -> str:
     return mend("node-slow", "interface", node=node, name=word(name))
 
 
-def _limited(node: str, reason: SlowReason, layer: LinkLayer) -> Charge:
+def _limited(node: str, reason: SlowReason, layer: LinkLayer) -> Finding:
     says = f"{node} is slow: {reason.says}"
     if layer.rates:
         says += f" (measured between nodes: {layer.span})"
-    return Charge(says, Remedy.run(f"{reason.command}", node=node), (reason.evidence,))
+    return Finding("allreduce-slow", says, Remedy.run(f"{reason.command}", node=node), (reason.evidence,))
 
 
 def rails_of(layer: LinkLayer, links: Sequence[Link], members: Sequence[RankMember]) -> tuple[str, ...]:
@@ -231,7 +228,7 @@ def shared_remedy(wires: Mapping[str, NodeAdapters]) -> str:
     return ""
 
 
-def _cleared(nodes: Sequence[str], charges: Mapping[str, Charge], found: Isolation) -> dict[str, str]:
+def _cleared(nodes: Sequence[str], charges: Mapping[str, Finding], found: Isolation) -> dict[str, str]:
     """What speaks for the nodes that are not charged: the links among them."""
     free = [node for node in nodes if node not in charges]
     rates = found.between.rates
@@ -249,9 +246,9 @@ def _measured(found: Isolation) -> list[str]:
     for name, layer in (("between nodes", found.between), ("inside a node", found.inside)):
         if layer.rates:
             links = sorted(layer.rates, key=lambda link: layer.rates[link])
-            shown = [f"{link} {bandwidth_text(layer.rates[link])}" for link in links[:6]]
-            more = f" and {len(links) - 6} more, up to {bandwidth_text(max(layer.rates.values()))}" * (len(links) > 6)
-            lines.append(f"{name}: {', '.join(shown)}{more}")
+            shown = some([f"{link} {bandwidth_text(layer.rates[link])}" for link in links])
+            up_to = f", up to {bandwidth_text(max(layer.rates.values()))}" if len(links) > 6 else ""
+            lines.append(f"{name}: {shown}{up_to}")
     if found.alone:
         rates = [rate for rate, _ in found.alone.values()]
         lines.append(f"each rank alone, adding up: {span_text(min(rates), max(rates))}")

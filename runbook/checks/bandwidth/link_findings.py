@@ -191,9 +191,9 @@ class _FindingsOfLinks:
             *((f"all slow nodes share {leaf}: {', '.join(dict.fromkeys(mates))}",) if shared else ()),
             *(wire_text(self.wires[name]) if name in self.wires else ()),
         )
-        charge = charge_of(name, says, self._reasons(name), where_to_look(name, self.wires), evidence)
         peers = tuple(dict.fromkeys(link.destination if link.source == name else link.source for link in slow))
-        self._add(name, Finding(self._cause(slow, "node-slow"), charge.says, charge.remedy, charge.evidence, peers))
+        where, cause = where_to_look(name, self.wires), self._cause(slow, "node-slow")
+        self._add(name, charge_of(name, says, self._reasons(name), where, evidence, peers, cause))
 
     def _link(self, link: Link) -> None:
         two = len(self.done.nodes) == 2
@@ -207,8 +207,8 @@ class _FindingsOfLinks:
         )
         evidence = (*self._evidence([link]), *rails_of(self.layer, [link], self.members))
         for node, other in ((link.source, link.destination), (link.destination, link.source)):
-            charge = charge_of(node, says, self._reasons(node), where_to_look(node, self.wires), evidence)
-            self._add(node, Finding(cause, charge.says, charge.remedy, charge.evidence, (other,)))
+            where = where_to_look(node, self.wires)
+            self._add(node, charge_of(node, says, self._reasons(node), where, evidence, (other,), cause))
 
     def _leaf(self, leaf: Endpoint) -> None:
         nodes = [node for node in self.done.nodes if self.done.leaf_of.get(node) == leaf.name]
