@@ -300,8 +300,8 @@ def cannot_dial(member: RankMember, reason: str, where: str, master: str, port: 
         cause = "firewall-reject"
         says = (
             f"{node} is refused at {where}, although rank 0 listens there: a rule rejects it, or the address leads to "
+            "another machine"
         )
-        says += "another machine"
     return finding_for(cause, says, evidence, (master,), way="joining", master=master, port=port, node=node)
 
 

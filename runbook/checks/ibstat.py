@@ -16,7 +16,7 @@ from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
 from runbook.model.nccl_devices import Selection, selection
 from runbook.model.units import counted, listed, some, whole_number
-from runbook.model.verdict import Finding, Outcome, Verdict
+from runbook.model.verdict import Finding, Outcome, Verdict, with_findings
 from runbook.node.ibstat import GIDS
 from runbook.parsers.infiniband import STATES, Port, from_sysfs, parse, read
 from runbook.transport.node_answers import IBSTAT
@@ -62,9 +62,7 @@ def beside_each_other(at: Context, said: Mapping[str, Any], outcomes: Sequence[O
         for node in at.nodes
     }
     if odd := other_fabrics(chosen):
-        return [
-            Outcome.failed(one.node, odd[one.node], metrics=one.metrics) if one.node in odd else one for one in outcomes
-        ]
+        return with_findings(outcomes, odd)
     promised = bool(at.inventory.infiniband and at.inventory.infiniband.min_rate_gbps)
     warnings = uneven(chosen, promised=promised)
     return [replace(one, warnings=(*one.warnings, *warnings.get(one.node, ()))) for one in outcomes]

@@ -18,6 +18,7 @@ from runbook.jobs.known_jobs import Cluster, KnownJob
 from runbook.jobs.launch import Stall
 from runbook.jobs.logs import JobSecrets, RankLogs
 from runbook.jobs.stall import outcomes_of_stall
+from runbook.jobs.start import measure_clocks
 from runbook.jobs.watch import HELD_UP, Fetching, WatchEnd, watch
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Outcome
@@ -27,7 +28,6 @@ Tell = Callable[[ProcessSpec, str, list[str]], None]
 PATIENCE_S = 60.0
 """How long a node that is reached may say nothing about a job that is followed."""
 
-CLOCKS_S = 10.0
 """For the clocks of all nodes. The times of one that does not tell are taken as they are."""
 
 HOSTS_S = 10.0
@@ -52,10 +52,7 @@ def kept_of(
     kept = KeptProcesses(at, job.attempt, job.places, logs)
     kept.only = frozenset(only)
     kept.folders = {name: f"{job.folders[name]}/{job.attempt}" for name in kept.nodes}
-    sessions = cluster.site.sessions
-    nodes = [cluster.inventory.node(name) for name in kept.folders if name in sessions]
-    answers = cluster.site.each(nodes, lambda node: sessions[node.name].clock(), timeout_s=CLOCKS_S)
-    kept.offsets = {name: clock for name, clock in answers.items() if not isinstance(clock, BaseException)}
+    measure_clocks(kept, [name for name in kept.nodes if name in cluster.site.sessions])
     by_name = {journal["name"]: journal for journal in job.processes}
     for member in kept.members:
         kept.learn(member, by_name[member.place.name])

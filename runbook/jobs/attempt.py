@@ -123,7 +123,7 @@ def _each(node_ranks: NodeRanks) -> list[ProcessSpec]:
     """One place for each rank of the node."""
     return [
         ProcessSpec(
-            f"rank-{rank.rank:05d}.{rank.node}.l{rank.local_rank}",
+            f"{rank.file_stem}.l{rank.local_rank}",
             rank.node,
             rank.local_rank,
             (rank.rank,),

@@ -8,7 +8,6 @@ import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +44,7 @@ MOST = 1 << 20
 def failed_worker(kept: KeptProcesses, member: KeptProcess) -> tuple[ProcessSpec, int] | None:
     """The rank whose end the launcher saw first, and its exit code (negative: a signal); None when it names none."""
     try:
-        with (kept.logs.folder / f"{member.place.name}.err").open("rb") as file:
+        with kept.log_of(member.place).open("rb") as file:
             found = WORKER.search(file.read(MOST))
     except OSError:
         return None
@@ -134,7 +133,7 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
 def _outcomes(kept: KeptProcesses, first: KeptProcess, found: Mapping[str, Sequence[Finding]]) -> list[Outcome]:
     """One a node, with how the others ended in the findings; what a lost node was is unknown."""
     more = (*_collateral(kept, first), f"logs: {kept.logs.folder}")
-    proven = {node: [replace(one, evidence=(*one.evidence, *more)) for one in each] for node, each in found.items()}
+    proven = {node: [one.with_evidence(*more) for one in each] for node, each in found.items()}
     guilty = tuple(proven)
     waited = ended_because_of(guilty)
     if first.lost and all(one.cause in (first.lost.cause,) or one.cause.startswith("ssh") for one in proven[guilty[0]]):
@@ -227,7 +226,7 @@ def how_ended(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fac
             return Finding("program-error", says, stray, tail)
         return finding_for("program-error", says, tail, log=word(_log(kept, place)))
     when = f"after {_ran(member)}"
-    log = end_of(kept.logs.folder / f"{place.name}.err", LOG_END)
+    log = end_of(kept.log_of(place), LOG_END)
     if not end.from_outside and (frames := frames_of_crash(log)):
         when, tail = f"{when}, in {own_frame(frames)}", _last_lines(log.rpartition(FATAL)[0])
         tail = (*tail, *shown(place.label, frames))
@@ -277,7 +276,7 @@ def _by_logs(kept: KeptProcesses, first: KeptProcess, members: Sequence[KeptProc
     for member in sorted(members, key=lambda member: member is not first):
         for place in (*member.place.each, member.place):
             for end in ("err", "out"):
-                path = kept.logs.folder / f"{place.name}.{end}"
+                path = kept.log_of(place, end)
                 if path.is_file() and path.stat().st_size:
                     with path.open("rb") as file:
                         scan.feed(str(path), iter(functools.partial(file.read, 1 << 20), b""), (place.rank, place.node))
@@ -332,7 +331,7 @@ def _closed(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Facts]
         slept = one.state == "S" and one.cpu < COMPUTES and not one.together
         if one.connections != 0 or not slept or raised(kept, kept.place_of(one.label)):
             continue
-        if one.frames and MEETS.search(end_of(kept.logs.folder / f"{first.place.name}.err", LOG_END)):
+        if one.frames and MEETS.search(end_of(kept.log_of(first.place), LOG_END)):
             says = (
                 f"{one.label} had not come to the rendezvous and slept {one.place}, when {first.label} gave up waiting "
                 f"for it after {_ran(first)}"
@@ -392,17 +391,17 @@ def _log(kept: KeptProcesses, place: ProcessSpec) -> Path:
 
 def _last_said(kept: KeptProcesses, place: ProcessSpec) -> tuple[Path, tuple[str, ...]]:
     for end in ("err", "out"):
-        path = kept.logs.folder / f"{place.name}.{end}"
+        path = kept.log_of(place, end)
         if lines := _last_lines(end_of(path, 8192)):
             return path, lines
-    return kept.logs.folder / f"{place.name}.err", ()
+    return kept.log_of(place), ()
 
 
 def last_exception(kept: KeptProcesses, member: KeptProcess, place: ProcessSpec, within_s: float = LAST_S) -> str:
     """That of a traceback which is the last that one of its voices wrote, on the node at most `within_s` before the
     process ended; empty where there is none."""
     for end in ("err", "out"):
-        path = kept.logs.folder / f"{place.name}.{end}"
+        path = kept.log_of(place, end)
         late = kept.written.get(path.name, -math.inf) >= (member.ended or 0.0) - within_s
         if late and (exception := exception_at_end(end_of(path, LOG_END))):
             return exception

@@ -8,6 +8,7 @@ import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from runbook.causes.catalogue import finding_for
@@ -37,6 +38,11 @@ class KeptProcess:
     gave_up: str | None = None  # the exception that it printed before it stopped working
     started: float | None = None  # by the controller's clock
     ended: float | None = None
+
+    def seen_in(self, frozen: Mapping[str, Facts]) -> Facts | None:
+        """What its node answered about it, of the nodes' answers; None where it is in none."""
+        ranks: Mapping[str, Facts] = (frozen.get(self.place.node) or {}).get("ranks", {})
+        return ranks.get(str(self.place.ranks[0]))
 
     @property
     def state(self) -> str:
@@ -133,6 +139,10 @@ class KeptProcesses:
     def heard_until(self) -> float:
         """Up to this time the state of all nodes is known: a later silence proves nothing, however late it is here."""
         return min(self.heard.get(name, -math.inf) for name in self.nodes)
+
+    def log_of(self, place: ProcessSpec, stream: str = "err") -> Path:
+        """The file here with what it wrote to `out` or `err`."""
+        return self.logs.folder / f"{place.name}.{stream}"
 
     def on(self, node: str) -> list[KeptProcess]:
         return self._by_node.get(node, [])

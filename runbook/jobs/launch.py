@@ -24,7 +24,7 @@ from runbook.jobs.failure import hidden_ends, how_ended, judge_attempt
 from runbook.jobs.kept_processes import KeptProcesses, stopped_by_user
 from runbook.jobs.logs import RankLogs
 from runbook.jobs.progress import BEFORE_FIRST_S, StepProgress
-from runbook.jobs.rendezvous import RendezvousWatch
+from runbook.jobs.rendezvous import BETWEEN_S, RendezvousWatch
 from runbook.jobs.retry import judge_retry
 from runbook.jobs.slowdown import SlowdownSearch
 from runbook.jobs.stall import judge_stall, outcomes_of_stall
@@ -46,7 +46,6 @@ RATE_S = 10.0
 LOOK_S = 1.0
 """In a stall the ranks are looked at for so long: a CPU quota is dealt out ten times a second."""
 
-BETWEEN_S = 6.0
 
 WORKS_MOST_S = BEFORE_FIRST_S
 """A rank that is waited for and works, as in an evaluation or a checkpoint, may take so long."""
@@ -208,7 +207,9 @@ class RunningAttempt:
             },
         )
         ready_s = self._job.start_timeout_s or READY_S
-        problems = prepare(kept, self._attempt, ready_s=ready_s, facts=self._about()) or measure_clocks(kept)
+        problems = prepare(kept, self._attempt, ready_s=ready_s, facts=self._about()) or measure_clocks(
+            kept, kept.nodes
+        )
         if problems:
             if any(member.remote for member in kept.members):  # else nothing was started
                 stop_attempt.end(kept, grace_s=0.0, why="not every node was ready")

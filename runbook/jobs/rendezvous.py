@@ -125,20 +125,19 @@ def never_met(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Fact
 
 
 def _waited(kept: KeptProcesses, member: KeptProcess) -> bool:
-    path = kept.logs.folder / f"{member.place.name}.err"
-    return WAITED in end_of(path, 65536)
+    return WAITED in end_of(kept.log_of(member.place), 65536)
 
 
 def _absent(member: KeptProcess, frozen: Mapping[str, Facts]) -> str:
     """The proof that it did not come; empty without one."""
     if member.state == OVER and member.code == 0:
         return "ended with code 0 before it came"
-    facts = _frozen(member, frozen)
+    facts = member.seen_in(frozen)
     return "lived, and had not connected to anything" if facts and facts["connections"] == 0 else ""
 
 
 def _doing(member: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, ...]:
-    facts = _frozen(member, frozen)
+    facts = member.seen_in(frozen) or {}
     if facts.get("stack"):
         return tuple(str(facts["stack"]).splitlines()[:8])
     return tuple(
@@ -146,12 +145,6 @@ def _doing(member: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, ...]:
         "of a CPU"
         for one in facts.get("processes", ())[:4]
     )
-
-
-def _frozen(member: KeptProcess, frozen: Mapping[str, Facts]) -> Facts:
-    """What was seen of it while it lived, after the first failure."""
-    ranks = (frozen.get(member.place.node) or {}).get("ranks", {})
-    return dict(ranks.get(str(member.place.ranks[0])) or {})
 
 
 LOOK_S = 2.0
@@ -422,9 +415,9 @@ def arrivals_of(
 ) -> Iterator[Arrival]:
     """The arrivals of ranks that live, from their sockets and from what they were seen to do."""
     for member in kept.living:
-        place, node = member.place, member.place.node
-        seen: Facts = frozen.get(node, {}).get("ranks", {}).get(str(place.ranks[0])) or {}
-        its = answers.get(node, NOBODY)
+        place = member.place
+        seen = member.seen_in(frozen) or {}
+        its = answers.get(place.node, NOBODY)
         if place.each and {one["rank"] for one in seen.get("processes", ())} & set(place.ranks):
             yield from (_of_a_launcher(one, its, seen, port) for one in place.each)
         else:
@@ -493,7 +486,7 @@ def _kept_apart(at: Context, arrivals: Sequence[Arrival]) -> dict[str, list[Find
         return {}
     lines = tuple(f"{one.place.label} dials {', '.join(one.dialled)}" for one in trying if one.dials)[:4]
     return {
-        node: [replace(one, evidence=(*one.evidence, *lines)) for one in listed]
+        node: [one.with_evidence(*lines) for one in listed]
         for node, listed in between(at, timeout_s=BETWEEN_S).findings.items()
     }
 

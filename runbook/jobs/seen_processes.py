@@ -245,10 +245,9 @@ def shown(label: str, frames: Sequence[StackFrame]) -> list[str]:
 def seen_processes(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator[SeenProcess]:
     """One for each rank that was seen."""
     for member in kept.members:
-        seen = frozen.get(member.place.node, {}).get("ranks", {}).get(str(member.place.ranks[0]))
-        if seen is not None:
+        if (seen := member.seen_in(frozen)) is not None:
             facts = frozen[member.place.node]
-            log = end_of(kept.logs.folder / f"{member.place.name}.err", LOG_END)
+            log = end_of(kept.log_of(member.place), LOG_END)
             ended = [f"its thread {name} has ended with {error}" for name, error in THREAD_RAISED.findall(log)[-1:]]
             for one in _of_member(member, seen, facts.get("gpu_use") or {}, facts["seconds"]):
                 raised = exception_at_end(log) if one.ending or _at_exit(one.frames) else ""

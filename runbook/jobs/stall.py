@@ -29,7 +29,7 @@ from runbook.jobs.watch import TRACEBACK
 from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
 from runbook.model.units import bytes_text, seconds_text, some
-from runbook.model.verdict import Finding, Outcome, outcomes_of
+from runbook.model.verdict import Finding, Found, Outcome, outcomes_of
 
 MORE_LOOKS = 3
 """After the first. On a busy machine a rank may not answer in one of them."""
@@ -47,8 +47,6 @@ OF_ONE_ROOT = frozenset(
 
 UNTOLD = frozenset(("", "0"))
 """What the kernel says of where a process sleeps, when it does not say it."""
-
-Found = dict[str, list[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +112,7 @@ def judge_stall(
         nobody = _nobody(kept, last, since, steps)
         return JudgedStall(nobody, works, goes_on or _hungry(last.ranks), bool(last.talks))
     more = {node: (*_busy(last.frozen.get(node), last.ranks), *steps) for node in found}
-    findings = {
-        node: [replace(one, evidence=(*one.evidence, *more[node])) for one in each] for node, each in found.items()
-    }
+    findings = {node: [one.with_evidence(*more[node]) for one in each] for node, each in found.items()}
     return JudgedStall(findings, works, goes_on)
 
 
@@ -204,7 +200,7 @@ def _untold(kept: KeptProcesses, last: _Look) -> str:
 
 def _processes(member: KeptProcess, frozen: Mapping[str, Facts]) -> list[Facts]:
     """What lives of it, as its node saw it."""
-    seen = frozen[member.place.node]["ranks"].get(str(member.place.ranks[0]), {})
+    seen = member.seen_in(frozen) or {}
     return [one for one in seen.get("processes", ()) if one["state"] not in "ZX"]
 
 
@@ -218,7 +214,7 @@ def _kept_apart(kept: KeptProcesses, seen: Between, since: str) -> Found:
     """What stops the traffic between the nodes."""
     if seen.findings:
         return {
-            node: [replace(one, evidence=(*one.evidence, *seen.stalled[:2], since)) for one in of_node]
+            node: [one.with_evidence(*seen.stalled[:2], since) for one in of_node]
             for node, of_node in seen.findings.items()
         }
     if not seen.stalled:
@@ -234,9 +230,7 @@ def _kept_apart(kept: KeptProcesses, seen: Between, since: str) -> Found:
 def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]], stalled_s: float) -> list[Outcome]:
     """One a node: the nodes at fault fail, about the others nothing was proven. `stalled_s`: seconds without a step."""
     logs, metrics = f"logs: {kept.logs.folder}", {"stalled_s": round(stalled_s, 1)}
-    proven = {
-        name: [replace(one, evidence=(*one.evidence, logs)) for one in of_node] for name, of_node in found.items()
-    }
+    proven = {name: [one.with_evidence(logs) for one in of_node] for name, of_node in found.items()}
     outcomes = outcomes_of(kept.nodes, proven, ended_because_of(tuple(sorted(found))))
     return [replace(one, metrics=metrics) if one.node in found else one for one in outcomes]
 
@@ -254,7 +248,7 @@ def waited_for(kept: KeptProcesses, frozen: Mapping[str, Facts], since: str) -> 
 
 def raised(kept: KeptProcesses, place: ProcessSpec) -> bool:
     """Whether the last lines of a process are of an exception."""
-    return TRACEBACK in end_of(kept.logs.folder / f"{place.name}.err", LOG_END)
+    return TRACEBACK in end_of(kept.log_of(place), LOG_END)
 
 
 def _behind(one: SeenProcess, says: str, evidence: Sequence[str]) -> tuple[str, Finding]:

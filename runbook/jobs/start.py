@@ -9,6 +9,7 @@ import ipaddress
 import json
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 
@@ -240,11 +241,8 @@ def _own_names(at: Context) -> dict[str, Outcome]:
 def dials(other: Address, mine: Address) -> bool:
     """Whether a rank that announces `other` dials one that announces `mine`, or fails to; loopback always meets
     itself."""
-    if isinstance(other, ipaddress.IPv4Address) and isinstance(mine, ipaddress.IPv4Address):
-        return other > mine or other.is_loopback
-    if isinstance(other, ipaddress.IPv6Address) and isinstance(mine, ipaddress.IPv6Address):
-        return other > mine or other.is_loopback
-    return True  # gloo connects no two families
+    # gloo connects no two families.
+    return other.version != mine.version or int(other) > int(mine) or other.is_loopback
 
 
 def _keeper(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProcess, ready_s: float) -> None:
@@ -321,11 +319,11 @@ class Skew:
         return f"within {self.seconds * 1000:.0f} ms (± {self.doubt * 1000:.0f} ms)"
 
 
-def measure_clocks(kept: KeptProcesses) -> dict[str, Outcome]:
-    """The outcomes of nodes that do not answer."""
+def measure_clocks(kept: KeptProcesses, names: Iterable[str]) -> dict[str, Outcome]:
+    """Of these nodes; the outcomes of those that do not answer."""
     silent: dict[str, Outcome] = {}
     site = kept.at.run.site
-    nodes = [kept.at.inventory.node(name) for name in kept.nodes]
+    nodes = map(kept.at.inventory.node, names)
     for name, found in site.each(nodes, lambda node: site.sessions[node.name].clock(), timeout_s=10.0).items():
         if isinstance(found, BaseException):
             silent[name] = no_answer(name, "clock", found)

@@ -15,9 +15,9 @@ from runbook.checks.context import Facts
 from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.progress import BEFORE_FIRST_S
 from runbook.jobs.seen_processes import SeenProcess, seen_processes
-from runbook.jobs.stall import TALK, Found, accused, places, states
+from runbook.jobs.stall import TALK, accused, places, states
 from runbook.model.units import seconds_text
-from runbook.model.verdict import Finding
+from runbook.model.verdict import Finding, Found
 
 UNHEARD_S = BEFORE_FIRST_S
 """As long as a first step may take where its limit is known: who prints steps has mostly printed one by then."""

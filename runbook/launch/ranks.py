@@ -24,6 +24,11 @@ class Rank:
     local_rank: int
     device: int | None
 
+    @property
+    def file_stem(self) -> str:
+        """What the names of its files begin with."""
+        return f"rank-{self.rank:05d}.{self.node}"
+
 
 @dataclass(frozen=True, slots=True)
 class NodeRanks:

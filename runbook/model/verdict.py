@@ -51,6 +51,14 @@ class Finding:
         """The remedy; a text alone is a sentence."""
         return self.remedy if isinstance(self.remedy, Remedy) else Remedy.note(self.remedy)
 
+    def with_evidence(self, *lines: str) -> Finding:
+        """The same with more lines that prove it."""
+        return replace(self, evidence=(*self.evidence, *lines))
+
+
+Found = dict[str, list[Finding]]
+"""What was found, by node."""
+
 
 def _without_middle(text: str) -> str:
     if len(text) <= LONGEST:
@@ -87,7 +95,7 @@ class Outcome:
         if not self.findings or not line:
             return self
         first, *more = self.findings
-        return replace(self, findings=(replace(first, evidence=(*first.evidence, line)), *more))
+        return replace(self, findings=(first.with_evidence(line), *more))
 
     @classmethod
     def passed(
@@ -117,6 +125,14 @@ def outcomes_of(nodes: Iterable[str], found: Mapping[str, Sequence[Finding]], re
         if node in found
         else (Outcome.passed(node, rest) if isinstance(rest, str) else Outcome.unknown(node, rest))
         for node in nodes
+    ]
+
+
+def with_findings(outcomes: Iterable[Outcome], found: Mapping[str, Finding]) -> list[Outcome]:
+    """The outcomes of these nodes failed, with one finding more."""
+    return [
+        Outcome.failed(one.node, *one.findings, found[one.node], metrics=one.metrics) if one.node in found else one
+        for one in outcomes
     ]
 
 

@@ -20,7 +20,7 @@ from runbook.files.address import is_ip
 from runbook.model.command_quoting import word
 from runbook.model.remedy import Remedy
 from runbook.model.units import counted
-from runbook.model.verdict import Finding
+from runbook.model.verdict import Finding, Found
 from runbook.parsers.ping import cause_of_reason
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ FEW_HOPS = 32
 """Fewer than what any system gives its packets."""
 SYSCTL_LASTS = "the fix lasts until the next boot: to keep it, write it into /etc/sysctl.d"
 NO_BUFFER = "No buffer space available"
-
-Found = dict[str, list[Finding]]
 
 
 def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:

@@ -15,9 +15,7 @@ from runbook.model.command_quoting import word
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 from runbook.model.units import listed
-from runbook.model.verdict import Finding
-
-Found = dict[str, list[Finding]]
+from runbook.model.verdict import Finding, Found
 
 
 def address_findings(seen: Observations) -> Found:

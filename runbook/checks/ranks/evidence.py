@@ -79,7 +79,7 @@ def _gather_node(pool: RankPool, name: str, watch_s: float) -> None:
 def _read(pool: RankPool, session: Session, member: RankMember, native: str | None) -> None:
     """What the rank wrote down by itself: its stacks, and its last collectives."""
     number = member.rank.rank
-    place = f"rank-{number:05d}.{member.rank.node}"
+    place = member.rank.file_stem
     dump = _text_of(session, f"stack-{number}.txt")
     member.stack = main_stack(dump)
     if dump or native:
@@ -166,7 +166,7 @@ def telling(stack: Sequence[str]) -> list[str]:
 
 
 def log_name(pool: RankPool, member: RankMember) -> str:
-    return str(pool.run.run_dir / "logs" / f"rank-{member.rank.rank:05d}.{member.rank.node}.log")
+    return str(pool.run.run_dir / "logs" / f"{member.rank.file_stem}.log")
 
 
 def kept(pool: RankPool) -> str:

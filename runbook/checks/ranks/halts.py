@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runbook.causes.catalogue import finding_for
@@ -25,7 +24,7 @@ from runbook.checks.ranks.evidence import (
 from runbook.checks.ranks.own_failure import own_failure
 from runbook.checks.ranks.pool import TOO_SLOW, Halt, RankPool
 from runbook.model.units import bytes_text
-from runbook.model.verdict import Finding, Outcome
+from runbook.model.verdict import Finding, Found, Outcome
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember
@@ -38,8 +37,6 @@ LONGER_S = 1.5
 """Seconds of watching before ranks are said to stand still: one lost packet stops a slow link for a while."""
 
 FULL_QUEUE = 64 * 1024
-
-Found = dict[str, list[Finding]]
 
 
 def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
@@ -58,18 +55,10 @@ def stuck(pool: RankPool, halt: Halt, doing: str) -> Found:
     seen = look_between(pool)
     if seen.findings:
         words = tuple(f"{m.label}: {m.said}" for m in broken[:2])
-        state = (
-            f"the ranks stand still {doing}, {progress(pool.members[0])}"
-            if not broken
-            else f"a connection broke {doing}"
-        )
-        return with_folder(
-            pool,
-            {
-                name: [replace(f, evidence=(*f.evidence, state, *words)) for f in listed]
-                for name, listed in seen.findings.items()
-            },
-        )
+        stands_still = f"the ranks stand still {doing}, {progress(pool.members[0])}"
+        state = f"a connection broke {doing}" if broken else stands_still
+        found = {name: [one.with_evidence(state, *words) for one in each] for name, each in seen.findings.items()}
+        return with_folder(pool, found)
     if suspected:
         return {}
     if broken:
@@ -104,7 +93,7 @@ def with_folder(pool: RankPool, found: Found) -> Found:
     """The first finding says where the files are kept."""
     first = next(iter(found))
     head, *rest = found[first]
-    found[first] = [replace(head, evidence=(*head.evidence, kept(pool))), *rest]
+    found[first] = [head.with_evidence(kept(pool)), *rest]
     return found
 
 

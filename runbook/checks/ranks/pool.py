@@ -179,8 +179,7 @@ class RankPool:
             self._start_rank(session, member, script.name)
 
     def _start_rank(self, session: Session, member: RankMember, script: str) -> None:
-        name = f"rank-{member.rank.rank:05d}.{member.rank.node}.log"
-        log = OutputFile(self.run.run_dir, name, self.run.redactor)
+        log = OutputFile(self.run.run_dir, f"{member.rank.file_stem}.log", self.run.redactor)
         self._logs.append(log)
 
         def on_log(text: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
 
 from runbook.causes.catalogue import finding_for
 from runbook.checks.context import Facts, no_answer
@@ -14,7 +13,7 @@ from runbook.checks.ranks.own_failure import own_failure
 from runbook.checks.ranks.pool import RankMember, RankPool
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Node
-from runbook.model.verdict import Finding, Outcome
+from runbook.model.verdict import Finding, Outcome, with_findings
 
 FRESH_S = 3.0
 STARVED = 0.6
@@ -121,7 +120,7 @@ def compare_versions(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
         for node, version in versions.items()
         if version != common
     }
-    return _with_findings(outcomes, found)
+    return with_findings(outcomes, found)
 
 
 def compare_debugging(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
@@ -149,12 +148,4 @@ def compare_debugging(outcomes: list[Outcome], pool: RankPool) -> list[Outcome]:
         )
         for node in odd
     }
-    return _with_findings(outcomes, found)
-
-
-def _with_findings(outcomes: list[Outcome], found: Mapping[str, Finding]) -> list[Outcome]:
-    """The outcomes of these nodes failed, with one finding more."""
-    return [
-        Outcome.failed(one.node, *one.findings, found[one.node], metrics=one.metrics) if one.node in found else one
-        for one in outcomes
-    ]
+    return with_findings(outcomes, found)
