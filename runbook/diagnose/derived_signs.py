@@ -73,6 +73,8 @@ NOT_PLACED = {
 Hits = Mapping[str, Sequence[Hit]]
 Place = tuple[str, str, int]
 """Source, speaker, and number of a line."""
+Numbers = Mapping[tuple[str, str], Sequence[int]]
+"""Of lines, by source and speaker."""
 
 
 def derive(hits: Hits) -> Iterator[Hit]:
@@ -123,24 +125,16 @@ def without_ignored(hits: Sequence[Hit]) -> list[Hit]:
     nothing."""
     told: dict[str, set[Place]] = defaultdict(set)
     for hit in hits:
-        told[hit.sign].add((hit.line.source, hit.line.who, hit.line.number))
+        told[hit.sign].add((*hit.line.voice, hit.line.number))
     ignored = {place for start in told["ignored-exception"] for place in _finalizer(start, told)}
-    return [hit for hit in hits if (hit.line.source, hit.line.who, hit.line.number) not in ignored]
+    return [hit for hit in hits if (*hit.line.voice, hit.line.number) not in ignored]
 
 
 def without_last_crashes(hits: Sequence[Hit]) -> list[Hit]:
     """All but the crashes of a process that torch's own C++ exception ends: it is on its way out, whatever signal it
     meets there."""
-    ended: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for hit in hits:
-        if hit.sign == "aborted" and THROWN.search(hit.line.text):
-            ended[hit.line.source, hit.line.who].append(hit.line.number)
-    return [
-        hit
-        for hit in hits
-        if hit.sign != "crashed"
-        or not any(0 < hit.line.number - at <= LEAVING for at in ended.get((hit.line.source, hit.line.who), ()))
-    ]
+    ended = _numbers([hit for hit in hits if hit.sign == "aborted" and THROWN.search(hit.line.text)])
+    return [hit for hit in hits if hit.sign != "crashed" or not _below(hit, ended, LEAVING)]
 
 
 def without_clean_up(hits: Sequence[Hit]) -> list[Hit]:
@@ -174,18 +168,14 @@ def _finalizer(start: Place, told: Mapping[str, set[Place]]) -> Iterator[Place]:
 
 def with_fetches(hits: Sequence[Hit]) -> list[Hit]:
     """A lookup that failed below the frames of a client of the web is of a name that is not the job's."""
-    frames = _frames([hit for hit in hits if hit.sign == "fetching"])
+    frames = _numbers([hit for hit in hits if hit.sign == "fetching"])
+
+    def fetches(hit: Hit) -> bool:
+        return hit.line.text.startswith("socket.gaierror") and _below(hit, frames, CALLS)
+
     return [
-        replace(hit, sign="fetched-in-vain") if hit.sign == "lookup-failed" and _fetches(hit, frames) else hit
-        for hit in hits
+        replace(hit, sign="fetched-in-vain") if hit.sign == "lookup-failed" and fetches(hit) else hit for hit in hits
     ]
-
-
-def _fetches(hit: Hit, frames: Mapping[tuple[str, str], Sequence[int]]) -> bool:
-    above = range(hit.line.number - CALLS, hit.line.number)
-    return hit.line.text.startswith("socket.gaierror") and any(
-        at in above for at in frames.get((hit.line.source, hit.line.who), ())
-    )
 
 
 def without_answered(hits: Sequence[Hit]) -> list[Hit]:
@@ -351,12 +341,11 @@ def _all_clients(hits: Hits) -> Iterator[Hit]:
 
 def _resets(hits: Hits) -> Iterator[Hit]:
     """A store that hangs up on the first message, where the code connects; or later, where it uses the store."""
-    connecting, using = _frames(hits.get("connecting", ())), _frames(hits.get("using-store", ()))
+    connecting, using = _numbers(hits.get("connecting", ())), _numbers(hits.get("using-store", ()))
     for hit in hits.get("resets-store", ()):
-        place = (hit.line.source, hit.line.who)
-        if _near(hit, connecting.get(place, ())):
+        if _near(hit, connecting):
             yield Hit("store-reset-at-once", hit.line, hit.groups)
-        elif _near(hit, using.get(place, ())):
+        elif _near(hit, using):
             yield Hit("store-reset-in-use", hit.line, hit.groups)
 
 
@@ -369,16 +358,20 @@ def _gone_before(hits: Hits) -> Iterator[Hit]:
             return
 
 
-def _frames(frames: Sequence[Hit]) -> Mapping[tuple[str, str], Sequence[int]]:
-    """The numbers of their lines, by source and speaker."""
+def _numbers(hits: Sequence[Hit]) -> Numbers:
     numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for frame in frames:
-        numbers[frame.line.source, frame.line.who].append(frame.line.number)
+    for hit in hits:
+        numbers[hit.line.voice].append(hit.line.number)
     return numbers
 
 
-def _near(hit: Hit, numbers: Sequence[int]) -> bool:
-    return any(abs(at - hit.line.number) <= NEAR for at in numbers)
+def _near(hit: Hit, numbers: Numbers) -> bool:
+    return any(abs(at - hit.line.number) <= NEAR for at in numbers.get(hit.line.voice, ()))
+
+
+def _below(hit: Hit, numbers: Numbers, most: int) -> bool:
+    """Whether one of these lines stands above it, at most so many lines."""
+    return any(0 < hit.line.number - at <= most for at in numbers.get(hit.line.voice, ()))
 
 
 def _hung_in_storage(tasks: Sequence[Hit], frames: Sequence[Hit]) -> Iterator[Hit]:
@@ -391,10 +384,10 @@ def _hung_in_storage(tasks: Sequence[Hit], frames: Sequence[Hit]) -> Iterator[Hi
 
 def _files_and_terminals(hits: Hits) -> Iterator[Hit]:
     """An I/O error that names no file: the nearest frame above it tells whether a file failed or the terminal."""
-    files, terminals = _frames(hits.get("file-frame", ())), _frames(hits.get("terminal-frame", ()))
+    files, terminals = _numbers(hits.get("file-frame", ())), _numbers(hits.get("terminal-frame", ()))
     for hit in hits.get("bare-io-error", ()):
-        place, above = (hit.line.source, hit.line.who), range(hit.line.number - NEAR, hit.line.number)
-        file, terminal = (max(set(frames.get(place, ())) & {*above}, default=0) for frames in (files, terminals))
+        above = {*range(hit.line.number - NEAR, hit.line.number)}
+        file, terminal = (max(above & {*frames.get(hit.line.voice, ())}, default=0) for frames in (files, terminals))
         if file or terminal:
             yield Hit("file-failed", hit.line) if file > terminal else Hit("terminal-gone", hit.line)
 
@@ -451,10 +444,9 @@ def _unfamiliar(hits: Hits) -> Iterator[Hit]:
 
 def _raised_oddly(hits: Hits) -> Iterator[Hit]:
     """A class at the end of a traceback, right below the code of its last frame."""
-    frames = _frames(hits.get("frame", ()))
+    frames = _numbers(hits.get("frame", ()))
     for hit in hits.get("odd-class", ()):
-        above = range(hit.line.number - CODE - 1, hit.line.number)
-        if any(at in above for at in frames.get((hit.line.source, hit.line.who), ())):
+        if _below(hit, frames, CODE + 1):
             yield Hit("raised-oddly", hit.line, hit.groups)
 
 

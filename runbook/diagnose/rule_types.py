@@ -90,6 +90,11 @@ class Line:
         return f"rank {self.rank}" if self.rank is not None else self.node or self.source
 
     @property
+    def voice(self) -> tuple[str, str]:
+        """The log, and who speaks there."""
+        return self.source, self.who
+
+    @property
     def place(self) -> tuple[str, int]:
         return self.source, self.number
 
