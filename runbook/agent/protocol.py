@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from runbook.transport.frames import Line, Pid
+
 PROTOCOL = 1
 """Changes when an older agent could not talk to a newer server. A server takes its own and the one before."""
 
@@ -57,9 +59,7 @@ _HEX = re.compile(r"[0-9a-f]{64}\Z")
 T = TypeVar("T")
 
 Word = Annotated[str, Meta(max_length=200)]
-Line = Annotated[str, Meta(max_length=4096)]
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
-Pid = Annotated[int, Meta(ge=1, le=1 << 31)]
 Part = Annotated[float, Meta(ge=0, le=1e9)]
 ExitCode = Annotated[int, Meta(ge=-(1 << 31), le=1 << 32)]
 Hex = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]

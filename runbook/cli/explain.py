@@ -21,6 +21,7 @@ from runbook.lint.findings import LintRule, rules
 from runbook.lint.variables import Variable, known
 from runbook.model.errors import FilesWrong
 from runbook.model.grouping import grouped
+from runbook.model.units import some
 from runbook.report.standard_streams import stdout
 
 LAUNCH = "launch"  # `Launch.id`, without importing all that it stands on
@@ -71,8 +72,7 @@ def _meant(typed: str, keys: Sequence[str]) -> str:
     ids = dict.fromkeys([*PAGES, *causes(), *rules(), *keys, *known()])
     holding = [id for id in ids if _words(typed) in _words(id)]
     if len(holding) > 1:
-        more = f" and {len(holding) - MOST} more" if len(holding) > MOST else ""
-        return f"ids with that word: {', '.join(f'`{id}`' for id in holding[:MOST])}{more}"
+        return f"ids with that word: {some([f'`{id}`' for id in holding], MOST)}"
     variables = known() if typed.upper() == typed or typed.upper().startswith(PREFIXES) else ()
     near = holding[0] if holding else nearest(typed, [*PAGES, *causes(), *rules(), *variables, *keys])
     return f"did you mean `{near}`?" if near else "`runbook explain` lists checks, causes and rules"

@@ -16,6 +16,7 @@ from pathlib import Path
 from runbook.cli.inventory_source import asked, is_asked, load
 from runbook.files.environment_values import AnyVariable
 from runbook.files.extra_vars import parse_extra
+from runbook.files.file_kinds import read_by_ansible
 from runbook.files.inventory_draft import written
 from runbook.files.node_sets import foreign_range, select
 from runbook.files.playbook import has_launch, load_launch
@@ -112,10 +113,7 @@ def _read(file: str) -> tuple[str, str]:
         raise FilesWrong.of("import.range", foreign[0], help=foreign[1])
     if is_folder(file):
         message = f"{file} is a folder: name one inventory in it"
-        help = (
-            f"or let Ansible put it together: ansible-inventory -i {word(file)} --list --yaml | runbook "
-            "inventory import -"
-        )
+        help = f"or let Ansible put it together: {read_by_ansible(file)}"
         raise FilesWrong.of("import.folder", message, help=help)
     if not file:
         help = "outside a job $SLURM_JOB_NODELIST is not set; name a file, or a host list such as gn[01-04]"
@@ -129,7 +127,7 @@ def _read(file: str) -> tuple[str, str]:
 
 def _not_read(source: str) -> list[Remark]:
     """Folders beside the file that Ansible would read as well."""
-    how = f"ansible-inventory -i {word(source)} --list --yaml | runbook inventory import - has them"
+    how = f"{read_by_ansible(source)} has them"
     beside = [Path(source).parent / name for name in ("group_vars", "host_vars")]
     return [Remark(f"the variables in {folder}/ were not read; {how}", 1) for folder in beside if is_folder(folder)]
 

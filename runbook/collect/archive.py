@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 import jinja2
 
 import runbook
+from runbook.launch.script import WINDOWS_DEVICES
 from runbook.model.safe_files import is_there, open_regular
 
 if TYPE_CHECKING:
@@ -125,7 +126,6 @@ DEEPEST = 12
 _PART = re.compile(r"(?!\.|-)[\w.+@=,~()\[\]{}# -]+(?<![. ])")
 """No separator, no drive or stream of Windows, no control character, nothing hidden and nothing that reads as an
 option."""
-_DEVICES = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
 
 
 def refused(path: str) -> str | None:
@@ -140,7 +140,7 @@ def refused(path: str) -> str | None:
         return "its name is too long"
     if not all(_PART.fullmatch(part) and part.isprintable() for part in parts):
         return "its name is not allowed in an archive"
-    if any(_DEVICES.fullmatch(part) for part in parts):
+    if any(WINDOWS_DEVICES.fullmatch(part.partition(".")[0].lower()) for part in parts):
         return "its name is that of a device on Windows"
     return None
 

@@ -12,6 +12,7 @@ from runbook.model.inventory import EnvValue
 from runbook.model.secrets import Secret
 
 UNCARRIABLE = re.compile("[\0\r\n\ud800-\udfff]")  # what no shell can carry on one line of a script
+HOLDS_UNCARRIABLE = "holds a line break or a character that no shell can carry"
 
 
 class EnvReader:
@@ -37,7 +38,7 @@ class EnvReader:
         if not isinstance(text, str):
             return None
         if UNCARRIABLE.search(text):
-            message = f"the value of `{keys[-1]}` holds a line break or a character that no shell can carry"
+            message = f"the value of `{keys[-1]}` {HOLDS_UNCARRIABLE}"
             self._placed.about_value(keys, "line-break", message, on_one_line(self._placed.document, keys))
         return text
 
@@ -53,7 +54,7 @@ class EnvReader:
             self._placed.about_value((*keys, "env"), "missing-variable", message, help)
             return None
         if UNCARRIABLE.search(found):
-            message = f"the environment variable `{name}` holds a line break or a character that no shell can carry"
+            message = f"the environment variable `{name}` {HOLDS_UNCARRIABLE}"
             self._placed.about_value((*keys, "env"), "line-break", message)
         return Secret(found, f"the environment variable {name}")
 

@@ -257,11 +257,16 @@ def foreign_kind_or_none(text: str, file: str) -> str | None:
         return None
 
 
+def read_by_ansible(file: str) -> str:
+    """The command line that imports what Ansible itself reads there."""
+    return f"ansible-inventory -i {word(file)} --list --yaml | runbook inventory import -"
+
+
 def refuse_unreadable(text: str, file: str) -> None:
     """What would have to be run, decrypted or not imported at all."""
     if text.startswith("#!"):
         message = "this is a program, and an import runs nothing"
-        help = f"run it yourself: ansible-inventory -i {word(file)} --list --yaml | runbook inventory import -"
+        help = f"run it yourself: {read_by_ansible(file)}"
         raise NumberedLines(text, file).wrong(1, "", "program", message, help)
     if text.startswith("$ANSIBLE_VAULT"):
         help = f"ansible-vault view {file} | runbook inventory import -"
@@ -304,9 +309,9 @@ def foreign_kind(text: str, file: str) -> str:
 def _yaml_kind(text: str, file: str) -> str:
     document = parse_document(text, file)
     shape = shape_of(document.data)
-    if isinstance(document.data, Mapping) and isinstance(document.data.get("plugin"), str):
+    if isinstance(document.mapping.get("plugin"), str):
         message = "this tells a plugin of Ansible where to ask for hosts, and an import runs no plugins"
-        help = f"ansible-inventory -i {word(file)} --list --yaml | runbook inventory import -"
+        help = read_by_ansible(file)
         raise FilesWrong.of("import.program", message, span=document.key_span("plugin"), help=help)
     if (other := foreign_file(document)) is not None:
         message = f"this is {other.what}, and no inventory"
@@ -318,7 +323,7 @@ def _yaml_kind(text: str, file: str) -> str:
         message = f"this is {shape}, and no inventory: it does not say where the hosts are"
         help = "name the inventory that ansible-playbook -i is given"
         raise FilesWrong.of("import.playbook", message, span=document.span(), help=help)
-    if isinstance(document.data, Mapping) and "nodes" in document.data:
+    if "nodes" in document.mapping:
         message = "this is an inventory of runbook already"
         raise FilesWrong.of(
             "import.ours", message, span=document.key_span("nodes"), help=f"use it: runbook run … -i {file}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+import runbook
 from runbook.files.node_sets import folded, folded_rows
 from runbook.files.scalars import flow, scalar
 from runbook.files.value_origins import DEEP
@@ -52,6 +53,11 @@ class Draft:
     comments: Mapping[tuple[str, str], str] = field(default_factory=dict)
     hints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     footer: tuple[str, ...] = ()
+
+
+def made_from(source: str, *, good: str) -> str:
+    """A line of a header: what a draft was made from, and how long it is right."""
+    return f"Made by runbook ({runbook.__version__}) from {source}; good {good}."
 
 
 def written(draft: Draft) -> str:

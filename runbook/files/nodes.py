@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from runbook.files.address import address_fault, strip_brackets
-from runbook.files.environment_values import UNCARRIABLE, EnvReader
+from runbook.files.environment_values import HOLDS_UNCARRIABLE, UNCARRIABLE, EnvReader
 from runbook.files.node_sets import (
     COMPARED,
     LARGEST,
@@ -252,7 +252,7 @@ class Folding:
             return None
         text = str(folded.values[key])
         if self._first_look(folded.places[key]) and UNCARRIABLE.search(text):
-            message = f"`{key[-1]}` holds a line break or a character that no shell can carry"
+            message = f"`{key[-1]}` {HOLDS_UNCARRIABLE}"
             place = folded.places[key]
             self._placed.about_value(place, "line-break", message, on_one_line(self._placed.document, place))
         return text

@@ -63,7 +63,7 @@ def examine_playbook(
     """Everything about a document in one go, for lint and for loading alike; never raises for what is in a file."""
     if (fatal := unusable(document, "playbook")) is not None:
         return ExaminedPlaybook(None, fatal)
-    stages = document.data.get("stages") if isinstance(document.data, dict) else None
+    stages = document.mapping.get("stages")
     if isinstance(stages, list) and len(stages) > MAX_STAGES:
         message = f"there are more than {MAX_STAGES:,} stages"
         span = document.span("stages", MAX_STAGES)
@@ -283,7 +283,7 @@ CHECKS_FIRST = ("ping", "port", "firewall", "ibstat", "connection")
 
 def has_launch(document: Document) -> bool:
     """Whether this is an inventory with a launch of its own."""
-    return isinstance(document.data, dict) and "nodes" in document.data and "launch" in document.data
+    return {"nodes", "launch"} <= document.mapping.keys()
 
 
 def load_launch(

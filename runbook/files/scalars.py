@@ -19,7 +19,7 @@ _NULLS = ("", "~", "null")
 _BARE = re.compile(r"(?:--?(?=[A-Za-z]))?[A-Za-z0-9_./~][A-Za-z0-9_./~@+=-]*")
 _BASED = re.compile(r"[-+]?0[oxb][0-9A-Fa-f_]+")
 _HALF = re.compile("[\ud800-\udfff]")  # which only an escape can bring, and no reader of YAML takes
-_RESOLVER: Any = yaml.resolver.Resolver()
+RESOLVER: Any = yaml.resolver.Resolver()
 _TEXT = "tag:yaml.org,2002:str"
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
 
@@ -85,7 +85,7 @@ def scalar(value: object) -> str:
 def _means_more(text: str) -> bool:
     """Whether some YAML reader takes the bare text for a boolean, a number or a date: `no`, `0644`, `1_000`, `1e3`,
     `0o7`."""
-    if _RESOLVER.resolve(yaml.ScalarNode, text, (True, False)) != _TEXT or _BASED.fullmatch(text):
+    if RESOLVER.resolve(yaml.ScalarNode, text, (True, False)) != _TEXT or _BASED.fullmatch(text):
         return True
     try:
         float(text)

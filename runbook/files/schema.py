@@ -26,6 +26,7 @@ from runbook.files.suggestions import did_you_mean, nearest, odd_letter, spaced
 from runbook.files.yaml_document import Document, Keys, Point
 from runbook.model.errors import Problem, Span
 from runbook.model.grouping import grouped
+from runbook.model.units import listed
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -359,8 +360,8 @@ def _stage_kind(error: ValidationError, document: Document, kind: str) -> Proble
     if not given and any(is_told(name, keys, kind) for name in instance if name not in rule.get("properties", {})):
         return None
     span = document.key_span(*keys, given[1]) if given else document.span(*keys)
-    said = f"has {_and(given)}" if given else "has none of them"
-    message = f"a stage has exactly one of {_and(choices)}; this one {said}"
+    said = f"has {_quoted(given)}" if given else "has none of them"
+    message = f"a stage has exactly one of {_quoted(choices)}; this one {said}"
     example = instance.get("name") if instance.get("name") in checks_of_others() else "ping"
     help = "write one stage for each" if given else f"begin it with one of them, for example `- check: {example}`"
     return Problem(f"{kind}.stage-kind", message, span, help)
@@ -504,6 +505,5 @@ def _yaml(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _and(names: list[str]) -> str:
-    quoted = [f"`{name}`" for name in names]
-    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
+def _quoted(names: list[str]) -> str:
+    return listed(f"`{name}`" for name in names)

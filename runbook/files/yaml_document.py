@@ -104,6 +104,11 @@ class Document:
     def lines(self) -> list[str]:
         return split_lines(self.text)
 
+    @property
+    def mapping(self) -> dict[Any, Any]:
+        """What it holds, empty where that is no mapping."""
+        return self.data if isinstance(self.data, dict) else {}
+
     def span(self, *keys: str | int) -> Span | None:
         """The place of the value at `keys`, or of the nearest thing around it."""
         for length in range(len(keys), -1, -1):
@@ -515,18 +520,21 @@ _SYNTAX_HELP = (
     ("mapping values are not allowed", "a value that contains `: ` needs quotes; otherwise check the indentation"),
     ("found unexpected ':'", "inside braces and brackets a colon is followed by a space"),
     ("could not find expected ':'", "a key is followed by a colon and a space: `key: value`"),
-    ("did not find expected key", "check the indentation and the quotes of this line and the one before"),
-    ("expected <block end>", "check the indentation and the quotes of this line and the one before"),
+    (
+        "did not find expected key|expected <block end>",
+        "check the indentation and the quotes of this line and the one before",
+    ),
     ("did not find expected '-' indicator", "check the indentation: items of one list begin in one column"),
-    ("did not find expected ',' or", "a list or mapping in brackets was not closed, or a comma is missing"),
     ("expected ',' or", "a list or mapping in brackets was not closed, or a comma is missing"),
     ("unexpected end of stream", "a quote was opened and never closed"),
     ("cannot start any token", "a value that begins with @, `, % or another special character needs quotes"),
     ("expected alphabetic or numeric", "a value that begins with * or & needs quotes"),
-    ("unknown escape character", "in double quotes a backslash begins an escape; use single quotes for paths"),
-    ("hexdecimal number", "in double quotes a backslash begins an escape; use single quotes for paths"),
-    ("expected escape sequence", "in double quotes a backslash begins an escape; use single quotes for paths"),
+    (
+        "unknown escape character|hexdecimal number|expected escape sequence",
+        "in double quotes a backslash begins an escape; use single quotes for paths",
+    ),
 )
+"""What the parser says of a mistake, as a pattern, and what helps."""
 
 
 _ENTRY = re.compile(r"\s*[\w.-]+:[ \t]+[^\s#]")
@@ -607,7 +615,7 @@ def _syntax_problem(error: yaml.YAMLError, file: str, lines: list[str]) -> Probl
         number, column, sign = wide
         write = f"`{sign}` means nothing to YAML: write `{plain_signs(sign)}`"
         return Problem("yaml.syntax", f"this is not YAML: {said}", Span(file, number + 1, column + 1), write)
-    help: str | None = next((help for needle, help in _SYNTAX_HELP if needle in said), None)
+    help: str | None = next((help for words, help in _SYNTAX_HELP if re.search(words, said)), None)
     if "find expected ':'" in said and context is not None:
         line, mark = context.line, context  # where the key began that has no colon, not where the search for it ended
         help = unfinished(lines[line]) or help

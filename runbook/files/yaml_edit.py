@@ -37,8 +37,7 @@ class Text:
     @property
     def data(self) -> dict[str, Any]:
         """What the file holds now."""
-        data: Any = self._document.data
-        return data if isinstance(data, dict) else {}
+        return self._document.mapping
 
     def get(self, *keys: str | int) -> Any:
         """The value at `keys`, None where there is none."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import runbook
 from runbook.files.inventory import natural
-from runbook.files.inventory_draft import Draft, NodeDraft, Setting
+from runbook.files.inventory_draft import Draft, NodeDraft, Setting, made_from
 from runbook.model.inventory import Kubernetes
 from runbook.transport.kubernetes import current_context, selected
 from runbook.transport.kubernetes_pods import Pod, ill, unknown
@@ -58,12 +57,7 @@ def draft_of_pods(pods: Sequence[Pod], selector: str, context: str | None) -> Dr
     return Draft(
         name=f"pods-{pods[0].namespace}",
         nodes=tuple(drafts),
-        header=(
-            (
-                f"Made by runbook ({runbook.__version__}) from the pods with the labels {selector}; "
-                "good until one of them is replaced."
-            ),
-        ),
+        header=(made_from(f"the pods with the labels {selector}", good="until one of them is replaced"),),
     )
 
 

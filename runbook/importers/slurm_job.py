@@ -6,8 +6,7 @@ import os
 import re
 from collections.abc import Collection, Mapping
 
-import runbook
-from runbook.files.inventory_draft import Draft, NodeDraft, Setting
+from runbook.files.inventory_draft import Draft, NodeDraft, Setting, made_from
 from runbook.model.errors import Unreachable
 from runbook.model.units import whole_number
 from runbook.transport.slurm import SlurmJob, SlurmNode, ask, ended, job_of, no_allocation, nodes_of, on_node, unhealthy
@@ -59,12 +58,7 @@ def draft_of_job(job: SlurmJob, nodes: list[SlurmNode], gpus: Mapping[str, tuple
     return Draft(
         name=f"slurm-{job.id}",
         nodes=tuple(drafts),
-        header=(
-            (
-                f"Made by runbook ({runbook.__version__}) from what Slurm says of job {job.id}; "
-                "good for as long as it runs."
-            ),
-        ),
+        header=(made_from(f"what Slurm says of job {job.id}", good="for as long as it runs"),),
         blocks={
             "rendezvous": {"master": nodes[0].name, "port": port},
             "network": {"ports": f"{port}-{port + WIDTH - 1}"},

@@ -12,6 +12,7 @@ from runbook.launch.ranks import NodeRanks, RankLayout
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import EnvValue
 from runbook.model.playbook import Place, Stage
+from runbook.model.units import counted
 
 STARTS_ITS_RANKS = ("torchrun", "torch.distributed.launch")
 """Launchers that run as one process a node and start its ranks. Torch's official wheels for Windows cannot run them."""
@@ -203,5 +204,5 @@ def _on(problem: Problem, nodes: Collection[str], all_nodes: int) -> Problem:
     if len(nodes) == all_nodes or "" in nodes:
         return problem
     first, *more = nodes
-    where = first if not more else f"{first} and {len(more):,} more node{'s' if len(more) > 1 else ''}"
+    where = f"{first} and {counted(len(more), 'more node')}" if more else first
     return Problem(problem.id, f"{problem.message} (on {where})", problem.span, problem.help)

@@ -21,13 +21,13 @@ LAUNCH = "launch"
 """The script that starts a node's job has this name, whatever its stage is called."""
 
 _LONGEST = 60
-_WINDOWS_DEVICES = re.compile(r"con|prn|aux|nul|com[0-9]|lpt[0-9]")  # no file may be called so there, `con.bat` neither
+WINDOWS_DEVICES = re.compile(r"con|prn|aux|nul|com[0-9]|lpt[0-9]")  # no file may be called so there, `con.bat` neither
 
 
 def slug(text: str) -> str:
     """A stage's name as a file name."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-").lower()[:_LONGEST].rstrip("-") or "stage"
-    return f"stage-{name}" if _WINDOWS_DEVICES.fullmatch(name) else name
+    return f"stage-{name}" if WINDOWS_DEVICES.fullmatch(name) else name
 
 
 def script_names(stages: Iterable[str]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from urllib.parse import quote
 
 import runbook
 from runbook.files.problems import render
+from runbook.files.suggestions import did_you_mean
 from runbook.model.errors import Problem, Span
 from runbook.model.units import counted
 
@@ -51,6 +52,17 @@ def rules() -> Mapping[str, LintRule]:
                 raise ValueError(f"{name}.md: `{rule.id}` has a section already")
             found[rule.id] = rule
     return dict(sorted(found.items(), key=lambda item: item[0].partition(".")[0]))
+
+
+def not_silenced(id: str, *, guess: bool = True) -> tuple[str, str, str] | None:
+    """Why a rule of this id cannot be silenced: the last word of the problem's own id, a sentence, and help. `guess`:
+    look for the rule that is meant."""
+    if id not in rules():
+        help = (guess and did_you_mean(id, rules())) or "`runbook explain` lists all rules"
+        return "unknown-rule", f"there is no rule `{id}`", help
+    if rules()[id].always:
+        return "refused", f"`{id}` cannot be silenced", "mend what it says"
+    return None
 
 
 def rule_pages() -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from runbook.checks import CHECKS
@@ -78,8 +77,7 @@ def stage_by_stage(file: PlaybookFile) -> tuple[list[Staged], list[Problem]]:
 
 
 def _stage_keys(file: PlaybookFile) -> list[Keys]:
-    data = file.document.data
-    stages = data.get("stages") if isinstance(data, Mapping) else None
+    stages = file.document.mapping.get("stages")
     return [("stages", index) for index in range(len(stages))] if isinstance(stages, list) else []
 
 

@@ -23,6 +23,7 @@ from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory, Node
 from runbook.model.playbook import Playbook
 from runbook.model.safe_files import is_file
+from runbook.model.units import listed
 
 _CLUSTER_KEYS = ("gpus", "processes", "shell", "backend", "infiniband", "master", "order", "vars")
 
@@ -171,12 +172,9 @@ def level(file: InventoryFile, node: Node, *key: str) -> str | None:
     return next((one.level for one in file.origins.candidates(node.name, key) if one.wins), None)
 
 
-def named(nodes: Sequence[Node], most: int = 3) -> str:
+def named(nodes: Sequence[Node]) -> str:
     """`node-a`, `node-b` and 4 more."""
-    names = [f"`{node.name}`" for node in nodes]
-    if len(names) > most + 1:
-        return f"{', '.join(names[:most])} and {len(names) - most} more"
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+    return listed((f"`{node.name}`" for node in nodes), most=4, first=3)
 
 
 _TEXTS: Mapping[tuple[str, ...], Callable[[Node], str | None]] = {
@@ -288,7 +286,7 @@ class ReadFiles:
     def leads_out(self, playbook: Document, path: str) -> str | None:
         """Where a link leads that a playbook names as its inventory, if that is outside; None where no link is."""
         real = leads_out(path, self._roots)
-        typed = str(playbook.data.get("inventory")) if isinstance(playbook.data, dict) else ""
+        typed = str(playbook.mapping.get("inventory", ""))
         plain = os.path.normpath(Path(playbook.path).parent.resolve() / typed)
         return real if real != plain else None
 
@@ -351,7 +349,7 @@ def _with_launch(document: Document, problems: tuple[Problem, ...], file: Invent
 
 def inventory_named(playbook: Document) -> str | None:
     """The path of the inventory that a playbook names, as `run` finds it: relative to the playbook's own folder."""
-    name = playbook.data.get("inventory") if isinstance(playbook.data, dict) else None
+    name = playbook.mapping.get("inventory")
     if not isinstance(name, str) or not name or "\0" in name:
         return None
     return os.path.normpath(Path(playbook.path).parent / name)

@@ -20,7 +20,7 @@ from runbook.files.shipped_files import tomllib
 from runbook.files.suggestions import did_you_mean
 from runbook.files.yaml_document import Keys, mapping_problem, read_document, scalars
 from runbook.lint.find_files import leads_out, roots_of
-from runbook.lint.findings import rules
+from runbook.lint.findings import not_silenced
 from runbook.model.errors import Problem, Span
 from runbook.model.safe_files import is_file, is_there, open_regular
 
@@ -213,11 +213,8 @@ class _Checked:
     def rules(self, value: object, keys: Keys) -> frozenset[str]:
         sound = set()
         for id in self.texts(value, keys):
-            if id not in rules():
-                help = did_you_mean(id, rules()) or "`runbook explain` lists all rules"
-                self.problem(keys, "unknown-rule", f"there is no rule `{id}`", help, id)
-            elif rules()[id].always:
-                self.problem(keys, "refused", f"`{id}` cannot be silenced", "mend what it says", id)
+            if refused := not_silenced(id):
+                self.problem(keys, *refused, id)
             else:
                 sound.add(id)
         return frozenset(sound)

@@ -7,9 +7,8 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from runbook.files.suggestions import did_you_mean
 from runbook.files.yaml_document import Document, scalars
-from runbook.lint.findings import LintFinding, rules
+from runbook.lint.findings import LintFinding, not_silenced, rules
 from runbook.model.errors import Problem, Span
 
 _GUESSED = 100  # ids that no rule has, for which the nearest is looked up: it takes half a millisecond
@@ -94,12 +93,8 @@ def _ids(noqa: re.Match[str]) -> Iterator[tuple[str, int]]:
 
 
 def _fault(id: str, span: Span, *, guess: bool) -> Problem | None:
-    if id not in rules():
-        help = (guess and did_you_mean(id, rules())) or "`runbook explain` lists all rules"
-        return Problem("silence.unknown-rule", f"there is no rule `{id}`", span, help)
-    if rules()[id].always:
-        return Problem("silence.refused", f"`{id}` cannot be silenced", span, "mend what it says")
-    return None
+    refused = not_silenced(id, guess=guess)
+    return Problem(f"silence.{refused[0]}", refused[1], span, refused[2]) if refused else None
 
 
 def _lines(lines: list[str]) -> Iterator[tuple[int, str, int]]:

@@ -108,11 +108,11 @@ def in_brief(text: str, most: int = BRIEF) -> str:
     return (head.rpartition(" ")[0] if " " in head[most // 2 :] else head) + "…"
 
 
-def listed(names: Iterable[str]) -> str:
-    """`node-a, node-b and node-c`; with very many, the first ones and their number."""
+def listed(names: Iterable[str], *, most: int = 6, first: int = 4) -> str:
+    """`node-a, node-b and node-c`; of more than `most` only the `first` ones and the number of the others."""
     words = list(names)
-    if len(words) > 6:
-        return f"{', '.join(words[:4])} and {len(words) - 4} more"
+    if len(words) > most:
+        return f"{', '.join(words[:first])} and {len(words) - first} more"
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 

@@ -137,14 +137,19 @@ class Hello(TypedDict):
 # Programs that are called: one answer each.
 
 
-class Ran(TypedDict, total=False):
-    """What a tool of the node printed, or that it is missing, did not end, or printed more than is carried."""
+class ToolEnd(TypedDict, total=False):
+    """How a tool of the node ended, or that it is missing or did not end."""
 
     missing: bool
-    too_long: bool
     timed_out: bool
     state: Annotated[str, Meta(max_length=1)]
     code: ExitCode | None
+
+
+class Ran(ToolEnd, total=False):
+    """What it printed, or that this was more than is carried."""
+
+    too_long: bool
     out: Output
     err: Output
     fields: list[Word]
@@ -213,11 +218,7 @@ class Route(TypedDict, total=False):
     routes: list[RouteEntry]
 
 
-class Pinged(TypedDict, total=False):
-    missing: bool
-    timed_out: bool
-    state: Annotated[str, Meta(max_length=1)]
-    code: ExitCode | None
+class Pinged(ToolEnd, total=False):
     out: Line
     err: Line
     raw: Line

@@ -75,6 +75,13 @@ def one_line(value: object) -> str:
     return text
 
 
+def not_empty(name: object, value: object, shell: str) -> None:
+    """Refuses an empty value where the shell would remove the variable instead. Raises CannotQuote."""
+    if str(value) == "":
+        instead = "for no GPU at all write -1" if str(name).upper() == "CUDA_VISIBLE_DEVICES" else "leave it out"
+        raise CannotQuote(f"is nothing, and {shell} removes a variable that is set to nothing: {instead}", "")
+
+
 def shown(text: str) -> str:
     """A value as an error message shows it: escaped and shortened."""
     quoted = ascii(text)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from runbook.launch.quote import CannotQuote, Dialect, Literal, Word, checked_name, one_line
+from runbook.launch.quote import CannotQuote, Dialect, Literal, Word, checked_name, not_empty, one_line
 
 MAX_LINE = 8191
 """cmd takes no longer line, before and after it has put the variables in."""
@@ -145,9 +145,7 @@ def name(value: object) -> Bat:
 
 def setting(key: object, value: object) -> Bat:
     """The statement that puts one variable into the environment. An empty value would remove it: refused."""
-    if str(value) == "":
-        instead = "for no GPU at all write -1" if str(key).upper() == "CUDA_VISIBLE_DEVICES" else "leave it out"
-        raise CannotQuote(f"is nothing, and cmd removes a variable that is set to nothing: {instead}", "")
+    not_empty(key, value, "cmd")
     made = f'set "{name(key)}={plain(value)}"'
     if len(made) > MAX_LINE:
         reason = f"makes a line of {len(made)} characters, and cmd takes {MAX_LINE} at most: use `shell: ps1`"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from runbook.launch.quote import CannotQuote, Dialect, Literal, Word, checked_name, one_line, printable
+from runbook.launch.quote import CannotQuote, Dialect, Literal, Word, checked_name, not_empty, one_line, printable
 from runbook.launch.quote.bat import ABSOLUTE, check_names
 
 QUOTES = "'\u2018\u2019\u201a\u201b"
@@ -60,9 +60,7 @@ def name(value: object) -> Ps1:
 
 def setting(key: object, value: object) -> Ps1:
     """The statement that puts one variable into the environment. An empty value would remove it: refused."""
-    if str(value) == "":
-        instead = "for no GPU at all write -1" if str(key).upper() == "CUDA_VISIBLE_DEVICES" else "leave it out"
-        raise CannotQuote(f"is nothing, and PowerShell removes a variable that is set to nothing: {instead}", "")
+    not_empty(key, value, "PowerShell")
     return Ps1(f"$env:{name(key)} = {word(value)}")
 
 

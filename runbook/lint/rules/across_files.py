@@ -67,12 +67,8 @@ def node_in_no_play(inventories: Sequence[InventoryFile], playbooks: Sequence[Pl
         for key in data["nodes"]:
             missing = [name for name in expand(key) if name not in played]
             if missing:
-                who = (
-                    f"`{missing[0]}`"
-                    if len(missing) == 1
-                    else f"`{missing[0]}` and {len(missing) - 1:,} more of `{key}`"
-                )
-                message = f"no playbook of this lint selects {who}"
+                more = f" and {len(missing) - 1:,} more of `{key}`" if len(missing) > 1 else ""
+                message = f"no playbook of this lint selects `{missing[0]}`{more}"
                 help = f"widen the `nodes:` of {names}, or take the node out"
                 yield Problem("inventory.node-in-no-play", message, inventory.document.key_span("nodes", key), help)
 

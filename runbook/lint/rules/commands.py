@@ -23,7 +23,7 @@ from runbook.launch.launcher_lines import (
     unwrapped,
 )
 from runbook.lint.planned_stages import Staged
-from runbook.lint.rules.node_values import UNEXPANDED, WRITE_OUT
+from runbook.lint.rules.node_values import UNEXPANDED, taken_as_it_is
 from runbook.model.errors import Problem, Span
 from runbook.model.inventory import Inventory
 
@@ -65,8 +65,7 @@ def workdir_of_launch(staged: Staged) -> Iterator[Problem]:
     if not isinstance(given, str) or is_template(given) or not staged.sound("launch", "workdir"):
         return
     if UNEXPANDED.search(given):
-        message = f"`{given}` is taken as it is: no shell replaces anything in it"
-        yield Problem("inventory.not-expanded", message, staged.span("launch", "workdir"), WRITE_OUT)
+        yield taken_as_it_is(given, staged.span("launch", "workdir"))
 
 
 def flag_with_value(staged: Staged) -> Iterator[Problem]:

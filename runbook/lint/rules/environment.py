@@ -26,7 +26,7 @@ class WrittenVariable(NamedTuple):
 
 
 def of_inventory(document: Document) -> Iterator[WrittenVariable]:
-    data = _mapping(document.data)
+    data = document.mapping
     yield from for_all_nodes(document)
     for group, settings in _mapping(data.get("groups")).items():
         defaults = _mapping(_mapping(settings).get("defaults"))
@@ -38,13 +38,12 @@ def of_inventory(document: Document) -> Iterator[WrittenVariable]:
 
 def for_all_nodes(document: Document) -> Iterator[WrittenVariable]:
     """The levels of an inventory that no node can be left out of."""
-    data = _mapping(document.data)
-    yield from _of_block(document, data.get("env"), ("env",))
-    yield from _of_block(document, _mapping(data.get("defaults")).get("env"), ("defaults", "env"))
+    yield from _of_block(document, document.mapping.get("env"), ("env",))
+    yield from _of_block(document, _mapping(document.mapping.get("defaults")).get("env"), ("defaults", "env"))
 
 
 def of_playbook(document: Document) -> Iterator[WrittenVariable]:
-    stages = _mapping(document.data).get("stages")
+    stages = document.mapping.get("stages")
     for index, stage in enumerate(stages if isinstance(stages, list) else ()):
         launch = _mapping(_mapping(stage).get("launch"))
         yield from _of_block(document, launch.get("env"), ("stages", index, "launch", "env"))

@@ -164,7 +164,7 @@ def choice_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
         return
     if variable.open_choice and bare.lower() not in variable.mistaken:
         return
-    yield VariableFault("bad-choice", _not_one(variable, bare), _help(variable, bare))
+    yield _not_one(variable, bare)
 
 
 def level_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
@@ -180,7 +180,7 @@ def level_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
         )
         yield VariableFault("legacy-level", message, f"write `{name}`")
     else:
-        yield VariableFault("bad-choice", _not_one(variable, bare), _help(variable, bare))
+        yield _not_one(variable, bare)
 
 
 def set_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
@@ -188,7 +188,7 @@ def set_faults(variable: Variable, text: str) -> Iterator[VariableFault]:
     for word in text.strip().removeprefix("^").split(variable.separator):
         bare = word.strip()
         if bare and not _is_one_of(variable, bare):
-            yield VariableFault("bad-choice", _not_one(variable, bare), _help(variable, bare))
+            yield _not_one(variable, bare)
             return
 
 
@@ -199,9 +199,8 @@ def per_function_faults(variable: Variable, text: str) -> Iterator[VariableFault
         if colon and not _any_case(function.strip(), _FUNCTIONS):
             near = nearest(function.strip(), _FUNCTIONS)
             message = f"{shown(function.strip())} is not a function of NCCL"
-            yield VariableFault(
-                "bad-choice", message, f"did you mean `{near}`?" if near else f"it has {_listed(_FUNCTIONS)}"
-            )
+            help = f"did you mean `{near}`?" if near else f"it has {', '.join(_FUNCTIONS)}"
+            yield VariableFault("bad-choice", message, help)
             return
         yield from list(set_faults(variable, words))[:1]
 
@@ -244,8 +243,9 @@ def _any_case(word: str, words: Sequence[str]) -> bool:
     return word.lower() in (one.lower() for one in words)
 
 
-def _not_one(variable: Variable, word: str) -> str:
-    return f"{shown(word)} is not a value of `{variable.name}`: {_consequence(variable)}"
+def _not_one(variable: Variable, word: str) -> VariableFault:
+    message = f"{shown(word)} is not a value of `{variable.name}`: {_consequence(variable)}"
+    return VariableFault("bad-choice", message, _help(variable, word))
 
 
 def _consequence(variable: Variable) -> str:
@@ -264,14 +264,10 @@ def _help(variable: Variable, word: str) -> str:
     meant = variable.mistaken.get(word.lower())
     same = next((one for one in variable.choices if one.lower() == word.lower()), None)
     near = meant or same or nearest(word, variable.choices)
-    takes = f"it takes {_listed(variable.choices)}"
+    takes = f"it takes {', '.join(variable.choices)}"
     if same is not None:
         return f"write `{same}`: the case matters"
     return f"did you mean `{near}`? {takes}" if near else takes
-
-
-def _listed(words: Sequence[str]) -> str:
-    return ", ".join(words)
 
 
 # Selections of network interfaces and adapters: NCCL's `^`, `=` and prefixes, and gloo's plain names.

@@ -11,7 +11,7 @@ from runbook.files.templating import is_template
 from runbook.jobs.retry import FIRST_S, LONGEST_S
 from runbook.launch.ranks import narrow
 from runbook.lint.planned_stages import Staged
-from runbook.lint.rules.node_values import UNEXPANDED, WRITE_OUT
+from runbook.lint.rules.node_values import UNEXPANDED, taken_as_it_is
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.inventory import Inventory, Node
 from runbook.model.units import seconds_text
@@ -134,8 +134,7 @@ def barrier_not_expanded(staged: Staged) -> Iterator[Problem]:
     """What is said of an inventory's paths holds for this one."""
     folder = staged.stage.launch.get("barrier_folder")
     if isinstance(folder, str) and not is_template(folder) and UNEXPANDED.search(folder):
-        message = f"`{folder}` is taken as it is: no shell replaces anything in it"
-        yield Problem("inventory.not-expanded", message, staged.span("launch", "barrier_folder"), WRITE_OUT)
+        yield taken_as_it_is(folder, staged.span("launch", "barrier_folder"))
 
 
 def launch_on_windows(staged: Staged) -> Iterator[Problem]:

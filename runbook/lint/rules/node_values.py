@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 from runbook.files.yaml_document import scalars
 from runbook.lint.rule_inputs import InventoryFile, are, faulty, named
-from runbook.model.errors import Problem
+from runbook.model.errors import Problem, Span
 
 _SLASH = re.compile(r"[/\\]")
 UNEXPANDED = re.compile(r"\$\{?[A-Za-z_]|\$\(|%[A-Za-z_]\w*%|`")
-WRITE_OUT = "write it out; `~/` is the home folder"
 _PROGRAMS = frozenset(
     ["python", "python3", "conda", "mamba", "uv", "poetry", "pipenv", "env", "sudo", "docker", "podman", "srun", "exec"]
 )
@@ -44,8 +43,12 @@ def not_expanded(file: InventoryFile) -> Iterator[Problem]:
     """They are quoted: no shell ever sees what is in them."""
     for key in (("python",), ("workdir",), ("ssh", "key")):
         for span, _, text, _ in faulty(file, key, lambda text, _: UNEXPANDED.search(text)):
-            message = f"`{text}` is taken as it is: no shell replaces anything in it"
-            yield Problem("inventory.not-expanded", message, span, WRITE_OUT)
+            yield taken_as_it_is(text, span)
+
+
+def taken_as_it_is(text: str, span: Span | None) -> Problem:
+    message = f"`{text}` is taken as it is: no shell replaces anything in it"
+    return Problem("inventory.not-expanded", message, span, "write it out; `~/` is the home folder")
 
 
 def python_not_a_program(file: InventoryFile) -> Iterator[Problem]:

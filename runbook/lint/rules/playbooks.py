@@ -219,7 +219,7 @@ def unused_vars(file: PlaybookFile) -> Iterator[Problem]:
     """Looked for in the stages as they were typed: a stage that is wrong elsewhere still uses its variables."""
     if any(problem.id == "yaml.unquoted-template" for problem in file.document.problems):
         return  # what was to use it is lost
-    stages = _data(file).get("stages")
+    stages = file.document.mapping.get("stages")
     if not isinstance(stages, list):
         return  # and so are all uses
     unused = _without_used(set(file.playbook.vars), stages)
@@ -238,7 +238,7 @@ def shadowed_facts(file: PlaybookFile) -> Iterator[Problem]:
 
 
 def templates_in_vars(file: PlaybookFile) -> Iterator[Problem]:
-    for keys, text in scalars(_data(file).get("vars"), ("vars",)):
+    for keys, text in scalars(file.document.mapping.get("vars"), ("vars",)):
         if isinstance(text, str) and is_template(text):
             message = f"`{text}` is not filled in: a stage that uses the variable gets the braces"
             help = "compute it in the stage that uses it"
@@ -259,10 +259,6 @@ def misplaced_templates(file: PlaybookFile) -> Iterator[Problem]:
             message = f"the template in `{way[-1]}` is not filled in: it stays as it is"
             help = "templates belong into `with`, `shell`, and `command`, `env` or `workdir` of a launch"
             yield Problem("playbook.template-not-here", message, file.document.span(*keys), help)
-
-
-def _data(file: PlaybookFile) -> dict[str, Any]:
-    return file.document.data if isinstance(file.document.data, dict) else {}
 
 
 def _without_used(variables: set[str], stages: object) -> set[str]:

@@ -91,12 +91,9 @@ def secrets_in_commands(document: Document) -> Iterator[Problem]:
 
 def _commands(document: Document) -> Iterator[tuple[Keys, object]]:
     """`shell` and `command` of stages, the `command` of an inventory's launch, and `activate` wherever it stands."""
-    data = document.data
-    if not isinstance(data, dict):
-        return
-    own = data.get("launch")  # of an inventory
+    own = document.mapping.get("launch")  # of an inventory
     yield ("launch", "command"), own.get("command") if isinstance(own, dict) else None
-    stages = data.get("stages")
+    stages = document.mapping.get("stages")
     for index, stage in enumerate(stages if isinstance(stages, list) else []):
         if isinstance(stage, dict):
             yield ("stages", index, "shell"), stage.get("shell")

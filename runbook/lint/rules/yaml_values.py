@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from runbook.files.address import QUOTES
+from runbook.files.scalars import RESOLVER
 from runbook.files.yaml_document import Document, scalars
 from runbook.model.errors import Problem, Span
 
@@ -19,7 +20,6 @@ _SUSPECT = re.compile(
     r"|[yY](?:es|ES)|[nN][oO]|[oO](?:[nN]|ff|FF)|True|TRUE|False|FALSE|Null|NULL"
 )
 """What the resolver is worth asking about, which takes longer than this; no IP address is."""
-_RESOLVER: Any = yaml.resolver.Resolver()
 _CONSTRUCTOR: Any = yaml.constructor.SafeConstructor()
 _ANCHOR = re.compile(r"&\S+\s+")
 
@@ -77,7 +77,7 @@ LONGEST_NUMBER = 100
 @lru_cache(maxsize=10_000)
 def _surprise(text: str) -> tuple[str, str, str] | None:
     """The rule's id, what surprises, and what to do."""
-    tag: str = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False)).rpartition(":")[2]
+    tag: str = RESOLVER.resolve(yaml.ScalarNode, text, (True, False)).rpartition(":")[2]
     quoted = f'"{text}" in quotes'
     if tag == "bool":
         meant = str(yaml.SafeLoader.bool_values[text.lower()]).lower()
