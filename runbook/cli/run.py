@@ -157,7 +157,7 @@ def refuse_what_has_no_launch(arguments: argparse.Namespace, plan: Plan) -> None
 def detached(playbook: Playbook) -> Playbook:
     """With `detach: true` in every launch."""
     stages = [
-        replace(stage, launch={**stage.launch, "detach": True}) if stage.kind == "launch" else stage
+        replace(stage, launch=replace(stage.launch, detach=True)) if stage.kind == "launch" else stage
         for stage in playbook.stages
     ]
     return replace(playbook, stages=tuple(stages))

@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 from runbook.checks import CHECKS
 from runbook.checks.base import Check, configure
@@ -331,8 +330,7 @@ def _of_stage(stage: Stage, pattern: str, whole: Inventory, chosen: Inventory) -
 def _spares(stage: Stage, whole: Inventory, chosen: Inventory, took_over: Collection[str]) -> tuple[str, ...]:
     """Of a launch, in the order in which they are named: those among the nodes of the run that have no place yet."""
     span = stage.launch_spans.get(("spares",), stage.span)
-    patterns = cast("Sequence[str]", stage.launch.get("spares", ()))
-    named = [node.name for pattern in patterns for node in select(pattern, whole, span)]
+    named = [node.name for pattern in stage.launch.spares for node in select(pattern, whole, span)]
     here = {node.name for node in chosen.nodes}
     return tuple(name for name in dict.fromkeys(named) if name in here and name not in took_over)
 

@@ -61,7 +61,8 @@ def unknown_names(arguments: Iterable[str], playbook: Playbook, inventory: objec
 def _of_playbook(playbook: Playbook) -> set[str]:
     found = set(playbook.vars) | names_used(playbook.vars)
     for stage in playbook.stages:
-        found |= names_used([stage.shell, stage.launch, stage.arguments, stage.expect.stdout])
+        launch = [stage.launch.command, stage.launch.env, stage.launch.workdir]
+        found |= names_used([stage.shell, launch, stage.arguments, stage.expect.stdout])
         if stage.when is not None:
             found |= names_used(stage.when) | names_used("{{ " + stage.when + " }}")
     return found

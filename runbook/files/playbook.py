@@ -17,12 +17,19 @@ from runbook.files.scalars import seconds
 from runbook.files.schema import judge
 from runbook.files.yaml_document import Document, Keys, read_document
 from runbook.model.errors import FilesWrong, Problem, Span
-from runbook.model.playbook import Expect, Place, Playbook, Stage
+from runbook.model.playbook import (
+    BASELINE_S,
+    GRACE_S,
+    RENDEZVOUS_S,
+    Expect,
+    LaunchSettings,
+    Place,
+    Playbook,
+    Stage,
+    Watch,
+)
 
 T = TypeVar("T")
-GRACE_S = 30.0
-"""From TERM to KILL, unless a launch gives another grace."""
-RENDEZVOUS_S = 120.0
 MAX_STAGES = 1000
 WHEN_BAD = frozenset({"when_bad", "min_nodes"})
 
@@ -135,7 +142,7 @@ class _PlaybookReader:
             check=check,
             shell=stage.get("shell"),
             expect=self._expect(stage.get("expect") or {}, (*keys, "expect")),
-            launch=self._launch(stage["launch"], (*keys, "launch")) if "launch" in stage else {},
+            launch=self._launch(stage["launch"], (*keys, "launch")) if "launch" in stage else LaunchSettings(),
             arguments=arguments,
             when=_condition(stage.get("when")),
             tags=_tags(stage.get("tags")),
@@ -181,52 +188,45 @@ class _PlaybookReader:
             self._regex(stdout, (*keys, "stdout"))
         return Expect(int(given.get("exit", 0)), stdout)
 
-    def _launch(self, given: Mapping[str, Any], keys: Keys) -> dict[str, object]:
+    def _launch(self, given: Mapping[str, Any], keys: Keys) -> LaunchSettings:
         """Text for every word of the command, as typed: `1e-4`, `0644` and `1.50` reach the program unchanged."""
-        command = [
+        command = tuple(
             self._document.texts.get((*keys, "command", index), word)
             for index, word in enumerate(given.get("command", []))
             if word is not None
-        ]
-        return {
-            "launcher": given.get("launcher", "direct"),
-            "command": command,
-            "env": self._env.read(given.get("env") or {}, (*keys, "env")),
-            "workdir": given.get("workdir"),
-            "retries": int(given.get("retries", 0)),
-            "start_timeout_s": self._seconds(given.get("start_timeout"), (*keys, "start_timeout")),
-            "rendezvous_timeout_s": self._seconds(
-                given.get("rendezvous_timeout"), (*keys, "rendezvous_timeout"), RENDEZVOUS_S
-            ),
-            "spares": tuple(given.get("spares") or ()),
-            "detach": bool(given.get("detach", False)),
-            "barrier": given.get("barrier", "controller"),
-            "barrier_folder": given.get("barrier_folder"),
-            "grace_s": self._seconds(given.get("grace"), (*keys, "grace"), GRACE_S),
-            "watch": self._watch(given.get("watch"), (*keys, "watch")),
-        }
+        )
+        rendezvous_s = self._seconds(given.get("rendezvous_timeout"), (*keys, "rendezvous_timeout"), RENDEZVOUS_S)
+        return LaunchSettings(
+            command=command,
+            env=self._env.read(given.get("env") or {}, (*keys, "env")),
+            start_timeout_s=self._seconds(given.get("start_timeout"), (*keys, "start_timeout")),
+            rendezvous_timeout_s=rendezvous_s or 0.0,
+            grace_s=self._seconds(given.get("grace"), (*keys, "grace"), GRACE_S) or 0.0,
+            watch=self._watch(given.get("watch"), (*keys, "watch")),
+            spares=tuple(given.get("spares") or ()),
+            **_as_given(given, "launcher", "workdir", "retries", "detach", "barrier", "barrier_folder"),
+        )
 
-    def _watch(self, given: Mapping[str, Any] | None, keys: Keys) -> dict[str, object] | None:
-        """`stall_s` is None where it is to be learned."""
+    def _watch(self, given: Mapping[str, Any] | None, keys: Keys) -> Watch | None:
         if given is None:
             return None
-        progress, stall = given.get("progress"), given.get("stall", "auto")
-        groups = None if progress is None else self._regex(progress, (*keys, "progress"))
-        if groups == 0:
+        stall, progress = given.get("stall", "auto"), given.get("progress")
+        pattern = None if progress is None else self._regex(progress, (*keys, "progress"))
+        if pattern and not pattern.groups:
             message = "it has no group, so that the place of the step's number is not known"
             self._placed.about_value((*keys, "progress"), "bad-regex", message, r"write for example `step (\d+)`")
-        return {
-            "stall_s": None if stall == "auto" else self._seconds(stall, (*keys, "stall")),
-            "progress": progress if groups else None,
-            "on_stall": given.get("on_stall", "report"),
-            "stacks": bool(given.get("stacks", True)),
-            "baseline_s": self._seconds(given.get("baseline", "10m"), (*keys, "baseline")) or 600.0,
-        }
+            pattern = None
+        return Watch(
+            stall_s=None if stall == "auto" else self._seconds(stall, (*keys, "stall")),
+            progress=pattern,
+            baseline_s=self._seconds(given.get("baseline"), (*keys, "baseline")) or BASELINE_S,
+            **_as_given(given, "on_stall", "stacks"),
+        )
 
-    def _regex(self, text: str, keys: Keys) -> int | None:
-        """How many groups it has; None if it is not a regular expression, which is reported."""
+    def _regex(self, text: str, keys: Keys) -> re.Pattern[str] | None:
+        """None if it is not a regular expression, which is reported."""
         try:
-            return re.compile(text).groups
+            return re.compile(text)
         except (re.error, RecursionError, OverflowError) as error:
             self._placed.about_value(keys, "bad-regex", f"this is not a regular expression: {error}")
             return None
@@ -248,6 +248,11 @@ class _PlaybookReader:
         except ValueError as error:
             self._placed.about_value(keys, "duration", str(error))
             return None if default is None else 0.0
+
+
+def _as_given(given: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """These of the keys that are there."""
+    return {name: given[name] for name in names if name in given}
 
 
 def _there(spans: Mapping[T, Span | None]) -> dict[T, Span]:

@@ -135,13 +135,13 @@ def _each(node_ranks: NodeRanks) -> list[ProcessSpec]:
 
 def about(attempt: Attempt, node: str, facts: Mapping[str, object]) -> dict[str, object]:
     """What the node keeps as `job.json`, for later commands, perhaps from another machine."""
-    watch = attempt.job.watch
+    watch = attempt.job.launch.watch
     return {
         **facts,
         "progress": watch.progress.pattern if watch and watch.progress else None,
         "stage": attempt.job.stage.name,
-        "launcher": attempt.job.launcher,
-        "grace_s": attempt.job.grace_s,
+        "launcher": attempt.job.launch.launcher,
+        "grace_s": attempt.job.launch.grace_s,
         "command": list(attempt.job.programs[node].command),
         "attempt": attempt.serial,
         "port": attempt.port,

@@ -67,7 +67,7 @@ class Launch(Check):
 
     @property
     def outlives_s(self) -> float:
-        return math.inf if self.job.detach else super().outlives_s + self.job.grace_s + AFTER_S
+        return math.inf if self.job.launch.detach else super().outlives_s + self.job.launch.grace_s + AFTER_S
 
     @property
     def user_job(self) -> Job:
@@ -90,10 +90,10 @@ class Launch(Check):
 
     @property
     def summary(self) -> str:
-        return f"{self.job.launcher}: {shlex.join(next(iter(self.job.programs.values())).command)}"
+        return f"{self.job.launch.launcher}: {shlex.join(next(iter(self.job.programs.values())).command)}"
 
     def refused(self, stage: str, nodes: Sequence[Node]) -> Iterator[Problem]:
-        if self.job.detach and any(node.connection == "slurm" for node in nodes):
+        if self.job.launch.detach and any(node.connection == "slurm" for node in nodes):
             message = f"`{stage}` is detached, but over Slurm everything that runbook starts ends when runbook ends"
             help = "leave out `detach:`, and start runbook itself from a batch script (sbatch)"
             yield Problem("playbook.detach-over-slurm", message, help=help)
@@ -163,9 +163,9 @@ class RunningAttempt:
         self._job = attempt.job
         self._skew: Skew | None = None
         logs = RankLogs(at.run.run_dir, attempt.folder, at.run.redactor, self._line, self._script_stopped)
-        self._lingering = Lingering(self._job.grace_s) if self._job.launcher == "jax" else None
-        self._progress = StepProgress(self._job.watch) if self._job.watch else None
-        self._rendezvous = RendezvousWatch(attempt.inventory, self._job.rendezvous_timeout_s)
+        self._lingering = Lingering(self._job.launch.grace_s) if self._job.launch.launcher == "jax" else None
+        self._progress = StepProgress(self._job.launch.watch) if self._job.launch.watch else None
+        self._rendezvous = RendezvousWatch(attempt.inventory, self._job.launch.rendezvous_timeout_s)
         self.go_on_with(KeptProcesses(at, attempt.folder, attempt.places, logs))
         self._unheard = Unheard()
         self._stalls: list[str] = []
@@ -201,12 +201,12 @@ class RunningAttempt:
             data={
                 "attempt": {
                     "number": self._attempt.number,
-                    "launcher": self._job.launcher,
+                    "launcher": self._job.launch.launcher,
                     "logs": self._attempt.folder,
                 }
             },
         )
-        ready_s = self._job.start_timeout_s or READY_S
+        ready_s = self._job.launch.start_timeout_s or READY_S
         problems = prepare(kept, self._attempt, ready_s=ready_s, facts=self._about()) or measure_clocks(
             kept, kept.nodes
         )
@@ -218,19 +218,19 @@ class RunningAttempt:
         self._make_files()
         unsure: list[str] = []
         with Fetching(kept), self._counting():
-            self._skew = commit(kept) if self._job.barrier == "controller" else running(kept, ready_s + 15.0)
+            self._skew = commit(kept) if self._job.launch.barrier == "controller" else running(kept, ready_s + 15.0)
             if self._skew:
                 says = f"all {len(kept.members)} processes started {self._skew} of each other"
                 at.say(says, data={"skew_s": self._skew.seconds})
-            deadline = time.monotonic() + DETACH_S if self._job.detach else at.deadline
+            deadline = time.monotonic() + DETACH_S if self._job.launch.detach else at.deadline
             end, stall = self.watch(deadline)
-            if self._job.detach and (end.kind == "late" or self._only_lost(end)):
+            if self._job.launch.detach and (end.kind == "late" or self._only_lost(end)):
                 return self._detached()
             if end.kind == "failed" and end.first:  # said at once: the verdict waits for the grace and for all output
                 at.say(f"failed: {how_ended(kept, end.first).says}", node=end.first.place.node)
             frozen = stop_attempt.freeze(kept) if end.kind in ("failed", "late") else {}
             if end.kind != "finished" or not all(member.gone for member in kept.members):
-                unsure = stop_attempt.end(kept, grace_s=self._job.grace_s, why=_why(end), hurry=at.hurry.is_set)
+                unsure = stop_attempt.end(kept, grace_s=self._job.launch.grace_s, why=_why(end), hurry=at.hurry.is_set)
         left = sorted({*stop_attempt.drain(kept), *unsure})
         self._clean([name for name in kept.nodes if name not in left])
         for name in left:
@@ -323,7 +323,7 @@ class RunningAttempt:
 
     def _look_at_stall(self, progress: StepProgress) -> Stall | None:
         """What ends the job; None when it goes on."""
-        assert self._job.watch is not None
+        assert self._job.launch.watch is not None
         self._at.say("no step for too long: looking at every rank")
         look = partial(stop_attempt.freeze, self._kept, seconds=LOOK_S)
         judged = judge_stall(self._kept, progress, look, self._between)
@@ -331,7 +331,7 @@ class RunningAttempt:
         self._kept.drain(0.0)
         if seconds is None or not self._kept.living or any(member.failed for member in self._kept.members):
             return None  # it went on meanwhile, or failed
-        why_not = judged.goes_on or (judged.works if self._job.watch.stall_s is None else "")
+        why_not = judged.goes_on or (judged.works if self._job.launch.watch.stall_s is None else "")
         if why_not and seconds < WORKS_MOST_S:
             self._at.say(f"no stall yet: {why_not}")
             progress.allow(min(2 * seconds, WORKS_MOST_S))
@@ -345,7 +345,7 @@ class RunningAttempt:
             progress.stall_reported()
         found = judged.findings
         self._say_found("stalled", found)
-        if self._job.watch.on_stall != "report" and not judged.talks:
+        if self._job.launch.watch.on_stall != "report" and not judged.talks:
             return Stall(found, seconds)
         self._stalls += [finding.says for findings in found.values() for finding in findings]
         return None
@@ -375,7 +375,7 @@ class RunningAttempt:
 
     def _counting(self) -> contextlib.AbstractContextManager[object]:
         """Reports a warning, unless the job is detached and left alone."""
-        if self._job.watch is None or self._job.detach:
+        if self._job.launch.watch is None or self._job.launch.detach:
             return contextlib.nullcontext()
         counters = CounterWatch(self._kept, self._warn, self._say_unread)
         if self._progress:
@@ -470,7 +470,7 @@ class RunningAttempt:
 
     def _broken_off(self, end: WatchEnd, name: str, unsure: Collection[str]) -> Outcome:
         if end.kind == "stopped":
-            may_go_on = self._job.detach and name in unsure  # who follows the run ends it there
+            may_go_on = self._job.launch.detach and name in unsure  # who follows the run ends it there
             metrics = {"job": self._at.run.run_id} if may_go_on else {}
             return Outcome.unknown(name, stopped_by_user(self._kept), metrics=metrics)
         lived = len([member for member in self._kept.members if member.journal.get("why")])

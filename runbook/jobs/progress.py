@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.launch.job import Watch
+from runbook.model.playbook import Watch
 from runbook.node.training_steps import NOTHING_DONE, USUAL, epoch_in, number, step_in
 
 LOST = 0.2

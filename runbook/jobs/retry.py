@@ -71,9 +71,9 @@ def judge_retry(
     causes.append(guilty.findings[0].cause)
     job = attempt.job
     leaving = gone if len(gone) <= len(job.spares) else {}
-    if stalled and job.watch and job.watch.on_stall == "stop":
+    if stalled and job.launch.watch and job.launch.watch.on_stall == "stop":
         return outcomes, None, leaving
-    decision = decide(causes, job.retries, may_be_gone=stalled, replaced=bool(leaving))
+    decision = decide(causes, job.launch.retries, may_be_gone=stalled, replaced=bool(leaving))
     if decision.again and time.monotonic() + decision.after_s > at.deadline:
         decision = Decision(again=False, why=f"the stage's `timeout:` leaves no time for attempt {attempt.number + 1}")
     if decision.why:

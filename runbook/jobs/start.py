@@ -207,7 +207,7 @@ def _gloo_of_jax(attempt: Attempt) -> bool:
     """Whether the nodes speak over JAX's own gloo, which announces what a node's host name means there, and nothing
     else."""
     job, inventory = attempt.job, attempt.inventory
-    if job.launcher != "jax" or inventory.rendezvous.backend != "gloo" or inventory.one_machine:
+    if job.launch.launcher != "jax" or inventory.rendezvous.backend != "gloo" or inventory.one_machine:
         return False
     chosen = [
         {**network_environment(inventory, node), **job.programs[node.name].env}.get(
@@ -258,12 +258,12 @@ def _keeper(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProce
         "ranks": list(place.ranks),
         "local_rank": place.local_rank,
         "gpus": list(place.gpus),
-        "grace_s": job.grace_s,
-        "detached": job.detach,
+        "grace_s": job.launch.grace_s,
+        "detached": job.launch.detach,
         "each": [one.name for one in place.each],
         "logs": f"{kept.folders[node.name]}/{BY_LAUNCHER}",
         "stacks": kept.stacks.get(node.name),
-        "barrier": _barrier(kept, attempt, node, member, ready_s) if job.barrier == "file" else None,
+        "barrier": _barrier(kept, attempt, node, member, ready_s) if job.launch.barrier == "file" else None,
     }
     python = str(session.hello["executable"])
     member.remote = session.start(
@@ -271,14 +271,14 @@ def _keeper(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProce
         says=node_answers.KEEPER,
         on_message=lambda message: kept.news.put((member, message)),
         on_end=lambda: kept.news.put((member, None)),
-        grace_s=job.grace_s + AFTER_S,
-        spared=job.detach,
+        grace_s=job.launch.grace_s + AFTER_S,
+        spared=job.launch.detach,
     )
 
 
 def _barrier(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProcess, ready_s: float) -> Facts:
     """Where the nodes meet by themselves: a folder that is new for every attempt."""
-    shared = attempt.job.barrier_folder or f"{node.workdir}/barrier"
+    shared = attempt.job.launch.barrier_folder or f"{node.workdir}/barrier"
     return {
         "folder": f"{shared}/{kept.at.run.run_id}.{attempt.folder}.{attempt.token}",
         "token": attempt.token,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from runbook.files.templating import as_text, fill, is_template, names_used
 from runbook.launch.ranks import NodeRanks, RankLayout
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import EnvValue
-from runbook.model.playbook import Place, Stage
+from runbook.model.playbook import LaunchSettings, Place, Stage
 from runbook.model.units import counted
 
 STARTS_ITS_RANKS = ("torchrun", "torch.distributed.launch")
@@ -31,42 +29,26 @@ class JobProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """What a launch is watched for. `stall_s`: this long without a step is a stall; None: learned from the steps."""
-
-    stall_s: float | None = None
-    progress: re.Pattern[str] | None = None  # finds the number of a step in a line; None: the usual ways to print one
-    on_stall: str = "report"  # or `stop`, `retry`
-    stacks: bool = True  # whether ranks are prepared to be asked for their stacks
-    baseline_s: float = 600.0  # the baseline of its speed lasts this long after its first step
-
-
-@dataclass(frozen=True, slots=True)
 class Job:
     """`programs` go by the node's name; nodes whose values do not differ share one."""
 
     stage: Stage
-    launcher: str  # direct | torchrun | torch.distributed.launch | jax
     programs: Mapping[str, JobProgram]
-    retries: int = 0
-    start_timeout_s: float | None = None
-    rendezvous_timeout_s: float = 120.0  # how long after the start ranks that have not met are looked at
-    grace_s: float = 30.0  # from TERM to KILL: what a program may need to write its checkpoint
-    detach: bool = False  # it outlives the controller
-    barrier: str = "controller"  # or `file`: the nodes meet by themselves, in a folder that they share
-    barrier_folder: str | None = None
-    watch: Watch | None = None
     spares: tuple[str, ...] = ()  # nodes without ranks: each may take the place of one that is lost or broken
+
+    @property
+    def launch(self) -> LaunchSettings:
+        return self.stage.launch
 
     @property
     def starts_each(self) -> bool:
         """Whether each rank is a process of the launch script, and none of a launcher's."""
-        return self.launcher not in STARTS_ITS_RANKS
+        return self.launch.launcher not in STARTS_ITS_RANKS
 
     @property
     def stacks(self) -> bool:
         """Whether its ranks are prepared to be asked for their stacks."""
-        return self.watch is None or self.watch.stacks
+        return self.launch.watch is None or self.launch.watch.stacks
 
     def span(self, *place: str | int) -> Span | None:
         """The place in the playbook of the value at `place`, or at least of its stage."""
@@ -103,32 +85,11 @@ def make_job(
     Weakest first, templates see: `facts` of the cluster, facts of the node, the node's `vars`, and `set_above` them:
     the playbook's vars and `-e`.
     """
-    given: Mapping[str, Any] = stage.launch
-    blank = JobProgram(tuple(given["command"]), given["env"], given["workdir"])
-    programs = _Filling(stage, blank).programs(layout, facts, set_above)
-    return Job(
-        stage=stage,
-        launcher=given["launcher"],
-        programs=programs,
-        retries=given["retries"],
-        start_timeout_s=given["start_timeout_s"],
-        rendezvous_timeout_s=given["rendezvous_timeout_s"],
-        grace_s=given["grace_s"],
-        detach=given["detach"],
-        barrier=given["barrier"],
-        barrier_folder=given["barrier_folder"],
-        watch=_watch(given["watch"]),
-        spares=spares,
+    launch = stage.launch
+    programs = _Filling(stage, JobProgram(launch.command, launch.env, launch.workdir)).programs(
+        layout, facts, set_above
     )
-
-
-def _watch(given: Mapping[str, Any] | None) -> Watch | None:
-    if given is None:
-        return None
-    progress = given["progress"]
-    return Watch(
-        given["stall_s"], progress and re.compile(progress), given["on_stall"], given["stacks"], given["baseline_s"]
-    )
+    return Job(stage, programs, spares)
 
 
 class _Filling:

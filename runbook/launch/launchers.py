@@ -133,17 +133,17 @@ def cannot_start(job: Job, nodes: Sequence[Node]) -> list[Problem]:
         message = "the command starts with an option or with nothing, not with a program"
         help = "for example `[train.py, --epochs, 3]` or `[python, -m, package.train]`"
         return [Problem("playbook.launcher-program", message, job.span("command", 0), help)]
-    if job.launcher not in STARTS_ITS_RANKS:
+    if job.launch.launcher not in STARTS_ITS_RANKS:
         return []
     if any(node.windows for node in nodes):
-        message = f"{job.launcher} cannot start on Windows: PyTorch's official wheels have no libuv there"
+        message = f"{job.launch.launcher} cannot start on Windows: PyTorch's official wheels have no libuv there"
         help = (
             "its rendezvous needs libuv, and USE_LIBUV=0 does not reach it; `launcher: direct` starts every rank itself"
         )
         return [Problem("playbook.launcher-on-windows", message, job.span("launcher"), help)]
     for command in commands:
         try:
-            program_words(job.launcher, command)
+            program_words(job.launch.launcher, command)
         except CannotLaunch as error:
             other = "`launcher: torchrun` takes any program, and gives LOCAL_RANK in the environment"
             return [
@@ -151,7 +151,7 @@ def cannot_start(job: Job, nodes: Sequence[Node]) -> list[Problem]:
                     "playbook.launcher-program",
                     str(error),
                     job.span("command", 0),
-                    None if job.launcher == "torchrun" else other,
+                    None if job.launch.launcher == "torchrun" else other,
                 )
             ]
     return []
@@ -161,7 +161,7 @@ def worlds_of_their_own(job: Job, nodes: Sequence[Node]) -> LauncherLine | None:
     """The launcher of torch in the command of a job of several ranks that are started directly, where it knows of no
     other machine: it would end well on every node, each in a world of its own. Others may be told of them by a file or
     a scheduler."""
-    if job.launcher != "direct" or sum(node.slots for node in nodes) < 2:
+    if job.launch.launcher != "direct" or sum(node.slots for node in nodes) < 2:
         return None
     for program in job.programs.values():
         line = launcher_line(program.command)
@@ -228,7 +228,7 @@ def launch_spec(
     node = node_ranks.node
     program = job.programs[node.name] if job else None
     environment = node_environment(layout, node_ranks) | dict(program.env if program else {})
-    launcher, command = job.launcher if job else "direct", program.command if program else None
+    launcher, command = job.launch.launcher if job else "direct", program.command if program else None
     begun = start(launcher, layout, node_ranks, environment, command, logs)
     address, port = environment["MASTER_ADDR"], environment["MASTER_PORT"]
     return ScriptSpec(

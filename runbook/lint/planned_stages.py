@@ -106,8 +106,8 @@ class _Planning:
     def planned(self, *, patterns: bool) -> PlannedStage | None:
         stage = self._stage
         pattern = stage.nodes if patterns and self._selects(stage.nodes) else None
-        if not patterns and stage.launch.get("spares"):
-            stage = replace(stage, launch={**stage.launch, "spares": ()})  # of nodes that are not known here
+        if not patterns and stage.launch.spares:
+            stage = replace(stage, launch=replace(stage.launch, spares=()))  # of nodes that are not known here
         condition = self._plan(_condition_alone(stage, self._span("when")))
         if stage.kind == "check" and stage.check not in CHECKS:
             return None

@@ -210,7 +210,7 @@ def _meaning(plan: Plan, in_plain_text: Sequence[Secret]) -> Meaning:
         backend=rendezvous.backend,
         environments=environments,
         command=command,
-        launcher=job.launcher if job else "direct",
+        launcher=job.launch.launcher if job else "direct",
         nodes=tuple(by_node.by_node),
         spares=launch.check.spares if launch else (),
         by_agent=any(node.connection == "agent" for node in plan.inventory.nodes),

@@ -69,10 +69,10 @@ def test_by_name_digits_are_numbers(tmp_path: Path) -> None:
 def test_the_launch_stands_after_the_checks(tmp_path: Path) -> None:
     playbook = load_launch(read_document(placed(tmp_path, FOUR_NODES)), checks=CHECKS)
     assert [stage.name for stage in playbook.stages] == ["ping", "port", "firewall", "ibstat", "connection", "launch"]
-    assert playbook.stages[-1].launch["command"] == [
+    assert playbook.stages[-1].launch.command == (
         *("python", "train.py", "--ranks", "{{ world_size }}", "--rate"),
         "1e-4",  # as it was typed
-    ]
+    )
     assert playbook.stages[-1].launch_spans["command", 1].line == 9
 
 

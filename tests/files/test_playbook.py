@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from runbook.files.templating import fill
 from runbook.model.errors import Span
-from runbook.model.playbook import Expect
+from runbook.model.playbook import Expect, LaunchSettings, Watch
 from runbook.model.secrets import Secret
 
 from .write import inventory, playbook, playbook_problems
@@ -91,18 +92,6 @@ def test_a_shell_stage(tmp_path: Path) -> None:
     assert (found.stages[1].when, found.stages[1].expect) == ("x > 1", Expect())
 
 
-BY_DEFAULT = {
-    "grace_s": 30.0,
-    "rendezvous_timeout_s": 120.0,
-    "detach": False,
-    "barrier": "controller",
-    "barrier_folder": None,
-    "watch": None,
-    "spares": (),
-}
-"""Of a launch that says nothing of them."""
-
-
 def test_a_launch_stage_keeps_every_word_as_typed(tmp_path: Path) -> None:
     found = playbook(
         tmp_path,
@@ -119,29 +108,33 @@ def test_a_launch_stage_keeps_every_word_as_typed(tmp_path: Path) -> None:
         """,
         MY_KEY="hunter2",
     )
-    launch = dict(found.stages[0].launch)
-    env = launch.pop("env")
-    assert isinstance(env, dict)
-    assert launch == {
-        "spares": (),
-        "launcher": "torchrun",
-        "command": ["train.py", "--lr", "1e-4", "--wd", "1.50", "--amp", "true", "--mode", "0644", "{{ x }}"],
-        "workdir": "/srv",
-        "retries": 2,
-        "start_timeout_s": 120.0,
-        **BY_DEFAULT,
-    }
+    launch = found.stages[0].launch
+    env = launch.env
+    assert launch == LaunchSettings(
+        launcher="torchrun",
+        command=("train.py", "--lr", "1e-4", "--wd", "1.50", "--amp", "true", "--mode", "0644", "{{ x }}"),
+        env=env,
+        workdir="/srv",
+        retries=2,
+        start_timeout_s=120.0,
+    )
     assert (env["OMP_NUM_THREADS"], env["LR"]) == ("08", "1.50")
     assert isinstance(env["KEY"], Secret)
-    assert found.stages[1].launch == {
-        "launcher": "direct",
-        "command": ["a"],
-        "env": {},
-        "workdir": None,
-        "retries": 0,
-        "start_timeout_s": None,
-        **BY_DEFAULT,
-    }
+    assert found.stages[1].launch == LaunchSettings(
+        launcher="direct",
+        command=("a",),
+        env={},
+        workdir=None,
+        retries=0,
+        start_timeout_s=None,
+        rendezvous_timeout_s=120.0,
+        grace_s=30.0,
+        detach=False,
+        barrier="controller",
+        barrier_folder=None,
+        watch=None,
+        spares=(),
+    )
 
 
 @pytest.mark.parametrize(
@@ -208,15 +201,9 @@ def test_what_a_launch_is_watched_for(tmp_path: Path) -> None:
           - launch: {command: [a], watch: {}}
           - launch: {command: [a], watch: {stall: 10m, progress: 'it (\d+)', on_stall: retry, stacks: false}}
         """
-    watched, more = (stage.launch["watch"] for stage in playbook(tmp_path, text).stages)
-    assert watched == {"stall_s": None, "progress": None, "on_stall": "report", "stacks": True, "baseline_s": 600.0}
-    assert more == {
-        "stall_s": 600.0,
-        "progress": r"it (\d+)",
-        "on_stall": "retry",
-        "stacks": False,
-        "baseline_s": 600.0,
-    }
+    watched, more = (stage.launch.watch for stage in playbook(tmp_path, text).stages)
+    assert watched == Watch(stall_s=None, progress=None, on_stall="report", stacks=True, baseline_s=600.0)
+    assert more == Watch(600.0, re.compile(r"it (\d+)"), on_stall="retry", stacks=False, baseline_s=600.0)
 
 
 def test_a_version_in_vars_keeps_its_last_zero(tmp_path: Path) -> None:

@@ -58,10 +58,10 @@ def test_a_whole_script() -> None:
     assert found.rendezvous.port == 29400
     assert found.env == {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4"}
     (stage,) = (stage for stage in load_launch(parse_document(text, "x.yml")).stages if stage.kind == "launch")
-    assert stage.launch["launcher"] == "torchrun"
-    assert stage.launch["workdir"] == "/work"
+    assert stage.launch.launcher == "torchrun"
+    assert stage.launch.workdir == "/work"
     assert "HEAD" not in text
-    assert stage.launch["command"] == ["train.py", "--data", "/data/c4", "--lr", "1e-4"]
+    assert stage.launch.command == ("train.py", "--data", "/data/c4", "--lr", "1e-4")
 
 
 def test_without_nodes_the_launch_is_told_for_a_playbook() -> None:
@@ -164,7 +164,7 @@ def test_what_never_runs_is_not_carried_over(where: str, before: bool) -> None:
     found, text = imported("#!/bin/sh\n#SBATCH -w gn1\n" + (body + real if before else real + body))
     assert (len(found.nodes[0].gpus), found.env) == (8, {})
     (stage,) = (stage for stage in load_launch(parse_document(text, "x.yml")).stages if stage.kind == "launch")
-    assert (stage.launch["command"], "/wrong" in text) == (["train.py"], False)
+    assert (stage.launch.command, "/wrong" in text) == (("train.py",), False)
     told = " ".join(text.replace("#", " ").split())
     assert ("is never called" in told) is ("function" in where)
     assert ("its here-document is not carried over" in told) is ("function" not in where)
@@ -260,7 +260,7 @@ def test_a_script_that_is_none_of_slurms_is_not_sent_to_it() -> None:
 def test_what_a_shell_would_fill_in_is_filled_in(lines: str, command: list[str]) -> None:
     _, text = imported(f"#!/bin/bash\n#SBATCH -w gn1\n{lines}\n")
     (stage,) = (stage for stage in load_launch(parse_document(text, "x.yml")).stages if stage.kind == "launch")
-    assert stage.launch["command"] == command
+    assert stage.launch.command == tuple(command)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from runbook.jobs.kept_processes import KeptProcess, KeptProcesses
 from runbook.jobs.logs import RankLogs
 from runbook.launch.job import Job, JobProgram
 from runbook.model.inventory import Inventory
-from runbook.model.playbook import Stage
+from runbook.model.playbook import LaunchSettings, Stage
 from runbook.model.redact import Redactor
 from runbook.model.secrets import Secret
 from runbook.transport import Site
@@ -27,9 +27,9 @@ PAIR = cluster(node("node-a", processes=2), node("node-b", processes=2))
 
 def job(inventory: Inventory = PAIR, command: Sequence[str] = ("train.py",), **options: Any) -> Job:
     program = JobProgram(tuple(command), options.pop("env", {}), options.pop("workdir", "/srv"))
-    stage = Stage("train", "launch")
-    launcher = options.pop("launcher", "direct")
-    return Job(stage, launcher, {one.name: program for one in inventory.nodes}, **options)
+    spares = options.pop("spares", ())
+    stage = Stage("train", "launch", launch=LaunchSettings(**options))
+    return Job(stage, {one.name: program for one in inventory.nodes}, spares)
 
 
 def attempt(number: int = 1, inventory: Inventory = PAIR, **options: Any) -> Attempt:

@@ -18,7 +18,7 @@ from runbook.checks.network.live_traffic import Between
 from runbook.jobs.progress import StepProgress
 from runbook.jobs.seen_processes import SeenProcess, StackFrame, frames_of
 from runbook.jobs.stall import accused, judge_stall
-from runbook.launch.job import Watch
+from runbook.model.playbook import Watch
 from runbook.model.verdict import Finding
 from runbook.node.training_steps import step_in
 

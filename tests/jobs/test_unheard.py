@@ -13,7 +13,7 @@ from runbook.checks.context import Facts
 from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.progress import StepProgress
 from runbook.jobs.unheard import AGAIN_S, UNHEARD_S, Unheard
-from runbook.launch.job import Watch
+from runbook.model.playbook import Watch
 
 from .made_up_attempts import attempt, ended, kept
 from .test_stall import BARRIER, QUEUE, REDUCE, dumped, seen_alike

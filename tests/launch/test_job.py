@@ -24,7 +24,7 @@ from runbook.launch.ranks import layout
 from runbook.launch.script import ScriptProcess, ScriptSpec, write
 from runbook.model.errors import FilesWrong
 from runbook.model.inventory import Inventory
-from runbook.model.playbook import Stage
+from runbook.model.playbook import LaunchSettings, Stage
 
 from .inventories import cluster, loaded, node
 
@@ -118,7 +118,7 @@ def test_many_nodes_with_one_mistake_are_one_problem(tmp_path: Path) -> None:
 
 def launched(launcher: str, *command: str, inventory: Inventory = TWO) -> list[ScriptSpec]:
     programs = {one.name: JobProgram(command, {"MY": "1"}, None) for one in inventory.nodes}
-    return specs(inventory, Job(Stage("train", "launch"), launcher, programs))
+    return specs(inventory, Job(Stage("train", "launch", launch=LaunchSettings(launcher)), programs))
 
 
 def test_direct_starts_one_process_a_rank() -> None:

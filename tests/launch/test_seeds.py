@@ -164,7 +164,7 @@ def test_seed_002_a_complete_training_on_one_gpu(name: str, shell: str, backend:
     job = make_job(stage, by_node, {}, playbook.vars)
     (node_ranks,) = by_node.by_node.values()
     spec = launch_spec(by_node, node_ranks, job, name="launch", made_from=())
-    assert (node_ranks.node.shell, job.launcher) == (shell, "direct")
+    assert (node_ranks.node.shell, job.launch.launcher) == (shell, "direct")
     assert (spec.command or ())[1:] == tuple(CHINESE_CLIP.split())
     (process,) = spec.processes
     expected = {

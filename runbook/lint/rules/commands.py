@@ -61,8 +61,8 @@ def shell_in_command(staged: Staged) -> Iterator[Problem]:
 
 def workdir_of_launch(staged: Staged) -> Iterator[Problem]:
     """The text about an inventory's paths holds for this one."""
-    given = staged.stage.launch.get("workdir")
-    if not isinstance(given, str) or is_template(given) or not staged.sound("launch", "workdir"):
+    given = staged.stage.launch.workdir
+    if given is None or is_template(given) or not staged.sound("launch", "workdir"):
         return
     if UNEXPANDED.search(given):
         yield taken_as_it_is(given, staged.span("launch", "workdir"))
@@ -78,7 +78,7 @@ def flag_with_value(staged: Staged) -> Iterator[Problem]:
 
 
 def nested_launcher(staged: Staged) -> Iterator[Problem]:
-    launcher = staged.stage.launch.get("launcher", "direct")
+    launcher = staged.stage.launch.launcher
     found = launcher_line(_words(staged))
     if found is None:
         return
@@ -116,7 +116,7 @@ def _of_inventory(option: str, cluster: Inventory) -> tuple[int, str] | None:
 
 
 def launcher_option(staged: Staged) -> Iterator[Problem]:
-    launcher = staged.stage.launch.get("launcher")
+    launcher = staged.stage.launch.launcher
     if launcher not in STARTS_ITS_RANKS or launcher_line(_words(staged)):
         return
     for index, word in enumerate(_words(staged)):
@@ -129,8 +129,7 @@ def launcher_option(staged: Staged) -> Iterator[Problem]:
 
 def _words(staged: Staged) -> list[str]:
     """The command as it was typed; nothing where some of it was wrong."""
-    given = staged.stage.launch.get("command", [])
-    return [str(word) for word in given] if isinstance(given, list) and staged.sound("launch", "command") else []
+    return list(staged.stage.launch.command) if staged.sound("launch", "command") else []
 
 
 def _arguments(staged: Staged) -> Iterator[tuple[int, str]]:
@@ -200,7 +199,7 @@ def loopback_in_command(staged: Staged) -> Iterator[Problem]:
 
 
 def jax_on_windows(staged: Staged) -> Iterator[Problem]:
-    if staged.cluster is None or staged.stage.launch.get("launcher") != "jax":
+    if staged.cluster is None or staged.stage.launch.launcher != "jax":
         return
     windows = next((node for node in staged.cluster.nodes if node.windows and node.gpus), None)
     if windows is not None:

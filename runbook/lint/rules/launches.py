@@ -29,9 +29,9 @@ _SHORTEST_STALL_S = 5.0
 
 
 def detached(staged: Staged) -> Iterator[Problem]:
-    if not _given(staged, "detach") or not staged.stage.launch["detach"]:
+    if not _given(staged, "detach") or not staged.stage.launch.detach:
         return
-    if _given(staged, "retries") and staged.stage.launch["retries"]:
+    if _given(staged, "retries") and staged.stage.launch.retries:
         message = (
             "with `detach: true` the job is tried again only while it is watched: "
             "in its first ten seconds, or by `runbook serve`"
@@ -48,23 +48,22 @@ def detached(staged: Staged) -> Iterator[Problem]:
 
 def watch_does_nothing(staged: Staged) -> Iterator[Problem]:
     launch = staged.stage.launch
-    watch = launch.get("watch")
-    if not isinstance(watch, dict) or not staged.sound("launch"):
+    if launch.watch is None or not staged.sound("launch"):
         return
     span = staged.key_span("launch", "watch")
-    if launch["detach"]:
+    if launch.detach:
         message = "only `runbook serve` watches a detached job: a command leaves it after ten seconds"
         yield Problem("playbook.watch-does-nothing", message, span, "remove `watch`, or `detach`")
-    elif watch["on_stall"] == "retry" and not launch["retries"]:
+    elif launch.watch.on_stall == "retry" and not launch.retries:
         message = "`on_stall: retry` ends the job, and there is no other attempt without `retries`"
         yield Problem("playbook.watch-does-nothing", message, span, "add `retries: 1`, or write `on_stall: stop`")
 
 
 def stall_too_short(staged: Staged) -> Iterator[Problem]:
-    watch = staged.stage.launch.get("watch")
-    if not isinstance(watch, dict) or not staged.sound("launch"):
+    watch = staged.stage.launch.watch
+    if watch is None or not staged.sound("launch"):
         return
-    stall_s = watch["stall_s"]
+    stall_s = watch.stall_s
     if stall_s is not None and stall_s < _SHORTEST_STALL_S:
         message = f"a step that takes longer than {seconds_text(stall_s)} would count as a stall, and checkpoints do"
         help = "write minutes, such as `stall: 10m`; `auto` learns it from the steps"
@@ -73,20 +72,20 @@ def stall_too_short(staged: Staged) -> Iterator[Problem]:
 
 def spares_do_nothing(staged: Staged) -> Iterator[Problem]:
     launch = staged.stage.launch
-    if not _given(staged, "spares") or not launch["spares"]:
+    if not _given(staged, "spares") or not launch.spares:
         return
     span = staged.key_span("launch", "spares")
-    if launch["detach"]:
+    if launch.detach:
         message = "only `runbook serve` puts a spare into a detached job: a command leaves it after ten seconds"
         yield Problem("playbook.spares-do-nothing", message, span, "remove `spares`, or `detach`")
-    elif not launch["retries"]:
+    elif not launch.retries:
         message = "a spare takes its place in another attempt, and there is none without `retries`"
         yield Problem("playbook.spares-do-nothing", message, span, "add `retries: 1`")
 
 
 def retries_above_timeout(staged: Staged) -> Iterator[Problem]:
-    timeout, retries = staged.stage.timeout_s, staged.stage.launch.get("retries")
-    if timeout is None or not isinstance(retries, int) or not retries or staged.stage.launch["detach"]:
+    timeout, retries = staged.stage.timeout_s, staged.stage.launch.retries
+    if timeout is None or not retries or staged.stage.launch.detach:
         return
     waits = sum(min(LONGEST_S, FIRST_S * 2**number) for number in range(retries))
     if waits >= timeout and staged.sound("launch", "retries"):
@@ -99,17 +98,17 @@ def retries_above_timeout(staged: Staged) -> Iterator[Problem]:
 
 
 def grace_above_timeout(staged: Staged) -> Iterator[Problem]:
-    timeout, grace = staged.stage.timeout_s, staged.stage.launch.get("grace_s")
-    if timeout is None or not isinstance(grace, float) or not _given(staged, "grace"):
+    timeout, grace = staged.stage.timeout_s, staged.stage.launch.grace_s
+    if timeout is None or not _given(staged, "grace"):
         return
-    if grace > timeout and not staged.stage.launch["detach"]:
+    if grace > timeout and not staged.stage.launch.detach:
         message = f"the ranks may run for {seconds_text(timeout)} and then take {seconds_text(grace)} to end"
         help = "`timeout` is for the whole training, and ends it; a launch without one lasts as long as its ranks"
         yield Problem("playbook.grace-above-timeout", message, staged.span("launch", "grace"), help)
 
 
 def barrier_folder_unused(staged: Staged) -> Iterator[Problem]:
-    if _given(staged, "barrier_folder") and staged.sound("launch") and staged.stage.launch["barrier"] != "file":
+    if _given(staged, "barrier_folder") and staged.sound("launch") and staged.stage.launch.barrier != "file":
         message = "`barrier_folder` does nothing without `barrier: file`: here the controller starts all nodes together"
         span = staged.key_span("launch", "barrier_folder")
         yield Problem("playbook.barrier-folder-unused", message, span, "add `barrier: file`, or remove it")
@@ -118,12 +117,12 @@ def barrier_folder_unused(staged: Staged) -> Iterator[Problem]:
 def barrier_not_shared(staged: Staged) -> Iterator[Problem]:
     """A folder that is each node's own: every node would wait in it for the others, alone."""
     launch, nodes = staged.stage.launch, staged.cluster.nodes if staged.cluster else ()
-    if launch.get("barrier") != "file" or not staged.sound("launch"):
+    if launch.barrier != "file" or not staged.sound("launch"):
         return
     if staged.cluster and (len(nodes) < 2 or all(node.connection == "local" for node in nodes)):
         return
-    folder = launch["barrier_folder"]
-    own = _own_folder(folder, nodes) if isinstance(folder, str) else _own_workdirs(nodes)
+    folder = launch.barrier_folder
+    own = _own_folder(folder, nodes) if folder is not None else _own_workdirs(nodes)
     if own:
         place = "barrier" if folder is None else "barrier_folder"
         help = "name a folder that all of them mount, for example `barrier_folder: /shared/barrier`"
@@ -132,8 +131,8 @@ def barrier_not_shared(staged: Staged) -> Iterator[Problem]:
 
 def barrier_not_expanded(staged: Staged) -> Iterator[Problem]:
     """What is said of an inventory's paths holds for this one."""
-    folder = staged.stage.launch.get("barrier_folder")
-    if isinstance(folder, str) and not is_template(folder) and UNEXPANDED.search(folder):
+    folder = staged.stage.launch.barrier_folder
+    if folder is not None and not is_template(folder) and UNEXPANDED.search(folder):
         yield taken_as_it_is(folder, staged.span("launch", "barrier_folder"))
 
 
@@ -203,7 +202,7 @@ def stage_after_detached(stages: Sequence[Staged]) -> Iterator[Problem]:
             message = f"`{job.stage.name}` is detached and still runs then: it holds the rendezvous port and its GPUs"
             help = "put it before, or into another playbook"
             yield Problem("playbook.stage-after-detached", message, staged.span(), help)
-        stays = staged.stage.kind == "launch" and staged.stage.launch["detach"]
+        stays = staged.stage.kind == "launch" and staged.stage.launch.detach
         if stays and not _skipped(staged) and not _windows(staged):
             running.append(staged)
 

@@ -6,7 +6,6 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from runbook.checks.allreduce import AllReduce
 from runbook.checks.base import Check
@@ -177,7 +176,7 @@ def timeouts(staged: Staged) -> Iterator[Problem]:
     shown = seconds_text(timeout)
     where = staged.span("timeout")
     if check.user_job is not None:
-        start = check.user_job.start_timeout_s
+        start = check.user_job.launch.start_timeout_s
         if start is not None and start > timeout:
             message = f"the nodes may take {seconds_text(start)} to be ready, and the launch {shown} in all"
             help = (
