@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from runbook.collect.archive import UNFIT, Absent, ArchiveFile
 from runbook.files.address import is_loopback
+from runbook.launch.script import activated
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.transport import ProgramNotStarted, Site
@@ -113,6 +114,7 @@ def _arguments(inventory: Inventory, node: Node) -> dict[str, object]:
         "ports": [list(pair) for pair in dict.fromkeys(ports)],
         "python": node.interpreter,
         "activate": node.activate,
+        "begin": activated(node.activate) if node.activate else "",
         "names": list(VARIABLES),
         "seconds": LOOK_S,
     }

@@ -280,6 +280,12 @@ def _templates(shell: str) -> jinja2.Environment:
     return environment
 
 
+def activated(activate: str) -> str:
+    """Lines of sh that run an activate line as a launch script does; what follows finds what it has brought."""
+    activation = read_activation(activate, "sh")
+    return _templates("sh").get_template("activate.sh.j2").render(activate=activate, activation=activation)
+
+
 @functools.cache
 def _template(shell: str) -> jinja2.Template:
     return _templates(shell).get_template(f"launch.{shell}.j2")

@@ -1,8 +1,9 @@
 """What an expert would look at on a node, as the node's own tools print it. Read-only; nothing is written anywhere.
 
 Argument, JSON: {"addresses": names and addresses to look up, "ports": [[first, last], ...], "python": the inventory's
-interpreter, "activate": its activate line or null, "names": prefixes of the environment variables that may be shown,
-"seconds": how long to look, "age": how many seconds ago the run began, or null}.
+interpreter, "activate": its activate line or null, "begin": lines of sh that run it, "names": prefixes of the
+environment variables that may be shown, "seconds": how long to look, "age": how many seconds ago the run began, or
+null}.
 
 Says {"answers": [...], "users": [[login name, home, full name], ...], "hostnames": [...], "user": login name}. An
 answer is {"name": its place in the archive, "command": what was run or read, "status", "code", "seconds", "out", "err",
@@ -219,24 +220,6 @@ for name, look in (
         print(name, look())
     except Exception as error:
         print(name, "unknown:", type(error).__name__, error)
-"""
-ACTIVATED = """\
-command -v source >/dev/null 2>&1 || eval 'source() { file=$1; shift; . "$file"; }; alias .=source'
-%s%seval %s </dev/null
-exec %s
-"""
-CONDA = """\
-for conda in "${CONDA_EXE:-}" conda "$HOME/miniconda3/bin/conda" "$HOME/miniforge3/bin/conda" \
-  "$HOME/anaconda3/bin/conda" /opt/conda/bin/conda; do
-  [ -n "$conda" ] && command -v "$conda" >/dev/null 2>&1 && eval "$("$conda" shell.posix hook 2>/dev/null)" && break
-done
-"""
-LENDS_MODULES = """\
-for file in "${MODULESHOME:-}/init/sh" /etc/profile.d/modules.sh /etc/profile.d/lmod.sh /etc/profile.d/z00_lmod.sh \
-  /usr/share/modules/init/sh /usr/share/lmod/lmod/init/sh; do
-  command -v module >/dev/null 2>&1 && break
-  [ -r "$file" ] && . "$file"
-done
 """
 
 
@@ -534,10 +517,8 @@ def python(arguments: dict[str, Any]) -> CollectedAnswer:
     shown = "%s%s -c (versions, variables and what torch can do)" % (activate + " && " if activate else "", argv[0])
     if not activate:
         return run("python", argv, 25, shown=shown)
-    conda = CONDA if re.match(r"\s*conda\s+activate\b", activate) else ""
-    modules = LENDS_MODULES if re.search(r"(?:\A|[;&|({])\s*(?:module|ml)\s", activate) else ""
     words = " ".join(shlex.quote(word) for word in argv)  # words of the shell's own would go to the files that it reads
-    line = ACTIVATED % (conda, modules, shlex.quote(activate), words)
+    line = "%sexec %s\n" % (arguments["begin"], words)
     return run("python", ["/bin/sh", "-c", line], 25, shown=shown)
 
 
