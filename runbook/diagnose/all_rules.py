@@ -3,6 +3,7 @@
 A family's file has `[[rules]]`, fields of a Rule, each with its signs: their names (`signs = [...]`), or the signs
 themselves (`[[rules.signs]]`, fields of a Sign; one without `keys` stands elsewhere). `[[signs]]` are those of no
 single rule. `keys`, `pattern` and the texts below may be lists: alternatives, joined by `|` whatever they are cut at.
+What a rule `says` has holes for groups of its signs: `{port}`, or `{late|a rank}` with words for what no line names.
 
 In a pattern, `{{name}}` is a text of `[texts]`, of whatever family, and `{{xid 63 gpu-fell-off-bus}}` a line of the
 kernel with one of these Xid numbers: those given, and those that prove these causes, or `{{xid any}}`."""

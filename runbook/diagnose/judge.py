@@ -44,22 +44,20 @@ WORDS = {
     **dict.fromkeys("line xid".split(), ""),
     **{name: f"a {name}" for name in "command tool task module".split()},
     "host": "the master",
-    "wrong": "some",
     "port": "there",
     "peer": "another rank",
-    "rank": "one",
-    "name": "none is left",
-    "who": "a node",
-    "came": "not all",
-    "wanted": "them",
-    "late": "a rank",
-    "type": "an error",
-    "given": "one spelling",
-    "variable": "RANK or MASTER_ADDR",
-    "where": "two NICs",
-    "python": "of the launch line",
 }
-"""What a text says for what no line of it names."""
+"""What many sentences say for what no line names."""
+
+
+class Told(dict[str, str]):
+    """What fills the holes of a sentence: `{port}`, or `{late|a rank}` with its own words for what no line names."""
+
+    def __missing__(self, hole: str) -> str:
+        name, bar, otherwise = hole.partition("|")
+        if not bar:
+            raise KeyError(hole)
+        return self.get(name, otherwise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +157,7 @@ def _holds(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> bool:
 def _cause(rule: Rule, seen: Mapping[str, Sequence[Hit]]) -> Cause:
     proof = _by_clock([hit for name in rule.names for hit in seen.get(name, ())])
     first = proof[0]
-    groups = {**WORDS, "who": _speaker(first.line), "line": first.line.shown[:120]}
+    groups = Told(WORDS | {"who": _speaker(first.line), "line": first.line.shown[:120]})
     for hit in reversed(proof):
         groups.update(hit.groups)
     groups.update(first.groups)

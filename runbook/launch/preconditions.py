@@ -122,6 +122,15 @@ def read_activation(line: str | None, shell: str) -> Activation:
     return Activation(file=f"~/{path}" if home else path)
 
 
+# As a program of several lines:
+#
+#     try:
+#         found = [ip_address(entry[4][0]) for entry in getaddrinfo(NAME, None)]   # without the zone behind `%`
+#         if SEVERAL and all(address.is_loopback for address in found):
+#             exit with the code of address-loopback
+#         bind a socket to PORT, unless it is 0
+#     except (socket.gaierror, UnicodeError): print it, exit with the code of address-unresolved
+#     except (OSError, OverflowError): print it, exit with the code of port-taken
 PROBE = (
     "import ipaddress, ntpath, os, socket, sys; "
     "name, port, several = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]); "

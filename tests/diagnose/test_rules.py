@@ -11,6 +11,7 @@ import pytest
 from attacks.patterns import parser, sre
 
 from runbook.diagnose.all_rules import FAMILIES, RULES, SIGNS, TABLES
+from runbook.diagnose.judge import WORDS, Told
 from runbook.diagnose.rule_types import Sign
 from runbook.parsers.nvidia_logs import CAUSE_OF
 
@@ -28,6 +29,11 @@ def test_every_shared_text_is_used_and_none_is_left_unfilled() -> None:
     named = {name for table in TABLES for name in table.get("texts", ())}
     assert named == {name for text in FILES.values() for name in re.findall(r"\{\{(\w+)\}\}", text)}
     assert [sign.name for sign in SIGNS if "{{" in (sign.pattern or "")] == []
+
+
+def test_a_sentence_has_words_for_what_no_line_names() -> None:
+    for rule in RULES:
+        rule.says.format_map(Told(WORDS | {"who": "a node", "line": "a line"}))
 
 
 @pytest.mark.parametrize("cause", sorted({cause for cause in CAUSE_OF.values() if cause}))

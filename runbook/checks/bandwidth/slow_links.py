@@ -487,9 +487,11 @@ class Judgement:
             return False
         slow = {end.name for end in self._slow_ends if self._explained(end) or self._enough(end)}
         sound = sum(not rate.suspect for rate in self.best.values())
+        # A link is sound where both its ends are: this many, with COMMON of the nodes slow, and NEAR for chance.
+        fewest = NEAR * (1 - COMMON) ** 2 * len(self.best)
         return (
             len(slow) > COMMON * len(self.nodes)
-            or sound < NEAR * (1 - COMMON) ** 2 * len(self.best)
+            or sound < fewest
             or len(
                 self._apart(
                     link

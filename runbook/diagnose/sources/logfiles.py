@@ -17,7 +17,7 @@ from typing import BinaryIO, cast
 
 from runbook.diagnose.sources.archives import ZIP, ArchiveMember, contents, is_archive
 from runbook.diagnose.sources.decoding import Account, Unpacked, UnreadError, decoded, packing_of
-from runbook.diagnose.sources.own_runs import is_run
+from runbook.diagnose.sources.own_runs import has_events
 from runbook.model.errors import FilesWrong, Problem
 from runbook.model.units import number, small_number
 
@@ -111,7 +111,7 @@ def _named(name: str, inside: FoundLogs) -> Problem | None:
         inside.logs.append(LogFile(name, None))
     elif path.is_dir():
         _in_folder(path, inside)
-        if not inside.anything and not is_run(path):
+        if not inside.anything and not has_events(path):
             return Problem("arguments.no-logs", f"{name} holds no log")
     elif not path.exists():
         return Problem("arguments.no-such-log", f"there is no file {name}")
@@ -268,7 +268,7 @@ def _file(path: Path, found: FoundLogs) -> None:
 
 def _in_folder(folder: Path, found: FoundLogs) -> None:
     """The logs under a folder, in the order of their numbers; of one of our own runs, what its ranks wrote."""
-    if is_run(folder):
+    if has_events(folder):
         folder = folder / "logs"
 
     def closed(error: OSError) -> None:

@@ -52,17 +52,17 @@ class OwnRun:
         return Cause(NO_EVIDENCE, "high", says, remedy, (), Tier.WRAPPER)
 
 
-def is_run(folder: Path) -> bool:
-    """Whether `runbook run` wrote this folder."""
+def has_events(folder: Path) -> bool:
+    """Whether `runbook run` wrote this folder, with all that it saw."""
     return (folder / "events.jsonl").is_file()
 
 
 def latest_run(folder: Path) -> Path | None:
     """The folder itself, or the latest of the runs that lie in it; None where there is none."""
     try:
-        if is_run(folder):
+        if has_events(folder):
             return folder
-        runs = [inside for inside in folder.iterdir() if is_run(inside)] if is_folder(folder) else []
+        runs = [inside for inside in folder.iterdir() if has_events(inside)] if is_folder(folder) else []
     except OSError:
         return None
     return max(runs, key=lambda run: run.name, default=None)  # their names begin with the time
