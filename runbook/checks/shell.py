@@ -36,6 +36,14 @@ class Shell(Check):
     of_node: Mapping[str, str] = field(default_factory=dict)
     """The command on a node whose own facts or `vars` stand in it."""
 
+    @property
+    def summary(self) -> str:
+        """The line, for one node where it differs from node to node, and what is expected of it beyond exit code 0."""
+        shown = next((f"on {node}: {line}" for node, line in self.of_node.items()), self.command)
+        wanted = [f"exit code {self.expect.exit}"] if self.expect.exit else []
+        wanted += [f"/{self.expect.stdout}/ in its output"] if self.expect.stdout is not None else []
+        return shown + (f"  (expects {', '.join(wanted)})" if wanted else "")
+
     def run(self, at: Context) -> list[Outcome]:
         def one(node: Node) -> Answer:
             file = OutputFile(at.run.run_dir, f"{_file_name(at.stage)}.{node.name}.log", at.run.redactor)

@@ -37,7 +37,7 @@ from runbook.model.safe_text import one_line, visible
 from runbook.model.secrets import Secret
 from runbook.model.units import bytes_text, counted, seconds_text
 from runbook.model.verdict import DONE, UNKNOWN
-from runbook.report.folding import unreached_alike
+from runbook.report.folding import Gist, in_one, unreached_alike
 from runbook.report.standard_streams import stderr, stdout
 
 
@@ -211,27 +211,44 @@ def warnings(gathered: Gathered, subject: Subject) -> list[str]:
 
 
 def asked_lines(gathered: Gathered) -> Iterator[str]:
-    """Nodes with the same answers share a line, and so do their missing ones."""
-    for lines, nodes in grouped((tuple(without(node)), node) for node in gathered.nodes if node.asked).items():
-        seconds = seconds_text(max(node.seconds or 0.0 for node in nodes))
-        fewest = min(len(node.entries) for node in nodes)
-        each = " each" * (len(nodes) > 1)
-        yield f" asked      {fold(node.node for node in nodes)}  {fewest} answers{each} in {seconds}"
-        yield from lines
+    """All nodes that were asked in a line, and below it what some could not give."""
+    nodes = [node for node in gathered.nodes if node.asked]
+    if not nodes:
+        return
+    seconds = seconds_text(max(node.seconds or 0.0 for node in nodes))
+    counts = sorted({len(node.entries) for node in nodes})
+    answers = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) + " answers"
+    each = " each" * (len(nodes) > 1)
+    yield f" asked      {fold(node.node for node in nodes)}  {answers}{each} in {seconds}"
+    yield from without(nodes)
 
 
-def without(node: NodeAnswer) -> Iterator[str]:
-    """What a node could not give, reason by reason; missing tools by their names only."""
-    missing = [one for one in node.absent if one.kind == "missing"]
-    if missing:
-        yield f"   not there   {', '.join(dict.fromkeys(what_is_missing(one) for one in missing))}"
-    reasons = grouped(
-        ((one.kind, one_line(one.why)), one.what.removeprefix(f"nodes/{node.node}/").removesuffix(".txt"))
+def without(nodes: Sequence[NodeAnswer]) -> Iterator[str]:
+    """What nodes could not give, reason by reason; missing tools by their names only; which nodes, where not all.
+    As many lines as there are things to give, however many nodes: busy ones run into other limits each time."""
+    gist = Gist([node.node for node in nodes])
+    found = grouped(
+        ((*_kind_and_name(one, node.node), gist(one_line(one.why))), (node.node, one_line(one.why)))
+        for node in nodes
         for one in node.absent
-        if one.kind != "missing"
     )
-    for (kind, why), names in reasons.items():
-        yield f"   {kind:<11} {', '.join(names)}: {why}"
+    alike = grouped(
+        ((kind, why if kind != "missing" else "", tuple(dict.fromkeys(node for node, _ in said))), (name, said))
+        for (kind, name, why), said in found.items()
+    )
+    for (kind, _, names), said in sorted(alike.items(), key=lambda one: one[0][0] != "missing"):
+        what = ", ".join(dict.fromkeys(name for name, _ in said))
+        where = "" if len(names) == len(nodes) else f" (on {fold(names)})"
+        whys = list(dict.fromkeys(why for _, of in said for _, why in of))
+        why = "" if kind == "missing" else f": {in_one(whys) or whys[0]}"
+        yield f"   {'not there' if kind == 'missing' else kind:<11} {what}{where}{why}"
+
+
+def _kind_and_name(one: Absent, node: str) -> tuple[str, str]:
+    name = (
+        what_is_missing(one) if one.kind == "missing" else one.what.removeprefix(f"nodes/{node}/").removesuffix(".txt")
+    )
+    return one.kind, name
 
 
 def what_is_missing(one: Absent) -> str:

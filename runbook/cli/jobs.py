@@ -19,7 +19,7 @@ from runbook.engine.run_folder import run_folder
 from runbook.files.node_sets import select
 from runbook.jobs.attach import Tell, follow, kept_of, supervise
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.known_jobs import Cluster, KnownJob, clean, living, stop
+from runbook.jobs.known_jobs import LEFT_OUT, Cluster, KnownJob, clean, living, stop
 from runbook.jobs.launch import Stall
 from runbook.jobs.logs import JobSecrets, job_secrets
 from runbook.jobs.stop_attempt import drain
@@ -44,9 +44,12 @@ def jobs(arguments: argparse.Namespace) -> int:
     if arguments.command == "attach" and arguments.run_dir is not None:
         from runbook.cli.attach_run import continued
 
-        return continued(arguments, _inventory(arguments))
+        return continued(arguments, _limited(load(arguments)[0], arguments))
     commands = {"ps": _ps, "logs": _logs, "attach": _attach, "stop": _stop, "clean": _clean}
-    with Cluster(_inventory(arguments), forks=arguments.forks) as cluster:
+    whole, _ = load(arguments)
+    inventory = _limited(whole, arguments)
+    left_out = {node.name for node in whole.nodes} - {node.name for node in inventory.nodes}
+    with Cluster(inventory, forks=arguments.forks, left_out=left_out) as cluster:
         return commands[arguments.command](cluster, arguments)
 
 
@@ -57,8 +60,7 @@ def _tell_losses(cluster: Cluster, names: list[str]) -> None:
             stderr.tell(unreached(session.lost))
 
 
-def _inventory(arguments: argparse.Namespace) -> Inventory:
-    inventory, _ = load(arguments)
+def _limited(inventory: Inventory, arguments: argparse.Namespace) -> Inventory:
     return narrow(inventory, select(arguments.limit, inventory)) if arguments.limit else inventory
 
 
@@ -108,7 +110,8 @@ def facts(job: KnownJob) -> dict[str, Any]:
         "command": about.get("command"),
         "port": about.get("port"),
         "nodes": list(job.nodes),
-        "absent": list(job.absent),
+        "absent": list(job.silent),
+        "left_out": list(job.left_out),
         "damaged": {node: [f"{one['name']}: {one['why']}" for one in found] for node, found in job.damaged.items()},
         "ranks": ranks,
     }
@@ -139,14 +142,14 @@ def _logs(cluster: Cluster, arguments: argparse.Namespace) -> int:
         if stdout.unread:  # the reader, such as `head`, has gone
             return INTERRUPTED
         _tell_losses(cluster, left)
-        return _missing([*left, *job.absent, *job.damaged])
+        return _missing([*left, *job.silent, *job.damaged])
     stopping, (lost, on_loss) = _until_ctrl_c(kept.at.run), _losses()
     end, left = follow(kept, stopping=lambda: stopping.is_set() or stdout.unread, on_loss=on_loss)
     _tell_losses(cluster, [name for name in left if name not in lost])
     if end.kind == "finished" and stopping.is_set() and left:
         return INTERRUPTED
     code = {"finished": DONE, "lost": DONE, "failed": FAILED}.get(end.kind, INTERRUPTED)
-    return code or _missing([*left, *lost, *job.absent, *job.damaged])
+    return code or _missing([*left, *lost, *job.silent, *job.damaged])
 
 
 def _attach(cluster: Cluster, arguments: argparse.Namespace) -> int:
@@ -298,6 +301,8 @@ def jobs_text(
     for job in jobs:
         if job["absent"]:
             lines.append(visible(f"{job['job']}: {fold(job['absent'])} of it gives no answer"))
+        if job.get("left_out"):
+            lines.append(visible(f"{job['job']}: {fold(job['left_out'])} of it {LEFT_OUT}"))
         for node, damaged in job["damaged"].items():
             lines += [visible(f"{job['job']}: on {node} damaged: {one_line(file)}") for file in damaged]
     lines += [visible(f"{names} gave no answer: {one_line(why.says)}") for names, why in unreached_alike(unreached)]

@@ -157,6 +157,11 @@ def _plan(
         if stage.check == "reach":
             continue  # listed or not, it runs once
         try:
+            if left_out := _left_out(stage, playbook, inventory, choice):
+                planned = _planned(stage, inventory, left_out, set_above, scripts[stage.name])
+                skip = f"-l leaves none of its nodes ({stage.nodes})"
+                stages.append(replace(planned, inventory=chosen, skip=skip))
+                continue
             planned = _planned(stage, inventory, chosen, set_above, scripts[stage.name], choice.took_over)
             stages.append(_dropping(planned, stage, playbook, choice))
         except FilesWrong as wrong:
@@ -289,9 +294,7 @@ def _planned(
         inventory = narrow(inventory, _of_stage(stage, stage.nodes, whole, inventory))
     if spares:
         inventory = narrow(inventory, _without_spares(stage, inventory, spares))
-    skip = None
-    if stage.when is not None and not truth(stage.when, variables, stage.span):
-        skip = f"when: {stage.when} does not hold"
+    skip = None if stage.when is None or _holds(stage, variables, whole) else f"when: {stage.when} does not hold"
     if stage.kind == "launch":
         check = _launch(stage, inventory, set_above, spares)
     else:
@@ -306,6 +309,29 @@ def _planned(
         skip=skip,
         script=script,
     )
+
+
+def _holds(stage: Stage, variables: Mapping[str, object], whole: Inventory) -> bool:
+    """Whether the stage's `when:` does. In Ansible it is asked on every host, and sees the variables of each."""
+    assert stage.when is not None
+    try:
+        return truth(stage.when, variables, stage.span)
+    except FilesWrong as wrong:
+        of_nodes = names_used(f"{{{{ {stage.when} }}}}") & {name for node in whole.nodes for name in node.vars}
+        if not of_nodes - variables.keys():
+            raise
+        help = "`when:` is asked once for all nodes and sees no node's `vars:`; `nodes: PATTERN` chooses nodes"
+        raise FilesWrong([replace(problem, help=help) for problem in wrong.problems]) from None
+
+
+def _left_out(stage: Stage, playbook: Playbook, whole: Inventory, choice: Choice) -> Inventory | None:
+    """The nodes of a stage that -l leaves none of, so that it is skipped; None where it runs, or where it cannot: of a
+    launch without nodes nobody would hear that nothing trains."""
+    if choice.limit is None or stage.nodes is None or stage.kind == "launch":
+        return None
+    of_playbook, limited = ({node.name for node in select(of, whole)} for of in (playbook.nodes, choice.limit))
+    meant = [node for node in select(stage.nodes, whole, stage.span) if node.name in of_playbook]
+    return narrow(whole, meant) if meant and not any(node.name in limited for node in meant) else None
 
 
 def _launch(stage: Stage, inventory: Inventory, set_above: Mapping[str, object], spares: tuple[str, ...]) -> Check:
@@ -361,17 +387,24 @@ def _shell(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]) 
     if not names_used(stage.shell) & of_nodes:
         return Shell(_filled(stage, {**facts, **set_above}), stage.expect)
     lines: dict[str, str] = {}
-    problems: dict[Problem, None] = {}
+    problems: dict[tuple[str, str], tuple[Problem, list[str]]] = {}  # without their helps, which name a node's own vars
     for node_ranks in by_node:
         try:
             lines[node_ranks.node.name] = _filled(
                 stage, {**facts, **node_facts(node_ranks), **node_ranks.node.vars, **set_above}
             )
         except FilesWrong as wrong:
-            problems.update(dict.fromkeys(wrong.problems))
+            for problem in wrong.problems:
+                found = problems.setdefault((problem.id, problem.message), (problem, []))
+                found[1].append(node_ranks.node.name)
     if problems:
-        raise FilesWrong(list(problems))
+        raise FilesWrong([_on(problem, names, len(by_node)) for problem, names in problems.values()])
     return Shell(stage.shell, stage.expect, lines)
+
+
+def _on(problem: Problem, names: Sequence[str], of: int) -> Problem:
+    """With the nodes that have it, where others have not."""
+    return problem if len(names) == of else replace(problem, message=f"{problem.message} on {fold(names)}")
 
 
 def _filled(stage: Stage, variables: Mapping[str, object]) -> str:

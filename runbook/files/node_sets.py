@@ -13,7 +13,7 @@ from typing import NamedTuple
 from runbook.files.suggestions import known_here, nearest
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import Inventory, Node
-from runbook.model.node_ranges import MOST_FIELDS
+from runbook.model.node_ranges import MOST_FIELDS, fold
 from runbook.model.units import some
 
 LARGEST = 20_000  # nodes, and names from one expression; a typo such as [1-40000000] must not fill the memory
@@ -319,7 +319,9 @@ def _nearest_to(missing: str, names: Names, groups: Mapping[str, Collection[str]
     shape = _shape(missing)
     others = (name for name in (*groups, *names) if _shape(name) != shape)
     near = nearest(missing, islice(others, COMPARED))
-    return f"did you mean `{near}`?" if near else known_here((*groups, *sorted(names)))
+    if near:
+        return f"did you mean `{near}`?"
+    return known_here((*groups, *sorted(names))) or known_here((*groups, *listed(fold(names))))
 
 
 def _shape(name: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from runbook.causes.catalogue import unreachable_for
@@ -21,6 +21,8 @@ from runbook.transport import ProgramNotStarted, Site
 
 ASK_S = 20.0
 
+LEFT_OUT = "was not asked: -l leaves it out"
+
 LEAVE_S = 2.0
 """How long nodes may take to say goodbye: nothing of ours runs there, and one that is silent ends by itself."""
 
@@ -28,7 +30,8 @@ LEAVE_S = 2.0
 @dataclass
 class KnownJob:
     """A job as its nodes describe it. `folders`, `attempts` (journals by attempt) and `damaged` (files that a node
-    could not read, with what lives beside them) go by node; times are of the nodes' clocks."""
+    could not read, with what lives beside them) go by node; times are of the nodes' clocks. `left_out`: nodes of
+    it that were not to be asked."""
 
     id: str
     about: Facts
@@ -36,6 +39,7 @@ class KnownJob:
     attempts: dict[str, dict[str, list[Facts]]] = field(default_factory=dict)
     damaged: dict[str, list[Facts]] = field(default_factory=dict)
     clocks: dict[str, float] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
     def join(self, other: KnownJob) -> None:
         """Add what another node knows of it."""
@@ -57,8 +61,13 @@ class KnownJob:
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """Its nodes without an answer: not in this inventory, not reached, or cleaned up."""
+        """Its nodes without an answer: not in this inventory, left out, not reached, or cleaned up."""
         return tuple(name for name in self.nodes if name not in self.folders)
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """Those of them that were not left out."""
+        return tuple(name for name in self.absent if name not in self.left_out)
 
     @property
     def attempt(self) -> str:
@@ -81,17 +90,17 @@ class KnownJob:
     @property
     def state(self) -> str:
         """running, degraded (a part of it lives), failed, stopped (by a user), finished, or unknown, when a node does
-        not answer, or cannot read what its keepers wrote."""
+        not answer, or cannot read what its keepers wrote. Of nodes that were left out nothing is said."""
         now = self.processes
         living = [journal for journal in now if journal["lives"]]
-        if living and len(living) == len(now) and not self.absent:
+        if living and len(living) == len(now) and not self.silent:
             return "running"
         if living:
             return "degraded"
         bad = [journal for journal in now if journal["state"] != "ended" or journal.get("code") != 0]
         if bad:
             return "stopped" if all(journal.get("why") == BY_USER for journal in bad) else "failed"
-        return "unknown" if self.absent or self.damaged or not now else "finished"
+        return "unknown" if self.silent or self.damaged or not now else "finished"
 
     @property
     def places(self) -> list[ProcessSpec]:
@@ -114,8 +123,10 @@ class KnownJob:
 class Cluster:
     """The nodes of an inventory, held for as long as one command takes."""
 
-    def __init__(self, inventory: Inventory, *, forks: int = 64) -> None:
+    def __init__(self, inventory: Inventory, *, forks: int = 64, left_out: Collection[str] = ()) -> None:
+        """`left_out`: names of nodes that the user knows of and does not want to be asked."""
         self.inventory = inventory
+        self.left_out = left_out
         name = f"look-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         self.site = Site(name, forks=forks, inventory=inventory.source, looks=True)
 
@@ -161,6 +172,8 @@ class Cluster:
                 self.site.failures[name] = why_not(name, error)
             else:
                 self.site.failures.pop(name, None)
+        for job in found.values():
+            job.left_out = tuple(name for name in job.absent if name in self.left_out)
         return sorted(found.values(), key=lambda job: (job.about.get("began", 0.0), job.id))
 
     def job(self, wanted: str | None, *, alive: bool = False) -> KnownJob:
@@ -310,8 +323,9 @@ def alive(cluster: Cluster, job: KnownJob) -> tuple[dict[str, list[str]], dict[s
 
 
 def _silent(cluster: Cluster, name: str) -> str:
-    error = cluster.unreached.get(name)
-    return error.says if error else "it was not reached, or no longer knows the job"
+    if error := cluster.unreached.get(name):
+        return error.says
+    return f"it {LEFT_OUT}" if name in cluster.left_out else "it was not reached, or no longer knows the job"
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,9 +68,9 @@ def stage_by_stage(file: PlaybookFile) -> tuple[list[Staged], list[Problem]]:
     for stage in file.playbook.stages:
         there = places.get(stage.span)
         keys = there.pop(0) if there else ("stages",)
-        planning = _Planning(file, stage, keys, cluster or _ANY_CLUSTER)
-        planned = planning.planned(patterns=known)
-        problems += [problem for problem in planning.problems if known or _of_any(problem, stage)]
+        planning = _Planning(file, stage, keys, cluster)
+        planned = planning.planned()
+        problems += planning.problems
         runs = planned is not None and planned.skip is None
         staged.append(Staged(file, stage, keys, planned, planned.inventory if planned and known and runs else None))
     return staged, [_helpful(problem) for problem in problems if _meant(problem, file)]
@@ -96,15 +96,17 @@ def _cluster(file: PlaybookFile, problems: list[Problem]) -> Inventory | None:
 class _Planning:
     """Plans the parts of one stage one by one, so that each problem has the place of its part, and all are found."""
 
-    def __init__(self, file: PlaybookFile, stage: Stage, keys: Keys, cluster: Inventory) -> None:
+    def __init__(self, file: PlaybookFile, stage: Stage, keys: Keys, cluster: Inventory | None) -> None:
+        """`cluster` is None where no inventory is known."""
         self.problems: list[Problem] = []
         self._file = file
         self._stage = stage
         self._keys = keys
-        self._cluster = cluster
+        self._known = cluster is not None
+        self._cluster = cluster or _ANY_CLUSTER
 
-    def planned(self, *, patterns: bool) -> PlannedStage | None:
-        stage = self._stage
+    def planned(self) -> PlannedStage | None:
+        stage, patterns = self._stage, self._known
         pattern = stage.nodes if patterns and self._selects(stage.nodes) else None
         if not patterns and stage.launch.spares:
             stage = replace(stage, launch=replace(stage.launch, spares=()))  # of nodes that are not known here
@@ -133,7 +135,7 @@ class _Planning:
         try:
             return make_plan(playbook, self._cluster, Choice()).stages[-1]
         except FilesWrong as wrong:
-            self.problems.extend(wrong.problems)
+            self.problems += [problem for problem in wrong.problems if self._known or _of_any(problem, stage)]
             return None
 
     def _span(self, key: str) -> Span | None:
@@ -146,8 +148,8 @@ def _condition_alone(stage: Stage, span: Span | None) -> Stage:
 
 
 def _of_any(problem: Problem, stage: Stage) -> bool:
-    """Whether it holds for every inventory: a launch's variables may be those of its nodes."""
-    return problem.id in _OF_ANY_CLUSTER and not (problem.id == "template.undefined" and stage.kind == "launch")
+    """Whether it holds for every inventory: the variables of a launch and of a shell line may be those of its nodes."""
+    return problem.id in _OF_ANY_CLUSTER and not (problem.id == "template.undefined" and stage.kind != "check")
 
 
 def _meant(problem: Problem, file: PlaybookFile) -> bool:

@@ -417,6 +417,9 @@ def _text(value: object) -> str:
     return str(value)
 
 
+FEW_VALUES = 3
+"""As many values of one key are printed one by one, each with its nodes."""
+
 MOST_NODES = 8
 """The most nodes for which every key is listed; one key can be asked for any number."""
 
@@ -453,9 +456,21 @@ def _keys_under(answers: Answers, nodes: Sequence[Node], key: str) -> str:
 
 
 def _one_key(answers: Answers, nodes: Sequence[Node], key: str) -> str:
-    """The same value of several nodes is printed once."""
-    same = grouped((_find(answers.about(node), node, key)(), node.name) for node in nodes)
+    """The same value of several nodes is printed once, and so are values that differ on every node for one reason."""
+    found = {node.name: _find(answers.about(node), node, key)() for node in nodes}
+    same = grouped((answer, name) for name, answer in found.items())
+    if len(same) == len(found) > FEW_VALUES and (one := _of_one_origin(list(same))):
+        same = {one: list(found)}
     return "\n".join(_candidates(fold(names), answer) for answer, names in same.items())
+
+
+def _of_one_origin(differing: Sequence[ExplainedKey]) -> ExplainedKey | None:
+    """What stands for answers that differ in nothing but their values, such as the ranks of nodes; these are in the
+    order of the nodes."""
+    first = differing[0]
+    if any(answer.given or answer.why != first.why for answer in differing):
+        return None
+    return replace(first, value=f"{_short([answer.value for answer in differing])}, one for each node")
 
 
 def _candidates(names: str, answer: ExplainedKey) -> str:

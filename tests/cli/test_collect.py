@@ -20,9 +20,9 @@ import pytest
 import yaml
 from profiles import one_in
 
-from runbook.cli.collect import Subject, not_asked_lines, of_same_inventory
+from runbook.cli.collect import Subject, not_asked_lines, of_same_inventory, without
 from runbook.cli.main import main
-from runbook.collect.archive import ArchiveFile, decoded, read_entry
+from runbook.collect.archive import Absent, ArchiveFile, decoded, read_entry
 from runbook.collect.ask_nodes import NodeAnswer
 from runbook.collect.local_files import RunFolder
 from runbook.files.inventory import load_inventory
@@ -394,4 +394,19 @@ def test_nodes_that_are_silent_alike_share_an_entry() -> None:
         " not asked  node-40  10.0.0.40 refuses port 22",
         "   fix      start sshd on node-40",
         "   more     runbook explain other",
+    ]
+
+
+def test_what_busy_nodes_could_not_give_takes_no_line_a_node() -> None:
+    def busy(number: int) -> NodeAnswer:
+        name = f"node-{number:02}"
+        absent = [Absent(f"nodes/{name}/gpu.txt", "there is none", "missing", name, "sudo -n nvidia-smi -q")]
+        absent += [Absent(f"nodes/{name}/ufw.txt", f"it did not end within {number} s", "timeout", name)]
+        absent += [Absent(f"nodes/{name}/ip.txt", "it did not end within 9 s", "timeout", name)] * (number == 7)
+        return NodeAnswer(name, absent=absent)
+
+    assert list(without([busy(number) for number in range(1, 31)])) == [
+        "   not there   nvidia-smi",
+        "   timeout     ufw: it did not end within 1…30 s",
+        "   timeout     ip (on node-07): it did not end within 9 s",
     ]

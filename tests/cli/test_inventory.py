@@ -248,6 +248,20 @@ def test_explain_a_mapping_tells_the_keys_in_it(say: Say) -> None:
     ]
 
 
+def test_values_of_one_reason_that_differ_on_every_node_share_a_line(say: Say, folder: Path) -> None:
+    (folder / "inventory.yml").write_text("nodes: {'gn[1-4]': {vars: {x: 1}}, 'gn[5-8]': {vars: {x: 2}}}\n")
+    line = "gn[1-8]: env.NODE_RANK = [0-7], one for each node\n  wins  the node's place in rank order\n"
+    assert say("explain", "all", "NODE_RANK").out == line
+    assert say("explain", "gn[1-3]", "NODE_RANK").out.count("wins") == 3
+    assert say("explain", "all", "vars.x").out.count("wins") == 2
+
+
+def test_a_name_among_many_that_there_is_not_is_told_which_there_are(say: Say, folder: Path) -> None:
+    groups = "groups: {row1: {nodes: 'gn[01-30]'}}"
+    (folder / "inventory.yml").write_text(f"nodes: {{'gn[01-30]': {{}}}}\n{groups}\n")
+    assert "help: known here: row1, gn[01-30]" in say("list", "-l", "row9").err
+
+
 def test_an_ipv6_address_with_a_port_stands_in_brackets(say: Say, folder: Path) -> None:
     (folder / "inventory.yml").write_text("nodes: {a: {address: 'fd00::1'}, b: {address: 'fd00::2'}}\n")
     assert "ranks dial [fd00::1]:29500\n" in say("list").out

@@ -12,6 +12,7 @@ from runbook.checks.shell import Shell
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.jobs.launch import Launch
 from runbook.model.errors import FilesWrong
+from runbook.model.playbook import Expect
 
 from .made_up_plans import NODES, inventory, playbook
 
@@ -134,7 +135,12 @@ def test_a_stage_may_name_nodes_that_the_limit_leaves_out(limit: str, expected: 
 
 def test_a_stage_that_the_limit_leaves_no_node_of(tmp_path: Path) -> None:
     text = "{name: x, stages: [{check: ping}, {name: few, check: allreduce, nodes: rack2}]}"
-    assert problems(tmp_path, text, limit="rack1")[0].startswith("pattern.")
+    made = plan(tmp_path, text, limit="rack1").stages[-1]
+    assert (made.nodes, made.skip) == (("node-a", "node-b"), "-l leaves none of its nodes (rack2)")
+    unseen = "{name: x, nodes: rack1, stages: [{check: ping}, {check: allreduce, nodes: rack2}]}"
+    assert problems(tmp_path, unseen) == problems(tmp_path, unseen, limit="rack1") == ["pattern.empty"]
+    launch = "{name: x, stages: [{nodes: rack2, launch: {command: [a.py]}}]}"
+    assert problems(tmp_path, launch, limit="rack1") == ["pattern.empty"]
 
 
 @pytest.mark.parametrize(
@@ -238,6 +244,7 @@ def test_a_shell_line_is_filled_for_each_node(tmp_path: Path) -> None:
     check = plan(tmp_path, '{name: x, stages: [{shell: "ls {{ data }} {{ node_rank }}"}]}', nodes=nodes).stages[1].check
     assert isinstance(check, Shell)
     assert check.of_node == {"node-a": "ls '/a b' 0", "node-b": "ls /b 1"}
+    assert check.summary == "on node-a: ls '/a b' 0"
     one = plan(tmp_path, '{name: x, vars: {data: /c}, stages: [{shell: "ls {{ data }}"}]}', nodes=nodes).stages[1].check
     assert isinstance(one, Shell)
     assert (one.command, one.of_node) == ("ls /c", {})
@@ -348,3 +355,32 @@ def test_a_spare_is_not_among_those_that_have_ranks(tmp_path: Path) -> None:
     both = plan(tmp_path, f"{{name: x, stages: [{one}, {other}]}}")
     assert ranked(both) == ["node-a", "node-b", "node-c", "node-d"], "a spare of one launch has ranks in the other"
     assert ranked(plan(tmp_path, TAGGED)) == ["node-a", "node-b", "node-c", "node-d"]
+
+
+RACKS = """
+    nodes:
+      node-a: {address: 10.0.0.1, vars: {rack: r1, disk: /d}}
+      node-b: {address: 10.0.0.2, vars: {rack: r2}}
+"""
+
+
+def test_a_condition_that_asks_for_a_nodes_variable_is_told_of_the_stages_nodes(tmp_path: Path) -> None:
+    for when, told in (("rack == 'r2'", "`nodes: PATTERN` chooses nodes"), ("rak == 'r2'", "known here")):
+        with pytest.raises(FilesWrong) as caught:
+            plan(tmp_path, f'{{name: x, stages: [{{shell: ls, when: "{when}"}}]}}', nodes=RACKS)
+        assert told in (caught.value.problems[0].help or "")
+    set_above = "{name: x, vars: {rack: r1}, stages: [{shell: ls, when: \"rack == 'r2'\"}]}"
+    assert plan(tmp_path, set_above, nodes=RACKS).stages[1].skip == "when: rack == 'r2' does not hold"
+
+
+@pytest.mark.parametrize(("name", "where"), [("disk", " on node-b"), ("dsik", "")])
+def test_a_variable_that_some_nodes_lack_is_said_of_these(name: str, where: str, tmp_path: Path) -> None:
+    with pytest.raises(FilesWrong) as caught:
+        plan(tmp_path, f'{{name: x, stages: [{{shell: "ls {{{{ {name} }}}}{{{{ node }}}}"}}]}}', nodes=RACKS)
+    (problem,) = caught.value.problems
+    assert problem.message == f"the variable `{name}` is not defined{where}"
+
+
+def test_what_a_shell_stage_expects_is_told_where_it_is_not_the_usual() -> None:
+    assert Shell("ls").summary == "ls"
+    assert Shell("ls", Expect(2, "^a")).summary == "ls  (expects exit code 2, /^a/ in its output)"

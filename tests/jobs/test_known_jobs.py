@@ -140,3 +140,14 @@ def test_who_stops_a_job_says_so_to_its_keepers() -> None:
     cluster.ask = noted  # type: ignore[method-assign]
     known_jobs.stop(cast("Cluster", cluster), tried(1, live=1))
     assert orders == [{"do": "stop", "why": "stopped by the user"}]
+
+
+def test_nodes_that_the_user_leaves_out_make_no_job_degraded() -> None:
+    """They were not asked, so nothing is known of them, and nobody fell silent."""
+    lives = {"name": "rank-0", "ranks": [0], "lives": True, "keeper_lives": True}
+    job = KnownJob("job", {"nodes": ["node-a", "node-b"]}, {"node-a": "/x"}, {"node-a": {attempt_folder(1): [lives]}})
+    assert (job.state, job.absent, job.silent) == ("degraded", ("node-b",), ("node-b",))
+    job.left_out = ("node-b",)
+    assert (job.state, job.absent, job.silent) == ("running", ("node-b",), ())
+    lives |= {"lives": False, "keeper_lives": False, "state": "ended", "code": 0}
+    assert job.state == "finished"
