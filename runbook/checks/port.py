@@ -197,7 +197,8 @@ def taken(
         who = f"a process of {user} that only root can see"
         way = "hidden"
     says = f"{what} {port}{others} of {node.name} is taken by {who}"
-    return finding_for("port-in-use", says, evidence, way=way, node=node.name, port=port, other=other, kill=kill)
+    run, name = word(holder.get("run_id")), node.name
+    return finding_for("port-in-use", says, evidence, way=way, node=name, port=port, other=other, kill=kill, run=run)
 
 
 def not_bound(node: Node, what: str, errno: str, evidence: tuple[str, ...], other: str) -> Finding:

@@ -26,6 +26,9 @@ _ABSENCE = re.compile(r"\(\?<?!")
 """Patterns that forbid something: whether the part of the output that was not kept has it, is not known."""
 
 
+SILENT = ("it printed nothing",)
+
+
 @dataclass(frozen=True)
 class Shell(Check):
     id: ClassVar[str] = "shell"
@@ -60,16 +63,20 @@ class Shell(Check):
         return self.of_node.get(node, self.command)
 
     def _judge(self, node: str, answer: object, search: PatternSearch) -> Outcome:
-        if not isinstance(answer, Answer) or answer.timed_out:
+        if not isinstance(answer, Answer):
             return no_answer(node, "shell", answer)
         said = tuple((answer.stdout[-65536:] + answer.stderr).strip().splitlines()[-8:])
+        if answer.timed_out:
+            says = f"`{self._command(node)}` on {node} did not end in the time of the stage"
+            finding = finding_for("insufficient-evidence", says, said or SILENT, way="shell-late", node=node)
+            return Outcome.unknown(node, finding)
         if answer.flooded:
             says = f"`{self._command(node)}` on {node} was stopped: it printed more than {bytes_text(MOST_OUTPUT)}"
             finding = finding_for("program-error", says, said, way="too-much-output")
             return Outcome.failed(node, finding)
         if answer.code != self.expect.exit:
             says = f"`{self._command(node)}` on {node} exited with {answer.code}, not {self.expect.exit}"
-            finding = finding_for("program-error", says, said or ("it printed nothing",), way="shell", node=node)
+            finding = finding_for("program-error", says, said or SILENT, way="shell", node=node)
             return Outcome.failed(node, finding)
         found = self.expect.stdout is None or search(answer.stdout)
         if found is None:

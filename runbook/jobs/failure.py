@@ -15,7 +15,7 @@ from runbook.causes.catalogue import finding_for, mend, of_kind
 from runbook.checks.context import Facts
 from runbook.checks.ranks.own_failure import STOPPED, of_signal, out_of_place, script_stopped, surely
 from runbook.jobs.attempt import ProcessSpec
-from runbook.jobs.kept_processes import OVER, KeptProcess, KeptProcesses, ended_because_of
+from runbook.jobs.kept_processes import OVER, KeptProcess, KeptProcesses, ended_because_of, stopped_by_user
 from runbook.jobs.logs import end_of
 from runbook.jobs.rendezvous import failed_to_meet, never_met, why_not_met
 from runbook.jobs.seen_processes import (
@@ -105,6 +105,8 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
     assert first is not None
     first = first_of_launchers(kept, first, [member for member in kept.members if member.failed])
     first = _killed_beside(kept, first) or first
+    if first.by_user:  # elsewhere, while this run held the job
+        return [Outcome.unknown(name, stopped_by_user(kept)) for name in kept.nodes]
     node, finding = first.place.node, how_ended(kept, first, frozen)
     hidden = _hidden_error(kept, first)
     logged = None if hidden or failed_to_meet(first) else _by_logs(kept, first, kept.members)
@@ -189,6 +191,8 @@ def how_ended(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fac
     if member.lost is not None:
         lost = member.lost
         return Finding(lost.cause, f"{node} was lost while {member.label} ran: {lost.says}", lost.remedy, lost.evidence)
+    if member.by_user:
+        return stopped_by_user(kept)
     if member.gave_up is not None:
         says = (
             f"{member.label} raised and did not end, as JAX waits for the other processes at its exit: {member.gave_up}"

@@ -36,7 +36,7 @@ from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor
 from runbook.model.units import seconds_text
 from runbook.model.verdict import Outcome, Verdict
-from runbook.node.journal import BY_USER, attempt_folder, serial_of
+from runbook.node.journal import attempt_folder, serial_of
 from runbook.transport import Site
 from runbook.transport.agent import SERVER_GONE
 
@@ -375,9 +375,9 @@ def _stopped(kept: KeptProcesses, *, ending: bool) -> bool:
     """Whether those that did not end well were stopped by `runbook stop`, or by the run that had started them; where
     the job is to end at once, their keepers are killed, and write nothing down."""
     failed = [member for member in kept.members if member.failed and not member.lost]
-    return bool(failed) and all(
-        member.journal.get("why") == BY_USER or (ending and member.keeper_gone) for member in failed
-    )
+    stopped = [member for member in failed if member.by_user or (ending and member.keeper_gone)]
+    # A follower who sees the first of them end has ended the others.
+    return bool(stopped) and all(member in stopped or member.by_runbook for member in failed)
 
 
 def _silent_node(node: str, silent_s: float) -> Outcome:

@@ -18,7 +18,7 @@ from runbook.jobs.logs import RankLogs
 from runbook.model.errors import Unreachable
 from runbook.model.process_end import ProcessEnd
 from runbook.model.verdict import Finding
-from runbook.node.journal import SIGNALLED, STATES
+from runbook.node.journal import BY_USER, SIGNALLED, STATES
 from runbook.transport import Message, Remote
 
 OVER = "ended"
@@ -87,6 +87,11 @@ class KeptProcess:
         """Why runbook ended it; empty where it did not."""
         why = str(self.journal.get("why") or "")
         return "" if why.startswith(SIGNALLED) else why
+
+    @property
+    def by_user(self) -> bool:
+        """Whether `runbook stop` ended it."""
+        return self.by_runbook == BY_USER
 
     @property
     def label(self) -> str:

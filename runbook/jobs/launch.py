@@ -127,6 +127,8 @@ class Launch(Check):
             tried = RunningAttempt(at, attempt)
             outcomes = tried.run()
             tried.say_ends()
+            if tried.stopped:
+                return outcomes
             gone, stalled = tried.gone(outcomes), tried.stalled
             outcomes, after_s, leaving = judge_retry(at, attempt, outcomes, causes, stalled=stalled, gone=gone)
             if after_s is None or at.stopping.wait(after_s):
@@ -155,7 +157,7 @@ class Stall:
 
 class RunningAttempt:
     """One attempt from its preparation to its end, or from where another follower left it. `stalled`: it was ended
-    because it made no steps any more."""
+    because it made no steps any more; `stopped`: by `runbook stop`, and whoever types that wants no other attempt."""
 
     def __init__(self, at: Context, attempt: Attempt) -> None:
         self._at = at
@@ -173,6 +175,7 @@ class RunningAttempt:
         self._warned: dict[str, list[str]] = {}  # by node
         self._unread: dict[str, list[str]] = {}
         self.stalled = False
+        self.stopped = False
         self._rate_said_at = time.monotonic()
 
     def go_on_with(self, kept: KeptProcesses) -> None:
@@ -226,6 +229,7 @@ class RunningAttempt:
             end, stall = self.watch(deadline)
             if self._job.launch.detach and (end.kind == "late" or self._only_lost(end)):
                 return self._detached()
+            self.stopped = end.first is not None and end.first.by_user
             if end.kind == "failed" and end.first:  # said at once: the verdict waits for the grace and for all output
                 at.say(f"failed: {how_ended(kept, end.first).says}", node=end.first.place.node)
             frozen = stop_attempt.freeze(kept) if end.kind in ("failed", "late") else {}

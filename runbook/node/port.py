@@ -14,6 +14,7 @@ import re
 import socket
 
 from runbook.node.proc import (
+    JOB_VARIABLE,
     LISTEN,
     TIME_WAIT,
     account,
@@ -25,6 +26,7 @@ from runbook.node.proc import (
     sockets,
     stat,
     tcp_sockets,
+    variable,
 )
 from runbook.node.tools import find, run
 
@@ -152,7 +154,7 @@ def holder(rows: list[TcpSocket], pid: int | None) -> Holder:
         else:
             found["peer"] = written(*row.remote)
     if pid:
-        found["pid"], found["command"], found["run_id"] = pid, command(pid), run_of(pid)
+        found["pid"], found["command"], found["run_id"] = pid, command(pid), run_of(pid) or variable(pid, JOB_VARIABLE)
         found["left_behind"] = left_behind(pid)
         found["ours"] = found["uid"] == os.getuid() or os.getuid() == 0
     return found

@@ -67,6 +67,20 @@ def test_what_was_not_kept_is_not_taken_for_free_of_errors(pattern: str, left_ou
     assert outcome.verdict is verdict
 
 
+def test_a_command_that_takes_too_long_is_told_with_what_it_printed() -> None:
+    """Its time is the playbook's own: nothing is said of the node."""
+    with PatternSearch("") as search:
+        answers = [Answer(-9, None, said, "", True, 3.0) for said in ("waiting for data\n", "")]
+        outcomes = [Shell(command="./wait")._judge("node-a", answer, search) for answer in answers]
+    found = [outcome.findings[0] for outcome in outcomes]
+    assert [outcome.verdict for outcome in outcomes] == [Verdict.UNKNOWN] * 2
+    assert {(one.cause, one.says) for one in found} == {
+        ("insufficient-evidence", "`./wait` on node-a did not end in the time of the stage")
+    }
+    assert [one.evidence for one in found] == [("waiting for data",), ("it printed nothing",)]
+    assert "`timeout:`" in found[0].remedy
+
+
 def test_nothing_is_left_running() -> None:
     with PatternSearch("a+") as search:
         assert search("a")

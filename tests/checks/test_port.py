@@ -57,6 +57,7 @@ def test_a_holder_that_shows_no_command_is_named_by_its_number() -> None:
 def test_a_leftover_of_ours_is_known() -> None:
     (goes_on,) = judged({"29500": holder(run_id="20261121-1")}, LOCAL).findings
     assert "it belongs to runbook's run 20261121-1, which still goes on" in goes_on.says
+    assert "`runbook stop 20261121-1`" in goes_on.remedy
     assert goes_on.remedy.startswith("wait until that run is over")
     (left,) = judged({"29500": holder(run_id="20261121-1", left_behind=True)}, LOCAL).findings
     assert "left behind by runbook's run 20261121-1" in left.says

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from runbook.cli.main import main
+from runbook.diagnose.sources.own_runs import read_run
 from runbook.node import __file__ as node_room
 
 from .read import causes_in, diagnose
@@ -263,6 +264,29 @@ def test_the_folder_of_a_run_tells_what_that_run_found(tmp_path: Path, capsys: p
     interrupted = diagnose(tmp_path / "20261120-100000-aaaaaa")
     assert (interrupted.exit_code, interrupted.first) == (1, "insufficient-evidence")
     assert "firewall" in interrupted.causes[0]["says"]
+
+
+def test_faults_of_different_nodes_do_not_follow_from_each_other(tmp_path: Path) -> None:
+    def outcome(node: str, cause: str) -> dict[str, object]:
+        finding = {"cause": cause, "says": f"{node}: {cause}", "remedy": "mend it", "evidence": [], "peers": []}
+        return {"node": node, "verdict": "fail", "findings": [finding]}
+
+    causes = ["ssh-refused", "ssh-auth-failed", "peer-died"]
+    outcomes = [
+        outcome("gn02", causes[0]),
+        outcome("gn07", causes[1]),
+        outcome("gn03", causes[0]),
+        outcome("gn04", causes[2]),
+    ]
+    said = {"verdict": "fail", "stopped_at": "reach", "causes": causes, "stages": [{"outcomes": outcomes}]}
+    (tmp_path / "events.jsonl").write_text("{}\n")
+    (tmp_path / "result.json").write_text(json.dumps(said, indent=2))
+    told = [(one.cause, one.node, one.follows) for one in read_run(tmp_path).causes]
+    assert told == [
+        ("ssh-refused", "gn[02-03]", None),
+        ("ssh-auth-failed", "gn07", None),
+        ("peer-died", "gn04", "ssh-refused"),
+    ]
 
 
 def test_limits_for_rdma_count_only_where_rdma_is(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from runbook.jobs.failure import hidden_ends, judge_attempt
+from runbook.jobs.follow_launch import _stopped
 from runbook.jobs.kept_processes import KeptProcess, KeptProcesses
 from runbook.jobs.retry import decide
 from runbook.jobs.watch import WatchEnd, earliest
 from runbook.model.verdict import Finding, Verdict
+from runbook.node.journal import BY_USER
 
 from .made_up_attempts import ended, kept, wrote
 
@@ -382,3 +384,16 @@ def test_what_logs_show_without_a_remedy_has_that_of_its_page(tmp_path: Path) ->
     _, finding = guilty(made, first)
     assert finding.cause == "disk-full"
     assert "runbook explain" not in str(finding.remedy)
+
+
+def test_a_job_that_somebody_stopped_meanwhile_accuses_no_node(tmp_path: Path) -> None:
+    """`runbook stop` in another window, while this run holds the job: not a stranger's signal."""
+    made = kept(tmp_path)
+    first = ended(made, 1, -signal.SIGTERM, 101.0, why=BY_USER)
+    ended(made, 2, -signal.SIGTERM, 101.1, why="rank 1 failed")
+    outcomes = judge_attempt(made, WatchEnd("failed", first), {})
+    assert {(one.node, one.verdict) for one in outcomes} == {(name, Verdict.UNKNOWN) for name in made.nodes}
+    assert {one.findings[0].says for one in outcomes} == {"the job was stopped by the user"}
+    assert _stopped(made, ending=False), "so a follower makes no other attempt"
+    ended(made, 3, 1, 100.9)
+    assert not _stopped(made, ending=False), "it had failed before"

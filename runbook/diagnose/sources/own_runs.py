@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runbook.causes.catalogue import of_kind
+from runbook.causes.catalogue import of_kind, root_of
 from runbook.diagnose.judge import NO_EVIDENCE, Cause
 from runbook.diagnose.rule_types import Hit, Line, Tier
+from runbook.model.node_ranges import fold
 from runbook.model.safe_files import is_folder, open_regular
 
 RESULT = "result.json"
@@ -95,27 +96,39 @@ def read_run(folder: Path) -> OwnRun:
 
 
 def _causes(said: Mapping[str, Any], name: str, text: str) -> list[Cause]:
-    """Each cause with the first finding that tells of it, the root first."""
+    """Each cause with the first finding that tells of it, and every node that has it; the root first."""
     named = [_word(cause) for cause in _a(list, said["causes"])]
-    firsts: dict[str, tuple[str | None, dict[str, Any]]] = {}
+    firsts: dict[str, dict[str, Any]] = {}
+    nodes: dict[str, dict[str, None]] = {}
     for stage in _a(list, said["stages"]):
         for outcome in _a(list, _a(dict, stage)["outcomes"]):
             for finding in _a(list, _a(dict, outcome)["findings"]):
-                node = outcome["node"]
-                firsts.setdefault(_word(_a(dict, finding)["cause"]), (None if node is None else _a(str, node), finding))
+                cause = _word(_a(dict, finding)["cause"])
+                firsts.setdefault(cause, finding)
+                of = nodes.setdefault(cause, {})
+                if outcome["node"] is not None:
+                    of[_a(str, outcome["node"])] = None
     places: dict[str, int] = {}
     for at, line in enumerate(text.splitlines(), 1):
         places.setdefault(line.strip().rstrip(",").rpartition('": ')[2], at)
     told: dict[str, Cause] = {}
     for cause in named:
         if cause in firsts and cause not in told:
-            node, finding = firsts[cause]
+            finding = firsts[cause]
             says, remedy = _a(str, finding["says"]), _a(str, finding["remedy"])
             proof = [_a(str, one) for one in _a(list, finding["evidence"])] or [says]
+            node = next(iter(nodes[cause]), None)
             hits = tuple(Hit("run", Line(name, places.get(json.dumps(one), 1), one, one, None, node)) for one in proof)
-            follows = None if cause == named[0] else named[0]
-            told[cause] = Cause(cause, "high", says, remedy, hits, Tier.FAULT, node=node, follows=follows)
+            where = fold(nodes[cause]) or None
+            told[cause] = Cause(cause, "high", says, remedy, hits, Tier.FAULT, node=where, follows=_root(cause, nodes))
     return list(told.values())
+
+
+def _root(cause: str, nodes: Mapping[str, Collection[str]]) -> str | None:
+    """The cause that this one follows from: on its own nodes, since others have faults of their own; where it is a
+    mere consequence, on any."""
+    consequence = cause in of_kind("consequence")
+    return root_of(cause, [other for other in nodes if consequence or set(nodes[cause]) <= set(nodes[other])])
 
 
 def _a(kind: type[_Kind], value: object) -> _Kind:
