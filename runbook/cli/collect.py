@@ -19,7 +19,7 @@ from runbook.cli.run import terminated_like_interrupted
 from runbook.collect.archive import UNFIT, Absent, archive_files, counts, packed, write_archive
 from runbook.collect.ask_nodes import WINDOWS, NodeAnswer
 from runbook.collect.gather import CollectRequest, Gathered, gather
-from runbook.collect.local_files import RunFolder, read_run
+from runbook.collect.local_files import CollectedRun, collected_run
 from runbook.engine.run_folder import latest_run
 from runbook.files.environment_values import AnyVariable
 from runbook.files.inventory import load_inventory
@@ -94,11 +94,11 @@ class Subject:
     unknown: tuple[str, ...] = ()
 
 
-def which_run(arguments: argparse.Namespace) -> tuple[RunFolder | None, str]:
+def which_run(arguments: argparse.Namespace) -> tuple[CollectedRun | None, str]:
     """The run of --run-dir, or the latest; and a sentence on which it is."""
     if arguments.run_dir is not None:
         path = Path(arguments.run_dir)
-        run = read_run(path)
+        run = collected_run(path)
         if run is None:
             why = "holds no run: there is no result.json and no events.jsonl in it"
             unseen = why_not_seen(path / "events.jsonl")
@@ -106,19 +106,19 @@ def which_run(arguments: argparse.Namespace) -> tuple[RunFolder | None, str]:
             raise FilesWrong.of("arguments.run-dir", f"--run-dir {arguments.run_dir} {what}")
         return run, f"{run.path}: {verdict_of(run)}"
     latest = latest_run()
-    run = read_run(latest) if latest else None
+    run = collected_run(latest) if latest else None
     if run is None:
         return None, "none: there is no run here yet"
     return run, f"{run.path}: {verdict_of(run)} (the latest; --run-dir DIR takes another)"
 
 
-def verdict_of(run: RunFolder) -> str:
+def verdict_of(run: CollectedRun) -> str:
     where = f" at {run.stopped_at}" if run.stopped_at else ""
     why = f": {', '.join(run.causes)}" if run.causes else ""
     return one_line(f"{run.verdict}{where}{why}")
 
 
-def which_inventory(arguments: argparse.Namespace, run: RunFolder | None) -> Subject:
+def which_inventory(arguments: argparse.Namespace, run: CollectedRun | None) -> Subject:
     """The inventory of -i, else the run's, else the only one here. A run whose inventory is gone can be sent too."""
     if arguments.inventory is not None or run is None:
         return loaded(inventory_source(arguments.inventory) if arguments.inventory is not None else only_one_here())
@@ -149,8 +149,8 @@ def loaded(path: Path | Document) -> Subject:
 
 
 def of_same_inventory(
-    arguments: argparse.Namespace, subject: Subject, run: RunFolder | None, about_run: str
-) -> tuple[RunFolder | None, str]:
+    arguments: argparse.Namespace, subject: Subject, run: CollectedRun | None, about_run: str
+) -> tuple[CollectedRun | None, str]:
     """Leaves out a latest run on other machines than those of -i, which would mislead the reader of the archive."""
     if run is None or arguments.run_dir is not None or arguments.inventory is None:
         return run, about_run
@@ -278,7 +278,7 @@ def collect_json(
     out: Path,
     data: bytes,
     files: Mapping[str, bytes],
-    run: RunFolder | None,
+    run: CollectedRun | None,
     subject: Subject,
     code: int,
 ) -> str:

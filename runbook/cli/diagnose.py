@@ -18,7 +18,7 @@ from runbook.diagnose.rule_types import Tier
 from runbook.diagnose.scan import Scanner
 from runbook.diagnose.sources.decoding import Account
 from runbook.diagnose.sources.logfiles import LogFile, chunks, find_logs
-from runbook.diagnose.sources.own_runs import RESULT, OwnRun, latest_run, read_run
+from runbook.diagnose.sources.own_runs import RESULT, OwnRun, latest_run, read_own_run
 from runbook.diagnose.tool_outputs import UNREAD, Paste, Source, read_paste, with_tools
 from runbook.report.diagnosis import Coverage, as_json, as_text
 from runbook.report.standard_streams import stderr, stdout
@@ -90,7 +90,7 @@ def _with_latest_run(named: Sequence[str]) -> tuple[Sequence[str], OwnRun | None
         return named, None
     if folder != Path(named[0]):
         stderr.line(f"note: of the runs in {named[0]} this is the latest, {folder.name}")
-    return [str(folder)], read_run(folder)
+    return [str(folder)], read_own_run(folder)
 
 
 def _not_looked(coverage: Coverage) -> Cause:

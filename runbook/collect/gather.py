@@ -11,7 +11,7 @@ from pathlib import Path
 from runbook.collect.archive import Absent, ArchiveFile, refused
 from runbook.collect.ask_nodes import NodeAnswer, ask_nodes
 from runbook.collect.local_files import (
-    RunFolder,
+    CollectedRun,
     controller_entries,
     controller_person,
     plan_of,
@@ -38,7 +38,7 @@ class CollectRequest:
     origins: Origins | None
     inventory_path: Path | None
     nodes: Sequence[Node]
-    run: RunFolder | None
+    run: CollectedRun | None
     command: Sequence[str]
     forks: int = 64
     hide_addresses: bool = False

@@ -93,7 +93,7 @@ FORMS: Mapping[str, Form] = {".jsonl": "json lines", ".json": "json"}
 
 
 @dataclass(frozen=True, slots=True)
-class RunFolder:
+class CollectedRun:
     """`inventory` and `playbook` are the paths the run was given, found again where they still exist."""
 
     path: Path
@@ -108,7 +108,7 @@ class RunFolder:
     named_playbook: str
 
 
-def read_run(path: Path) -> RunFolder | None:
+def collected_run(path: Path) -> CollectedRun | None:
     """The run of a folder, as far as its files can be read; None if it is not the folder of one."""
     if not is_run(path):
         return None
@@ -117,7 +117,7 @@ def read_run(path: Path) -> RunFolder | None:
     except FilesWrong:
         known = Record()
     started, ended = known.started, known.finished
-    return RunFolder(
+    return CollectedRun(
         path=path,
         verdict=str(ended.verdict) if ended else "unfinished",
         stopped_at=known.stopped_at,
@@ -131,7 +131,7 @@ def read_run(path: Path) -> RunFolder | None:
     )
 
 
-def run_entries(run: RunFolder) -> Iterator[ArchiveFile | Absent]:
+def run_entries(run: CollectedRun) -> Iterator[ArchiveFile | Absent]:
     """The files of a run that `run` writes, and no others: `--run-dir` may be a home folder."""
     for name, form in _FILES:
         if name != "crash.txt" or is_there(run.path / name):
@@ -171,7 +171,7 @@ KEYS = {"inventory": "nodes", "playbook": "stages"}
 NO_PLAYBOOK = Playbook("none", (), source="none")
 
 
-def source_entries(inventory: Path | None, run: RunFolder | None) -> Iterator[ArchiveFile | Absent]:
+def source_entries(inventory: Path | None, run: CollectedRun | None) -> Iterator[ArchiveFile | Absent]:
     for path, kind, named in (
         (inventory, "inventory", run.named_inventory if run else ""),
         (run.playbook if run else None, "playbook", run.named_playbook if run else ""),

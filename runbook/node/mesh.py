@@ -434,7 +434,7 @@ class MeshProgram:
             lines = (pending + data).split(b"\n")
             pending = lines.pop()
             for line in lines:
-                Order(self, json.loads(line.decode())).begin()
+                Dialling(self, json.loads(line.decode())).begin()
 
     def awake(self) -> AwakeFacts:
         shut_out, self.shut_out = self.shut_out, 0
@@ -443,7 +443,7 @@ class MeshProgram:
         return told
 
 
-class Order:
+class Dialling:
     """Dials all that it asks for, so many at once, until the last has ended, or until its own time has passed by any
     clock: nothing is known about the rest."""
 

@@ -26,7 +26,7 @@ from runbook.cli.main import main
 from runbook.collect.archive import Absent, ArchiveFile, UsedPaths, archive_files, packed, refused
 from runbook.collect.ask_nodes import MOST_OF_A_NODE, NodeAnswer, fail, take
 from runbook.collect.gather import scrubbed
-from runbook.collect.local_files import read_run, run_entries
+from runbook.collect.local_files import collected_run, run_entries
 from runbook.collect.pseudonyms import GENERIC
 from runbook.collect.scrub import Scrubber
 from runbook.model.errors import Unreachable
@@ -306,7 +306,7 @@ def test_mutated_files_of_a_run_are_read_all_the_same(
     result, events = json.dumps({**RESULT, key: value}), json.dumps({**STARTED, key: value})
     for one, other in ((result, events), (result[:cut], events[:cut]), (result + extra, events + extra)):
         folder = run_folder(tmp_path / "run", one, other)
-        run = read_run(folder)
+        run = collected_run(folder)
         assert run is not None
         assert run.started is None or run.started > 0
         found = scrubbed([*run_entries(run), ArchiveFile("playbook.yml", one, "yaml")], [], Scrubber(["s3cr3t"]))
@@ -329,7 +329,7 @@ def test_no_symlink_leads_out_of_a_run(tmp_path: Path) -> None:
         else:
             place.unlink(missing_ok=True)
         place.symlink_to(outside if "." not in name else outside / "id_ed25519")
-        run = read_run(folder)
+        run = collected_run(folder)
         assert run is not None
         found = [one for one in run_entries(run) if isinstance(one, ArchiveFile)]
         assert not any("OUTSIDE" in one.text for one in found), name
@@ -343,7 +343,7 @@ def test_pipes_and_sockets_in_a_run_keep_nobody_waiting(tmp_path: Path) -> None:
     os.mkfifo(folder / "logs" / "a.log")
     with socket.socket(socket.AF_UNIX) as there:
         there.bind(str(folder / "logs" / "b.log"))
-        run = read_run(folder)
+        run = collected_run(folder)
         assert run is not None
         assert [one.path for one in run_entries(run) if isinstance(one, ArchiveFile)] == ["run/result.json"]
 

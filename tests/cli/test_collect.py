@@ -24,7 +24,7 @@ from runbook.cli.collect import Subject, not_asked_lines, of_same_inventory, wit
 from runbook.cli.main import main
 from runbook.collect.archive import Absent, ArchiveFile, decoded, read_entry
 from runbook.collect.ask_nodes import NodeAnswer
-from runbook.collect.local_files import RunFolder
+from runbook.collect.local_files import CollectedRun
 from runbook.files.inventory import load_inventory
 from runbook.model.decoded_text import views
 
@@ -204,7 +204,7 @@ def test_a_run_of_another_job_is_left_out(
 ) -> None:
     (folder / "job.yml").write_text("nodes: {node-a: {}, node-b: {}}\n")
     inventory, origins = load_inventory(folder / "job.yml")
-    run = RunFolder(folder, "fail", None, (), nodes, None, None, None, of_run or named, "playbook.yml")
+    run = CollectedRun(folder, "fail", None, (), nodes, None, None, None, of_run or named, "playbook.yml")
     arguments = argparse.Namespace(run_dir=None, inventory=named)
     found, about = of_same_inventory(arguments, Subject(None, inventory, origins), run, "the latest")
     assert (found is run, about == "the latest") == (kept, kept)

@@ -329,8 +329,7 @@ def _unproven(pair: Pair) -> Finding:
 
 def merged(findings: list[Finding]) -> list[Finding]:
     """Findings that say the same of several peers become one."""
-    kept: list[Finding] = []
+    first: dict[tuple[str, str], Finding] = {}
     for finding in findings:
-        if not any((finding.cause, finding.says) == (other.cause, other.says) for other in kept):
-            kept.append(finding)
-    return kept
+        first.setdefault((finding.cause, finding.says), finding)
+    return list(first.values())

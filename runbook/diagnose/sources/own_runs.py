@@ -69,7 +69,7 @@ def latest_run(folder: Path) -> Path | None:
     return max(runs, key=lambda run: run.name, default=None)  # their names begin with the time
 
 
-def read_run(folder: Path) -> OwnRun:
+def read_own_run(folder: Path) -> OwnRun:
     """What the run found; of a run that was killed there may be no verdict, or half of one."""
     file = folder / RESULT
     try:
