@@ -434,7 +434,7 @@ class Evidence:
     def _beside(self, device: str, *, arriving: bool) -> tuple[str, str] | None:
         way = "ingress" if arriving else "egress"
         text = (self.facts.get("traffic_filters") or {}).get(f"{device} {way}", "")
-        if re.search(r"action drop|(?:police |action ).{0,300}\bdrop\b|bpf|action.{0,300} steal", text, re.DOTALL):
+        if TAKES_PACKETS.search(text):
             where = f"dev {word(device)} {way}"
             how = f"`sudo tc -s filter show {where}`"
             if number := re.search(r"pref (\d+)", text):
@@ -459,6 +459,12 @@ class Evidence:
         if any(one.xdp for one in self.interfaces.values()):
             found.append("an XDP program is attached to an interface; what it drops is not seen here")
         return tuple(found)
+
+
+TAKES_PACKETS = re.compile(
+    r"action drop|(?:police |action ).{0,300}\bdrop\b|bpf|action.{0,300} (?:steal|stolen)\b", re.DOTALL
+)
+"""A tc filter that may drop packets, or lead them elsewhere: `mirred (Egress Redirect to device lo) stolen`."""
 
 
 def _listed(reading: CommandResult) -> list[Mapping[str, Any]]:

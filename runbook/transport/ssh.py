@@ -51,6 +51,9 @@ INSIST_S = 4.0
 """How long a login is tried again that the server refused before its first line: our own other logins, which may fill
 the server's queue (MaxStartups), are done in a second or two."""
 
+HUNG_UP = "it closed the connection"
+"""What an error without words says of the server, as EOFError has none."""
+
 
 # paramiko reports errors as exceptions; its log would print tracebacks on the user's terminal.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -244,7 +247,7 @@ class SshStream:
             connection.close()
             raise unreachable_for(
                 "ssh-handshake-failed",
-                f"{node.name}: logged in as {target.label}, but the server opens no session: {error}",
+                f"{node.name}: logged in as {target.label}, but the server opens no session: {str(error) or HUNG_UP}",
                 way="no-session",
                 node=node.name,
             ) from error
@@ -255,7 +258,8 @@ class SshStream:
             connection.close()
             raise unreachable_for(
                 "login-shell-failed",
-                f"{node.name}: logged in as {target.label}, but the server starts no shell for us: {error}",
+                f"{node.name}: logged in as {target.label}, but the server starts no shell for us: "
+                f"{str(error) or HUNG_UP}",
                 way="cannot-start",
                 node=node.name,
                 user=target.user,

@@ -176,6 +176,11 @@ def told_of(answer: Mapping[str, Any] | None) -> Finding:
     return exhausted(at, {"node-b": ["node-b → node-a: no port is left"]}, {"node-b": ["node-a"]})["node-b"]
 
 
+def test_reserved_ports_are_not_said_to_be_taken() -> None:
+    says = told_of(counted(reserved=28232, taken=0, connected=0)).says
+    assert "0 for all that dials or listens; 28232 of that range are reserved" in says
+
+
 PROCESS = {"pid": 4711, "command": "python crawl.py", "user": "ana", "sockets": 28000}
 
 

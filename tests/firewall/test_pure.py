@@ -386,8 +386,10 @@ def test_rules_for_one_user_bind_what_that_user_sends(uid: int, blocks: bool) ->
         assert explain(owned(uid, node), FLOW, "reply-out").blocks is None
 
 
-def test_what_drops_beside_the_packet_filter_is_named_when_no_rule_does_it() -> None:
-    text = "filter protocol ip pref 7 u32 chain 0 \nfilter protocol ip pref 7 u32 chain 0 fh 800::800\n action drop"
+@pytest.mark.parametrize("action", ["gact action drop", "mirred (Egress Redirect to device lo) stolen"])
+def test_what_drops_beside_the_packet_filter_is_named_when_no_rule_does_it(action: str) -> None:
+    text = "filter protocol ip pref 7 u32 chain 0 \nfilter protocol ip pref 7 u32 chain 0 fh 800::800\n"
+    text += f"\taction order 1: {action}"
     node = evidence()
     for place, found in (("eth0 ingress", True), ("eth1 ingress", False)):
         guarded = Evidence(node.tools, {**node.facts, "traffic_filters": {place: text}})

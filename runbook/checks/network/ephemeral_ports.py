@@ -103,7 +103,7 @@ def _finding(at: Context, node: str, sockets: Facts | None, seen: list[str], pee
     narrow = bounds is None or bounds[1] - bounds[0] < EPHEMERAL[1] - EPHEMERAL[0]
     reserved = sockets["reserved"] if sockets else 0
     usable = bounds[1] - bounds[0] + 1 - reserved if bounds else None
-    if usable is not None and (sockets is None or sockets["taken"] - sockets["ours"] < usable):
+    if usable is not None and (sockets is None or usable <= 0 or sockets["taken"] - sockets["ours"] < usable):
         says = f"the kernel of {node} has too few ports to hand out{which}: {usable} for all that dials or listens"
     else:
         says = (
