@@ -31,6 +31,9 @@ SHARE = 4
 """The check listens on at most one in this many of the ports that a kernel hands out."""
 
 
+REPEATED_S = 0.9
+"""The kernel repeats its first packet after a second."""
+
 WITHOUT_FILES = ("EMFILE", "ENFILE")
 JUDGING_S = 10.0
 """Of the stage's time, what is kept for the rules of the nodes and for who holds a port."""
@@ -75,7 +78,9 @@ class Firewall(Check):
                 mesh.dial(pairs=more)
                 pairs = pairs.and_(more)
                 trouble = self._tried_again(at, mesh, self._trouble(at, mesh, trouble.evidence if trouble else None))
-            return judge(at, mesh, trouble, held(at, mesh), pairs)
+            from runbook.checks.network.dead_paths import dead_path_findings
+
+            return judge(at, mesh, trouble, held(at, mesh), pairs, dead_path_findings(at, mesh))
 
     def _tried_again(self, at: Context, mesh: Mesh, trouble: Trouble | None) -> Trouble | None:
         if trouble is None or not (doubtful := trouble.unexplained()):
@@ -107,9 +112,10 @@ def judge(
     trouble: Trouble | None,
     held: Mapping[str, Sequence[Finding]] | None = None,
     pairs: Pairs | None = None,
+    dead_paths: Mapping[str, Sequence[Finding]] | None = None,
 ) -> list[Outcome]:
-    """`held`, by node: who holds the ports that could not be bound."""
-    seen = FirewallJudge(at, mesh, trouble, held or {}, pairs.note() if pairs else "")
+    """`held`, by node: who holds the ports that could not be bound. `dead_paths`: what some of its ports meet."""
+    seen = FirewallJudge(at, mesh, trouble, held or {}, pairs.note() if pairs else "", dead_paths or {})
     return [seen.outcome(node) for node in at.nodes]
 
 
@@ -122,6 +128,7 @@ class FirewallJudge:
     trouble: Trouble | None
     held: Mapping[str, Sequence[Finding]]
     note: str
+    dead_paths: Mapping[str, Sequence[Finding]]
 
     @cached_property
     def findings(self) -> Mapping[str, list[Finding]]:
@@ -149,7 +156,7 @@ class FirewallJudge:
 
     def outcome(self, node: Node) -> Outcome:
         name, errors = node.name, self.mesh.occupied.get(node.name, ())
-        own = list(self.findings.get(name, ()))
+        own = [*self.findings.get(name, ()), *self.dead_paths.get(name, ())]
         own += self.held.get(name) or occupied(node, [error for error in errors if error["port"]])
         own += [self.without_port[name]] if name in self.without_port else []
         if own:
@@ -178,7 +185,17 @@ class FirewallJudge:
         proof = f"{len(ports)} ports open from {counted(len(peers), 'peer')}"
         if self.note and peers:
             proof = f"all its ports open from all peers that were tried; {self.note}"
-        return Outcome.passed(name, proof, warnings=slow(arriving))
+        return Outcome.passed(name, proof, warnings=[*slow(arriving), *self._without_ecn(name)])
+
+    def _without_ecn(self, name: str) -> list[str]:
+        """A warning where what this node dials opens only at its kernel's repetition, which does not ask for ECN."""
+        if not self.at.facts(name).get("asks_ecn"):
+            return []
+        mine = [dial for dials in self.opened.values() for dial in dials if dial.source == name != dial.destination]
+        late = [dial for dial in mine if dial.tries == 1 and dial.retransmitted and dial.seconds >= REPEATED_S]
+        seen = f"{len(late)} of its {len(mine)} connections opened only a second later, when the kernel no longer asked"
+        why = "for ECN: something on the way drops packets that do; `sudo sysctl -w net.ipv4.tcp_ecn=2` asks for none"
+        return [f"{seen} {why}"] if late else []
 
 
 def in_vain(unmeasured: Sequence[Dial], busy: Mapping[str, AwakeFacts]) -> dict[str, list[Dial]]:

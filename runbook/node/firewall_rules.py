@@ -1,7 +1,8 @@
 """The rules of this node's packet filters, as each tool prints them, as one JSON line.
 
 Contract: `python3 firewall_rules.py '{"peers": ["10.0.0.2"], "seconds": 6}'` prints `\\x1erunbook ` and one JSON
-object, after so many seconds at the latest: what has not ended by then is told as a timeout. Python >= 3.8, standard
+object, after so many seconds at the latest: what has not ended by then is told as a timeout. With `"routes": true` it
+has the routes to the peers in any case. Python >= 3.8, standard
 library only. Nothing is judged and nothing is changed here: every command only lists. An ordinary user's commands go
 through `sudo -n`, which never asks. Each command has 3 s, and they run side by side.
 
@@ -202,7 +203,7 @@ def main() -> None:
             if name.startswith("route "):
                 peer = argv[-1]
                 ruled, more = policies["-6" if ":" in peer else "-4"]
-                if more or records[name].get("rc"):
+                if more or arguments.get("routes") or records[name].get("rc"):
                     # The routes and rules that may refuse packets: all of them, or those of some ports or users only.
                     shown = run(["ip", "-j", "-details", "route", "show", "table", "all", "match", peer])
                     records.update({"routes " + peer: shown, "policy " + peer: ruled})

@@ -123,6 +123,7 @@ def look(arguments: dict[str, Any]) -> HostFacts:
         "limits": limits(),
         "shm": shared_memory(),
         "port_range": read("/proc/sys/net/ipv4/ip_local_port_range"),
+        "asks_ecn": read("/proc/sys/net/ipv4/tcp_ecn") == "1",
     }
     if "address" in arguments:
         facts["own"] = owns(arguments["address"])

@@ -3,7 +3,8 @@
 Argument, JSON: {"run_id": str, "address": what to listen on, "listen": [[port, 0 for an ephemeral one; whether on all
 addresses]]}.
 Says {"event": "listening", "ports": [...], "errors": [...]}, then takes orders on stdin, one a line:
-{"dial": [{"address", "port", "mode"}], "open_s", "reply_s", "within_s", "at_once", "hold"}, and says for each
+{"dial": [{"address", "port", "mode", "from_port": for one try, from that port}], "open_s", "reply_s", "within_s",
+"at_once", "hold"}, and says for each
 {"event": "dialled", "results": [...], "awake": ...}: a result is null where the dial opened at the first try and
 nothing had to be sent again. The connections of an order stay open until all are dialled, as those of ranks do: a rule
 may count them. Listeners stay up until stdin ends, for the peers that are still dialling. `awake` says how late we ran
@@ -263,7 +264,7 @@ def connect(
     result["remote"] = where[0]
     asked = begun = loop.clock
     pending: list[socket.socket] = []
-    starts: tuple[float, ...] = TRIES_S
+    starts: tuple[float, ...] = TRIES_S[:1] if target.get("from_port") else TRIES_S
     try:
         while True:
             waited = loop.clock - begun
@@ -280,6 +281,9 @@ def connect(
                     continue
                 pending.append(sock)
                 sock.setblocking(False)
+                if target.get("from_port"):
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    sock.bind(("", target["from_port"]))
                 refused = sock.connect_ex(where)
                 if refused == errno.EADDRNOTAVAIL and len(pending) > 1:
                     pending.pop().close()  # no port is left for another try: only those under way remain

@@ -39,7 +39,9 @@ CHUNK = PATTERN * 4096  # elements filled and compared at a time: 4 MiB of float
 LOOKUP_S, LOOKUP_PATIENCE_S = 1.5, 12.0
 """How often a slow name server is reported, and for how long: resolvers ask twice for 5 s each."""
 
-DIAL_S = 1.0
+DIAL_S, PATIENT_S = 1.0, 2.5
+"""How long a dial waits: first so long that silence is soon reported, then until after the kernel's own repetition,
+which passes where something drops the packet before it (one that asks for ECN)."""
 TICK_S = 0.02
 TRANSPORT = ("gloo", "pt_gloo", "pt_nccl", "NCCL")
 """How the names begin of the threads that move the data, beside the main one."""
@@ -305,17 +307,17 @@ class Worker:
 
     def dial(self, host: str, port: int) -> None:
         """Dial until the master's port opens, and report what prevents it whenever that changes."""
-        reason = None
+        reason, patience_s = None, DIAL_S
         while True:
             try:
-                knock(host, port)
+                knock(host, port, patience_s)
                 return
             except socket.gaierror as error:
                 seen = "unresolvable: %s" % (error.strerror or error)
             except ConnectionRefusedError:
                 seen = "refused"
             except (socket.timeout, TimeoutError):
-                seen = "no answer"
+                seen, patience_s = "no answer", PATIENT_S
             except OSError as error:
                 seen = "unreachable: %s" % (error.strerror or error)
                 if error.errno == errno.EADDRNOTAVAIL:
@@ -514,10 +516,10 @@ class Worker:
         say("located", ranks=blamed)
 
 
-def knock(host: str, port: int) -> None:
+def knock(host: str, port: int, seconds: float) -> None:
     """Open a connection and reset it: closed in good order it would keep its local port for another minute, of which
     torch is to dial next (TIME_WAIT)."""
-    with socket.create_connection((host, port), DIAL_S) as sock:
+    with socket.create_connection((host, port), seconds) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 

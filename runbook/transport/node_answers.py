@@ -179,11 +179,14 @@ class SharedMemory(TypedDict):
 
 
 class HostFacts(TypedDict):
+    """`asks_ecn`: its kernel asks for explicit congestion notification in what it dials."""
+
     hostname: Line
     interfaces: dict[Interface, InterfaceFacts]
     limits: Limits
     shm: SharedMemory | None
     port_range: Line | None
+    asks_ecn: NotRequired[bool]
     own: NotRequired[bool | None]
 
 
@@ -601,6 +604,7 @@ class Prepared(TypedDict):
     alive: list[LivingJournal]
     gpus: list[LivingJournal]
     sha256: dict[Line, Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")] | None]
+    beside: NotRequired[dict[Line, Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")] | None]]
 
 
 class Watched(TypedDict):

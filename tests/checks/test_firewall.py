@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import socket
 import threading
@@ -16,10 +17,13 @@ import pytest
 from profiles import one_in
 
 from runbook.checks.firewall import Firewall, judge
+from runbook.checks.network import dead_paths
+from runbook.checks.network.dead_paths import dead_path_findings
 from runbook.checks.network.dial import Dial, ephemeral_range, needed_ports, number, numeric, ports_text
 from runbook.checks.network.failed_dials import Trouble
 from runbook.checks.network.live_traffic import RankConnection, all_stopped
 from runbook.checks.network.mesh import Mesh
+from runbook.firewall.collected_rules import Evidence
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.transport import Answer
 
@@ -134,6 +138,62 @@ def test_one_finding_for_all_ports_of_a_pair_and_one_for_each_kind_of_trouble() 
     other = [*same, dial("node-a", "node-b", "refused", port=29502)]
     assert sum(len(found) for found in Trouble.of(at, other).findings().values()) == 2
     assert Trouble.of(at, []).findings() == {}
+
+
+LATE = [
+    dial("node-a", "node-b", "open", port=port, tries=2, from_ports=(40000 + 2 * port, 40001 + 2 * port))
+    for port in range(29500, 29506)
+]
+"""Each opened from its second port, which is odd."""
+
+
+@pytest.mark.parametrize(
+    ("silent", "causes"),
+    [
+        (lambda port: port % 2 == 0, {"node-a": ["packet-loss"], "node-b": ["packet-loss"]}),
+        (lambda port: False, {}),  # a busy moment
+        (lambda port: port % 3 == 0, {}),  # whatever the port: loss
+        (lambda port: True, {}),  # a limit for connections
+    ],
+)
+def test_ports_that_are_silent_again_beside_ports_that_open_again_are_a_dead_path(
+    silent: Callable[[int], bool], causes: dict[str, list[str]]
+) -> None:
+    def again(dials: Sequence[Dial]) -> list[Dial]:
+        return [replace(d, outcome="dropped" if silent(d.from_ports[0]) else "open", tries=1) for d in dials]
+
+    found = dead_path_findings(context(cluster()), mesh_of(*LATE, from_ports=again))
+    assert {name: [finding.cause for finding in findings] for name, findings in found.items()} == causes
+    assert all("-p 99000 10.0.0.2 29500` on node-a" in one.remedy for findings in found.values() for one in findings)
+    assert not dead_path_findings(context(cluster()), mesh_of(*LATE[:2], from_ports=again))
+
+
+def test_a_dead_path_behind_next_hops_of_a_node_is_that_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    hops = [{"gateway": "10.0.0.8", "dev": "eth0"}, {"gateway": "10.0.0.9", "dev": "eth1"}]
+    routes = {f"routes {A}": {"status": "ok", "rc": 0, "stdout": json.dumps([{"dst": A, "nexthops": hops}])}}
+    known = Evidence.of({"tools": routes, "facts": {}})
+    monkeypatch.setattr(dead_paths, "rules_of", lambda *_, **__: {"node-b": known})
+
+    def again(dials: Sequence[Dial]) -> list[Dial]:
+        return [replace(d, outcome="open" if d.from_ports[0] % 2 else "dropped", tries=1) for d in dials]
+
+    ((name, (finding,)),) = dead_path_findings(context(cluster()), mesh_of(*LATE, from_ports=again)).items()
+    assert (name, finding.peers) == ("node-b", ("node-a",))
+    assert f"the route of node-b to {A} has 2 next hops, and one of them is dead" in finding.says
+    assert "(10.0.0.8, 10.0.0.9)" in finding.remedy
+
+
+def test_connections_that_wait_for_the_kernel_to_leave_out_ecn_are_a_warning() -> None:
+    late = [dial("node-a", "node-b", "open", port=port, tries=1, seconds=1.01, retransmitted=1) for port in (1, 2)]
+    for asks in (True, False):
+        at = context(cluster(), {"node-a": {**machine(A), "asks_ecn": asks}, "node-b": machine(B)})
+        (told, _) = judge(at, mesh_of(*late, dial("node-b", "node-a", "open")), None)
+        assert told.verdict is Verdict.PASS
+        assert ["tcp_ecn=2" in line for line in told.warnings] == [True] * asks
+        # Silence that a rule does not explain is tried for longer: the kernel's repetition may open it.
+        clean = [dial("node-a", "node-b", "open", port=port, tries=1) for port in range(4)]
+        trouble = Trouble(at, [dial("node-a", "node-b", "dropped")], clean)
+        assert bool(trouble.unexplained()) is asks
 
 
 def judged(*dials: Dial, **options: Any) -> dict[str, Outcome]:

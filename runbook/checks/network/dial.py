@@ -88,6 +88,11 @@ class Dial:
         """The same dial as it was before anybody tried it."""
         return Dial(self.source, self.destination, self.address, self.port, self.kind, self.mode)
 
+    @property
+    def flow(self) -> tuple[str, int, str, int]:
+        """By which network devices tell it from others: both ends, as far as we know our port of its first try."""
+        return self.source, self.from_ports[0] if self.from_ports else 0, self.address, self.port
+
     def __str__(self) -> str:
         return f"{self.source} → {self.address}:{self.port}: {self.says}"
 

@@ -177,6 +177,8 @@ class Trouble:
         return found
 
     def _clean(self, dial: Dial) -> bool:
+        if self.at.facts(dial.source).get("asks_ecn"):
+            return False  # what drops such packets lets pass the kernel's repetition, which does not ask
         opened = self._opened_between(dial)
         return len(opened) >= ENOUGH and all(other.tries == 1 for other in opened)
 

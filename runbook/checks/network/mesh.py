@@ -167,6 +167,14 @@ class Mesh:
         self._nothing_known({dial.untried for dial in doubted if dial.outcome in UNHEARD} - found.keys())
         return list(found.values())
 
+    def from_ports(self, dials: Sequence[Dial]) -> list[Dial]:
+        """What becomes of these when each is dialled from the first of its `from_ports`, by one try of ours and the
+        kernel's repetition. `dials` stays as it is."""
+        silent = dict(self.silent)
+        found = self._sent(grouped((dial.source, dial) for dial in dials), PATIENT_S, AT_ONCE, chosen=True)
+        self.silent = silent
+        return found
+
     def _nothing_known(self, untried: Collection[Dial]) -> None:
         self.dials = [replace(d, outcome=UNMEASURED) if d.untried in untried else d for d in self.dials]
 
@@ -221,8 +229,15 @@ class Mesh:
         ]
 
     def _sent(
-        self, orders: Mapping[str, Sequence[Dial]], open_s: float, at_once: int, most_s: float = math.inf
+        self,
+        orders: Mapping[str, Sequence[Dial]],
+        open_s: float,
+        at_once: int,
+        most_s: float = math.inf,
+        *,
+        chosen: bool = False,
     ) -> list[Dial]:
+        """`chosen`: each from the first of its `from_ports`."""
         found: list[Dial] = []
 
         def one(source: Node) -> Answer | None:
@@ -230,7 +245,11 @@ class Mesh:
             within_s = min(self._at.left_s - ANSWER_S, most_s, self._longest_s(len(dials), open_s, at_once))
             order = {"open_s": open_s, "reply_s": self._reply_s, "within_s": max(1.0, within_s), "at_once": at_once}
             order["hold"] = len(self.listening) <= ALL_UP_TO
-            targets = [{"address": dial.address, "port": dial.port, "mode": dial.mode} for dial in dials]
+            targets: list[dict[str, Any]] = [
+                {"address": dial.address, "port": dial.port, "mode": dial.mode} for dial in dials
+            ]
+            if chosen:
+                targets = [{**to, "from_port": dial.from_ports[0]} for to, dial in zip(targets, dials, strict=True)]
             remote.tell({"dial": targets, **order})
             for message in remote.messages(min(self._at.left_s, max(1.0, within_s) + ANSWER_S)):
                 results = message["results"]
@@ -239,7 +258,7 @@ class Mesh:
                 self._awake[source.name] = message["awake"]
                 for dial, result in zip(dials, results, strict=True):
                     told: dict[str, Any] = {**(result or OPENED_AT_ONCE)}
-                    told["from_ports"] = tuple(told.get("from_ports", ()))
+                    told["from_ports"] = dial.from_ports if chosen else tuple(told.get("from_ports", ()))
                     found.append(replace(dial, **told))
                 return None
             return remote.wait(0.1)

@@ -26,13 +26,19 @@ NOT_TOLD = (Unreachable, ProgramNotStarted, ValueError, TimeoutError)
 
 
 def rules_of(
-    at: Context, names: Sequence[str], peers: Mapping[str, Sequence[str]], *, timeout_s: float = 12.0
+    at: Context,
+    names: Sequence[str],
+    peers: Mapping[str, Sequence[str]],
+    *,
+    timeout_s: float = 12.0,
+    routes: bool = False,
 ) -> dict[str, Evidence | None]:
-    """The firewall rules of these nodes, asked in parallel; None for a node that could not be asked in time.
+    """The firewall rules of these nodes, asked in parallel; None for a node that could not be asked in time. `routes`:
+    also those to their peers that refuse nothing.
 
     A busy node tells what it has read after most of that time: the rules of the kernel are there long before what the
     front ends, Python programs all of them, say of theirs."""
-    asked = {"seconds": round(max(1.0, min(6.0, timeout_s - ON_THE_WAY_S)), 1)}
+    asked = {"seconds": round(max(1.0, min(6.0, timeout_s - ON_THE_WAY_S)), 1), **({"routes": True} if routes else {})}
 
     def one(node: Node) -> Evidence | None:
         asking = {"peers": list(peers.get(node.name, ())), **asked}
