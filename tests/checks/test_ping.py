@@ -18,12 +18,27 @@ from runbook.checks.ping.loss import chance_findings, loses
 from runbook.checks.ping.observations import Observations, Pair
 from runbook.checks.ping.packet_sizes import size_findings, ways
 from runbook.checks.ping.ping import Judge, Ping, before_packets, ssh_port, targets
+from runbook.checks.ping.routes import address_findings
 from runbook.model.inventory import Container, Inventory, Network, Node, Ssh
 from runbook.model.units import listed
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.transport.node_answers import PingAnswer
 
-from .made_up_cluster import A, B, C, Ruled, cluster, context, dial, facts_of, interface, machine, node, verdicts
+from .made_up_cluster import (
+    A,
+    B,
+    C,
+    Nobody,
+    Ruled,
+    cluster,
+    context,
+    dial,
+    facts_of,
+    interface,
+    machine,
+    node,
+    verdicts,
+)
 
 # Recorded from iputils 20221126 between two network namespaces.
 SILENCE = """\
@@ -124,6 +139,33 @@ def dials_of(outcome: str) -> list[Dial]:
 
 def causes(outcomes: dict[str, Outcome]) -> dict[str, list[str]]:
     return {name: [finding.cause for finding in outcome.findings] for name, outcome in outcomes.items()}
+
+
+@pytest.mark.parametrize(("errno", "causes_of_a"), [("EINVAL", ["no-route"]), ("EHOSTUNREACH", ["host-unreachable"])])
+def test_a_kernel_that_refuses_to_send_is_named_without_iproute2(errno: str, causes_of_a: list[str]) -> None:
+    refused = [
+        dial("node-a", "node-b", "rejected", kind="full", mode="up", errno=errno),
+        dial("node-b", "node-a", "dropped", kind="full", mode="up"),
+    ]
+    seen = target("node-b", B, route=None, small=LOST, full=None)
+    outcomes = judged(seen, refused, b_to_a=target("node-a", A, route=None, small=LOST, full=None))
+    assert causes(outcomes)["node-a"] == causes_of_a
+    assert (outcomes["node-b"].verdict is Verdict.PASS) is (errno == "EINVAL")
+
+
+@pytest.mark.parametrize(("login", "guilty"), [("node-a", ["master-addr-wrong-host"]), ("node-b", [])])
+def test_a_login_that_leads_to_the_machine_of_another_node(login: str, guilty: list[str]) -> None:
+    inventory = cluster(node("node-a"), node("node-b"), node("node-c"))
+    at = context(
+        inventory, {"node-a": machine(A), "node-b": machine({"node-a": A, "node-b": B}[login]), "node-c": machine(C)}
+    )
+    at.run.site.sessions = cast(Any, {"node-a": Nobody("node-a"), "node-b": Nobody(login), "node-c": Nobody("node-c")})
+    addresses = {"node-a": A, "node-b": B, "node-c": C}
+    answers = {name: answer(*(target(*one) for one in addresses.items() if one[0] != name)) for name in addresses}
+    found = address_findings(Observations(at, answers, []))
+    assert [one.cause for one in found.get("node-b", ())] == guilty
+    assert set(found) <= {"node-b"}
+    assert all("leads to the machine of node-a" in one.says for one in found.get("node-b", ()))
 
 
 def test_healthy() -> None:
@@ -582,6 +624,19 @@ def test_gloo_tells_peers_its_own_host_name() -> None:
     assert found(cluster(network=Network("eth0"))) == []
     assert found(cluster(backend="nccl")) == []
     assert found(cluster(*(node(n, connection="local") for n in ("node-a", "node-b")))) == []
+
+
+@pytest.mark.parametrize(("hostname", "cloned"), [("node-a", True), ("node-b", False)])
+def test_a_machine_with_the_host_name_of_another_node_gets_a_name_of_its_own(hostname: str, cloned: bool) -> None:
+    at = context(cluster(), facts_of(cluster()))
+    answers = {
+        name: answer(hostname=called, own=looked_up([A]))
+        for name, called in (("node-a", "node-a"), ("node-b", hostname))
+    }
+    (finding,) = name_findings(Observations(at, answers, []), cluster().nodes[1])
+    assert finding.cause == "name-wrong-address"
+    assert ("has the host name of node-a" in finding.says) is cloned
+    assert ("hostnamectl set-hostname node-b" in str(finding.remedy)) is cloned
 
 
 def triangle(*said: Facts) -> dict[str, list[str]]:

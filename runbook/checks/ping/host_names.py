@@ -169,10 +169,14 @@ def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = 
             cause = "name-wrong-address"
             what = f"resolves its own host name {hostname} to {means}, none of its addresses, and gloo then"
         right = seen.numeric(node.name) if seen.numeric(node.name) in truth else truth[0]
+        fix = _fix(node, hostname, right, answer["own"]["in_hosts"])
+        if twin := _of_that_name(seen, node, own):
+            what = f"has the host name of {twin}, {hostname}, which means {means}, as a clone of it has, and gloo then"
+            fix = mend("name-wrong-address", "host-name", node=node.name, fresh=word(node.name))
         return Finding(
             cause,
             f"{node.name} {what} tells its peers to dial {bound}",
-            _fix(node, hostname, right, answer["own"]["in_hosts"]),
+            fix,
             (
                 f"getaddrinfo({hostname}) on {node.name}: {means or 'nothing'}",
                 "an interface in the inventory (`network: {interface: …}`) makes the name unimportant"
@@ -181,6 +185,14 @@ def own_name_finding(seen: Observations, node: Node, *, interface_helps: bool = 
             ),
         )
     return _other_family(seen, node, own, interface_helps=interface_helps)
+
+
+def _of_that_name(seen: Observations, node: Node, means: Sequence[str]) -> str:
+    """The other node that has this one's host name, where that name means it; empty where there is none."""
+    at, hostname = seen.at, seen.answers[node.name]["hostname"]
+    others = (name for address in means for name in seen.owners.get(address, ()))
+    apart = (name for name in others if name in seen.answers and at.machine(name) != at.machine(node.name))
+    return next((name for name in apart if seen.answers[name]["hostname"] == hostname), "")
 
 
 def _other_family(seen: Observations, node: Node, own: list[str], *, interface_helps: bool) -> Finding | None:

@@ -32,6 +32,8 @@ FEW_HOPS = 32
 """Fewer than what any system gives its packets."""
 SYSCTL_LASTS = "the fix lasts until the next boot: to keep it, write it into /etc/sysctl.d"
 NO_BUFFER = "No buffer space available"
+OWN_REFUSALS = {"EINVAL": "blackhole", "EACCES": "prohibit"}
+"""What `connect` says of a route that refuses; of an `unreachable` one it says what routers say as well."""
 
 
 def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
@@ -45,6 +47,7 @@ def silence_findings(seen: Observations, pairs: list[Pair]) -> Found:
         guilty, finding = (
             _no_room_for_neighbours(seen, pair)
             or _not_its_own(seen, pair)
+            or _refuses_itself(seen, pair)
             or _led_astray(seen, pair)
             or _no_arp(seen, pair, evidence)
             or _reverse_path(seen, pair, proven=True)
@@ -106,6 +109,26 @@ def _not_its_own(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
     if not is_ip(pair.address) or not own or pair.numeric in own:
         return None
     return pair.peer, wrong_address(seen, pair.peer, "no machine answers there", tuple(pair.echo_says()), pair.source)
+
+
+def _refuses_itself(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:
+    """One end's own kernel refuses to send, with an error that no packet brings: a route does that, also where there is
+    no iproute2 to show it."""
+    for way in filter(None, (pair, seen.pair(pair.peer, pair.source))):
+        refused = next((d for d in way.dials if d.outcome == "rejected" and d.errno in OWN_REFUSALS), None)
+        if refused is not None:
+            kind = OWN_REFUSALS[str(refused.errno)]
+            return way.source, finding_for(
+                "no-route",
+                f"the kernel of {way.source} itself refuses to send to {way.peer} ({way.numeric}), with "
+                f"{refused.errno}: that is what a `{kind}` route or policy rule does",
+                (str(refused), *way.echo_says()),
+                (way.peer,),
+                way="refusing",
+                kind=word(kind),
+                source=way.source,
+            )
+    return None
 
 
 def _led_astray(seen: Observations, pair: Pair) -> tuple[str, Finding] | None:

@@ -22,7 +22,7 @@ def address_findings(seen: Observations) -> Found:
     """What is wrong with the addresses before a single packet is looked at."""
     if seen.at.inventory.one_machine or len(seen.nodes) < 2:
         return {}
-    return _shared(seen) or _of_another(seen) or _taken_for_own(seen) or _families(seen)
+    return _shared(seen) or _led_to_another(seen) or _of_another(seen) or _taken_for_own(seen) or _families(seen)
 
 
 def _shared(seen: Observations) -> Found:
@@ -42,6 +42,30 @@ def _shared(seen: Observations) -> Found:
                 guilty = second.name if seen.numeric(also) == address else also
                 found[guilty].append(_carried_twice(seen, guilty, first.name, second.name, address))
                 break
+    return found
+
+
+def _led_to_another(seen: Observations) -> Found:
+    """Nodes for which a login leads to the machine of another node, which has that one's address and not theirs."""
+    found: Found = {}
+    for nodes in grouped((seen.at.machine(node.name), node) for node in seen.nodes).values():
+        own = seen.own[nodes[0].name]
+        there = [node.name for node in nodes if node.address in own]
+        for node in nodes if there else ():
+            if node.address in own or not is_ip(node.address) or is_loopback(node.address):
+                continue
+            found[node.name] = [
+                finding_for(
+                    "master-addr-wrong-host",
+                    f"the login to {node.name} leads to the machine of {there[0]}: {node.name}'s address, "
+                    f"{node.address}, is on none of its interfaces",
+                    (f"addresses of that machine: {', '.join(own)}",),
+                    (there[0],),
+                    way="login-elsewhere",
+                    peer=node.name,
+                    address=node.address,
+                )
+            ]
     return found
 
 
