@@ -327,11 +327,13 @@ class RendezvousWatch:
         met = opened and any(one.connected for one in arrivals)
         elsewhere = [one for one in arrivals if not one.connected and one.waits and one.place.label not in right]
         astray = elsewhere if met else []
-        late = [*absent, *astray]
+        # None of them even tries this port, and yet all are in the call that does.
+        strangers = () if opened or any(one.connected or one.dials or not one.waits for one in arrivals) else arrivals
+        late = [*absent, *astray, *strangers]
         names = frozenset(one.place.label for one in late)
         idle = bool(late) and not blind and all(one.processes and not one.works for one in late)
         if idle and names <= self._idle:
-            return _missing(arrivals, absent, since) or _astray(astray, since, where)
+            return _missing(arrivals, absent, since) or _astray(astray, since, where) or _strangers(late, since, where)
         self._idle = names if idle else frozenset()
         if idle:
             self._due = time.monotonic() + IDLE_S
@@ -344,6 +346,19 @@ class RendezvousWatch:
                 f"all {len(arrivals)} are at the rendezvous or try to get there, and nothing wrong is seen between them"
             )
         return {}
+
+
+def _strangers(late: Sequence[Arrival], since: str, where: str) -> dict[str, list[Finding]]:
+    """All wait for each other in a place of the program's own choice, which is not one for all of them."""
+    says = (
+        f"{since}: all {len(late)} ranks wait in {JOINS}, and none opened or dialled that port: the program has them "
+        'meet elsewhere, as by `init_method="file://…"`, and they do not find each other there'
+    )
+    lines = tuple(line for one in late[:2] for line in one.shown())
+    return grouped(
+        (one.place.node, finding_for("ranks-missing", says, lines, way="of-its-own", where=where))
+        for one in {one.place.node: one for one in late}.values()
+    )
 
 
 def _dial_the_master(at: Context, arrivals: Sequence[Arrival], known: Set[str]) -> set[str]:

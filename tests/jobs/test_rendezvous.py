@@ -318,6 +318,21 @@ def test_ranks_that_all_wait_for_more_than_there_are_are_told_the_wrong_size(wor
     assert world.froze == 2
 
 
+def test_ranks_that_all_wait_for_each_other_and_nobody_at_the_port_meet_somewhere_else(
+    world: World, clock: list[float]
+) -> None:
+    """As by a file that each node has for itself."""
+    world.opened, world.stacks = False, dict.fromkeys(range(4), JOINING)
+    assert looks(world, clock) == {}
+    found = looks(world, clock, times=2)
+    assert sorted(found) == ["node-a", "node-b"]
+    assert {(one.cause, "file://" in one.says) for told in found.values() for one in told} == {("ranks-missing", True)}
+    assert "grep -rn init_method" in str(found["node-a"][0].remedy)
+    world.stacks[3] = ASLEEP
+    ((node, (finding,)),) = looks(world, clock, times=2).items()
+    assert (node, "it sleeps in fetch" in finding.says) == ("node-b", True), "it is the one that has not come"
+
+
 def test_who_listens_where_only_rank_0_does_takes_itself_for_it(world: World, clock: list[float]) -> None:
     world.connected, world.talk, world.listen = {0, 1, 2, 3}, False, (0, 2)
     world.stacks = dict.fromkeys(range(4), JOINING)
