@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,7 +123,8 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
         _, finding = _finding_of_logs(kept, logged, first, finding)
         says = f"ranks give different sizes or types to one call, or make different calls: {finding.says}"
         finding = finding_for("mismatched-collectives", says, finding.evidence, way="sizes")
-        return _outcomes(kept, first, {name: [finding] for name in kept.nodes})
+        found = {name: [_by_another_file(one, finding)] for name, one in kept.unlike.items()}
+        return _outcomes(kept, first, found or {name: [finding] for name in kept.nodes})
     elif logged and logged.cause not in of_kind("consequence") and _says_more(logged, finding, first):
         node, finding = _finding_of_logs(kept, logged, first, finding)
     elif first.gave_up is None and (met := never_met(kept, first, frozen)):
@@ -130,6 +132,12 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
     elif _saw_an_end(logged) or (first.raised and _saw_an_end(_by_logs(kept, first, [first]))):
         node, finding = _left_the_others(kept, first) or _closed(kept, first, frozen) or (node, finding)
     return _outcomes(kept, first, {node: [finding]})
+
+
+def _by_another_file(unlike: Finding, differ: Finding) -> Finding:
+    """Where ranks make different calls, and a module of the program is known to be another one on this node."""
+    told = replace(unlike, says=f"{unlike.says}, and {differ.says}")
+    return told.with_evidence(*differ.evidence)
 
 
 def _outcomes(kept: KeptProcesses, first: KeptProcess, found: Mapping[str, Sequence[Finding]]) -> list[Outcome]:

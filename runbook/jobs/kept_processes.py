@@ -122,6 +122,8 @@ class KeptProcesses:
         self.written: dict[str, float] = {}
         """By file, when its node's last write into it was, by the controller's clock."""
         self.there: dict[str, int] = {}  # by node, bytes of logs that it had when it was first asked
+        self.unlike: dict[str, Finding] = {}
+        """By node, a module of the program that is another file there than on most nodes."""
         self.late: set[str] = set()  # nodes whose latest answer still describes the time before they were first asked
         self.heard: dict[str, float] = {}  # by node, up to which time, on our monotonic clock, its state is known
         self.news: queue.SimpleQueue[tuple[KeptProcess, Message | None]] = queue.SimpleQueue()

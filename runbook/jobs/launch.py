@@ -210,9 +210,9 @@ class RunningAttempt:
             },
         )
         ready_s = self._job.launch.start_timeout_s or READY_S
-        problems = prepare(kept, self._attempt, ready_s=ready_s, facts=self._about()) or measure_clocks(
-            kept, kept.nodes
-        )
+        problems = prepare(
+            kept, self._attempt, ready_s=ready_s, facts=self._about(), warn=self._warn
+        ) or measure_clocks(kept, kept.nodes)
         if problems:
             if any(member.remote for member in kept.members):  # else nothing was started
                 stop_attempt.end(kept, grace_s=0.0, why="not every node was ready")

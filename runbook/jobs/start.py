@@ -9,7 +9,8 @@ import ipaddress
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
@@ -50,7 +51,13 @@ READY_S = 30.0
 """How long a node may take to be ready, where the stage's `start_timeout` says nothing else."""
 
 
-def prepare(kept: KeptProcesses, attempt: Attempt, *, ready_s: float, facts: Facts) -> dict[str, Outcome]:
+Warn = Callable[[Sequence[str], Finding], None]
+"""Told of some nodes, it ends nothing."""
+
+
+def prepare(
+    kept: KeptProcesses, attempt: Attempt, *, ready_s: float, facts: Facts, warn: Warn = lambda *_: None
+) -> dict[str, Outcome]:
     """Outcomes of the nodes that are not ready, by name; empty when every keeper waits for the order to start, or at
     the barrier. `facts` are kept on every node for later commands."""
     at = kept.at
@@ -76,6 +83,9 @@ def prepare(kept: KeptProcesses, attempt: Attempt, *, ready_s: float, facts: Fac
         problems |= _own_names(at)
     if problems:
         return problems
+    for name, finding in unlike_modules(ready):
+        warn([name], finding)
+        kept.unlike.setdefault(name, finding)
     for node in nodes:
         for member in kept.on(node.name):
             try:
@@ -186,6 +196,19 @@ def _programs(ready: dict[str, Facts]) -> dict[str, Outcome]:
                 )
                 problems.setdefault(name, Outcome.failed(name, finding))
     return problems
+
+
+def unlike_modules(ready: Mapping[str, Facts]) -> Iterator[tuple[str, Finding]]:
+    """Nodes with another version of a module that the program imports from beside it. It may be meant so, as settings
+    of one node are: nothing ends for it."""
+    for path in sorted({path for answer in ready.values() for path in answer.get("beside", ())}):
+        hashes = {name: found for name, one in ready.items() if (found := one.get("beside", {}).get(path))}
+        usual = Counter(hashes.values()).most_common(1)[0][0] if hashes else None
+        same = [name for name, found in hashes.items() if found == usual]
+        for name in [name for name, found in hashes.items() if found != usual][:4]:
+            says = f"{path}, which the program imports, is another file on {name} than on {', '.join(same[:4])}"
+            seen = tuple(f"{other}: sha256 {its[:16]}…" for other, its in hashes.items())[:8]
+            yield name, finding_for("program-differs", says, seen, tuple(same), path=path)
 
 
 def _port(at: Context, attempt: Attempt) -> dict[str, Outcome]:

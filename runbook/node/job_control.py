@@ -8,7 +8,7 @@ each kept process.
 
 prepare  {"folder", "attempt", "about", "hash": [paths]}: makes the folders; gives {"alive": kept processes of this job
          that live from an earlier attempt, "gpus": those of other jobs with GPUs of ours, "sha256": {path: hash or
-         None}}.
+         None}, "beside": the same of the modules that these files import and that lie beside them}.
 watch    {"folder": of an attempt, "at": {log that is wanted: offset}, "seen": what it gave last, "wait_s",
          "most": bytes, "look": bool}: waits until there is news; gives {"kept": journals, "read": {file: base64},
          "size": {file: bytes}, "steps": {file: what a process wrote into the file that RUNBOOK_PROGRESS names},
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 PART = 16 * 1024  # of a log, where steps are looked for
 SLURM_JOB = "SLURM_JOB_ID"
+IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+([A-Za-z_][\w.]{0,200})", re.MULTILINE)
+MOST_MODULES, MOST_OF_A_PROGRAM = 64, 1 << 20
 KEEPER_S = 2.0  # how long a keeper may take to end after it wrote down the end of its process
 
 
@@ -85,7 +87,10 @@ def prepare(order: dict[str, Any]) -> Prepared:
                 mine.append(facts)
             elif facts["lives"] and gpus & set(facts.get("gpus") or ()) and not of_another_allocation(facts["keeper"]):
                 theirs.append(facts)
-    return {"alive": mine, "gpus": theirs, "sha256": {path: sha256(path) for path in order.get("hash", ())}}
+    paths = order.get("hash", ())
+    modules = sorted({module for path in paths for module in imported_from_beside(path)})[:MOST_MODULES]
+    hashes = {path: sha256(path) for path in paths}
+    return {"alive": mine, "gpus": theirs, "sha256": hashes, "beside": {path: sha256(path) for path in modules}}
 
 
 def of_another_allocation(keeper: int) -> bool:
@@ -517,6 +522,22 @@ def sha256(path: str) -> str | None:
             return hashlib.sha256(file.read()).hexdigest()
     except OSError:
         return None
+
+
+def imported_from_beside(path: str) -> set[str]:
+    """The modules that a Python file imports and that lie beside it: `model.py`, `data/__init__.py`."""
+    try:
+        with open(expanded(path), encoding="utf-8", errors="replace") as file:
+            text = file.read(MOST_OF_A_PROGRAM)
+    except OSError:
+        return set()
+    found = set()
+    for name in IMPORTED.findall(text):
+        parts = name.split(".")
+        for depth in range(1, len(parts) + 1):
+            stem = os.path.join(os.path.dirname(path), *parts[:depth])
+            found |= {one for one in (stem + ".py", stem + "/__init__.py") if os.path.isfile(expanded(one))}
+    return found - {path}
 
 
 ORDERS = {"prepare": prepare, "watch": watch, "stop": stop, "kill": kill, "list": known, "clean": clean}

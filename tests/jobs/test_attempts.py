@@ -24,7 +24,7 @@ from runbook.jobs.kept_processes import KeptProcess, KeptProcesses, wait_for
 from runbook.jobs.launch import Launch, RunningAttempt
 from runbook.jobs.logs import LONGEST_LINE, RankLogs
 from runbook.jobs.retry import FIRST_S, JITTER, LONGEST_S, decide
-from runbook.jobs.start import AFTER_S, _in_the_way, _programs, _sources, running
+from runbook.jobs.start import AFTER_S, _in_the_way, _programs, _sources, running, unlike_modules
 from runbook.jobs.stop_attempt import drain, end
 from runbook.jobs.watch import WatchEnd, earliest, take, watch
 from runbook.launch.launchers import worlds_of_their_own
@@ -151,6 +151,21 @@ def test_a_program_that_is_not_there_and_one_that_differs() -> None:
         "node-d": "program-error",
     }
     assert _programs({"node-a": told["node-a"], "node-c": told["node-c"]}) == {}
+
+
+def test_a_module_that_differs_on_one_node_is_a_warning_and_one_that_it_lacks_is_none() -> None:
+    told = {
+        name: answer(beside={"/srv/model.py": found, **more})
+        for name, found, more in (
+            ("node-a", "a" * 64, {"/srv/data.py": "c" * 64}),
+            ("node-b", "b" * 64, {}),
+            ("node-c", "a" * 64, {}),
+        )
+    }
+    ((name, finding),) = unlike_modules(told)
+    assert (name, finding.cause, finding.peers) == ("node-b", "program-differs", ("node-a", "node-c"))
+    assert "/srv/model.py, which the program imports, is another file on node-b than on node-a, node-c" in finding.says
+    assert list(unlike_modules({"node-a": answer(), "node-b": answer()})) == []
 
 
 @pytest.mark.parametrize(

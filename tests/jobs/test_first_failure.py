@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from runbook.causes.catalogue import finding_for
 from runbook.jobs.failure import hidden_ends, judge_attempt
 from runbook.jobs.follow_launch import _stopped
 from runbook.jobs.kept_processes import KeptProcess, KeptProcesses
@@ -238,6 +239,14 @@ def test_who_crashes_because_ranks_differ_need_not_be_the_odd_one(tmp_path: Path
     failed = {one.node: one.findings[0].cause for one in outcomes if one.verdict is Verdict.FAIL}
     assert failed == {"node-a": "mismatched-collectives", "node-b": "mismatched-collectives"}
     assert "rank 0 on node-a crashed" in outcomes[0].findings[0].says
+    made.unlike = {
+        "node-b": finding_for("program-differs", "model.py is another file on node-b", ("seen",), path="model.py")
+    }
+    outcomes = judge_attempt(made, WatchEnd("failed", first), {})
+    ((node, finding),) = [(one.node, one.findings[0]) for one in outcomes if one.verdict is Verdict.FAIL]
+    assert (node, finding.cause) == ("node-b", "program-differs")
+    assert "model.py is another file on node-b, and ranks give different sizes" in finding.says
+    assert "sha256sum model.py" in finding.remedy
 
 
 def test_a_program_that_goes_into_the_background_is_told_as_that(tmp_path: Path) -> None:

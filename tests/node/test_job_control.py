@@ -162,3 +162,25 @@ def test_a_journal_from_before_the_machine_was_started_again_says_when_that_was(
     assert told(started=now - 60.0) is None, "an older keeper did not say"
     monkeypatch.setattr(job_control, "booted", lambda: None)
     assert told(boot="before", started=now - 60.0) is None
+
+
+def test_the_modules_that_a_program_imports_from_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch, os\nimport model\nfrom data.loader import make\n\ndef late():\n    from tools import x\n# import comment\n"
+    )
+    for name in (
+        "model.py",
+        "comment.py",
+        "other.py",
+        "data/__init__.py",
+        "data/loader.py",
+        "data/unused.py",
+        "tools.py",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    found = job_control.imported_from_beside(str(tmp_path / "train.py"))
+    assert sorted(found) == [
+        str(tmp_path / name) for name in ("data/__init__.py", "data/loader.py", "model.py", "tools.py")
+    ]
+    assert job_control.imported_from_beside(str(tmp_path / "gone.py")) == set()
