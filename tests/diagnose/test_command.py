@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from runbook.cli.main import main
-from runbook.diagnose.sources.own_runs import read_run
+from runbook.diagnose.sources.own_runs import read_own_run
 from runbook.node import __file__ as node_room
 
 from .read import causes_in, diagnose
@@ -281,7 +281,7 @@ def test_faults_of_different_nodes_do_not_follow_from_each_other(tmp_path: Path)
     said = {"verdict": "fail", "stopped_at": "reach", "causes": causes, "stages": [{"outcomes": outcomes}]}
     (tmp_path / "events.jsonl").write_text("{}\n")
     (tmp_path / "result.json").write_text(json.dumps(said, indent=2))
-    told = [(one.cause, one.node, one.follows) for one in read_run(tmp_path).causes]
+    told = [(one.cause, one.node, one.follows) for one in read_own_run(tmp_path).causes]
     assert told == [
         ("ssh-refused", "gn[02-03]", None),
         ("ssh-auth-failed", "gn07", None),
