@@ -12,7 +12,7 @@ from runbook.files.node_sets import ANSIBLE_RANGE
 from runbook.files.problems import NumberedLines
 from runbook.files.schema import schema
 from runbook.files.suggestions import nearest
-from runbook.files.yaml_document import Document, mapping_problem, parse_document
+from runbook.files.yaml_document import VAULT, Document, mapping_problem, parse_document
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem, Span
 
@@ -365,7 +365,6 @@ _SUFFIXES = {
 _KEY = re.compile(r"[\w.-]+")
 _INTERPRETER = re.compile(r"(?:(python)[0-9.]*|(?:ba|da|z|k)?sh)")
 SBATCH = re.compile(r"^#SBATCH[ \t]+-", re.MULTILINE)
-_VAULT = "`ansible-vault view` shows what is in it; secrets come from the environment here, `{env: NAME}`"
 
 
 class Foreign(NamedTuple):
@@ -378,7 +377,7 @@ def foreign_file(document: Document) -> Foreign | None:
     if not document.text:
         return None
     if document.text.startswith("$ANSIBLE_VAULT"):
-        return Foreign("a file that Ansible Vault has encrypted", _VAULT)
+        return Foreign("a file that Ansible Vault has encrypted", VAULT)
     ours = isinstance(document.data, Mapping) and any(map(_KEY.fullmatch, document.data))
     program = None if ours else _program(document)
     return _manifest(document) if program is None else Foreign(program, _start(program, document.path))

@@ -384,7 +384,11 @@ class Folding:
 
     def _vars(self, folded: _Folded) -> dict[str, Any]:
         as_typed = self._placed.document.as_typed
-        return {name: as_typed(value, *folded.places["vars", name]) for name, value in _block("vars", folded).items()}
+        found = _block("vars", folded)
+        for name in found:
+            if self._first_look(place := folded.places["vars", name]):
+                self._placed.no_secret(found[name], place)
+        return {name: as_typed(value, *folded.places["vars", name]) for name, value in found.items()}
 
     def _first_look(self, place: Keys) -> bool:
         """Whether the value at this place was not judged yet; many nodes may share it."""

@@ -93,6 +93,8 @@ class _PlaybookReader:
     def playbook(self, data: Mapping[str, Any]) -> Playbook:
         stages = data.get("stages") or []
         names = self._names(stages)
+        for name, value in (data.get("vars") or {}).items():
+            self._placed.no_secret(value, ("vars", name))
         return Playbook(
             name=data.get("name") or Path(self._document.path).stem,
             stages=tuple(self._stage(index, stage, names[index]) for index, stage in enumerate(stages) if stage),

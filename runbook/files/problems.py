@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from runbook.files.yaml_document import Document, Keys
@@ -27,6 +27,13 @@ class PlacedProblems:
 
     def about_key(self, keys: Keys, id: str, message: str, help: str | None = None) -> None:
         self._add(keys, id, message, self.document.key_span(*keys), help)
+
+    def no_secret(self, value: object, keys: Keys) -> None:
+        """A variable of templates is `{env: NAME}` as it stands: what is put into commands is seen by everybody."""
+        if isinstance(value, Mapping) and set(value) == {"env"} and isinstance(value["env"], str):
+            message = f"a variable takes nothing from the environment: `{keys[-1]}` would be the text `{{env: …}}`"
+            help = "a secret stands below `env:`, for every rank; other values come with -e"
+            self.about_value(keys, "wrong-type", message, help)
 
     def take_over(self, wrong: FilesWrong) -> None:
         self.problems.extend(wrong.problems)

@@ -243,12 +243,18 @@ def scalars(data: object, keys: Keys = ()) -> Iterator[tuple[Keys, object]]:
             yield keys, value
 
 
+VAULT = "`ansible-vault view` shows what is in it; secrets come from the environment here, `{env: NAME}`"
+
+
 def mapping_problem(document: Document, what: str) -> Problem | None:
     """The problem of a document that is not a mapping; None when it is one. `what` is e.g. `an inventory`."""
     if isinstance(document.data, dict):
         return None
     kind = "a list" if isinstance(document.data, list) else "a single value"
     message = f"{what} is a mapping of keys to values, and this file holds {kind}"
+    if document.text.startswith("$ANSIBLE_VAULT"):
+        message = f"{what} is plain text, and Ansible Vault has encrypted this file"
+        return Problem("yaml.not-a-mapping", message, document.span(), VAULT)
     return Problem("yaml.not-a-mapping", message, document.span(), "begin with `name: …` at the left margin")
 
 

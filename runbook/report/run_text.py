@@ -19,7 +19,7 @@ from runbook.model.events import (
 from runbook.model.node_ranges import fold
 from runbook.model.safe_text import ascii_only, cells, lines, one_line, pad, visible, wrap
 from runbook.model.units import counted, seconds_text, span_of
-from runbook.model.verdict import BUG, INTERRUPTED, Verdict
+from runbook.model.verdict import BUG, FAILED, INTERRUPTED, UNKNOWN, Verdict
 from runbook.report.folding import (
     FindingBlock,
     FoldedFinding,
@@ -344,6 +344,9 @@ class RunPage:
             yield (says, "strong"), (one_line(finished.not_dropped), "")
         if finished.cleaned:
             yield (("cleaned up: ", "strong"), (one_line(finished.cleaned), ""))
+        if others := self._others(finished):
+            says = f"--without-bad goes on with the other {counted(others, 'node')}"
+            yield (("next: ", "strong"), (says, ""))
         word, style = ENDS[finished.verdict]
         if finished.exit_code == INTERRUPTED:
             word, style = "INTERRUPTED", "unknown"
@@ -383,6 +386,16 @@ class RunPage:
         if any(o.verdict.stops for stage in last for o in stage.outcomes if o.node in left) or finished.stopped_at:
             return says
         return f"{says}; the other {counted(len(left), 'node')} passed every stage"
+
+    def _others(self, finished: RunFinished) -> int:
+        """How many nodes could go on where a few, and nothing else, stopped the run; 0 where that is not so."""
+        suspects = {*finished.bad, *finished.unknown}
+        stage = next((stage for stage in self.record.stages if stage.name == finished.stopped_at), None)
+        if stage is None or not suspects or finished.dropped or finished.not_dropped:
+            return 0
+        passed = sum(outcome.verdict is Verdict.PASS for outcome in stage.outcomes)
+        few = finished.exit_code in (FAILED, UNKNOWN) and len(suspects) + passed == len(stage.started.nodes)
+        return passed if few and passed >= 2 * len(suspects) else 0
 
     def _tally(self) -> str:
         """A pass says what was skipped."""

@@ -266,7 +266,8 @@ class Guarded:
         if self.page.role in ("anyone", "agent"):
             return None
         if person is None:
-            return RequestRefused(401, "log in first", headers={"www-authenticate": "Bearer"})
+            help = "a program sends `Authorization: Bearer TOKEN`; tokens are made on /admin"
+            return RequestRefused(401, "log in first", help, headers={"www-authenticate": "Bearer"})
         if not allows(person.role, self.page.role):
             return RequestRefused(403, f"this needs the role {self.page.role}; yours is {person.role}")
         return None

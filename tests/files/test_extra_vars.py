@@ -149,3 +149,12 @@ def test_a_name_of_another_playbook_is_only_told(tmp_path: Path) -> None:
 def test_a_file_of_variables_may_serve_several_playbooks(tmp_path: Path) -> None:
     (tmp_path / "vars.yml").write_text("of_another: 1\n")
     assert unknown_names([f"@{tmp_path}/vars.yml"], playbook(tmp_path, PLAYBOOK), {}) == []
+
+
+def test_a_file_that_ansible_vault_has_encrypted_is_told_as_that(tmp_path: Path) -> None:
+    (tmp_path / "vault.yml").write_text("$ANSIBLE_VAULT;1.1;AES256\n6162\n")
+    with pytest.raises(FilesWrong) as caught:
+        parse_extra([f"@{tmp_path / 'vault.yml'}"])
+    (problem,) = caught.value.problems
+    assert "Ansible Vault has encrypted this file" in problem.message
+    assert "`{env: NAME}`" in (problem.help or "")

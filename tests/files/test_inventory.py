@@ -296,6 +296,14 @@ def test_a_file_of_ansible_vault_is_told_as_that() -> None:
     assert str(problem.span) == "x.yml:1:1"
 
 
+def test_a_variable_of_templates_takes_no_secret() -> None:
+    """It would be put into commands as the text of a mapping."""
+    text = "defaults: {vars: {key: {env: TOKEN}, other: {env: 3}}}\nnodes: {'gn[1-9]': }"
+    (problem,) = examine_inventory(parse_document(text, "x.yml")).problems
+    assert (problem.id, str(problem.span)) == ("inventory.wrong-type", "x.yml:1:24")
+    assert "below `env:`" in (problem.help or "")
+
+
 def test_a_rendezvous_address_is_checked_too() -> None:
     assert inventory_problems("rendezvous: {address: '10.0.0.1:29500'}\nnodes: {a: }") == ["inventory.bad-address"]
 

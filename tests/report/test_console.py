@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from lab.processes import wait_until
 
 from runbook.model.events import Event, OutcomeReached, Progress, RunStarted, StageStarted
+from runbook.model.remedy import Remedy
+from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.report.console import Console, wants
 from runbook.report.run_text import RunPage, paint
 
@@ -230,3 +232,26 @@ def test_rich_is_not_loaded_for_a_pipe() -> None:
         "assert not any(name.split('.')[0] == 'rich' for name in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("bad", "end", "told"),
+    [
+        (("gn-1",), {}, True),
+        (("gn-1", "gn-2"), {}, True),
+        (("gn-1", "gn-2", "gn-3"), {}, False),  # of six it is not a few any more
+        (("gn-1",), {"exit_code": 130}, False),
+        (("gn-1",), {"dropped": ("gn-1",)}, False),
+    ],
+)
+def test_where_a_few_nodes_stop_a_run_it_says_how_the_others_go_on(
+    bad: tuple[str, ...], end: dict[str, Any], told: bool
+) -> None:
+    nodes = [f"gn-{number}" for number in range(1, 7)]
+    story = Story(nodes, "reach", "ping")
+    finding = Finding("ssh-refused", "port 22 refuses", Remedy.run("systemctl start ssh"))
+    lost = [Outcome.unknown(name, finding) for name in bad]
+    story.step("reach", 0.9, *lost, *passed(nodes[len(bad) :], "Python 3.11.2"))
+    told_end = {"verdict": Verdict.UNKNOWN, "exit_code": 3, "stopped_at": "reach", "unknown": bad, **end}
+    shown = page(story.end(**told_end))
+    assert (f"next: --without-bad goes on with the other {6 - len(bad)} nodes" in shown) is told
