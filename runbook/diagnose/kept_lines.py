@@ -42,12 +42,10 @@ class ScanLimits:
     read_bytes: int = 176 << 10
     kept_bytes: int = 16 << 20  # of the lines that are remembered
     late: int = 1_000  # put off, at its end
-    # of all sources
-    unlike_read: int = (
-        5_000  # of a shape that was not met before, read in full: of what is left, a source has a quarter
-    )
-    least: int = 4  # that any source has, and of those that are put off
     pending: int = 1 << 20  # bytes without a line break that are taken as one line
+    # lines of shapes that were not met before, over all sources
+    unlike_read: int = 5_000  # in full: of what is left, a source has a quarter
+    least: int = 4  # that any source has, and of those that are put off
     # hits, over all sources
     keeps_all: int = 100  # a sign that keeps more hits than this wants every rank's
     hits: int = 4000  # of a sign
