@@ -27,7 +27,7 @@ def compare(watchdogs: Sequence[Hit], states: Sequence[Hit], prepares: Sequence[
     """The derived signs `watchdog-differs`, `-behind`, `-uniform` and `-alone`, each with the lines that prove it.
 
     Args:
-        prepares: bars of what a rank does before it trains.
+        prepares: bars of what a rank does instead of training: loading, evaluation.
     """
     places = [hit.line.place for hit in watchdogs]
     busy = any(hit.line.place > min(places) for hit in prepares) if places else False

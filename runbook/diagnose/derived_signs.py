@@ -93,6 +93,8 @@ def derive(hits: Hits) -> Iterator[Hit]:
     yield from _all_clients(hits)
     yield from _resets(hits)
     yield from _gone_before(hits)
+    yield from _unanswered_syns(hits)
+    yield from _no_such_gid(hits)
     yield from _hung_in_storage(hits.get("hung-task", ()), hits.get("storage-frame", ()))
     yield from _files_and_terminals(hits)
     yield from _unfamiliar(hits)
@@ -363,6 +365,24 @@ def _numbers(hits: Sequence[Hit]) -> Numbers:
     for hit in hits:
         numbers[hit.line.voice].append(hit.line.number)
     return numbers
+
+
+def _unanswered_syns(hits: Hits) -> Iterator[Hit]:
+    """tcpdump shows one SYN several times, and no answer to any."""
+    seen: set[tuple[str, str, str]] = set()
+    for hit in () if hits.get("syn-answered") else hits.get("syn", ()):
+        what = (hit.groups["peer"], hit.groups["port"], hit.groups["seq"])
+        if what in seen:
+            yield Hit("syn-unanswered", hit.line, hit.groups)
+        seen.add(what)
+
+
+def _no_such_gid(hits: Hits) -> Iterator[Hit]:
+    """NCCL is told an index that `show_gids` does not list."""
+    listed = {number(hit.groups["index"]) for hit in hits.get("gid-row", ())}
+    for hit in hits.get("gid-index-set", ()) if listed else ():
+        if number(hit.groups["index"]) not in listed:
+            yield Hit("gid-index-empty", hit.line, hit.groups)
 
 
 def _near(hit: Hit, numbers: Numbers) -> bool:

@@ -255,7 +255,7 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
     return all(
         hit.line.number < (end := scanner.ended.get(hit.line.source, 0))
         and hit.line.rank is None
-        and (hit.sign not in ENDINGS or hit.line.number < scanner.last_progress.get(hit.line.source, 0) < end)
+        and (hit.sign not in ENDINGS or hit.line.number < scanner.last_progress.get(hit.line.source, 0) != end)
         for hit in hits
     )
 

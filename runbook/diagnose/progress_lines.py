@@ -84,7 +84,8 @@ TESTS_PASSED = re.compile(
 ENDED = re.compile(
     BAD + rb"(?:.*?\b(?:training|run|job|trial|benchmark|evaluation|everything|all|program)\b.{0,40}\b(?:done|finished"
     rb"|complete[ds]?|succeeded)\b|.*?\btraining end(?:ed|s)?\W{0,4}\Z|.*?'train_runtime': \d"
-    rb"|.*?\bexited with (?:code|status) 0\b|.*?\bfinished\W{1,3}rc=0\b|.*?\bexit(?:s|ed)? successfully\b"
+    rb"|.*?\bexited with (?:code|status) 0\b|.*?\bfinished\W{1,3}rc=0\b|.*?\bcompleted\s+0:0\b"
+    rb"|.*?\bexit(?:s|ed)? successfully\b"
     # the last of all its steps
     rb"|.*?\b(?:step|iter(?:ation)?)\W{0,12}(?P<last>[1-9]\d{1,14})\s{0,8}/\s{0,8}(?P=last)\b"
     rb"|.*?\btrainer\.fit\W{1,3}stopped\b)",
@@ -119,7 +120,7 @@ LAST_WORDS = re.compile(
     rb"|expired|exhausted|exceed(?:s|ed)|un(?:available|responsive|usable|reachable|recoverable|readable|stable|safe)"
     rb"|oops|sorry|too (?:many|few|late|slow)|out of (?:space|memory|handles|descriptors|sync)|retrying|no longer|oom"
     rb"|prematurely|abandon\w*|marked (?:as )?(?:bad|dead|down|failed|lost|offline)|offline|overheat\w*|thermal"
-    rb"|power (?:failure|loss|lost|cycled?)|hang|hung|hangs|nan(?![\w ]{0,20}[=:] {0,4}0\b)"
+    rb"|power (?:failure|loss|lost|cycled?)|hang|hung|hangs|nan(?!,|[\w ]{0,20}[=:] {0,4}0\b)"
     rb"|assertion|tripped|wedged|watchdog|dropped (?:off|out)"
     rb"|(?:did|does|do|could|would|has|have|is|was|are|were) ?n[o']t|stopped (?!at\b|early)\w+ing|ended early"
     rb"|no (?:heartbeat|answer|reply|response|progress|signal|sign|space|room|more|further)\b.{0,40}"
@@ -196,7 +197,7 @@ NOISE = re.compile(
     r"|tf-trt warning|unable to register cu\w+ factory|onednn custom operations"
     r"|computation placer already registered|error_file:|error_handler:\{"
     r"|failed to find (?:reverse (?!path)|hostname)|reverse dns"
-    r"|nccl_(?!socket_ifname|ib_hca|ib_disable set by environment to 0)\w+ set by environment"
+    r"|nccl_(?!socket_ifname|ib_hca|ib_gid_index|ib_disable set by environment to 0)\w+ set by environment"
     r"|info \S+:\d+ -> [07](?: \[|$)|mount.{0,200}already(?! in the mount point list)|<no_other_failures>"
     r"|df: .{0,200}triton.{0,200}no such file|fatal: not a git repository|\berrors?(?:_count)? ?[:=] ?0\b(?! in \S)"
     r"|^(?:operating in )?a condition that could result in|^data corruption\.  the use of"
@@ -209,7 +210,8 @@ NOISE = re.compile(
     r"|\brm: cannot remove .{0,200}: no such file|\bmkdir: cannot create directory .{0,200}: file exists"
     r"|retrying \(retry\(total=[1-9]|^fontconfig |couldn't chdir to .{0,200}: going to /tmp"
     r"|^wandb: |failed to send message_task_exit"
-    r"|conflicting cpu frequency values|\btorch\.cuda\.\w+ is replaced with torch\.npu|main process disappeared!"
+    r"|conflicting cpu frequency values|some metrics cannot be computed"
+    r"|\btorch\.cuda\.\w+ is replaced with torch\.npu|main process disappeared!"
     r"|metrics exporter agent|export metrics to agent failed|\] read -1, expected \d+, errno = 1\b"
     r"|couldn't get resource list for \S+\.k8s\.io"
     r"|module verification failed: signature|^unable to init server: could not connect"

@@ -35,6 +35,7 @@ REFUSED = re.compile(
     r"|Unknown host|bad address.*)|^ping6?: bad address '(?P<bad>.*)'|^ping6?: unknown host (?P<unknown>\S+)",
     re.MULTILINE,
 )
+ANSWER = re.compile(r"^\d+ bytes from ", re.MULTILINE)
 STATISTICS = re.compile(r"^--- (\S+) ping statistics ---", re.MULTILINE)
 NAMELESS = "the peer"
 NO_WAY = ("Net Unreachable", "No route", "Network is unreachable", "Address unreachable")
@@ -75,7 +76,7 @@ def _one_of_several(text: str, start: int, end: int) -> _Ping:
     return _Ping(
         head["target"] if head else "",
         int(head["size"] or 0) if head else 0,
-        summary is not None and int(summary["received"]) > 0,
+        int(summary["received"]) > 0 if summary else ANSWER.search(own) is not None,
         [replace(fault, lines=tuple(at + above for at in fault.lines)) for fault in reading.faults],
         reading.unknown,
     )
