@@ -165,7 +165,9 @@ def test_a_run_that_went_on_is_healthy() -> None:
 
 
 def test_a_step_between_a_kill_and_a_good_end_shows_that_it_was_survived() -> None:
-    killed = "Memory cgroup out of memory: Killed process 88120 (jupyter-lab) total-vm:21349468kB, anon-rss:16164992kB\n"
+    killed = (
+        "Memory cgroup out of memory: Killed process 88120 (jupyter-lab) total-vm:21349468kB, anon-rss:16164992kB\n"
+    )
     step, end = "step 30000 loss 1.8871\n", "71190    petra  COMPLETED      0:0 2025-09-03T18:44:02\n"
     assert causes_in(job=killed + step + end) == causes_in(job=killed + end + step) == []
     for failed in (killed, killed + step, killed + end, step + killed + end, "[rank3]: " + killed + step + end):
