@@ -299,8 +299,12 @@ def jobs_text(
     for job in jobs if ranks else ():
         lines += ["", visible(f"{job['job']}, {job['attempt']}:"), *table([RANK_HEAD, *map(_rank, job["ranks"])])]
     for job in jobs:
-        if job["absent"]:
-            lines.append(visible(f"{job['job']}: {fold(job['absent'])} of it gives no answer"))
+        mute = [name for name in job["absent"] if name in unreached]
+        if mute:
+            lines.append(visible(f"{job['job']}: {fold(mute)} of it gives no answer"))
+        if gone := [name for name in job["absent"] if name not in mute]:
+            why = "cleaned there, or not in this inventory"
+            lines.append(visible(f"{job['job']}: {fold(gone)} of it knows nothing of it now: {why}"))
         if job.get("left_out"):
             lines.append(visible(f"{job['job']}: {fold(job['left_out'])} of it {LEFT_OUT}"))
         for node, damaged in job["damaged"].items():

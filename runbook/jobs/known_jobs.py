@@ -21,6 +21,8 @@ from runbook.transport import ProgramNotStarted, Site
 
 ASK_S = 20.0
 
+NO_LONGER = "it no longer knows the job: its files there are gone"
+
 LEFT_OUT = "was not asked: -l leaves it out"
 
 LEAVE_S = 2.0
@@ -325,7 +327,9 @@ def alive(cluster: Cluster, job: KnownJob) -> tuple[dict[str, list[str]], dict[s
 def _silent(cluster: Cluster, name: str) -> str:
     if error := cluster.unreached.get(name):
         return error.says
-    return f"it {LEFT_OUT}" if name in cluster.left_out else "it was not reached, or no longer knows the job"
+    if name in cluster.left_out:
+        return f"it {LEFT_OUT}"
+    return NO_LONGER if name in cluster.site.sessions else f"it was not reached, or {NO_LONGER.removeprefix('it ')}"
 
 
 @dataclass(frozen=True, slots=True)

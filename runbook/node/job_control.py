@@ -36,7 +36,19 @@ import shutil
 import signal
 import time
 
-from runbook.node.journal import ABOUT, ATTEMPT, JOURNAL, PLAIN, WRITTEN, Odd, belongs, checked, node_of, serial_of
+from runbook.node.journal import (
+    ABOUT,
+    ATTEMPT,
+    JOURNAL,
+    PLAIN,
+    WRITTEN,
+    Odd,
+    attempt_folder,
+    belongs,
+    checked,
+    node_of,
+    serial_of,
+)
 from runbook.node.own_files import KEPT, WHY_STOPPED, document, expanded, is_ours, listed, opened, ours, safe, write
 from runbook.node.proc import boot_id, booted, born, environ, owner, pause, pids, stat, variable
 from runbook.node.proc import kill as send
@@ -197,10 +209,24 @@ def known(order: dict[str, Any]) -> Listed:
             damaged += bad
             used += [(path, facts, finds) for facts in attempts[name] if latest or facts["lives"]]
         jobs.append({"about": about, "folder": folder, "attempts": attempts, "damaged": damaged})
+    gone = folders_that_are_gone(workdir, order["node"], alive)
+    jobs += [without_files(folder, alive) for folder in gone if order.get("job") in (None, place_of(folder)[0])]
     gpus = gpu_memory() if any(facts["lives"] and facts.get("gpus") for _, facts, _ in used) else {}
     for path, facts, finds in used:
         facts["use"] = {**use(alive.get(key(facts), ()), gpus), **steps(path, facts, finds)}
     return {"jobs": jobs, "time": time.time()}
+
+
+def without_files(folder: str, alive: Living) -> ListedJob:
+    """What can be told of a job whose files somebody has removed, and of which something lives."""
+    job, node = place_of(folder)
+    removed: Facts = {"name": "job.json", "why": "the job's files were removed", "pids": []}
+    return {
+        "about": {"job": job, "node": node},
+        "folder": folder,
+        "attempts": {name: [] for name in attempts_that_live(folder, alive)},
+        "damaged": [removed, *all_journals(folder, alive)[1]],
+    }
 
 
 def clean(order: dict[str, Any]) -> CleanAnswer:
@@ -280,6 +306,32 @@ def folder_of_job(workdir: str, job: str, node: str) -> str | None:
     return path if os.path.lexists(os.path.join(path, "job.json")) else None
 
 
+def folders_that_are_gone(workdir: str, node: str, alive: Living) -> list[str]:
+    """`workdir/JOB/NODE` of the jobs of which something lives on this node, and whose files somebody has removed."""
+    found = set()
+    for (job, serial, name), those in alive.items():
+        folder = os.path.join(workdir, job, node)
+        if node_of(name) != node or not PLAIN.match(job) or os.path.lexists(os.path.join(folder, "job.json")):
+            continue
+        for attempt in attempts_that_live(folder, {(job, serial, name): those}):
+            steps = os.path.join(folder, attempt, name + ".step")
+            if any(variable(pid, "RUNBOOK_PROGRESS") == steps for pid in those):  # else it is of another workdir
+                found.add(folder)
+    return sorted(found)
+
+
+def attempts_that_live(folder: str, alive: Living) -> list[str]:
+    """The attempts of a job's folder of which something lives, whether or not they have files."""
+    place = place_of(folder)
+    return sorted(
+        {
+            attempt_folder(int(serial))
+            for job, serial, name in alive
+            if (job, node_of(name)) == place and serial.isdigit()
+        }
+    )
+
+
 def folders_that_concern(folder: str, alive: Living) -> list[str]:
     """The folders of jobs of which something may live here: those of this node, and of others that are this machine
     as well. A home that a thousand nodes share has those of them all."""
@@ -302,7 +354,7 @@ def attempts_of(folder: str) -> list[str]:
 def all_journals(folder: str, alive: Living) -> tuple[list[Facts], list[Facts]]:
     """Those of all attempts of a job, and what is damaged."""
     found, damaged = [], []
-    for name in attempts_of(folder):
+    for name in sorted({*attempts_of(folder), *attempts_that_live(folder, alive)}):
         good, bad = journals(os.path.join(folder, name), alive)
         found += good
         damaged += bad

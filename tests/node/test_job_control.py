@@ -184,3 +184,24 @@ def test_the_modules_that_a_program_imports_from_beside_it(tmp_path: Path) -> No
         str(tmp_path / name) for name in ("data/__init__.py", "data/loader.py", "model.py", "tools.py")
     ]
     assert job_control.imported_from_beside(str(tmp_path / "gone.py")) == set()
+
+
+def test_what_lives_of_a_job_whose_files_were_removed_is_listed_and_not_cleaned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    name, folder = "rank-00000.node-1.l0", tmp_path / "job-9" / "node-1"
+    steps = {7: f"{folder}/attempt-02/{name}.step", 8: f"/elsewhere/job-8/node-1/attempt-01/{name}.step"}
+    alive = {("job-9", "2", name): [7], ("job-8", "1", name): [8]}
+    monkeypatch.setattr(job_control, "living", lambda: alive)
+    monkeypatch.setattr(job_control, "owner", lambda pid: os.getuid())
+    monkeypatch.setattr(job_control, "variable", lambda pid, variable: steps[pid])
+    (job,) = job_control.known({"workdir": str(tmp_path), "node": "node-1"})["jobs"]
+    assert (job["folder"], job["about"], job["attempts"]) == (
+        str(folder),
+        {"job": "job-9", "node": "node-1"},
+        {"attempt-02": []},
+    )
+    assert [(one["name"], one["pids"]) for one in job["damaged"]] == [("job.json", []), (f"attempt-02/{name}", [7])]
+    assert job_control.known({"workdir": str(tmp_path), "node": "node-2"})["jobs"] == []
+    assert not job_control.clean({"folder": str(folder)})["removed"]
