@@ -180,7 +180,8 @@ def taken(
     elif holder.get("peer"):
         evidence += (f"it is the near end of a connection to {holder['peer']}",)
     if holder.get("pid"):
-        who = f"process {holder['pid']} of {user}: {in_brief(holder['command'] or '?')}"
+        shown = f"`sudo ps -fp {word(holder['pid'])}` there shows which"  # /proc may be mounted with hidepid
+        who = f"process {holder['pid']} of {user}: {in_brief(holder['command'] or shown)}"
         if who.endswith("…"):
             evidence += (f"process {holder['pid']}: {holder['command']}",)
         way = "process"

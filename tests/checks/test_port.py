@@ -51,7 +51,10 @@ def test_whoever_holds_the_port_is_named() -> None:
 
 def test_a_holder_that_shows_no_command_is_named_by_its_number() -> None:
     (finding,) = judged({"29500": holder(command=None)}, LOCAL).findings
-    assert (finding.cause, "process 4711 of ana: ?" in finding.says) == ("port-in-use", True)
+    assert (finding.cause, "process 4711 of ana: `sudo ps -fp 4711` there shows which" in finding.says) == (
+        "port-in-use",
+        True,
+    )
 
 
 def test_a_leftover_of_ours_is_known() -> None:
