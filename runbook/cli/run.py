@@ -266,7 +266,7 @@ def reports(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -> Iter
             if limit_behind(error):
                 raise
             raise FilesWrong.of("arguments.run-dir", f"{run_dir}: {error.strerror}") from None
-        stack.callback(closed, events)
+        stack.callback(closed, events, run_dir / "events.jsonl")
         readers.append(Jsonl(events, of_ranks=False))
         if arguments.output == "junit":
             from runbook.report.junit import Junit
@@ -282,7 +282,7 @@ def reports(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -> Iter
         def emit(event: Event) -> None:
             for reader in list(readers):
                 done = False
-                with warned():  # a full disk: no reason to end a run
+                with warned(run_dir):  # a full disk: no reason to end a run
                     reader(event)
                     done = True
                 if not done:
@@ -291,7 +291,7 @@ def reports(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -> Iter
         try:
             yield emit
         finally:
-            with warned():
+            with warned(run_dir / "result.json"):
                 run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)  # if it was removed meanwhile
                 write_below(run_dir, "result.json", data=result.text())
     if arguments.output == "json":
@@ -300,19 +300,19 @@ def reports(arguments: argparse.Namespace, run_dir: Path, *others: Emit) -> Iter
         stdout.document(junit.text())
 
 
-def closed(file: TextIO) -> None:
+def closed(file: TextIO, path: Path) -> None:
     """Closes a file; data that a full disk did not take is lost."""
-    with warned():
+    with warned(path):
         file.close()
 
 
 @contextlib.contextmanager
-def warned() -> Iterator[None]:
-    """What cannot be written is said on stderr; the run and its exit code stand."""
+def warned(what: Path) -> Iterator[None]:
+    """What cannot be written is said on stderr, with the file or folder; the run and its exit code stand."""
     try:
         yield
     except OSError as error:
-        stderr.line(f"warning: a report cannot be written: {error}")
+        stderr.line(f"warning: a report cannot be written: {what}: {error.strerror or error}")
 
 
 def plan_as_text(plan: Plan) -> str:
