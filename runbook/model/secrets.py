@@ -53,7 +53,7 @@ LOGIN_OF_REGISTRY = re.compile(
 )
 LOGIN_OF_WANDB = re.compile(r"\bwandb\s+login\s(?:[^|;&\n]{0,500}\s)?([0-9A-Za-z_]{32,})(?![\w-])")
 TYPED_FOR_A_PROMPT = re.compile(
-    r"\bsshpass\s+-p\s*([^\s$]+)|\becho\s{1,20}(?!\s)([^|;&$]{1,200}?)\s{0,20}\|\s{0,20}sudo\s{1,20}-\w{0,20}S"
+    r"\bsshpass\s+-p\s*(?![\"']?\$)([^\s$]+)|\becho\s{1,20}(?!\s)([^|;&$]{1,200}?)\s{0,20}\|\s{0,20}sudo\s{1,20}-\w{0,20}S"
 )
 
 _USERINFO = re.compile(r"://([^\s/:@\"'<>]*):([^\s\"'<>]+)@|://([^\s/:@\"'<>]{16,})@")

@@ -126,6 +126,8 @@ def test_what_stands_for_a_secret(text: str) -> None:
         ("{shell: ./fetch --password $PASSWORD --token-file ~/.token}", []),
         ("{shell: sshpass -p hunter2 ssh node-b true}", ["hunter2"]),
         ("{shell: sshpass -e ssh node-b true}", []),
+        ("{shell: sshpass -p <password> ssh node-b true && sshpass -p '<password>' ssh node-c true}", []),
+        ("{shell: 'sshpass -p \"$PASSWORD\" ssh node-b true && sshpass -p $PASSWORD ssh node-c true'}", []),
         ("{shell: docker login -u ada -p hunter2 nvcr.io}", ["hunter2"]),
         ("{shell: docker login -u ada --password-stdin nvcr.io < /run/key}", []),
         ("{shell: docker login -u ada -p $KEY nvcr.io && docker run -p 8080:80 x}", []),

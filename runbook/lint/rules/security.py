@@ -126,7 +126,8 @@ def _in_line(line: str) -> Iterator[tuple[str, int, int]]:
             if not text.startswith("-") and holds_secret(match[1], text) and not _has_known_format(text):
                 yield match[1], *match.span(2)
     for match in TYPED_FOR_A_PROMPT.finditer(line):
-        yield "a prompt", *match.span(match.lastindex or 0)
+        if not stands_for_one(match[match.lastindex or 0].strip("\"'")):
+            yield "a prompt", *match.span(match.lastindex or 0)
     for name, pattern in _GIVEN:
         for match in pattern.finditer(line):
             if not stands_for_one(match[1]) and not _has_known_format(match[1]):
