@@ -18,7 +18,7 @@ from runbook.diagnose.rule_types import Tier
 from runbook.diagnose.scan import Scanner
 from runbook.diagnose.sources.decoding import Account
 from runbook.diagnose.sources.logfiles import LogFile, chunks, find_logs
-from runbook.diagnose.sources.own_runs import RESULT, OwnRun, latest_run, read_own_run
+from runbook.diagnose.sources.own_runs import RESULT, OwnRun, latest_run, own_run_of, read_own_run
 from runbook.diagnose.tool_outputs import UNREAD, Paste, Source, read_paste, with_tools
 from runbook.report.diagnosis import Coverage, as_json, as_text
 from runbook.report.standard_streams import stderr, stdout
@@ -55,6 +55,9 @@ def diagnose(arguments: argparse.Namespace) -> int:
     """Print the diagnosis; 0 when a cause was found or the logs are healthy, 1 when they do not tell."""
     named, run = _with_latest_run(arguments.logs)
     found = find_logs(named)
+    if run is None and len(found.results) == 1:
+        name, result = found.results[0]
+        run = own_run_of(Path(f"{name}!run"), result)
     coverage = Coverage(files=len(found.logs))
     for file, why in found.unread:
         coverage.miss(file, why)

@@ -199,8 +199,10 @@ class Scanner:
         well."""
         for at, raw in enumerate(ending, number + 1 - len(ending)):
             self._note(raw)
-            passed = any(map(TESTS_PASSED.match, (raw.lower(), *_bare(raw))))
-            over = self.passed if passed else self.ended if ENDED.match(raw.lower()) else None
+            low = raw.lower()
+            may_have_passed = b"passed" in low or b"ok" in low
+            passed = may_have_passed and any(map(TESTS_PASSED.match, (low, *_bare(raw))))
+            over = self.passed if passed else self.ended if ENDED.match(low) else None
             if over is not None:
                 over[source] = at
                 self.reached = Reached.PROGRESS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import json
 import lzma
 import os
 import random
@@ -405,6 +406,30 @@ def test_the_manifest_of_collect_says_what_is_missing(tmp_path: Path) -> None:
     ):  # fmt: skip
         told = diagnose(archive(row))
         assert (told.exit_code, told.first) == (1, "insufficient-evidence"), row
+
+
+def test_what_a_run_said_of_itself_stands_in_its_archive(tmp_path: Path) -> None:
+    finding = {"cause": "firewall-drop", "says": "a rule", "evidence": [], "remedy": "nft delete rule …"}
+    stage = {"outcomes": [{"node": "node-b", "findings": [finding]}]}
+    result = {"verdict": "fail", "stopped_at": "firewall", "causes": ["firewall-drop"], "stages": [stage]}
+
+    def archive(said: bytes, log: bytes = HEALTHY) -> Path:
+        ours = (("README.txt", b"x"), ("manifest.json", b'{"files": []}'))
+        (tmp_path / "a.tar").write_bytes(
+            tar_of(*ours, ("run/result.json", said), ("run/logs/rank-00000.node-a.log", log))
+        )
+        return tmp_path / "a.tar"
+
+    told = diagnose(archive(json.dumps(result).encode()))
+    assert (told.exit_code, told.first, told.causes[0]["node"]) == (0, "firewall-drop", "node-b")
+    ran_out = HEALTHY + b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    told = diagnose(archive(json.dumps(result).encode(), ran_out))
+    assert [cause["cause"] for cause in told.causes] == ["firewall-drop", "gpu-out-of-memory"]
+    passed = {**result, "verdict": "pass", "causes": [], "stages": []}
+    assert diagnose(archive(json.dumps(passed).encode())).causes == []
+    for broken in (b"{", b"[]", b'{"verdict": 7}', b"\xff", b"[" * 5000):
+        told = diagnose(archive(broken))
+        assert (told.exit_code, told.first) == (1, "insufficient-evidence"), broken
 
 
 def test_an_archive_with_a_manifest_of_its_own_is_not_one_of_ours(tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ well."""
 MISSED = re.compile(r"run/logs(?:/.*)?|nodes/[^/]+")
 """Files whose absence from an archive of ours is reported."""
 MANIFEST = 4 << 20  # bytes
+RESULT = "run/result.json"
+MOST_OF_A_RESULT = 16 << 20  # bytes
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _BROKEN = (ValueError, LookupError, OverflowError, RuntimeError, OSError, EOFError)
 _BROKEN_TAR = (tarfile.TarError, *_BROKEN)
@@ -73,10 +75,11 @@ class ArchiveMember:
 @dataclass(slots=True)
 class Contents:
     """What an archive holds: its logs, and what of it cannot be read, by name and reason (no name: the archive
-    itself)."""
+    itself). `result`: what the run said of itself, in an archive of ours."""
 
     members: list[ArchiveMember] = field(default_factory=list)
     unread: list[tuple[str, str]] = field(default_factory=list)
+    result: bytes | None = None
 
 
 def is_archive(path: Path) -> bool:
@@ -109,8 +112,14 @@ def contents(path: Path) -> Contents:
     names = {member.name for member in found.members}
     if {"manifest.json", "README.txt"} <= names and any(name.startswith(FOLDERS) for name in names):
         manifest = next(member for member in found.members if member.name == "manifest.json")
+        result = next((member for member in found.members if member.name == RESULT), None)
         found.members = [known for member in found.members if (known := _of_ours(member))]
         found.unread += _left_out(manifest)
+        if result is not None:
+            try:
+                found.result = _whole(result, MOST_OF_A_RESULT)
+            except UnreadError as error:
+                found.unread.append((RESULT, str(error)))
     return found
 
 
@@ -127,12 +136,7 @@ def _of_ours(member: ArchiveMember) -> ArchiveMember | None:
 def _left_out(manifest: ArchiveMember) -> list[tuple[str, str]]:
     """What `runbook collect` notes of logs that it did not bring, or not whole, and of nodes that did not answer."""
     try:
-        data = b""
-        for chunk in manifest.chunks(MANIFEST):
-            data += chunk
-            if len(data) > MANIFEST:
-                return [(manifest.name, f"it has more than {MANIFEST:,} bytes: what it says was left out is not known")]
-        listed = json.loads(data)["files"]
+        listed = json.loads(_whole(manifest, MANIFEST))["files"]
         rows = [{str(key): str(value) for key, value in row.items()} for row in listed]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, UnreadError):
         return [(manifest.name, "it cannot be read: what was left out of the archive is not known")]
@@ -149,6 +153,16 @@ def _left_out(manifest: ArchiveMember) -> list[tuple[str, str]]:
         for row in rows
         if row.get("path") == "None" and MISSED.fullmatch(row.get("what", ""))
     ]
+
+
+def _whole(member: ArchiveMember, most: int) -> bytes:
+    """All of a member; UnreadError where it is damaged, or has more bytes than that."""
+    data = b""
+    for chunk in member.chunks(most):
+        data += chunk
+        if len(data) > most:
+            raise UnreadError(f"it has more than {most:,} bytes")
+    return data
 
 
 def shown(name: str) -> str:

@@ -72,11 +72,13 @@ class LogFile:
 
 @dataclass(slots=True)
 class FoundLogs:
-    """The logs; what cannot be read, by name and reason; and what by its name is no log and was left aside."""
+    """The logs; what cannot be read, by name and reason; what by its name is no log and was left aside; and what the
+    runs in archives of ours said of themselves, by the archive."""
 
     logs: list[LogFile] = field(default_factory=list)
     unread: list[tuple[str, str]] = field(default_factory=list)
     aside: list[str] = field(default_factory=list)
+    results: list[tuple[str, bytes]] = field(default_factory=list)
 
     @property
     def anything(self) -> bool:
@@ -98,6 +100,7 @@ def find_logs(named: Sequence[str]) -> FoundLogs:
         found.logs += inside.logs
         found.unread += inside.unread
         found.aside += inside.aside
+        found.results += inside.results
     if problems:
         raise FilesWrong(problems)
     found.logs = _with_ranks(list({log.name: log for log in found.logs}.values()))
@@ -264,6 +267,8 @@ def _file(path: Path, found: FoundLogs) -> None:
         else:
             found.logs.append(LogFile(f"{name}!{member.name}", path, node=member.node, member=member))
     found.unread += [(f"{name}!{member}" if member else name, why) for member, why in inside.unread]
+    if inside.result is not None:
+        found.results.append((name, inside.result))
 
 
 def _in_folder(folder: Path, found: FoundLogs) -> None:

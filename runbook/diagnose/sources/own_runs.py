@@ -1,4 +1,5 @@
-"""The verdict in a folder of one of our own runs: it was made live, and names more than a log can."""
+"""The verdict in a folder of one of our own runs, or in what was collected of it: it was made live, and names more than
+a log can."""
 
 from __future__ import annotations
 
@@ -71,12 +72,21 @@ def latest_run(folder: Path) -> Path | None:
 
 def read_own_run(folder: Path) -> OwnRun:
     """What the run found; of a run that was killed there may be no verdict, or half of one."""
-    file = folder / RESULT
     try:
-        with open_regular(file) as stream:
+        with open_regular(folder / RESULT) as stream:
             data = stream.read(MOST + 1)
-        if len(data) > MOST:
-            return OwnRun(folder, UNFINISHED, None, (), f"it has more than {MOST:,} bytes")
+    except FileNotFoundError:
+        return OwnRun(folder, UNFINISHED, None, ())
+    except OSError as error:
+        return OwnRun(folder, UNFINISHED, None, (), error.strerror or str(error))
+    if len(data) > MOST:
+        return OwnRun(folder, UNFINISHED, None, (), f"it has more than {MOST:,} bytes")
+    return own_run_of(folder, data)
+
+
+def own_run_of(folder: Path, data: bytes) -> OwnRun:
+    """The run whose result holds these bytes. `folder`: where it lies, as it is shown."""
+    try:
         text = data.decode()
         said = _a(dict, json.loads(text))
         stopped_at = said.get("stopped_at")
@@ -84,12 +94,8 @@ def read_own_run(folder: Path) -> OwnRun:
             folder,
             _word(said["verdict"]),
             None if stopped_at is None else _a(str, stopped_at),
-            tuple(_causes(said, str(file), text)),
+            tuple(_causes(said, str(folder / RESULT), text)),
         )
-    except FileNotFoundError:
-        return OwnRun(folder, UNFINISHED, None, ())
-    except OSError as error:
-        return OwnRun(folder, UNFINISHED, None, (), error.strerror or str(error))
     except (ValueError, LookupError, RecursionError) as error:
         why = "it breaks off, or is not a verdict that is known here"
         return OwnRun(folder, UNFINISHED, None, (), f"{why} ({type(error).__name__})")
