@@ -23,14 +23,14 @@ FEW = 1 / 3
 """Silent ranks for each that printed: with more, the log is an excerpt, or one machine's."""
 
 
-def compare(watchdogs: Sequence[Hit], states: Sequence[Hit], prepares: Sequence[Hit] = ()) -> Iterator[Hit]:
+def compare(watchdogs: Sequence[Hit], states: Sequence[Hit], other_work: Sequence[Hit] = ()) -> Iterator[Hit]:
     """The derived signs `watchdog-differs`, `-behind`, `-uniform` and `-alone`, each with the lines that prove it.
 
     Args:
-        prepares: bars of what a rank does instead of training: loading, evaluation.
+        other_work: bars of what a rank does instead of training: loading, evaluation.
     """
     places = [hit.line.place for hit in watchdogs]
-    busy = any(hit.line.place > min(places) for hit in prepares) if places else False
+    busy = any(hit.line.place > min(places) for hit in other_work) if places else False
     told = _groups_by_call(watchdogs, states)
     groups: dict[str, dict[int, Hit]] = defaultdict(dict)
     for hit in watchdogs:

@@ -29,6 +29,7 @@ ASKING_S = 0.9  # the kernel asks that long who has an address before it gives u
 
 THROWN = re.compile(r"\bterminate called\b.*\bc10::")
 TYPED = re.compile(r"(?:\([\w.-]{1,40}\) )?(?:\$|\+{1,3}|\[?[\w.-]{1,40}@[\w.-]{1,60}[^$#>]{0,80}[$#]) \S")
+"""A command behind a prompt, or as `set -x` prints it."""
 LISTED = re.compile(r"\[(\d+)\]([\w.-]+):(\S+)")
 
 TELLS_FAILURE = ("nccl-warn", "network-exception", "other-exception", "glog-error", "says-failed", "trouble")
@@ -48,6 +49,7 @@ FOLLOWS_AN_ERROR = (
 """Signs of what the other ranks see of one that raised something, and of failures that an exception may come from."""
 
 HYDRA = re.compile(r"=\s+KILLED BY SIGNAL: \d")
+"""In the banner of Hydra, the process manager of MPICH and Intel MPI."""
 
 ENDED_FROM_OUTSIDE = ("cancelled", "step-cancelled", "told-to-end", "nodes-taken-back")
 """Signs of an end that another program asked for."""
@@ -79,7 +81,7 @@ Numbers = Mapping[tuple[str, str], Sequence[int]]
 
 def derive(hits: Hits) -> Iterator[Hit]:
     """All derived signs, from the hits by their sign's name."""
-    yield from compare(hits.get("watchdog", ()), hits.get("watchdog-state", ()), hits.get("prepares", ()))
+    yield from compare(hits.get("watchdog", ()), hits.get("watchdog-state", ()), hits.get("other-work", ()))
     yield from read_report(hits)
     yield from _barriers(hits.get("store-barrier", ()), hits.get("barrier-completed", ()))
     yield from _unanswered(hits.get("no-route", ()))

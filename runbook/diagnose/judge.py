@@ -83,8 +83,8 @@ def judge(scanner: Scanner) -> list[Cause]:
     told = by_one_clock(scanner.hits)
     heeded = without_ignored(told)
     ignored = {hit.line.place for hit in told} - {hit.line.place for hit in heeded}
-    for without in (without_last_crashes, without_answered, without_clean_up, without_survived, with_fetches):
-        heeded = without(heeded)
+    for heed in (without_last_crashes, without_answered, without_clean_up, without_survived, with_fetches):
+        heeded = heed(heeded)
     for hit in with_summaries(heeded):
         hits[hit.sign].append(hit)
     for hit in derive(dict(hits)):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from runbook.diagnose.sources.decoding import FREE, RATIO, Unpacked, UnreadError, packing_of
+from runbook.diagnose.sources.own_runs import MOST, RESULT
 from runbook.model.safe_text import visible
 
 BLOCK = tarfile.BLOCKSIZE
@@ -41,8 +42,7 @@ well."""
 MISSED = re.compile(r"run/logs(?:/.*)?|nodes/[^/]+")
 """Files whose absence from an archive of ours is reported."""
 MANIFEST = 4 << 20  # bytes
-RESULT = "run/result.json"
-MOST_OF_A_RESULT = 16 << 20  # bytes
+RESULT_OF_OURS = f"run/{RESULT}"
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _BROKEN = (ValueError, LookupError, OverflowError, RuntimeError, OSError, EOFError)
 _BROKEN_TAR = (tarfile.TarError, *_BROKEN)
@@ -112,14 +112,14 @@ def contents(path: Path) -> Contents:
     names = {member.name for member in found.members}
     if {"manifest.json", "README.txt"} <= names and any(name.startswith(FOLDERS) for name in names):
         manifest = next(member for member in found.members if member.name == "manifest.json")
-        result = next((member for member in found.members if member.name == RESULT), None)
+        result = next((member for member in found.members if member.name == RESULT_OF_OURS), None)
         found.members = [known for member in found.members if (known := _of_ours(member))]
         found.unread += _left_out(manifest)
         if result is not None:
             try:
-                found.result = _whole(result, MOST_OF_A_RESULT)
+                found.result = _whole(result, MOST)
             except UnreadError as error:
-                found.unread.append((RESULT, str(error)))
+                found.unread.append((RESULT_OF_OURS, str(error)))
     return found
 
 
