@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,13 @@ from runbook.node import job_control, keeper, proc
 from runbook.node.proc import born
 
 
+def new_job() -> str:
+    """No other's: a keeper ends whatever on this machine bears its tags, also what another test keeps."""
+    return f"job-{uuid.uuid4().hex}"
+
+
 def order(folder: Path, **facts: Any) -> dict[str, Any]:
-    told = {"name": "rank-00000.a.l0", "job": "job", "attempt": 1, "node": "a", "ranks": [0], "barrier": None}
+    told = {"name": "rank-00000.a.l0", "job": new_job(), "attempt": 1, "node": "a", "ranks": [0], "barrier": None}
     return {"folder": str(folder), **told, **facts}
 
 
@@ -110,20 +116,20 @@ def test_what_leaves_the_session_and_clears_its_environment_is_ended_too(tmp_pat
 def test_why_it_was_stopped_is_what_whoever_did_it_has_left(tmp_path: Path, left: str | None) -> None:
     """A signal alone may be a reboot."""
     tmp_path.chmod(0o700)
-    folder = tmp_path / "job" / "a" / "attempt-01"
+    job = new_job()
+    folder = tmp_path / job / "a" / "attempt-01"
     folder.mkdir(parents=True)
     for one in (folder, *folder.parents[:2]):
         one.chmod(0o700)
     argv = ["/bin/sh", "-c", "echo $$; exec sleep 1000"]
-    told = order(folder, argv=argv, detached=True, grace_s=5.0, each=[], logs=None, stacks=None)
+    told = order(folder, job=job, argv=argv, detached=True, grace_s=5.0, each=[], logs=None, stacks=None)
     command = [sys.executable, "-m", "runbook.node.keeper", json.dumps(told)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         assert running.stdin is not None
         assert running.stdout is not None
         running.stdin.write(b"go 0\n")
         running.stdin.flush()
-        while b'"running"' not in running.stdout.readline():
-            pass
+        assert any(b'"running"' in line for line in running.stdout)
         if left is None:
             running.terminate()
         else:
