@@ -160,7 +160,8 @@ def slug(heading: str) -> str:
 @functools.cache
 def pages() -> Mapping[str, str]:
     """Every page of the reference by its path in the site, as Markdown."""
-    made = {"reference/commands.md": commands(), "reference/api.md": api()}
+    words = resources.files("runbook.cli").joinpath("words.md").read_text(encoding="utf-8")
+    made = {"reference/commands.md": commands(), "reference/api.md": api(), "reference/words.md": words}
     made |= {f"reference/checks/{name}.md": check(name) for name in PAGES}
     made |= {f"reference/causes/{family}.md": causes(text) for family, text in family_texts().items()}
     made |= {f"reference/rules/{page}.md": text for page, text in rule_pages().items()}

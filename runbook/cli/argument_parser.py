@@ -197,8 +197,8 @@ def parser() -> argparse.ArgumentParser:
     _serve(commands)
     about = "what a cause, a check, a lint rule, a variable or a key of a file is about"
     explain = _command(commands, "explain", about, calls="explain:explain_id")
-    ids = "a cause (firewall-drop), check (ping), lint rule (env.prefix-trap), variable (NCCL_IB_HCA), key (gpus) "
-    ids += "or shipped file (inventory.schema.json)"
+    ids = "a cause (firewall-drop), check (ping), lint rule (env.prefix-trap), variable (NCCL_IB_HCA), key (gpus), "
+    ids += "word (busbw) or shipped file (inventory.schema.json)"
     explain.add_argument("id", nargs="?", metavar="ID", help=f"{ids}; none lists all")
     about = "print a completion script for your shell"
     completion = _command(commands, "completion", about, calls="completion:print_completion")

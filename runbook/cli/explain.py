@@ -1,5 +1,5 @@
 """`runbook explain ID`: the page of a check, what a cause means, a rule of lint, an environment variable, a key of a
-file, or a shipped file itself."""
+file, a word of the messages, or a shipped file itself."""
 
 from __future__ import annotations
 
@@ -41,6 +41,9 @@ def explain_id(arguments: argparse.Namespace) -> int:
 
 
 def explain(id: str | None) -> int:
+    word = words().get(id.lower()) if id and id not in known() else None
+    if word:
+        stdout.tell(f"{id}: {word}\n")
     if id is None:
         stdout.tell(everything())
     elif id in PAGES:
@@ -55,10 +58,16 @@ def explain(id: str | None) -> int:
         stdout.tell("\n\n".join(told) + "\n")
     elif id in (files := shipped_files()):
         stdout.tell(files[id].read_text(encoding="utf-8"))
-    else:
-        message = f"there is no check, cause or lint rule {id!r}, and no variable or key of that name is known"
+    elif not word:
+        message = f"there is no check, cause or lint rule {id!r}, and no variable, key or word of that name is known"
         raise FilesWrong.of("arguments.unknown-id", message, help=_meant(id, [*keys, *files]))
     return 0
+
+
+def words() -> Mapping[str, str]:
+    """The terms of messages and pages, in small letters, and what each means here."""
+    rows = resources.files(__package__).joinpath("words.md").read_text(encoding="utf-8").partition("|---|---|\n")[2]
+    return {term.strip().lower(): meaning.strip() for _, term, meaning, _ in (row.split("|") for row in rows.splitlines())}
 
 
 def _of_key(typed: str, keys: Mapping[str, Sequence[str]]) -> Sequence[str]:
@@ -69,12 +78,12 @@ def _of_key(typed: str, keys: Mapping[str, Sequence[str]]) -> Sequence[str]:
 
 def _meant(typed: str, keys: Sequence[str]) -> str:
     """The ids of which it is one word or several, else the one that is nearly called so."""
-    ids = dict.fromkeys([*PAGES, *causes(), *rules(), *keys, *known()])
+    ids = dict.fromkeys([*PAGES, *causes(), *rules(), *keys, *words(), *known()])
     holding = [id for id in ids if _words(typed) in _words(id)]
     if len(holding) > 1:
         return f"ids with that word: {some([f'`{id}`' for id in holding], MOST)}"
     variables = known() if typed.upper() == typed or typed.upper().startswith(PREFIXES) else ()
-    near = holding[0] if holding else nearest(typed, [*PAGES, *causes(), *rules(), *variables, *keys])
+    near = holding[0] if holding else nearest(typed, [*PAGES, *causes(), *rules(), *variables, *keys, *words()])
     return f"did you mean `{near}`?" if near else "`runbook explain` lists checks, causes and rules"
 
 
@@ -93,6 +102,7 @@ def everything() -> str:
         "keys of inventories and playbooks and arguments of checks, such as gpus, when_bad or min_busbw_gbytes",
     ]
     lines += [f"variables: {len(known())} of NCCL, PyTorch, gloo, CUDA, JAX and the launcher, such as NCCL_IB_HCA"]
+    lines += [f"words: {', '.join(words())}"]
     lines += [f"shipped files, as they are: {', '.join(shipped_files())}"]
     return "\n".join(lines) + "\n"
 

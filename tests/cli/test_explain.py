@@ -85,6 +85,8 @@ def test_of_many_ids_with_that_word_some_are_named_and_the_rest_counted() -> Non
     ("key", "said"),
     [
         ("gpus", "inventory: node.gpus: "),
+        ("rendezvous", "rendezvous: address, port and backend by which ranks find each other\ninventory: rendezvous: "),
+        ("HCA", "HCA: an InfiniBand or RoCE adapter\n"),
         ("rendezvous", "Where the ranks meet."),
         ("min_rate_gbps", "inventory: infiniband.min_rate_gbps: a rate in Gbit/s above 0"),
         ("when_bad", "playbook: when_bad: "),
@@ -93,7 +95,7 @@ def test_of_many_ids_with_that_word_some_are_named_and_the_rest_counted() -> Non
         ("min_busbw_gbytes", "check: allreduce, with: min_busbw_gbytes\n  fail below"),
     ],
 )
-def test_a_key_is_told_with_its_place(key: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_or_a_word_is_told_with_its_place(key: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert said in shown(key, capsys)
 
 
