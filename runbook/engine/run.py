@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet  # before Python 3.11 not the built-in TimeoutError
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import runbook
 from runbook.causes.catalogue import finding_for, in_order, of_kind
@@ -42,6 +42,8 @@ from runbook.transport import SILENCE_S, Site
 
 if TYPE_CHECKING:
     from runbook.engine.bad_nodes import Spares, Suspects
+
+T = TypeVar("T")
 
 GRACE_S = 5.0
 """How long after its deadline a check may take to give its own answer, which says more than the engine's."""
@@ -275,15 +277,7 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
         needs_pool=ranks.inventory if ranks else None,
         script=(ranks or stage).script,
     )
-    future: Future[list[Outcome]] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(stage.check.run(at))
-        except BaseException as error:  # noqa: BLE001  a check that raises is one that could not look
-            future.set_exception(error)
-
-    threading.Thread(target=work, name=f"stage {stage.name}", daemon=True).start()
+    future = _begun(lambda: stage.check.run(at), f"stage {stage.name}")
     begun = time.time()
     try:
         _wait(future, time.monotonic() + stage.timeout_s + (ENDING_S if stage.check.ends_by_itself else GRACE_S))
@@ -306,7 +300,21 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
     return as_ended_by_slurm(run, stage.inventory, complete(stage, future.result()))
 
 
-def _wait(future: Future[list[Outcome]], deadline: float) -> None:
+def _begun(work: Callable[[], T], name: str) -> Future[T]:
+    """In a thread of its own, which no Ctrl-C interrupts."""
+    future: Future[T] = Future()
+
+    def do() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001  a check that raises is one that could not look
+            future.set_exception(error)
+
+    threading.Thread(target=do, name=name, daemon=True).start()
+    return future
+
+
+def _wait(future: Future[Any], deadline: float) -> None:
     while not future.done() and time.monotonic() < deadline:
         # Short waits: a thread that waits without end does not see Ctrl-C on every platform.
         try:
@@ -362,13 +370,11 @@ def _clean(run: Run, interrupted: bool, reached: Sequence[PlannedStage]) -> str 
 
     `reached` are the stages that ran, or began to, in that order.
     """
-    results: Mapping[str, object] = {}
-    for _ in range(2):  # a second Ctrl-C must not stop the cleaning up; it is bounded by itself
-        try:
-            results = run.site.close()
-            break
-        except KeyboardInterrupt:
-            continue
+    closing = _begun(run.site.close, "closing")
+    while not closing.done():  # another Ctrl-C must not cut it short; it is bounded by itself
+        with contextlib.suppress(KeyboardInterrupt):
+            _wait(closing, math.inf)
+    results = closing.result()
     if run.pool is not None:
         run.pool.close()
     unsure = [name for name, result in sorted(results.items()) if isinstance(result, BaseException)]

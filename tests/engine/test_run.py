@@ -191,6 +191,28 @@ def test_ctrl_c_cleans_up_and_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "stopped and removed everything" in (told.end.cleaned or "")
 
 
+def test_ctrl_c_while_it_cleans_up_hides_nothing_that_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pressed, waited = threading.Event(), engine._wait
+
+    def close(_: Site) -> dict[str, BaseException]:
+        assert pressed.wait(60)
+        return {"node-a": TimeoutError()}
+
+    def wait(*arguments: Any) -> None:
+        if threading.current_thread() is threading.main_thread() and not pressed.is_set() and "closing" in {
+            thread.name for thread in threading.enumerate()
+        }:
+            pressed.set()
+            raise KeyboardInterrupt
+        waited(*arguments)
+
+    monkeypatch.setattr(Site, "close", close)
+    monkeypatch.setattr(engine, "_wait", wait)
+    assert "node-a could not be asked" in (one(tmp_path, passing).end.cleaned or "")
+
+
 def late(at: Context) -> list[Outcome]:
     """Past its deadline it still ends what it started, and says what it saw of that."""
     at.stopping.wait(max(0.0, at.deadline - time.monotonic()) + 1.5)
