@@ -361,6 +361,7 @@ class Worker:
             self.place.phase = "warm-up and verification"
             data = torch.empty(count, dtype=torch.float32, device=self.device)
             # The first AllReduce of a size is the warm-up, and the one whose every element is compared.
+            wrong: dict[str, Any] = {"count": 0}
             for _ in range(order["warmup"]):
                 self.fill(data, pattern)
                 self.barrier()
@@ -368,9 +369,8 @@ class Worker:
                 self.reduce(data)
                 self.synchronize()
                 seconds = time.perf_counter() - started
-                wrong = self.compare(data, pattern)
-                if wrong["count"]:
-                    break
+                if not wrong["count"]:  # nor is it left at the first: others may see nothing wrong, and go on
+                    wrong = self.compare(data, pattern)
             wrong_anywhere, slowest, left = self.agree(wrong["count"], seconds, time.monotonic() - ends)
             if wrong_anywhere:
                 say("wrong", size=size, **wrong)

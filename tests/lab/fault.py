@@ -33,7 +33,7 @@ stages:
   - check: firewall
   - check: ibstat
   - check: connection
-  - {name: small, check: allreduce, with: {min_bytes: 1K, max_bytes: 64K, iterations: 3, budget: 3s}}
+  - {name: small, check: allreduce, with: {min_bytes: 1K, max_bytes: 64K, iterations: 3, warmup: 2, budget: 3s}}
   - name: full
     check: allreduce
     with:

@@ -19,5 +19,6 @@ FAULT = Fault(
     cause="allreduce-wrong-data",
     nodes="node-b",
     says=(r"rank 1 contributes wrong data", r"element 0 is nan"),
+    quick=True,
     within_s=8,
 )
