@@ -226,6 +226,10 @@ def how_ended(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fac
         return finding_for("terminated-from-outside", says, tail, way="unknown", node=node)
     end = ProcessEnd(code)
     if end.signal is None:
+        if (no_room := member.journal.get("no_room")) and not last_exception(kept, member, place):
+            says = f"{place.label} exited with code {code} after {_ran(member)}, and its output cannot be written on {node}"
+            seen = (f"the journal beside its logs: {no_room}", *tail)
+            return finding_for("disk-full", f"{says}: {no_room}", seen, way="rank", node=node)
         says = (
             f"{place.label} exited with code {code} after {_ran(member)}: {tail[-1] if tail else 'it printed nothing'}"
         )

@@ -278,7 +278,7 @@ def stop(cluster: Cluster, job: KnownJob, *, now: bool = False, why: str = BY_US
     refused: dict[str, str] = {}
     for attempt in _to_end(job):
         folders = {name: f"{folder}/{attempt}" for name, folder in job.folders.items() if attempt in job.attempts[name]}
-        for name, answer in cluster.ask({"do": "kill"} if now else {"do": "stop", "why": why}, folders).items():
+        for name, answer in cluster.ask({"do": "kill" if now else "stop", "why": why}, folders).items():
             if isinstance(answer, BaseException):
                 refused[name] = why_not(name, answer).says
     deadline = time.monotonic() + grace + LONGER_S
@@ -289,7 +289,7 @@ def stop(cluster: Cluster, job: KnownJob, *, now: bool = False, why: str = BY_US
             break
         time.sleep(POLL_S)
     if left and not now:
-        return stop(cluster, job, now=True)
+        return stop(cluster, job, now=True, why=why)
     unsure |= {name: why for name, why in refused.items() if name in left} | silent
     asked = sum(len(names) for name, names in before.items() if name not in unsure)
     return Stopped(max(0, asked - sum(map(len, left.values()))), left, unsure)

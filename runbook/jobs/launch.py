@@ -229,6 +229,8 @@ class RunningAttempt:
             end, stall = self.watch(deadline)
             if self._job.launch.detach and (end.kind == "late" or self._only_lost(end)):
                 return self._detached()
+            if end.first and end.first.keeper_gone:
+                stop_attempt.learn_why(kept)
             self.stopped = end.first is not None and end.first.by_user
             if end.kind == "failed" and end.first:  # said at once: the verdict waits for the grace and for all output
                 at.say(f"failed: {how_ended(kept, end.first).says}", node=end.first.place.node)

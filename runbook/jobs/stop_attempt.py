@@ -49,6 +49,17 @@ def freeze(kept: KeptProcesses, *, seconds: float = 0.3) -> dict[str, Facts]:
     return found
 
 
+def learn_why(kept: KeptProcesses) -> None:
+    """Why keepers are gone that wrote nothing down: whoever ended them may have left the reason beside their
+    journals."""
+    gone = {member.place.node for member in kept.members if member.keeper_gone}
+    for answer in _order(kept, {"do": "watch", "look": True, "most": 0}, gone).values():
+        for journal in [] if isinstance(answer, BaseException) else answer["kept"]:
+            for member in kept.on(journal["node"]):
+                if member.place.name == journal["name"]:
+                    kept.learn(member, journal)
+
+
 def end(
     kept: KeptProcesses,
     *,
@@ -81,7 +92,7 @@ def end(
     unsure = {name for name in kept.nodes if name not in kept.live_nodes()}
     gone = {m.place.node for m in kept.members if m.keeper_gone or m.state != OVER or not m.gone}
     if gone:
-        for name, answer in _order(kept, {"do": "kill"}, gone - unsure).items():
+        for name, answer in _order(kept, {"do": "kill", "why": why}, gone - unsure).items():
             if not isinstance(answer, dict) or any(journal["lives"] for journal in answer["kept"]):
                 unsure.add(name)
     return sorted(unsure)

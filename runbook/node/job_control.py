@@ -16,7 +16,7 @@ watch    {"folder": of an attempt, "at": {log that is wanted: offset}, "seen": w
          processes, the journals have `lives` and `keeper_lives`.
 stop     {"folder": of an attempt, "why"}: TERM to the keepers, who end what they keep, and write down why; what has no
          keeper any more is ended here.
-kill     the same at once, and waits for it. Journals of both, and of all orders below, tell what `lives`.
+kill     the same at once, and waits for it; a journal of a keeper that was killed has the `why` that was left. Journals of both, and of all orders below, tell what `lives`.
 list     {"workdir", "node", "job": only this one, or null}: the node's jobs in this workdir, with what each process of
          the latest attempt uses, and each that lives:
          {"jobs": [{"about", "folder", "attempts": {name: [...]}, "damaged": [{"name", "why", "pids"}]}]}; `damaged` are
@@ -49,7 +49,19 @@ from runbook.node.journal import (
     node_of,
     serial_of,
 )
-from runbook.node.own_files import KEPT, WHY_STOPPED, document, expanded, is_ours, listed, opened, ours, safe, write
+from runbook.node.own_files import (
+    KEPT,
+    WHY_STOPPED,
+    document,
+    expanded,
+    is_ours,
+    listed,
+    opened,
+    ours,
+    safe,
+    why_stopped,
+    write,
+)
 from runbook.node.proc import boot_id, booted, born, environ, owner, pause, pids, stat, variable
 from runbook.node.proc import kill as send
 from runbook.node.tools import find, run
@@ -154,15 +166,21 @@ def stop(order: dict[str, Any]) -> KeptAnswer:
     folder = in_ours(order["folder"], 3)
     alive = living()
     found, damaged = journals(folder, alive)
-    if order.get("why"):
-        try:
-            write(os.path.join(folder, WHY_STOPPED), order["why"])
-        except OSError:
-            pass  # no room, or the folder is gone: what lives is ended all the same
+    leave_why(folder, order, found)
     for facts in found:
         send([facts["keeper"]] if facts["keeper_lives"] else left_of(facts, alive), signal.SIGTERM)
     end(damaged, signal.SIGTERM)
     return {"kept": found}
+
+
+def leave_why(folder: str, order: dict[str, Any], found: Iterable[Facts]) -> None:
+    """For the keepers, and for whoever reads the journal of one that was killed; who came first is the reason, and what
+    had lost its keeper before has another."""
+    if order.get("why") and any(facts["keeper_lives"] for facts in found) and not why_stopped(folder):
+        try:
+            write(os.path.join(folder, WHY_STOPPED), order["why"])
+        except OSError:
+            pass  # no room, or the folder is gone: what lives is ended all the same
 
 
 def kill(order: dict[str, Any]) -> KeptAnswer:
@@ -171,6 +189,7 @@ def kill(order: dict[str, Any]) -> KeptAnswer:
     while True:
         alive = living()
         chosen, damaged = journals(folder, alive)
+        leave_why(folder, order, chosen)
         for facts in chosen:
             send([facts["keeper"]] if facts["keeper_lives"] else [], signal.SIGKILL)
             send(left_of(facts, alive), signal.SIGKILL)
@@ -366,6 +385,7 @@ def journals(folder: str, alive: Living | None = None) -> tuple[list[Facts], lis
     journals that cannot be trusted, and living processes without a journal."""
     attempt = os.path.basename(folder)
     job, node = place_of(os.path.dirname(folder))
+    why = why_stopped(folder)
     found, damaged = [], []
 
     def written(name: str) -> Facts:
@@ -382,6 +402,8 @@ def journals(folder: str, alive: Living | None = None) -> tuple[list[Facts], lis
             keeper_lives = alive is None or same(facts["keeper"], facts.get("keeper_born"))
             if not keeper_lives and facts["state"] != "ended":
                 facts = written(name)  # one that ended since wrote before that how its process had ended
+            if facts["state"] != "ended":  # nor will it write why, where its keeper is killed
+                facts["why"] = facts.get("why") or why or None
             if alive is not None:
                 # By its number as well: a program may have written over its environment, as one does that changes its
                 # title.

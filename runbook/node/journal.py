@@ -108,6 +108,7 @@ JOURNAL: Mapping[str, Kind] = {
     "started": perhaps(TIME),
     "ended": perhaps(TIME),
     "why": perhaps(TEXT),
+    "no_room": perhaps(TEXT),
     "left": list_of(PID),
     "swept": perhaps(integer(0, 1 << 31)),
     "group_kills": perhaps(integer(0, 1 << 31)),

@@ -21,6 +21,7 @@ Stdout: one message a change: ready, running, ended.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import queue
@@ -31,7 +32,7 @@ import threading
 import time
 
 from runbook.node.message import say as say_it
-from runbook.node.own_files import WHY_STOPPED, document, expanded, listed, opened, ours, safe, write
+from runbook.node.own_files import document, expanded, listed, ours, safe, why_stopped, write
 from runbook.node.proc import boot_id, born, descendants, group_kills, kernel_kills, kill, pause, tagged
 
 TYPE_CHECKING = False
@@ -48,7 +49,6 @@ BARRIER_S = 0.1
 AT_A_TIME = 64
 """With more nodes than this each looks less often at the barrier: one file server answers them all."""
 OWNER_S = 10.0
-LONGEST_WHY = 1000
 
 
 class Journal:
@@ -73,11 +73,12 @@ class Journal:
     def write(self, state: str, **facts: Any) -> None:
         with self.lock:
             self.facts.update(facts, state=state)
-            text = json.dumps(self.facts)
             try:
-                write(self.path, text)
-            except OSError:  # a full disk must not end the keeper, which ends the rank
-                write_over(self.path, text)
+                write(self.path, json.dumps(self.facts))
+            except OSError as error:  # a full disk must not end the keeper, which ends the rank
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    self.facts["no_room"] = error.strerror
+                write_over(self.path, json.dumps(self.facts))
             say(dict(self.facts, event="kept"))
 
 
@@ -140,16 +141,7 @@ class Keeper:
                 self.kills.look()
 
     def signalled(self, number: int, _frame: object) -> None:
-        self.news.put(("stop", self.order["grace_s"], self.why_stopped() or "signal %d" % number))
-
-    def why_stopped(self) -> str:
-        """The reason that whoever stops this attempt left beside the journal; empty where a signal came from elsewhere,
-        such as a reboot."""
-        try:
-            with opened(os.path.join(self.order["folder"], WHY_STOPPED)) as file:
-                return file.read(LONGEST_WHY).decode("utf-8", "replace").strip()
-        except OSError:
-            return ""
+        self.news.put(("stop", self.order["grace_s"], why_stopped(self.order["folder"]) or "signal %d" % number))
 
     def listen(self) -> None:
         """Orders on stdin; the end of stdin ends the process, unless it is detached."""

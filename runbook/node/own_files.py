@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
 LONGEST = 8 << 20  # bytes of a file that is read whole; a job of 10,000 nodes needs less than one
+LONGEST_WHY = 1000
 LINKS = 40
 KEPT = "KEPT"
 """The file in a folder of a run that is not removed with it."""
@@ -214,3 +215,13 @@ def group(gid: int) -> str:
         return grp.getgrgid(gid).gr_name
     except KeyError:
         return str(gid)
+
+
+def why_stopped(folder: str) -> str:
+    """The reason that whoever stopped this attempt left beside its journals; empty where a signal came from elsewhere,
+    such as a reboot."""
+    try:
+        with opened(os.path.join(folder, WHY_STOPPED)) as file:
+            return file.read(LONGEST_WHY).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""

@@ -53,11 +53,11 @@ def journal(state: str, **facts: Any) -> dict[str, Any]:
 
 
 def ended(
-    kept: KeptProcesses, rank: int, code: int | None, at: float, *, why: str | None = None, began: float = 100.0
+    kept: KeptProcesses, rank: int, code: int | None, at: float, *, began: float = 100.0, **noted: str | None
 ) -> KeptProcess:
-    """The rank has ended at this time of its node's clock."""
+    """The rank has ended at this time of its node's clock, and this is noted beside that."""
     member = next(member for member in kept.members if rank in member.place.ranks)
-    kept.learn(member, journal("ended", code=code, started=began, ended=at, why=why))
+    kept.learn(member, journal("ended", code=code, started=began, ended=at, **noted))
     return member
 
 

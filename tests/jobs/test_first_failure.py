@@ -386,6 +386,20 @@ def test_the_code_of_a_time_limit_says_what_ended_it(tmp_path: Path) -> None:
     assert "more time" in str(finding.remedy)
 
 
+@pytest.mark.parametrize("error", [b"", b"Traceback (most recent call last):\n  File \"/srv/tr"])
+def test_a_rank_whose_error_finds_no_room_was_ended_by_the_full_disk(tmp_path: Path, error: bytes) -> None:
+    """What Python wanted to print of it is lost; the keeper, which writes beside it, saw why."""
+    made = kept(tmp_path)
+    first = ended(made, 2, 1, 101.0, no_room="No space left on device")
+    wrote(made, first, err=error)
+    wrote(made, ended(made, 0, 1, 101.5), err=b"RuntimeError: Connection closed by peer [10.0.0.2]:4711\n")
+    node, finding = guilty(made, first)
+    assert (node, finding.cause) == ("node-b", "disk-full")
+    assert "its output cannot be written on node-b: No space left on device" in finding.says
+    wrote(made, first, err=b"Traceback (most recent call last):\n  File \"/srv/train.py\", line 3\nValueError: no\n")
+    assert guilty(made, first)[1].cause == "program-error", "it had room for that"
+
+
 def test_what_logs_show_without_a_remedy_has_that_of_its_page(tmp_path: Path) -> None:
     made = kept(tmp_path)
     first = ended(made, 2, 1, 101.0)

@@ -12,7 +12,7 @@ import pytest
 from runbook.jobs import known_jobs
 from runbook.jobs.known_jobs import Cluster, KnownJob, _journals
 from runbook.model.errors import Unreachable
-from runbook.node.journal import Odd, attempt_folder
+from runbook.node.journal import BY_USER, Odd, attempt_folder
 
 
 class Counted(str):
@@ -128,7 +128,8 @@ def test_only_a_job_that_the_user_stopped_is_called_stopped(why: str, state: str
     assert job.state == state
 
 
-def test_who_stops_a_job_says_so_to_its_keepers() -> None:
+@pytest.mark.parametrize("now", [False, True])
+def test_who_stops_a_job_says_so_to_its_keepers(now: bool) -> None:
     cluster = Answering(tried(1, live=0))
     orders: list[Mapping[str, Any]] = []
     ask = cluster.ask
@@ -138,8 +139,8 @@ def test_who_stops_a_job_says_so_to_its_keepers() -> None:
         return ask(order, folders)
 
     cluster.ask = noted  # type: ignore[method-assign]
-    known_jobs.stop(cast("Cluster", cluster), tried(1, live=1))
-    assert orders == [{"do": "stop", "why": "stopped by the user"}]
+    known_jobs.stop(cast("Cluster", cluster), tried(1, live=1), now=now)
+    assert orders == [{"do": "kill" if now else "stop", "why": BY_USER}]
 
 
 def test_nodes_that_the_user_leaves_out_make_no_job_degraded() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -9,13 +10,17 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from lab.memory import memory_group
 
 from runbook.node import job_control, keeper, proc
+from runbook.node.journal import BY_USER
 from runbook.node.proc import born
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def new_job() -> str:
@@ -42,6 +47,7 @@ def test_the_end_of_a_rank_that_filled_the_disk_is_written_down(
     journal.write("ended", code=1, why=None)
     told = json.loads((tmp_path / "rank-00000.a.l0.json").read_text())
     assert (told["state"], told["code"], told["pid"]) == ("ended", 1, 7)
+    assert told["no_room"] == "No space left on device"
 
 
 def test_a_folder_that_cannot_be_listed_for_a_moment_does_not_end_the_watch_over_siblings(
@@ -112,14 +118,13 @@ def test_what_leaves_the_session_and_clears_its_environment_is_ended_too(tmp_pat
     assert born(left) is None, "it lives"
 
 
-@pytest.mark.parametrize("left", ["stopped by the user", "", None])
-def test_why_it_was_stopped_is_what_whoever_did_it_has_left(tmp_path: Path, left: str | None) -> None:
-    """A signal alone may be a reboot."""
-    tmp_path.chmod(0o700)
+@contextlib.contextmanager
+def keeps(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A keeper whose process sleeps, in a folder of an attempt as a node has it; it has ended when the block does."""
     job = new_job()
     folder = tmp_path / job / "a" / "attempt-01"
     folder.mkdir(parents=True)
-    for one in (folder, *folder.parents[:2]):
+    for one in (tmp_path, folder, *folder.parents[:2]):
         one.chmod(0o700)
     argv = ["/bin/sh", "-c", "echo $$; exec sleep 1000"]
     told = order(folder, job=job, argv=argv, detached=True, grace_s=5.0, each=[], logs=None, stacks=None)
@@ -130,13 +135,35 @@ def test_why_it_was_stopped_is_what_whoever_did_it_has_left(tmp_path: Path, left
         running.stdin.write(b"go 0\n")
         running.stdin.flush()
         assert any(b'"running"' in line for line in running.stdout)
+        yield running, str(folder)
+        running.wait(timeout=60)
+
+
+@pytest.mark.parametrize("left", [BY_USER, "", None])
+def test_why_it_was_stopped_is_what_whoever_did_it_has_left(tmp_path: Path, left: str | None) -> None:
+    """A signal alone may be a reboot."""
+    with keeps(tmp_path) as (running, folder):
         if left is None:
             running.terminate()
         else:
-            job_control.look({"do": "stop", "folder": str(folder), "why": left})
-        assert running.wait(timeout=60) == 0
-    (journal,) = job_control.journals(str(folder))[0]
-    assert (journal["state"], journal["code"], journal["why"]) == ("ended", -15, left or "signal 15")
+            job_control.look({"do": "stop", "folder": folder, "why": left})
+    (journal,) = job_control.journals(folder)[0]
+    assert (running.returncode, journal["state"], journal["code"]) == (0, "ended", -15)
+    assert journal["why"] == (left or "signal 15")
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_why_a_keeper_was_killed_is_what_whoever_did_it_has_left(tmp_path: Path, before: bool) -> None:
+    """It writes nothing down itself. What had lost its keeper before that was stopped by nobody."""
+    with keeps(tmp_path) as (running, folder):
+        if before:
+            running.kill()
+            running.wait(timeout=60)
+        (told,) = job_control.kill({"folder": folder, "why": BY_USER})["kept"]
+        job_control.kill({"folder": folder, "why": "rank 1 failed"})
+    (journal,) = job_control.journals(folder)[0]
+    assert (journal["state"], journal["why"]) == ("running", None if before else BY_USER)
+    assert not told["lives"]
 
 
 def kept_to_its_end(folder: Path, argv: list[str], join: str = "") -> dict[str, Any]:
