@@ -321,11 +321,13 @@ def wrong_data(pool: RankPool, at: Context) -> list[Outcome] | None:
         return None
     located = pool.extra.get("located", {}).get("ranks") or []
     seen = [member for member in wrong if member.steps["wrong"]["first"]]
+    seen = seen or [member for member in pool.members if "wrong" not in member.steps]  # one of them, and did not tell
     details = tuple(
         f"{m.label}: {counted(m.steps['wrong']['count'], 'wrong element')} at "
         f"{bytes_text(m.steps['wrong']['size'])}; element {m.steps['wrong']['first']['element']} is "
         f"{float(m.steps['wrong']['first']['got']):g}, should be {m.steps['wrong']['first']['expected']:g}"
         for m in seen[:8]
+        if "wrong" in m.steps
     )
     if located:
         blamed = [pool.members[rank] for rank in located]
@@ -337,7 +339,7 @@ def wrong_data(pool: RankPool, at: Context) -> list[Outcome] | None:
         blamed = seen
         why = f"{', '.join(m.label for m in seen)} received wrong sums, the others the right ones"
     else:
-        blamed = list(seen) or list(wrong)
+        blamed = seen
         why = "every rank received wrong sums, and no rank's contribution explains it"
     nodes = {member.rank.node for member in blamed}
     culprits = ", ".join(sorted(nodes))

@@ -87,7 +87,8 @@ class Firewall(Check):
             return trouble
         silent = sum(dial.outcome == "dropped" for dial in mesh.dials)
         at.say(
-            f"{silent} connections got no answer, and no rule explains it: dialling {len(doubtful)} again, for longer"
+            f"{counted(silent, 'connection')} got no answer, and no rule explains it: dialling {len(doubtful)} again, "
+            "for longer"
         )
         mesh.again_by_pair(doubtful, min(AGAIN_S, at.left_s - JUDGING_S))
         return self._trouble(at, mesh, trouble.evidence)
@@ -174,7 +175,7 @@ class FirewallJudge:
         bad = self.trouble.bad if self.trouble else ()
         if blocked := [dial for dial in bad if name in (dial.source, dial.destination)]:
             whose = listed(f"{guilty}'s" for guilty in sorted(self.findings))
-            what = "all else" if self.note else f"{len(arriving)} connections"
+            what = "all else" if self.note else counted(len(arriving), "connection")
             far = listed(others_of(name, blocked))
             return Outcome.passed(name, f"{what} to it opened; what failed between it and {far} is {whose} doing")
         if not arriving:

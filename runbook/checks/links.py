@@ -16,7 +16,7 @@ from runbook.checks.base import Check, argument, pairs_argument
 from runbook.checks.connection import join
 from runbook.checks.context import Context
 from runbook.checks.ranks.pool import Halt, RankPool, dismiss_pool, start_pool
-from runbook.model.safe_files import write_below
+from runbook.model.safe_files import BadName, write_below
 from runbook.model.units import counted, significant
 from runbook.model.verdict import Finding, Outcome
 
@@ -74,7 +74,10 @@ class Links(Check):
             return proven or [Outcome.unknown(node.name, unmeasured(str(error))) for node in at.nodes]
         if done.stopped:
             dismiss_pool(at.run)
-        write_below(at.run.run_dir, "links.csv", data=as_csv(done))
+        try:
+            write_below(at.run.run_dir, "links.csv", data=as_csv(done))
+        except (OSError, BadName) as error:
+            at.say(f"links.csv is not written: {error}")
         asked = ask(at)
         wires = {name: said for name, said in asked.items() if isinstance(said, NodeAdapters)}
         judged = tell(done, pool.members, wires, self._floor(pool, at, wires))

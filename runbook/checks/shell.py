@@ -93,7 +93,7 @@ class Shell(Check):
             return Outcome.unknown(node, finding)
         if not found:
             says = f"`{self._command(node)}` on {node} printed nothing that matches /{self.expect.stdout}/"
-            finding = finding_for("program-error", says, said or ("it printed nothing",), way="shell", node=node)
+            finding = finding_for("program-error", says, said or SILENT, way="shell", node=node)
             return Outcome.failed(node, finding)
         first = answer.stdout.strip().splitlines()[:1]
         return Outcome.passed(node, f"exit {answer.code}" + (f": {first[0][:100]}" if first else ""))

@@ -196,6 +196,8 @@ def _emit_end(
     def named(those: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
         return tuple(name for name in started.nodes if any(name in one for one in those))
 
+    bad = named([one.bad for one in found])
+    unknown = named([one.unknown for one in found])
     finished = RunFinished(
         time=now,
         verdict=verdict,
@@ -204,9 +206,9 @@ def _emit_end(
         seconds=round(now - started.time, 3),
         causes=causes(seen),
         run_dir=started.run_dir,
-        bad=named([one.bad for one in found]),
+        bad=bad,
         dropped=known.dropped,
-        unknown=named([one.unknown for one in found]),
+        unknown=tuple(name for name in unknown if name not in bad),
     )
     emit(finished)
     return finished

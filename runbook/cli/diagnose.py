@@ -61,6 +61,8 @@ def diagnose(arguments: argparse.Namespace) -> int:
     coverage = Coverage(files=len(found.logs))
     for file, why in found.unread:
         coverage.miss(file, why)
+    for name, _ in found.results if run is None else ():
+        coverage.miss(name, "it holds what a run said of itself, which is read of one archive at a time")
     coverage.leave(found.aside)
     scan = scanner()
     progress = ReadingProgress(found.logs)

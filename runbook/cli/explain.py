@@ -67,7 +67,9 @@ def explain(id: str | None) -> int:
 def words() -> Mapping[str, str]:
     """The terms of messages and pages, in small letters, and what each means here."""
     rows = resources.files(__package__).joinpath("words.md").read_text(encoding="utf-8").partition("|---|---|\n")[2]
-    return {term.strip().lower(): meaning.strip() for _, term, meaning, _ in (row.split("|") for row in rows.splitlines())}
+    return {
+        term.strip().lower(): meaning.strip() for _, term, meaning, _ in (row.split("|") for row in rows.splitlines())
+    }
 
 
 def _of_key(typed: str, keys: Mapping[str, Sequence[str]]) -> Sequence[str]:

@@ -408,8 +408,16 @@ def _on(problem: Problem, names: Sequence[str], of: int) -> Problem:
 
 
 def _filled(stage: Stage, variables: Mapping[str, object]) -> str:
-    quoted = {name: shlex.quote(v) if isinstance(v, str) else v for name, v in variables.items()}
-    return str(fill(stage.shell, quoted, stage.span))
+    return str(fill(stage.shell, {name: _quoted(value) for name, value in variables.items()}, stage.span))
+
+
+def _quoted(value: object) -> object:
+    """Each text in it as one word of a shell."""
+    if isinstance(value, str):
+        return shlex.quote(value)
+    if isinstance(value, Mapping):
+        return {key: _quoted(one) for key, one in value.items()}
+    return [_quoted(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _check(stage: Stage, variables: Mapping[str, object]) -> Check:

@@ -101,7 +101,7 @@ def execute(plan: Plan, settings: RunSettings, tell: Emit) -> int:
     except KeyboardInterrupt as stopped:
         interrupted, course.stopped_at = True, course.stage.name
         course.seen.extend(stopped.outcomes if isinstance(stopped, _StageStopped) else ())
-    cleaned = _clean(run, interrupted, [*course.begun, course.stage])
+    cleaned = _clean(run, interrupted, course.begun)
     verdict = Verdict.UNKNOWN if interrupted else overall(outcome.verdict for outcome in course.seen)
     code = INTERRUPTED if interrupted else OF_VERDICT[verdict]
     seconds = round(time.monotonic() - begun, 3)
@@ -134,7 +134,7 @@ class _Course:
         self._run = run
         self._emit = emit
         self.stage = plan.stages[0]  # under way
-        self.begun: list[PlannedStage] = []  # before it
+        self.begun: list[PlannedStage] = []  # it, and those before it
         self.seen: list[Outcome] = []
         self.stopped_at: str | None = None
         self.bad: set[str] = set()
@@ -149,8 +149,8 @@ class _Course:
     def follow(self) -> None:
         done: set[int] = set()
         while (at := next((at for at in range(len(self.plan.stages)) if at not in done), None)) is not None:
-            self.begun.append(self.stage)
             stage = self.stage = self.plan.stages[at]
+            self.begun.append(stage)
             outcomes = _stage(self.plan, stage, self._run, self._emit)
             self.seen.extend(outcomes)
             done.add(at)
@@ -277,7 +277,7 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
         needs_pool=ranks.inventory if ranks else None,
         script=(ranks or stage).script,
     )
-    future = _begun(lambda: stage.check.run(at), f"stage {stage.name}")
+    future = _in_thread(lambda: stage.check.run(at), f"stage {stage.name}")
     begun = time.time()
     try:
         _wait(future, time.monotonic() + stage.timeout_s + (ENDING_S if stage.check.ends_by_itself else GRACE_S))
@@ -300,7 +300,7 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
     return as_ended_by_slurm(run, stage.inventory, complete(stage, future.result()))
 
 
-def _begun(work: Callable[[], T], name: str) -> Future[T]:
+def _in_thread(work: Callable[[], T], name: str) -> Future[T]:
     """In a thread of its own, which no Ctrl-C interrupts."""
     future: Future[T] = Future()
 
@@ -370,7 +370,7 @@ def _clean(run: Run, interrupted: bool, reached: Sequence[PlannedStage]) -> str 
 
     `reached` are the stages that ran, or began to, in that order.
     """
-    closing = _begun(run.site.close, "closing")
+    closing = _in_thread(run.site.close, "closing")
     while not closing.done():  # another Ctrl-C must not cut it short; it is bounded by itself
         with contextlib.suppress(KeyboardInterrupt):
             _wait(closing, math.inf)

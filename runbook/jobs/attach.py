@@ -28,8 +28,6 @@ Tell = Callable[[ProcessSpec, str, list[str]], None]
 PATIENCE_S = 60.0
 """How long a node that is reached may say nothing about a job that is followed."""
 
-"""For the clocks of all nodes. The times of one that does not tell are taken as they are."""
-
 HOSTS_S = 10.0
 """For the facts of all hosts, by which a look at ranks that stand still knows their addresses."""
 

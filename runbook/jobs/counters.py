@@ -202,17 +202,17 @@ class CounterWatch:
         self, kept: KeptProcesses, tell: Callable[[Sequence[str], Finding], None], unread: Callable[[str, str], None]
     ) -> None:
         """`unread` is called once for each node, with what was not read."""
-        self.then: Callable[[], None] = lambda: None
-        """What is done after each reading but the first and the last."""
+        self.after_reading: Callable[[], None] = lambda: None
+        """Called after each but the first and the last."""
         self._kept = kept
         self._tell = tell
         self._unread = unread
         self._lock = threading.Lock()
+        # By node, as what follows:
         self.first: dict[str, node_answers.Counters] = {}
-        self.before: dict[str, node_answers.Counters] = {}
+        self.before: dict[str, node_answers.Counters] = {}  # the last but one
         self.last: dict[str, node_answers.Counters] = {}
-        self.rose: dict[str, list[str]] = {}
-        """By node: the first reading, the last but one, the last, and what rose in sentences."""
+        self.rose: dict[str, list[str]] = {}  # in sentences
         self._said: set[str] = set()
         self._without_gpus: set[str] = set()
         self._ending = threading.Event()
@@ -231,8 +231,13 @@ class CounterWatch:
 
     def _read_on(self) -> None:
         while not self._ending.wait(EVERY_S):
-            self.read()
-            self.then()
+            try:
+                self.read()
+                self.after_reading()
+            except Exception as error:  # noqa: BLE001  a watch that ended without a word would look healthy
+                with self._lock:
+                    for name in self._kept.nodes:
+                        self._say_unread(name, f"a reading of counters failed: {type(error).__name__}: {error}")
 
     def read(self) -> None:
         """Ask every node that is reached."""

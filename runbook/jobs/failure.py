@@ -227,9 +227,10 @@ def how_ended(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fac
     end = ProcessEnd(code)
     if end.signal is None:
         if (no_room := member.journal.get("no_room")) and not last_exception(kept, member, place):
-            says = f"{place.label} exited with code {code} after {_ran(member)}, and its output cannot be written on {node}"
+            says = f"{place.label} exited with code {code} after {_ran(member)}, and "
+            says += f"its output cannot be written on {node}: {no_room}"
             seen = (f"the journal beside its logs: {no_room}", *tail)
-            return finding_for("disk-full", f"{says}: {no_room}", seen, way="rank", node=node)
+            return finding_for("disk-full", says, seen, way="rank", node=node)
         says = (
             f"{place.label} exited with code {code} after {_ran(member)}: {tail[-1] if tail else 'it printed nothing'}"
         )

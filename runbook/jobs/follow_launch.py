@@ -21,7 +21,7 @@ from runbook.checks.context import Context, Run
 from runbook.checks.ranks.pool import dismiss_pool
 from runbook.jobs.attach import kept_of, supervise
 from runbook.jobs.attempt import Attempt, ProcessSpec, make_attempt
-from runbook.jobs.kept_processes import KeptProcesses, stopped_by_user
+from runbook.jobs.kept_processes import OVER, KeptProcesses, stopped_by_user
 from runbook.jobs.known_jobs import Cluster, KnownJob, clean, living, stop
 from runbook.jobs.launch import RunningAttempt, Stall
 from runbook.jobs.logs import RankLogs, job_secrets
@@ -34,7 +34,7 @@ from runbook.launch.ranks import narrow
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory
 from runbook.model.redact import Redactor
-from runbook.model.units import seconds_text
+from runbook.model.units import counted, seconds_text
 from runbook.model.verdict import Outcome, Verdict
 from runbook.node.journal import attempt_folder, serial_of
 from runbook.transport import Site
@@ -345,7 +345,7 @@ class Follower:
             self._say(text, node=name, data={"silent": {name: True}})
 
     def _waited_enough(self, *, well: bool) -> bool:
-        """The finding for silent nodes when all other ranks of the job have ended."""
+        """Whether nodes that are silent were waited for since all other ranks of the job had ended."""
         self._since = self._since or time.monotonic()
         return time.monotonic() - self._since > (MISSING_WELL_S if well and not self._ending() else MISSING_S)
 
@@ -366,7 +366,9 @@ def _outcomes_of_end(kept: KeptProcesses, stopped: bool, number: int) -> list[Ou
     if stopped:
         return [Outcome.unknown(name, stopped_by_user(kept)) for name in kept.nodes]
     again = f", at attempt {number}" if number > 1 else ""
-    proof = f"{kept.ranks} ranks ended with code 0 after {seconds_text(kept.seconds)}{again}"
+    well = sum(len(member.place.ranks) for member in kept.members if member.state == OVER and member.code == 0)
+    of = "" if well == kept.ranks else f"{well} of "
+    proof = f"{of}{counted(kept.ranks, 'rank')} ended with code 0 after {seconds_text(kept.seconds)}{again}"
     metrics = {"attempts": number, "seconds": round(kept.seconds, 3)}
     return [Outcome.passed(name, proof, metrics=metrics) for name in kept.nodes]
 

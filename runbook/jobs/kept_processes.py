@@ -140,7 +140,9 @@ class KeptProcesses:
     @property
     def seconds(self) -> float:
         """From the first start to the last end, as far as they were seen."""
-        return max(one.ended or 0.0 for one in self.members) - min(one.started or 0.0 for one in self.members)
+        started = [one.started for one in self.members if one.started is not None]
+        ended = [one.ended for one in self.members if one.ended is not None]
+        return max(0.0, max(ended) - min(started)) if started and ended else 0.0
 
     @property
     def heard_until(self) -> float:
@@ -250,7 +252,7 @@ def ended_because_of(guilty: tuple[str, ...]) -> Finding:
     return finding_for("peer-died", f"its ranks were ended because of {names}", (), guilty, node=names)
 
 
-def wait_for(kept: KeptProcesses, done: Any, timeout_s: float) -> bool:
+def wait_for(kept: KeptProcesses, done: Callable[[], bool], timeout_s: float) -> bool:
     """Process messages until `done()`; False when the time is up, or the run is to end, before that."""
     deadline = time.monotonic() + timeout_s
     while not done():

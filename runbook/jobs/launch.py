@@ -36,7 +36,7 @@ from runbook.launch.launchers import begins_somewhere, cannot_start, worlds_of_t
 from runbook.model.command_quoting import word
 from runbook.model.errors import Problem, Unreachable
 from runbook.model.inventory import Node
-from runbook.model.units import seconds_text
+from runbook.model.units import counted, seconds_text
 from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.node.journal import BY_USER
 
@@ -385,7 +385,7 @@ class RunningAttempt:
             return contextlib.nullcontext()
         counters = CounterWatch(self._kept, self._warn, self._say_unread)
         if self._progress:
-            counters.then = SlowdownSearch(
+            counters.after_reading = SlowdownSearch(
                 self._kept, self._progress.step_times, counters, self._warn, self._at.say
             ).look
         return counters
@@ -432,7 +432,7 @@ class RunningAttempt:
     def _finished(self, left: list[str]) -> list[Outcome]:
         kept, number = self._kept, self._attempt.number
         seconds = kept.seconds
-        proof = f"{kept.ranks} ranks ended with code 0 after {seconds_text(seconds)}{self._details()}"
+        proof = f"{counted(kept.ranks, 'rank')} ended with code 0 after {seconds_text(seconds)}{self._details()}"
         metrics = {"attempts": number, "seconds": round(seconds, 3), "skew_s": self._skew and self._skew.seconds}
         return [
             Outcome.passed(

@@ -297,12 +297,11 @@ class RendezvousWatch:
             f"all {len(arrivals)} ranks of the job are connected to the rendezvous and wait there, in two looks "
             f"{IDLE_S:.0f} s apart: for more ranks than there are, after {seconds_text(self.seconds)}"
         )
-        found: dict[str, list[Finding]] = {}
-        for arrival in arrivals:
-            lines = tuple(line for frames in arrival.stacks[:1] for line in shown(arrival.place.label, frames))
-            told = finding_for("world-size-mismatch", says, lines, way="program")
-            found.setdefault(arrival.place.node, [told])
-        return found
+        of_node = {arrival.place.node: arrival for arrival in reversed(arrivals)}  # the first of each
+        return {
+            name: [finding_for("world-size-mismatch", says, arrival.shown(), way="program")]
+            for name, arrival in of_node.items()
+        }
 
     def _absent(
         self,

@@ -90,9 +90,9 @@ def end(
         kept.drain(0.1)
         kept.note_losses()
     unsure = {name for name in kept.nodes if name not in kept.live_nodes()}
-    gone = {m.place.node for m in kept.members if m.keeper_gone or m.state != OVER or not m.gone}
-    if gone:
-        for name, answer in _order(kept, {"do": "kill", "why": why}, gone - unsure).items():
+    doubtful = {m.place.node for m in kept.members if m.keeper_gone or m.state != OVER or not m.gone}
+    if doubtful:
+        for name, answer in _order(kept, {"do": "kill", "why": why}, doubtful - unsure).items():
             if not isinstance(answer, dict) or any(journal["lives"] for journal in answer["kept"]):
                 unsure.add(name)
     return sorted(unsure)

@@ -182,7 +182,8 @@ def stands_for_one(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Prints as `***`; `reveal()` is called in one place, where the 0600 environment file is written."""
+    """Prints as `***`. `reveal()` is for the environment file and the script that a node gets, and for knowing what to
+    hide."""
 
     _value: str
     source: str

@@ -80,7 +80,7 @@ def machine(pid: int | None) -> dict[str, int | None]:
     """Pages swapped, and microseconds in which some process waited for memory or a CPU, or the group of a rank was held
     back."""
     pages = dict(line.split(None, 1) for line in (read("/proc/vmstat") or "").splitlines())
-    found = {name: whole(pages.get(name)) for name in ("pswpin", "pswpout", "oom_kill")}
+    found = {name: whole(pages.get(name)) for name in ("pswpin", "pswpout")}
     for what in ("cpu", "memory"):
         waited = re.search(r"^some .*\btotal=(\d+)", read("/proc/pressure/" + what) or "", re.MULTILINE)
         found[what + "_waited_us"] = whole(waited.group(1) if waited else None)

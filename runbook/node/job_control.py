@@ -16,7 +16,8 @@ watch    {"folder": of an attempt, "at": {log that is wanted: offset}, "seen": w
          processes, the journals have `lives` and `keeper_lives`.
 stop     {"folder": of an attempt, "why"}: TERM to the keepers, who end what they keep, and write down why; what has no
          keeper any more is ended here.
-kill     the same at once, and waits for it; a journal of a keeper that was killed has the `why` that was left. Journals of both, and of all orders below, tell what `lives`.
+kill     the same at once, and waits for it; a journal of a keeper that was killed has the `why` that was left.
+         Journals of both, and of all orders below, tell what `lives`.
 list     {"workdir", "node", "job": only this one, or null}: the node's jobs in this workdir, with what each process of
          the latest attempt uses, and each that lives:
          {"jobs": [{"about", "folder", "attempts": {name: [...]}, "damaged": [{"name", "why", "pids"}]}]}; `damaged` are

@@ -176,7 +176,7 @@ def belongs(journal: Facts, node: str, job: str, attempt: str) -> Facts:
 
 
 def node_of(name: str) -> str:
-    """The process whose files have this name: `rank-00003.NODE.l1`, `ranks-00000-00003.NODE.launcher`."""
+    """The node of a process by the name of its files: `rank-00003.NODE.l1`, `ranks-00000-00003.NODE.launcher`."""
     return name.partition(".")[2].rpartition(".")[0]
 
 

@@ -12,9 +12,8 @@ Argument: JSON with
   stacks      the folder of stack_on_signal.py, or null,
   grace_s     how long after TERM the process may take,
   detached    false: the end of stdin ends the process; true: nothing does but a signal to the keeper,
-  barrier     null: wait for `go` on stdin; or {"folder", "token", "node", "nodes", "first", "owner", "timeout_s"}: the
-  journal
-              then tells that folder, on which file system it lies, and which nodes were met there.
+  barrier     null: wait for `go` on stdin; or {"folder", "token", "node", "nodes", "first", "owner", "timeout_s"}:
+              the journal then tells that folder, on which file system it lies, and which nodes were met there.
 Stdin: `go AT` starts the process at that time of this node's clock; `stop SECONDS WHY` ends it.
 Stdout: one message a change: ready, running, ended.
 """
@@ -73,6 +72,7 @@ class Journal:
     def write(self, state: str, **facts: Any) -> None:
         with self.lock:
             self.facts.update(facts, state=state)
+            self.facts.pop("no_room", None)
             try:
                 write(self.path, json.dumps(self.facts))
             except OSError as error:  # a full disk must not end the keeper, which ends the rank

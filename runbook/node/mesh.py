@@ -87,7 +87,7 @@ def greeting(run_id: str) -> bytes:
 
 
 def receive(sock: socket.socket, count: int, seconds: float) -> Generator[Any, Any, bytes]:
-    """As many bytes, or those that came before the other end closed. Raises Silence."""
+    """As many bytes, or those that came before the other end closed. Raises PatienceOver."""
     data = b""
     while len(data) < count:
         ready = yield (sock,), READ, seconds
@@ -101,7 +101,7 @@ def receive(sock: socket.socket, count: int, seconds: float) -> Generator[Any, A
 
 
 def transmit(sock: socket.socket, data: bytes | memoryview, seconds: float) -> Conversation:
-    """Send all of it, waiting for every piece. Raises Silence."""
+    """Send all of it, waiting for every piece. Raises PatienceOver."""
     view = memoryview(data)
     while view:
         ready = yield (sock,), WRITE, seconds
@@ -257,7 +257,7 @@ def connect(
     target: dict[str, Any], result: Dialled, seconds: float, loop: EventLoop
 ) -> Generator[Any, Any, socket.socket]:
     """The first of several tries to open, and which one it was: on a long way, or a busy host, it is the first, though
-    others have been sent after it. Raises Silence."""
+    others have been sent after it. Raises PatienceOver."""
     found = yield from LOOKUPS.of(target["address"], target["port"])
     family, kind, protocol, _, where = found[0]
     where = (where[0], target["port"]) + tuple(where[2:])

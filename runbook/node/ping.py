@@ -369,8 +369,7 @@ def rp_filtered() -> int | None:
 
 def neighbours_refused() -> int | None:
     """How often the kernel had no room for one more neighbour (ARP, neighbour discovery) since boot; None where it does
-    not tell:
-    it does so outside containers only."""
+    not tell: it does so outside containers only."""
     total = None
     for name in ("arp_cache", "ndisc_cache"):
         lines = [line.split() for line in (read("/proc/net/stat/" + name) or "").splitlines()]

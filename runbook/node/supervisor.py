@@ -196,6 +196,18 @@ class Program:
         except OSError:
             pass  # the program closed its stdin or is gone: its exit tells
 
+    def is_done(self) -> bool:
+        """Whether it is over, and nothing that it started holds its pipes."""
+        return self.over.is_set() and not any(pump.is_alive() for pump in self.pumps.values())
+
+    def close(self) -> None:
+        for stream in (self.process.stdin, *self.streams.values()):
+            assert stream is not None
+            try:
+                stream.close()
+            except OSError:
+                pass  # what it was to read has no reader
+
     def signal(self, number: int) -> None:
         try:
             os.killpg(self.process.pid, number)
@@ -292,15 +304,11 @@ class Supervisor:
         elif order == "put":
             self.put(frame, payload)
         elif order == "start":
+            self.forget()
             program = Program(self.pipe, self.tags, self.folder, frame)
             self.programs[program.id] = program
-        elif order == "feed":
-            self.programs[frame["program"]].feed(payload, bool(frame.get("end")))
-        elif order == "signal":
-            self.programs[frame["program"]].signal(getattr(signal, frame["signal"]))
-        elif order == "stop":
-            program = self.programs[frame["program"]]
-            threading.Thread(target=program.stop, args=(frame.get("grace", self.grace_s),), daemon=True).start()
+        elif order in ("feed", "signal", "stop"):
+            self.steer(order, self.programs.get(frame["program"]), frame, payload)
         elif order == "read":
             with open(os.path.join(str(self.folder), frame["path"]), "rb") as file:
                 self.pipe.send({"id": frame["id"], "event": "done"}, file.read(1 << 20))
@@ -308,6 +316,25 @@ class Supervisor:
             self.end(frame)
         else:
             raise ValueError("unknown order " + repr(order))
+
+    def steer(self, order: str, program: Program | None, frame: Frame, payload: bytes) -> None:
+        """A running program; one that is over is beyond that."""
+        if program is None:
+            return
+        if order == "feed":
+            program.feed(payload, bool(frame.get("end")))
+        elif order == "signal":
+            program.signal(getattr(signal, frame["signal"]))
+        else:
+            threading.Thread(target=program.stop, args=(frame.get("grace", self.grace_s),), daemon=True).start()
+
+    def forget(self) -> None:
+        """Programs that are over, before another is started: each holds three descriptors, and a job that is tried
+        again and again starts hundreds."""
+        for program in [*self.programs.values()]:
+            if program.is_done():
+                program.close()
+                del self.programs[program.id]
 
     def call(self, frame: Frame, payload: bytes) -> None:
         """Run `look(arguments)` of a node program that came along, in a thread of this process.

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
@@ -456,11 +457,17 @@ class Fleet:
             rows, self._transitions = self._transitions, []
         if not rows:
             return
-        with self._store.write() as db:
-            db.executemany("INSERT INTO agent_states (name, at, state) VALUES (?, ?, ?)", rows)
-            for name in {name for name, _, _ in rows}:
-                oldest = "SELECT id FROM agent_states WHERE name = ? ORDER BY id DESC LIMIT 1 OFFSET ?"
-                db.execute(f"DELETE FROM agent_states WHERE name = ? AND id <= ({oldest})", (name, name, KEPT_STATES))
+        try:
+            with self._store.write() as db:
+                db.executemany("INSERT INTO agent_states (name, at, state) VALUES (?, ?, ?)", rows)
+                for name in {name for name, _, _ in rows}:
+                    oldest = "SELECT id FROM agent_states WHERE name = ? ORDER BY id DESC LIMIT 1 OFFSET ?"
+                    kept = (name, name, KEPT_STATES)
+                    db.execute(f"DELETE FROM agent_states WHERE name = ? AND id <= ({oldest})", kept)
+        except sqlite3.Error:
+            with self._lock:
+                self._transitions = [*rows, *self._transitions]  # for another try
+            raise
 
     def _remember(self, member: EnrolledNode) -> None:
         with self._store.write() as db:

@@ -13,6 +13,7 @@ import hmac
 import ipaddress
 import logging
 import math
+import sqlite3
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from urllib.parse import parse_qsl, quote
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -183,10 +185,10 @@ class Guarded:
         finally:
             status = 500 if response is None else response.status_code
             self._metrics.measure(self.page, request.method, status, time.perf_counter() - began)
-            self._remember(request, status)
+            await self._remember(request, status)
         await response(scope, receive, send)
 
-    def _remember(self, request: Request, status: int) -> None:
+    async def _remember(self, request: Request, status: int) -> None:
         """Audit every change that a known person made or tried; what the path does not tell of it, a handler puts into
         `state.about`. Unknown clients leave no entry, or they could fill the audit."""
         person, agent = request.state.person, self.page.role == "agent" and status < 400
@@ -195,7 +197,10 @@ class Guarded:
         who = person.name if person else "an agent"
         path = self.page.path if self.page.role == "anyone" else request.url.path  # that of a login link is a secret
         what = f"{self.page.says}: {request.state.about}" if request.state.about else self.page.says
-        self._audit.note(who, address_of(request.scope), what, path, status)
+        try:
+            await run_in_threadpool(self._audit.note, who, address_of(request.scope), what, path, status)
+        except sqlite3.Error:  # what was done is done, and is no error to whoever asked for it
+            log.exception("the audit lacks that %s did this: %s (%s)", who, what, path)
         request.app.state.changed.publish("audit")
 
     async def _respond(self, request: Request) -> Response:
@@ -362,8 +367,7 @@ async def json_body(request: Request) -> dict[str, Any]:
 
 def whole_number(request: Request, name: str) -> int | None:
     """A number of the query, None where it is none."""
-    text = request.query_params.get(name, "")
-    return int(text) if text.isdecimal() and len(text) < 16 else None
+    return units.whole_number(request.query_params.get(name, ""))
 
 
 def cookie_of(scope: Scope, name: str) -> str:

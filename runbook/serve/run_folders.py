@@ -184,7 +184,8 @@ class Runs:
                     changed.append(("" if half_written else seen, self._made(id, first)))
             gone = [] if only else [id for id in known if id not in set(ids)]
             if changed or gone:
-                entry = f"INSERT OR REPLACE INTO runs (seen, {_COLUMNS}) VALUES ({', '.join('?' * 13)})"
+                values = ", ".join("?" for _ in ("seen", *_COLUMNS.split(",")))
+                entry = f"INSERT OR REPLACE INTO runs (seen, {_COLUMNS}) VALUES ({values})"
                 with self._store.write() as db:
                     db.executemany(entry, [(seen, *row) for seen, row in changed])
                     db.executemany("DELETE FROM runs WHERE id = ?", [(id,) for id in gone])

@@ -51,6 +51,10 @@ INSIST_S = 4.0
 """How long a login is tried again that the server refused before its first line: our own other logins, which may fill
 the server's queue (MaxStartups), are done in a second or two."""
 
+SHARED_S = 10.0
+"""For so long the failed login to a jump host is that of all nodes behind it, who come one after the other; a later
+try, as that of another attempt of a job, is made anew."""
+
 HUNG_UP = "it closed the connection"
 """What an error without words says of the server, as EOFError has none."""
 
@@ -102,14 +106,15 @@ class Logins:
             with self._lock:
                 bastion = self._bastions.setdefault(way, _Bastion())
             with bastion.lock:
-                if bastion.connection is None and bastion.failure is None:
+                if not bastion.is_open():
+                    if bastion.failure and time.monotonic() - bastion.failed < SHARED_S:
+                        raise bastion.failure
                     try:
                         bastion.connection = self._login(hop, f"jump host {name}", gateway)
                     except Unreachable as error:
-                        bastion.failure = _jump_failed(name, error)
-            if bastion.failure:
-                raise bastion.failure
-            gateway = bastion.connection
+                        bastion.failure, bastion.failed = _jump_failed(name, error), time.monotonic()
+                        raise bastion.failure from error
+                gateway = bastion.connection
         assert gateway is not None
         return gateway
 
@@ -231,6 +236,11 @@ class _Bastion:
     lock: threading.Lock = field(default_factory=threading.Lock)
     connection: fabric.Connection | None = None
     failure: Unreachable | None = None
+    failed: float = 0.0  # when, on our monotonic clock
+
+    def is_open(self) -> bool:
+        """A connection that was lost, as by a jump host that restarted, is made anew for who asks next."""
+        return self.connection is not None and bool(self.connection.is_connected)
 
 
 class SshStream:

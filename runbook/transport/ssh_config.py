@@ -112,6 +112,8 @@ def resolve(host: str, ssh: Ssh) -> LoginTarget:
 
 
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
+SSH_G_S = 15.0
+"""For `ssh -G`, which may run programs (`Match exec`) and ask for names."""
 
 
 def _ssh_g(host: str, ssh: Ssh) -> dict[str, list[str]]:
@@ -127,22 +129,7 @@ def _ssh_g(host: str, ssh: Ssh) -> dict[str, list[str]]:
             command += ["-l", ssh.user]
         if ssh.port:
             command += ["-p", str(ssh.port)]
-        try:
-            done = printed([*command, "--", host], 5.0)
-        except (OSError, subprocess.TimeoutExpired):
-            done = None
-        if done is not None:
-            if done.returncode != 0:
-                raise unreachable_for(
-                    "ssh-handshake-failed",
-                    f"ssh refuses its own configuration for {word(host)}: {done.stderr.strip()}",
-                    way="config",
-                    host=word(host),
-                )
-            options: dict[str, list[str]] = {}
-            for line in done.stdout.splitlines():
-                name, _, value = line.partition(" ")
-                options.setdefault(name, []).append(value)
+        if (options := _printed_options([*command, "--", host], host)) is not None:
             return options
     if not _is_there(user_config):
         return defaults
@@ -154,6 +141,25 @@ def _ssh_g(host: str, ssh: Ssh) -> dict[str, list[str]]:
     return defaults | {
         name: list(value) if isinstance(value, (list, tuple)) else [str(value)] for name, value in found.items()
     }
+
+
+def _printed_options(command: list[str], host: str) -> dict[str, list[str]] | None:
+    """None where it cannot be started. Raises Unreachable: another reading might lead to another host or user."""
+    try:
+        done = printed(command, SSH_G_S)
+    except OSError:
+        return None
+    except subprocess.TimeoutExpired:
+        problem = f"ssh does not tell its configuration for {word(host)} within {SSH_G_S:g} s (a slow `Match exec`?)"
+    else:
+        if done.returncode == 0:
+            options: dict[str, list[str]] = {}
+            for line in done.stdout.splitlines():
+                name, _, value = line.partition(" ")
+                options.setdefault(name, []).append(value)
+            return options
+        problem = f"ssh refuses its own configuration for {word(host)}: {done.stderr.strip()}"
+    raise unreachable_for("ssh-handshake-failed", problem, way="config", host=word(host))
 
 
 SIMPLE = frozenset(

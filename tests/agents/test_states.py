@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -345,3 +346,21 @@ def test_messages_survive_the_wire() -> None:
     assert from_agent(said(beat)) == beat
     with pytest.raises(ProtocolError):
         from_agent(said(beat) + " " * (1 << 20))
+
+
+def test_a_change_of_state_that_could_not_be_written_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    world.enrolled("node-a")
+    rows = [("node-a", 7.0, "ONLINE"), ("node-a", 8.0, "SUSPECT")]
+    monkeypatch.setattr(world.fleet, "_transitions", rows)
+
+    def locked() -> None:
+        raise sqlite3.OperationalError("database is locked")
+
+    with monkeypatch.context() as busy:
+        busy.setattr(world.store, "write", locked)
+        with pytest.raises(sqlite3.OperationalError):
+            world.fleet._flush()
+    assert {(at, state) for at, state in world.fleet.history("node-a")} >= {(7.0, "ONLINE"), (8.0, "SUSPECT")}

@@ -300,3 +300,17 @@ def test_limits_for_rdma_count_only_where_rdma_is(tmp_path: Path) -> None:
                 archive.addfile(member, io.BytesIO(text.encode()))
         told = diagnose(tmp_path / f"{name}.tgz")
         assert (told.first == "memlock-limit") is first
+
+
+def test_what_two_archives_say_of_their_runs_is_no_health(tmp_path: Path) -> None:
+    """One at a time it is read: a run of two may have failed though no rank printed an error."""
+    log = b"step 1 loss 0.5\nstep 2 loss 0.4\ntraining finished\n"
+    files = {"run/logs/rank-0.out": log, "run/result.json": b"{}", "manifest.json": b"{}", "README.txt": b"by runbook"}
+    for name in ("one", "two"):
+        with tarfile.open(tmp_path / f"{name}.tgz", "w:gz") as archive:
+            for file, text in files.items():
+                member = tarfile.TarInfo(file)
+                member.size = len(text)
+                archive.addfile(member, io.BytesIO(text))
+    told = diagnose(tmp_path / "one.tgz", tmp_path / "two.tgz")
+    assert told.first == "insufficient-evidence"

@@ -9,7 +9,7 @@ import pytest
 
 from runbook.checks.allreduce import AllReduce
 from runbook.checks.shell import Shell
-from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
+from runbook.engine.plan import Choice, Plan, _quoted, make_plan, refuse_what_cannot_run
 from runbook.jobs.launch import Launch
 from runbook.model.errors import FilesWrong
 from runbook.model.playbook import Expect
@@ -384,3 +384,8 @@ def test_a_variable_that_some_nodes_lack_is_said_of_these(name: str, where: str,
 def test_what_a_shell_stage_expects_is_told_where_it_is_not_the_usual() -> None:
     assert Shell("ls").summary == "ls"
     assert Shell("ls", Expect(2, "^a")).summary == "ls  (expects exit code 2, /^a/ in its output)"
+
+
+def test_values_in_a_shell_line_are_single_words_however_deep_they_lie() -> None:
+    values = {"files": ["a b", "c"], "by": {"name": "$(id)", "count": 3}}
+    assert _quoted(values) == {"files": ["'a b'", "c"], "by": {"name": "'$(id)'", "count": 3}}

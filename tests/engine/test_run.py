@@ -191,9 +191,7 @@ def test_ctrl_c_cleans_up_and_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "stopped and removed everything" in (told.end.cleaned or "")
 
 
-def test_ctrl_c_while_it_cleans_up_hides_nothing_that_was_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_while_it_cleans_up_hides_nothing_that_was_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pressed, waited = threading.Event(), engine._wait
 
     def close(_: Site) -> dict[str, BaseException]:
@@ -201,9 +199,11 @@ def test_ctrl_c_while_it_cleans_up_hides_nothing_that_was_left(
         return {"node-a": TimeoutError()}
 
     def wait(*arguments: Any) -> None:
-        if threading.current_thread() is threading.main_thread() and not pressed.is_set() and "closing" in {
-            thread.name for thread in threading.enumerate()
-        }:
+        if (
+            threading.current_thread() is threading.main_thread()
+            and not pressed.is_set()
+            and "closing" in {thread.name for thread in threading.enumerate()}
+        ):
             pressed.set()
             raise KeyboardInterrupt
         waited(*arguments)

@@ -386,7 +386,7 @@ def test_the_code_of_a_time_limit_says_what_ended_it(tmp_path: Path) -> None:
     assert "more time" in str(finding.remedy)
 
 
-@pytest.mark.parametrize("error", [b"", b"Traceback (most recent call last):\n  File \"/srv/tr"])
+@pytest.mark.parametrize("error", [b"", b'Traceback (most recent call last):\n  File "/srv/tr'])
 def test_a_rank_whose_error_finds_no_room_was_ended_by_the_full_disk(tmp_path: Path, error: bytes) -> None:
     """What Python wanted to print of it is lost; the keeper, which writes beside it, saw why."""
     made = kept(tmp_path)
@@ -396,7 +396,7 @@ def test_a_rank_whose_error_finds_no_room_was_ended_by_the_full_disk(tmp_path: P
     node, finding = guilty(made, first)
     assert (node, finding.cause) == ("node-b", "disk-full")
     assert "its output cannot be written on node-b: No space left on device" in finding.says
-    wrote(made, first, err=b"Traceback (most recent call last):\n  File \"/srv/train.py\", line 3\nValueError: no\n")
+    wrote(made, first, err=b'Traceback (most recent call last):\n  File "/srv/train.py", line 3\nValueError: no\n')
     assert guilty(made, first)[1].cause == "program-error", "it had room for that"
 
 

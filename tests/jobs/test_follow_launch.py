@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from runbook.jobs import attach, follow_launch, stop_attempt
-from runbook.jobs.follow_launch import MISSING_WELL_S, Follower
+from runbook.jobs.follow_launch import MISSING_WELL_S, Follower, _outcomes_of_end
 from runbook.jobs.kept_processes import KeptProcesses
 from runbook.jobs.known_jobs import Cluster
 from runbook.jobs.launch import Stall
@@ -148,3 +148,13 @@ def test_a_follower_learns_the_addresses_of_the_hosts_as_reach_does(
 
     attach.supervise(made, grace_s=1.0, watched=watched)
     assert seen == [["10.1.0.1"], []]
+
+
+def test_of_ranks_whose_end_nobody_saw_nothing_is_proven(tmp_path: Path) -> None:
+    made = kept(tmp_path)
+    for rank in (0, 1):
+        ended(made, rank, 0, 101.0)
+    assert "2 of 4 ranks ended with code 0" in (_outcomes_of_end(made, False, 1)[0].proof or "")
+    for rank in (2, 3):
+        ended(made, rank, 0, 101.0)
+    assert (_outcomes_of_end(made, False, 1)[0].proof or "").startswith("4 ranks ended with code 0")

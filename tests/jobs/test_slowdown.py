@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import cast
 
 import pytest
 
+from runbook.jobs import counters
 from runbook.jobs.counters import CounterWatch
 from runbook.jobs.progress import Slowdown, StepTimes
 from runbook.jobs.slowdown import LOOKS, LateNode, SlowdownSearch, Waits, Why, judge, late, reasons, waits
@@ -363,3 +365,22 @@ def test_reasons_are_rates_and_what_is_not_read_is_none() -> None:
     assert list(found) == ["quota", "memory", "cpu", "process 1"]
     assert "swaps" in found["memory"]
     assert "90% of a CPU" in found["process 1"]
+
+
+def test_a_look_that_fails_is_told_and_the_next_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch that ended without a word would look healthy."""
+    unread: list[tuple[str, str]] = []
+    made, looks, again = kept(tmp_path), [0], threading.Event()
+
+    def look() -> None:
+        looks[0] += 1
+        if looks[0] > 2:
+            again.set()
+        raise ValueError("odd")
+
+    monkeypatch.setattr(counters, "EVERY_S", 0.01)
+    watch = counters.CounterWatch(made, lambda *_: None, lambda *said: unread.append(said))
+    watch.after_reading = look
+    with watch:
+        assert again.wait(60)
+    assert unread == [(name, "a reading of counters failed: ValueError: odd") for name in made.nodes], "once each"

@@ -48,6 +48,9 @@ def test_the_end_of_a_rank_that_filled_the_disk_is_written_down(
     told = json.loads((tmp_path / "rank-00000.a.l0.json").read_text())
     assert (told["state"], told["code"], told["pid"]) == ("ended", 1, 7)
     assert told["no_room"] == "No space left on device"
+    monkeypatch.undo()
+    journal.write("ended", code=1)
+    assert "no_room" not in json.loads((tmp_path / "rank-00000.a.l0.json").read_text())
 
 
 def test_a_folder_that_cannot_be_listed_for_a_moment_does_not_end_the_watch_over_siblings(

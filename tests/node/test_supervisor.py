@@ -6,6 +6,7 @@ import builtins
 import json
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,10 +38,36 @@ def told(script: str) -> list[str]:
     sent = [*pipe.sent]
     for pump in program.pumps.values():
         pump.join(60)
-    for stream in (program.process.stdin, program.process.stdout, program.process.stderr):
-        assert stream is not None
-        stream.close()
+    program.close()
     return sent
+
+
+def test_programs_that_are_over_hold_no_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that is tried again and again starts hundreds."""
+    pipe = SlowPipe()
+    monkeypatch.setattr(supervisor, "Pipe", lambda: pipe)
+    here = supervisor.Supervisor()
+
+    def start(id: int, script: str) -> Program:
+        here.obey({"do": "start", "id": id, "argv": ["/bin/sh", "-c", script]}, b"")
+        return here.programs[id]
+
+    lives = start(0, "read line; exit 0")
+    for id in range(1, 9):
+        program = start(id, "exit 3")
+        assert program.over.wait(60)
+        for pump in program.pumps.values():
+            pump.join(60)
+    before = len([*Path("/proc/self/fd").iterdir()])
+    last = start(9, "exit 0")
+    assert [*here.programs] == [0, 9]
+    assert len([*Path("/proc/self/fd").iterdir()]) <= before
+    for order in ("feed", "signal", "stop"):
+        here.obey({"do": order, "program": 1, "signal": "SIGTERM", "end": True}, b"more")  # its end may be on its way
+    here.obey({"do": "feed", "program": 0, "end": True}, b"\n")
+    for program in (lives, last):
+        assert program.over.wait(60)
+    here.forget()
 
 
 def test_what_a_program_wrote_is_sent_before_its_end_however_slowly() -> None:

@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import paramiko
@@ -20,8 +21,10 @@ from paramiko.ber import BERException
 from paramiko.pkey import UnknownKeyType
 
 from runbook.causes.catalogue import causes as known_causes
+from runbook.causes.catalogue import unreachable_for
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node, Ssh
+from runbook.transport import ssh, ssh_config
 from runbook.transport.ssh import Logins
 from runbook.transport.ssh_config import LoginTarget, host_port, resolve
 from runbook.transport.ssh_dial import ProxyCommand, Wire
@@ -234,6 +237,33 @@ def test_the_jump_host_is_blamed_once_for_all_behind_it(home: Path) -> None:
             assert "[ssh-refused]" in caught.value.says
 
 
+def test_a_jump_host_that_failed_or_was_lost_is_logged_in_to_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been restarted meanwhile."""
+    jumps: list[SimpleNamespace] = []
+    clock = [100.0]
+
+    def login(_: Logins, target: LoginTarget, name: str, gateway: object) -> SimpleNamespace:
+        if name.startswith("jump host"):
+            jumps.append(SimpleNamespace(is_connected=len(jumps) > 0))
+        if len(jumps) < 2 or gateway:
+            raise unreachable_for("ssh-refused", name, host="x", port=22, name=name)
+        return jumps[-1]
+
+    def tried() -> tuple[str, int]:
+        with pytest.raises(Unreachable) as caught:
+            logins.connect(Node("node-a", "10.0.0.1", ssh=Ssh(jump="ana@127.0.0.1", user="ana")))
+        return caught.value.cause, len(jumps)
+
+    monkeypatch.setattr(Logins, "_login", login)
+    monkeypatch.setattr(ssh, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    logins = Logins()
+    assert [tried(), tried()] == [("ssh-jump-failed", 1)] * 2
+    clock[0] += 60.0
+    assert [tried(), tried()] == [("ssh-refused", 2)] * 2
+    jumps[-1].is_connected = False
+    assert [tried(), tried()] == [("ssh-refused", 3)] * 2
+
+
 # ssh_config.
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH resolves Include and ProxyJump none")
@@ -324,6 +354,18 @@ def test_a_broken_ssh_config_is_the_users_to_mend(home: Path) -> None:
         resolve("node-a", Ssh())
     assert "ssh -G node-a" in caught.value.remedy
     assert "prot" in caught.value.says.lower()
+
+
+@needs_ssh
+def test_a_configuration_that_takes_too_long_is_not_read_another_way(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That might lead to another host, as another user."""
+    monkeypatch.setattr(ssh_config, "SSH_G_S", 0.2)
+    config(home, 'Match exec "sleep 30"\n  User slow\nHost *\n  User other\n')
+    with pytest.raises(Unreachable) as caught:
+        resolve("node-a", Ssh())
+    assert "within 0.2 s" in caught.value.says
 
 
 def test_without_openssh_paramiko_reads_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,7 +237,7 @@ def _from_result(document: object) -> list[Event]:
             {
                 **{key: document[key] for key in ("run_id", "playbook", "inventory")},
                 "event": "run-started",
-                "version": str(document.get("runbook", "")),
+                "version": "",
                 "nodes": nodes.get("all", []) if isinstance(nodes, dict) else nodes,
                 "stages": [*(stage["name"] for stage in stages), *document.get("not_run", [])],
                 "run_dir": document.get("run_dir", ""),

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from runbook.model.inventory import SHELLS
+from runbook.model.units import whole_number
 from runbook.serve import group_actions as actions
 from runbook.serve.group_files import MOST_BYTES, ChangedMeanwhile, GroupFile, Groups, NoGroup, Version
 from runbook.serve.group_form import fields_of, nodes_of
@@ -285,10 +286,10 @@ async def restore(request: Request) -> Response:
 
 
 def _version(request: Request) -> int:
-    text = str(request.path_params["version"])
-    if not text.isdecimal() or len(text) > 15:
+    version = whole_number(str(request.path_params["version"]))
+    if version is None:
         raise RequestRefused(404, "there is no such version")
-    return int(text)
+    return version
 
 
 async def version(request: Request) -> Response:

@@ -23,6 +23,7 @@ from runbook.report.html.render import comparison, comparison_fragment, fragment
 from runbook.report.run_record import Pair, number
 from runbook.serve import group_actions as actions
 from runbook.serve import run_logs as logs
+from runbook.serve.agent_states import AgentState
 from runbook.serve.group_files import NoGroup
 from runbook.serve.guards import RequestRefused, json_body, whole_number
 from runbook.serve.page import Page
@@ -58,9 +59,13 @@ def _page_number(request: Request) -> int:
 async def listed(request: Request) -> Response:
     workspace, wanted = workspace_of(request), _wanted(request)
     page = _page_number(request)
-    found, count = await run_in_threadpool(workspace.runs.search, wanted, most=A_PAGE, skip=(page - 1) * A_PAGE)
-    lives = {row.id: goes_on(workspace, row) for row in found}
-    unheard = {row.id: workspace.unheard(row) for row in found if not row.verdict}
+
+    def look() -> tuple[list[RunRow], int, dict[str, bool], dict[str, list[AgentState]]]:
+        found, count = workspace.runs.search(wanted, most=A_PAGE, skip=(page - 1) * A_PAGE)
+        lives = {row.id: goes_on(workspace, row) for row in found}
+        return found, count, lives, {row.id: workspace.unheard(row) for row in found if not row.verdict}
+
+    found, count, lives, unheard = await run_in_threadpool(look)
     asked = {key: value for key, value in request.query_params.items() if key != "page" and value}
 
     def link(number: int) -> str:
@@ -181,11 +186,14 @@ def _row_json(workspace: Workspace, row: RunRow) -> dict[str, Any]:
 
 async def api_listed(request: Request) -> Response:
     workspace, page = workspace_of(request), _page_number(request)
-    found, count = await run_in_threadpool(
-        workspace.runs.search, _wanted(request), most=A_PAGE, skip=(page - 1) * A_PAGE
-    )
-    runs = [_row_json(workspace, row) for row in found]
-    return JSONResponse({"count": count, "page": page, "per_page": A_PAGE, "runs": runs})
+    wanted = _wanted(request)
+
+    def look() -> dict[str, Any]:
+        found, count = workspace.runs.search(wanted, most=A_PAGE, skip=(page - 1) * A_PAGE)
+        runs = [_row_json(workspace, row) for row in found]
+        return {"count": count, "page": page, "per_page": A_PAGE, "runs": runs}
+
+    return await json(look)
 
 
 async def api_shown(request: Request) -> Response:
