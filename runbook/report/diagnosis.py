@@ -58,7 +58,8 @@ class Coverage:
 
 
 def as_json(causes: Sequence[Cause], pages: Mapping[str, CausePage], coverage: Coverage) -> str:
-    """The document of `-o json`; `unread`, `notes` and `aside` are in it where there are any."""
+    """The document of `-o json`; `unread`, `notes` and `aside` are in it where there are any. A mere consequence has
+    `follows`: the cause that it follows from."""
     entries = [
         {
             "cause": cause.cause,
@@ -70,6 +71,7 @@ def as_json(causes: Sequence[Cause], pages: Mapping[str, CausePage], coverage: C
             ],
             "says": one_line(cause.says),
             "remedy": remedy(cause, pages),
+            **({"follows": cause.follows} if cause.follows else {}),
         }
         for cause in causes
     ]

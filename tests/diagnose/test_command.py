@@ -105,6 +105,8 @@ def test_the_page_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert f"{tmp_path / 'a.log'}:4: exitcode : -9 (pid: 7)" in said
     assert "follows    peer-died" in said
     assert "more       runbook explain rank-killed" in said
+    told = [(one["cause"], one.get("follows")) for one in diagnose(tmp_path).causes]
+    assert told[:2] == [("rank-killed", None), ("peer-died", "rank-killed")]
 
 
 def test_what_was_ruled_out_is_told_when_it_is_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
