@@ -27,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--scale", action="store_true", help="many hosts and many trials alone: what `make test-scale` tries"
     )
+    parser.addoption("--alone", action="store_true", help="what wants the machine alone: the end of `make test-all`")
     parser.addoption("--cost", action="store_true", help="what odd texts cost alone, in CPU time: part of `make bench`")
 
 
@@ -58,9 +59,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Each suite leaves out what another one is there for."""
 
     def wanted(item: pytest.Item) -> bool:
-        for alone in ("scale", "cost"):
-            if config.getoption(alone) or item.get_closest_marker(alone):
-                return bool(config.getoption(alone) and item.get_closest_marker(alone))
+        for suite in ("scale", "cost", "alone"):
+            if config.getoption(suite) or item.get_closest_marker(suite):
+                return bool(config.getoption(suite) and item.get_closest_marker(suite))
         return is_thorough(config) or item.get_closest_marker("thorough") is None
 
     left_out = [item for item in items if not wanted(item)]

@@ -365,11 +365,21 @@ HELD_BY = {
 }
 
 
-def lag(member: RankMember) -> tuple[float, str]:
-    """Seconds for which this rank held the others up in the timed AllReduces, and of which kind they are."""
+def held(member: RankMember, kind: str) -> float:
+    """Seconds for which this rank held the others up in the timed AllReduces, of one of the kinds."""
     seconds = member.steps.get("done", {}).get("lag") or {}
-    timed = float(seconds.get("timed", 0.0))  # threads that wait side by side wait longer than the clock goes
-    return max(((min(timed, float(seconds.get(kind, 0.0))), kind) for kind in HELD_BY), default=(0.0, "own"))
+    # Threads that wait side by side wait longer than the clock goes.
+    return min(float(seconds.get("timed", 0.0)), float(seconds.get(kind, 0.0)))
+
+
+def lag(member: RankMember) -> tuple[float, str]:
+    """The most of such seconds, and of which kind they are."""
+    return max((held(member, kind), kind) for kind in HELD_BY)
+
+
+def own_code(member: RankMember) -> tuple[float, str]:
+    """Those in its own code, without what it waited there for a CPU: others that are short of one do not explain it."""
+    return max(0.0, held(member, "own") - held(member, "queued")), "own"
 
 
 def stragglers(pool: RankPool, doing: str) -> list[Outcome] | None:
@@ -377,10 +387,14 @@ def stragglers(pool: RankPool, doing: str) -> list[Outcome] | None:
     if len(pool.members) < 2:
         return None
     timed = max(float((m.steps.get("done", {}).get("lag") or {}).get("timed", 0.0)) for m in pool.members)
-    worst = max(pool.members, key=lag)
-    seconds, kind = lag(worst)
-    others = [m for m in pool.members if m.rank.node != worst.rank.node] or [m for m in pool.members if m is not worst]
-    if seconds < max(HELD_LEAST_S[kind], HELD_SHARE * timed, HELD_TIMES * max(lag(member)[0] for member in others)):
+    for of, of_others in ((own_code, lambda member: held(member, "own")), (lag, lambda member: lag(member)[0])):
+        worst = max(pool.members, key=of)
+        seconds, kind = of(worst)
+        elsewhere = [m for m in pool.members if m.rank.node != worst.rank.node]
+        others = elsewhere or [m for m in pool.members if m is not worst]
+        if seconds >= max(HELD_LEAST_S[kind], HELD_SHARE * timed, HELD_TIMES * max(map(of_others, others))):
+            break
+    else:
         return None
     gather(pool)
     node = worst.rank.node

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -152,22 +153,10 @@ def test_frames_in_disorder(name: str, disorder: str, tmp_path: Path) -> None:
     disordered(name, disorder, 1, tmp_path)
 
 
-WAITERS = 4
-"""Workers for what waits most of its time: other workers compute meanwhile."""
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "disorder",
-    [
-        pytest.param(disorder, marks=pytest.mark.xdist_group(f"disorder {at % WAITERS}"))
-        for at, disorder in enumerate(DISORDERS)
-    ],
-)
-def test_much_disorder(disorder: str, tmp_path: Path) -> None:
-    for name in COMMANDS:
-        disordered(name, disorder, 1, tmp_path / name)
+@pytest.mark.scale
+@pytest.mark.parametrize(("name", "disorder"), [case for case in product(COMMANDS, DISORDERS) if case not in CASES])
+def test_every_disorder_in_every_command(name: str, disorder: str, tmp_path: Path) -> None:
+    disordered(name, disorder, 1, tmp_path)
 
 
 @pytest.mark.parametrize("name", one_in(5, recordings()))

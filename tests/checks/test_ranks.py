@@ -275,10 +275,18 @@ def test_the_rank_for_which_all_wait(pool: RankPool, kind: str, says: str) -> No
     assert "pid 7 of bob uses 99% of a CPU: burn" in outcomes[1].findings[0].evidence
 
 
+def test_a_rank_in_its_own_code_is_named_though_others_are_short_of_a_cpu(pool: RankPool) -> None:
+    outcomes = lags(pool, {"queued": 1.0}, {"own": 3.0, "queued": 0.4}, {"queued": 2.0})
+    assert outcomes
+    assert verdicts(outcomes) == {"node-a": BYSTANDER, "node-b": (FAIL, ("rank-behind",)), "node-c": BYSTANDER}
+    assert "its own code, for 2.6 of 4.0 s" in outcomes[1].findings[0].says
+
+
 @pytest.mark.parametrize(
     "each",
     [
         ({}, {}, {}),
+        ({"queued": 1.0}, {"own": 3.0, "queued": 1.5}, {"queued": 1.0}),  # it had no CPU in its own code
         ({"own": 0.9}, {"own": 0.9}, {"own": 0.9}),  # all slow alike
         ({"own": 0.1}, {"own": 0.8}, {"own": 0.1}),  # less than half of the time
         ({"queued": 1.0}, {"queued": 3.8}, {"queued": 0.1}),  # a loaded machine

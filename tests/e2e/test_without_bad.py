@@ -136,11 +136,8 @@ def test_of_a_bad_link_one_end_goes() -> None:
     assert nodes(ran) == ([], ["node-d"], []), ran.text()
 
 
-@pytest.mark.xdist_group("one at a time")
-@pytest.mark.thorough
 @pytest.mark.torch
-@pytest.mark.slow
-@pytest.mark.parametrize("bad", [pytest.param(0, marks=pytest.mark.scale), 3])
+@pytest.mark.parametrize("bad", [pytest.param(0, marks=pytest.mark.scale), pytest.param(3, marks=pytest.mark.alone)])
 def test_the_burn_in_of_64_hosts(lab_of: Callable[..., Lab], bad: int) -> None:
     """Without `links`, which would measure the CPUs that these hosts share. On a busy machine some may not import torch in time:
     they are left out as unknown, and nobody is accused."""

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from lab import Lab
 from lab.fault import EVERY, Fault
 
+
+def breaks(lab: Lab) -> None:
+    for host in lab:
+        host.lose(16)
+
+
 FAULT = Fault(
-    breaks=lambda lab: lab["node-b"].lose(30),
+    breaks=breaks,
     stage="ping",
     cause="packet-loss",
     nodes=EVERY,
