@@ -161,9 +161,10 @@ class Worker:
             place = self.place
             told = {"rank": self.rank, "calls": place.calls, "calling": place.calling, "recorded": place.recorded}
             name = "flight-%d.json" % self.rank
-            with open(name + ".partial", "w") as file:
+            partial = "%s.%d" % (name, threading.get_ident())  # two orders may come at once
+            with open(partial, "w") as file:
                 json.dump(dict(told, flight=flight), file)
-            os.replace(name + ".partial", name)
+            os.replace(partial, name)
         except Exception as error:
             # Not in Python's form of an error, which would look like an error of the job.
             sys.stderr.write("runbook: this rank left no flight record (%s)\n" % type(error).__name__)
