@@ -183,21 +183,24 @@ def with_fetches(hits: Sequence[Hit]) -> list[Hit]:
 
 
 def without_answered(hits: Sequence[Hit]) -> list[Hit]:
-    """All but the lookups of a name that was found later, as by who waits for it."""
+    """All but the lookups of a name that was found later, as by who waits for it, and the steps of a job that Slurm
+    began after some tries."""
     answered = {
         (hit.line.source, hit.groups["host"].partition(".")[0]): hit.line.number
         for hit in hits
         if hit.sign == "lookup-answered"
     }
-    return [
-        hit
-        for hit in hits
-        if hit.sign != "lookup-failed"
-        or not any(
+    created = {hit.line.source: hit.line.number for hit in hits if hit.sign == "step-created"}
+
+    def is_answered(hit: Hit) -> bool:
+        if hit.sign == "step-refused":
+            return "retrying" in hit.line.text and hit.line.number < created.get(hit.line.source, 0)
+        return hit.sign == "lookup-failed" and any(
             hit.line.source == source and hit.line.number < at and name in hit.line.text
             for (source, name), at in answered.items()
         )
-    ]
+
+    return [hit for hit in hits if not is_answered(hit)]
 
 
 def with_summaries(hits: Sequence[Hit]) -> Iterator[Hit]:

@@ -233,7 +233,7 @@ def _recovered(cause: Cause, seen: Mapping[str, Sequence[Hit]], scanner: Scanner
     if cause.cause in of_kind("lasting") or cause.tier is Tier.NOTE:
         return False
     # Other ranks may print a line or two after one has died.
-    retried = cause.tier in (Tier.NETWORK, Tier.WRAPPER)
+    retried = cause.tier in (Tier.NETWORK, Tier.WRAPPER) or cause.cause == "rank-behind"  # which a step ends
     went_on = scanner.last_progress if retried else scanner.steady_progress
     sources = {proof.line.source for proof in cause.evidence}
     signs = {hit.sign for hit in cause.evidence} | (set() if cause.cause in of_kind("at start") else ENDINGS)

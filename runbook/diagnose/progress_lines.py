@@ -57,6 +57,7 @@ PROGRESS = re.compile(
     rb"|\b(?:\d+|tests?) passed\b"
     # a result
     rb"|\b(?:final|best|test|validation|evaluation) metrics\W{0,4}[:{]"
+    rb"|\bhello,? world\b|\breporting for duty\b"
     rb"|all_?reduce ok|out of bounds values : 0 ok|avg bus bandwidth|\b\d+ packets transmitted"
     rb"|\b(?:accuracy|acc|perplexity|ppl|throughput|\w+[ _](?:error|err|acc|loss))\W{0,4}\d"
     rb"|\b(?:[gmt]b/s|tflops?|examples/s|images/s|img/s|ms/step)\b"
@@ -226,7 +227,7 @@ NOISE = re.compile(
 PROGRESS_KEYS = (
     *("loss", "epoch", "it/s]", "s/it]", "iter", "tokens/s", "samples/s", "step", "it/s,", "s/it,", "bus bandwidth"),
     *("finished", "completed", "succeeded", "has connected to", "startup complete", "ready to roll"),
-    *("images/s", "img/s", "examples/s", "[batch="),
+    *("images/s", "img/s", "examples/s", "[batch=", "hello world", "hello, world", "reporting for duty", "success: "),
 )
 """Literals of lines that show that a training goes on, or has ended."""
 
@@ -242,6 +243,7 @@ GOES_ON = re.compile(
     rb"|(?:(?<!-)\b|_)(?<!max_)(?<!num_)(?<!total_)step(?:\W{0,5}\d(?!\d*\((?:factor|bytes)\))|s\W{0,3}\d+ ?/ ?\d)"
     rb"|avg bus bandwidth"
     rb"|client socket has connected to|application startup complete|ready to roll"
+    rb"|\bhello,? world\b|\breporting for duty\b|\bsuccess: (?!0|false|no)\w"
     rb"|(?:training|job|run|all|benchmark|finished|completed)\b.{0,20}\b(?:finished|complete[ds]?|succeeded"
     rb"|successfully)\b))",
     re.DOTALL,
