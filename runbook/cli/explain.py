@@ -41,7 +41,7 @@ def explain_id(arguments: argparse.Namespace) -> int:
 
 
 def explain(id: str | None) -> int:
-    word = words().get(id.lower()) if id and id not in known() else None
+    word = words().get(id.lower()) if id and id not in (*PAGES, *known()) else None
     if word:
         stdout.tell(f"{id}: {word}\n")
     if id is None:
