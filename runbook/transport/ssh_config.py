@@ -150,7 +150,7 @@ def _printed_options(command: list[str], host: str) -> dict[str, list[str]] | No
     except OSError:
         return None
     except subprocess.TimeoutExpired:
-        problem = f"ssh does not tell its configuration for {word(host)} within {SSH_G_S:g} s (a slow `Match exec`?)"
+        problem = f"no answer of `ssh -G {word(host)}` came within {SSH_G_S:g} s: a slow `Match exec`?"
     else:
         if done.returncode == 0:
             options: dict[str, list[str]] = {}

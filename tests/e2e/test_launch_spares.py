@@ -6,10 +6,11 @@ import json
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from lab import Host, Lab
+from lab import Host, Lab, LabError
 from lab.cli import runbook_cli, runbook_finish, runbook_start
 
 from .test_launch import EXAMPLE, nothing_left, started
@@ -50,7 +51,8 @@ def playbook(lab: Lab, steps: int, pause: float, checks: str = CHECKS) -> Path:
 def power_off(host: Host) -> None:
     host.cut()
     for pid, _ in host.processes():
-        host.signal(pid, signal.SIGKILL)
+        with suppress(LabError):  # it has ended meanwhile
+            host.signal(pid, signal.SIGKILL)
     host.stop_sshd(sessions=True)
 
 
