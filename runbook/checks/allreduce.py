@@ -321,7 +321,7 @@ def wrong_data(pool: RankPool, at: Context) -> list[Outcome] | None:
         return None
     located = pool.extra.get("located", {}).get("ranks") or []
     seen = [member for member in wrong if member.steps["wrong"]["first"]]
-    seen = seen or [member for member in pool.members if "wrong" not in member.steps]  # one of them, and did not tell
+    seen = seen or [member for member in pool.members if "wrong" not in member.steps]  # ended before they told
     details = tuple(
         f"{m.label}: {counted(m.steps['wrong']['count'], 'wrong element')} at "
         f"{bytes_text(m.steps['wrong']['size'])}; element {m.steps['wrong']['first']['element']} is "

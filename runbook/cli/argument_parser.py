@@ -195,7 +195,7 @@ def parser() -> argparse.ArgumentParser:
     _jobs(commands)
     _agent(commands)
     _serve(commands)
-    about = "what a cause, a check, a lint rule, a variable or a key of a file is about"
+    about = "what a cause, a check, a lint rule, a variable, a key of a file or a word of the messages is about"
     explain = _command(commands, "explain", about, calls="explain:explain_id")
     ids = "a cause (firewall-drop), check (ping), lint rule (env.prefix-trap), variable (NCCL_IB_HCA), key (gpus), "
     ids += "word (busbw) or shipped file (inventory.schema.json)"

@@ -57,7 +57,6 @@ PROGRESS = re.compile(
     rb"|\b(?:\d+|tests?) passed\b"
     # a result
     rb"|\b(?:final|best|test|validation|evaluation) metrics\W{0,4}[:{]"
-    rb"|\bhello,? world\b|\breporting for duty\b"
     rb"|all_?reduce ok|out of bounds values : 0 ok|avg bus bandwidth|\b\d+ packets transmitted"
     rb"|\b(?:accuracy|acc|perplexity|ppl|throughput|\w+[ _](?:error|err|acc|loss))\W{0,4}\d"
     rb"|\b(?:[gmt]b/s|tflops?|examples/s|images/s|img/s|ms/step)\b"

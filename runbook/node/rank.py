@@ -370,7 +370,7 @@ class Worker:
                 self.reduce(data)
                 self.synchronize()
                 seconds = time.perf_counter() - started
-                if not wrong["count"]:  # nor is it left at the first: others may see nothing wrong, and go on
+                if not wrong["count"]:  # the first counts; no `break`: ranks that see nothing wrong wait for this one
                     wrong = self.compare(data, pattern)
             wrong_anywhere, slowest, left = self.agree(wrong["count"], seconds, time.monotonic() - ends)
             if wrong_anywhere:
