@@ -28,10 +28,15 @@ def examples(count: int = ALL, *, suppress_health_check: Collection[HealthCheck]
     return settings(max_examples=share, suppress_health_check=list(suppressed), **more)
 
 
-def one_in(number: int, cases: Iterable[Any]) -> list[Any]:
-    """For `parametrize`: all of these in `make test-all`, the first of every so many in `make test`. A case of several arguments
-    is a tuple."""
+def one_in(number: int, cases: Iterable[Any], *, thorough: int = 1) -> list[Any]:
+    """For `parametrize`: the first of every so many of these in `make test`, all in `make test-all`, or the first of every
+    `thorough` there and the others in `make test-scale`. A case of several arguments is a tuple."""
+
+    def mark(at: int) -> Any:
+        if at % number == 0:
+            return ()
+        return pytest.mark.thorough if at % thorough == 0 else pytest.mark.scale
+
     return [
-        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.thorough if at % number else ())
-        for at, case in enumerate(cases)
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=mark(at)) for at, case in enumerate(cases)
     ]

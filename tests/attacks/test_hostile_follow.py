@@ -175,7 +175,7 @@ def test_one_lie(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_many_lies(tmp_path: Path) -> None:
-    lied_to(200, tmp_path)
+    lied_to(80, tmp_path)
 
 
 @pytest.mark.thorough

@@ -218,13 +218,13 @@ def look(folder: Path, condition: str, arguments: tuple[str, ...]) -> None:
         assert b"standard output " in done.stderr
 
 
-@pytest.mark.parametrize(("name", "condition"), one_in(67, itertools.product(COMMANDS, CONDITIONS)))
+@pytest.mark.parametrize(("name", "condition"), one_in(67, itertools.product(COMMANDS, CONDITIONS), thorough=3))
 def test_the_code_stands(folder: Path, condition: str, name: str) -> None:
     look(folder, condition, COMMANDS[name])
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("name", "condition"), list(itertools.product(MORE, CONDITIONS))[::7])
+@pytest.mark.parametrize(("name", "condition"), list(itertools.product(MORE, CONDITIONS))[::19])
 def test_the_code_of_every_command_stands(folder: Path, condition: str, name: str) -> None:
     look(folder, condition, MORE[name])
 

@@ -129,7 +129,7 @@ def tried(folder: Path, place: str, put: str) -> None:
 CASES = [(place, put) for place in PLACES for put in PUT]
 
 
-@pytest.mark.parametrize(("place", "put"), one_in(31, CASES))
+@pytest.mark.parametrize(("place", "put"), one_in(31, CASES, thorough=2))
 def test_what_is_no_file(place: str, put: str, tmp_path: Path) -> None:
     tried(tmp_path, place, put)
 
