@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 from itertools import pairwise
@@ -66,51 +66,55 @@ CLOCKS = (
 NO_HOST = r"(?!python|pip|mount\.|[\w.]+(?:Error|Exception|Timeout|\.error)\b)"
 HOST = rf"(?:localhost|(?=[\w.-]*\d){NO_HOST}[a-z][\w-]*(?:\.[\w-]+)*|(?:\d{{1,3}}\.){{3}}\d{{1,3}})"
 PREFIXES = (
-    re.compile(r"\A(?:[>|`]+ ?|\*\*(?!\*) ?)"),  # quoted in a forum, or a table of a log viewer
-    re.compile(r"\A(?:20\S+Z )?std(?:out|err) [FP] "),  # Kubernetes' own files
-    re.compile(r"\A(?:(?:(?P<node>[\w.-]+) )?\[std(?:out|err)\] |std(?:out|err): )"),
-    re.compile(r"\A\s+(?=\S)"),
-    re.compile(
+    r"\A(?:[>|`]+ ?|\*\*(?!\*) ?)",  # quoted in a forum, or a table of a log viewer
+    r"\A(?:20\S+Z )?std(?:out|err) [FP] ",  # Kubernetes' own files
+    r"\A(?:(?:(?P<node>[\w.-]+) )?\[std(?:out|err)\] |std(?:out|err): )",
+    r"\A\s+(?=\S)",
+    (
         r"\A(?:\d+ +(?=[\w.-]+:\d+:\d+ \[\d+\])|\d{1,7}(?:\t| {2,}| ?[|│] )(?=[^\d\s]|\d\d:\d\d:\d\d|\d+ ranks )"
         r"|\[\d{3,7}\] (?=\[))"
     ),  # a viewer's line numbers
-    re.compile(r"\A\d{1,6}\.\d{1,3}s[\t ]\d{1,7}[\t ]"),  # Kaggle's, of the time and the line
-    re.compile(r"\AE\d{4} \d\d:\d\d:\d\d\.\d+ (?:\d+ )?\S+\.py:\d+\] "),  # torch's own Python
-    re.compile(r"\A(?:ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? \[?\S+:\d+\] ?"),  # vLLM
-    re.compile(
+    r"\A\d{1,6}\.\d{1,3}s[\t ]\d{1,7}[\t ]",  # Kaggle's, of the time and the line
+    r"\AE\d{4} \d\d:\d\d:\d\d\.\d+ (?:\d+ )?\S+\.py:\d+\] ",  # torch's own Python
+    r"\A(?:ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? \[?\S+:\d+\] ?",  # vLLM
+    (
         r"\A(?:(?:ERROR|CRITICAL):[\w.]*: ?|- (?:[\w.]+ - )?(?:ERROR|CRITICAL) - (?:[\w.]+ - )?"
         r"|(?:ERROR|CRITICAL|FATAL) +[\w./<>-]+:\d+ +--? )"
     ),  # Python's logging, as Ray sets it up too
     # what logs at one level all that a child prints: Airflow, Prefect, XGBoost's tracker, a build server
-    re.compile(
+    (
         r"\A(?:\[[^\]]{1,40}\] )?\{\w+\.py:\d+\} (?:INFO|WARNING|ERROR) - (?:\[[\w.-]+\] )?"
         r"|\A(?:\d\d:\d\d:\d\d\.\d+ )?\| (?:INFO|WARNING|ERROR) +\| (?:Flow|Task) run '[^']{1,80}' - "
         r"|\AINFO +\S*Tracker\S*(?: -|:) +|\A##\[error\] ?"
     ),
-    re.compile(r"\A(?P<node>[\w.-]+) (?=[\w./@-]+\[\d+\]: |kernel: )"),  # syslog, the journal
-    re.compile(r"\A(?!(?:sshd|systemd|sudo|nvidia|nv)\b)[A-Za-z][\w./@-]*\[\d+\]: "),
-    re.compile(r"\A\[?\(?(?:[a-z_ -]*\w )?pid=\d+(?:, ip=(?P<node>[\w.]+))?\)\]?:? ?", re.IGNORECASE),  # Ray
-    re.compile(r"\A\[(?:rank ?|default)(?P<rank>\d+)\] ?:? ?", re.IGNORECASE),  # torch, torchrun --tee
-    re.compile(r"\A\[\d+,(?P<rank>\d+)\]<std\w+>: ?"),  # Open MPI --tag-output
-    re.compile(r"\A\[\d+,mpirank:(?P<rank>\d+),(?P<node>[\w.-]+)\]<std\w+>: ?"),  # SageMaker
-    re.compile(r"\A│ (?=[A-Z][^│/]*│?$)"),  # a box around an error
-    re.compile(r"\A<?rank ?(?P<rank>\d+)[>:] ?", re.IGNORECASE),
-    re.compile(r"\A(?P<rank>\d{1,5}): "),  # srun -l
-    re.compile(r"\A\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ?"),  # kubectl logs --prefix
-    re.compile(rf"\A(?P<node>{HOST}) *\| "),  # docker compose
-    re.compile(rf"\A(?P<node>{HOST}): "),  # pdsh, DeepSpeed, ansible
-    re.compile(
+    r"\A(?P<node>[\w.-]+) (?=[\w./@-]+\[\d+\]: |kernel: )",  # syslog, the journal
+    r"\A(?!(?:sshd|systemd|sudo|nvidia|nv)\b)[A-Za-z][\w./@-]*\[\d+\]: ",
+    r"\A(?i:\[?\(?(?:[a-z_ -]*\w )?pid=\d+(?:, ip=(?P<node>[\w.]+))?\)\]?:? ?)",  # Ray
+    r"\A(?i:\[(?:rank ?|default)(?P<rank>\d+)\] ?:? ?)",  # torch, torchrun --tee
+    r"\A\[\d+,(?P<rank>\d+)\]<std\w+>: ?",  # Open MPI --tag-output
+    r"\A\[\d+,mpirank:(?P<rank>\d+),(?P<node>[\w.-]+)\]<std\w+>: ?",  # SageMaker
+    r"\A│ (?=[A-Z][^│/]*│?$)",  # a box around an error
+    r"\A(?i:<?rank ?(?P<rank>\d+)[>:] ?)",
+    r"\A(?P<rank>\d{1,5}): ",  # srun -l
+    r"\A\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ?",  # kubectl logs --prefix
+    rf"\A(?P<node>{HOST}) *\| ",  # docker compose
+    rf"\A(?P<node>{HOST}): ",  # pdsh, DeepSpeed, ansible
+    (
         r"\A\[?(?:[A-Z][a-z]{2} )?(?:20\d\d[-/]\d\d[-/]\d\d[T _]"
         r"|[A-Z][a-z]{2} +\d{1,2} )\d\d:\d\d:\d\d(?:[.,]\d+)?(?: 20\d\d)?(?:Z|[+-]\d\d:?\d\d)?\]?,?[ \t]+"
     ),
-    re.compile(r"\A\[ *\+?\d+\.\d{6}\] "),  # dmesg
+    r"\A\[ *\+?\d+\.\d{6}\] ",  # dmesg
 )
-ANY_PREFIX = re.compile(
-    "|".join(f"(?{'i' if p.flags & re.IGNORECASE else ''}:{p.pattern})" for p in PREFIXES)
-    .replace("(?P<node>", "(?:")
-    .replace("(?P<rank>", "(?:")
-)
-"""Whether any of them is there, at the price of one."""
+
+
+def _one_of(patterns: Iterable[str]) -> re.Pattern[str]:
+    """Matches what the first of them does that matches. Its groups `rank3` and `node3` are those of the third, which
+    is in `p3`: the last group that is matched."""
+    own = (re.sub(r"\(\?P<(node|rank)>", rf"(?P<\g<1>{at}>", pattern) for at, pattern in enumerate(patterns))
+    return re.compile("|".join(f"(?P<p{at}>{pattern})" for at, pattern in enumerate(own)))
+
+
+PREFIX = _one_of(PREFIXES)
 GUESSES = re.compile(
     r"(?:\b(?:potential|possible|common) (?:root )?(?:causes?|reasons?)\b.*"
     r"|\b(?:(?:can|may|might|could) (?:also )?(?:happen|occur)"
@@ -165,17 +169,13 @@ def unprefixed(text: str) -> tuple[str, int | None, str | None]:
     rank: int | None = None
     node: str | None = None
     for _ in range(9):
-        if not ANY_PREFIX.match(text):
+        found = PREFIX.match(text)
+        if not found:
             break
-        for prefix in PREFIXES:
-            if found := prefix.match(text):
-                groups = found.groupdict()
-                rank = small_number(groups["rank"]) if groups.get("rank") else rank
-                node = groups.get("node") or node
-                text = text[found.end() :]
-                break
-        else:
-            break
+        groups, which = found.groupdict(), (found.lastgroup or "")[1:]
+        rank = small_number(told) if (told := groups.get(f"rank{which}")) else rank
+        node = groups.get(f"node{which}") or node
+        text = text[found.end() :]
     return text, rank, node
 
 

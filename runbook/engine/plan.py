@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from runbook.checks import CHECKS
 from runbook.checks.base import Check, configure
 from runbook.checks.reach.reach import Reach
-from runbook.files.node_sets import listed, select
+from runbook.files.node_sets import select, split_names
 from runbook.files.suggestions import did_you_mean
 from runbook.files.templating import fill, names_used, truth
 from runbook.launch.job import make_job, names_of_nodes, node_facts
@@ -206,7 +206,7 @@ def refuse_what_cannot_run(plan: Plan) -> None:
     windows = [node.name for node in plan.inventory.nodes if node.windows]
     if windows:
         message = f"{fold(windows)}: stages cannot be run on Windows nodes, scripts can be rendered for them"
-        names = listed(fold(windows))
+        names = split_names(fold(windows))
         help = f"leave them out with `-l 'all:!{':!'.join(names)}'`"
         if len(windows) == len(plan.inventory.nodes):
             help = f"`runbook render {word(plan.playbook.source)}` writes them (with the same -i, if any)"

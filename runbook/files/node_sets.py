@@ -83,7 +83,7 @@ def _all_bounds(pieces: list[str], text: str) -> list[list[tuple[int, int, int]]
 _LISTED = re.compile(r"(?:[^\[\],\s]+|\[[^\[\]]*\]?|\])+")
 
 
-def listed(text: str) -> list[str]:
+def split_names(text: str) -> list[str]:
     """`gn[01-04,07],login1 gn9`: its three parts. A comma in brackets is between numbers."""
     return _LISTED.findall(text)
 
@@ -321,7 +321,7 @@ def _nearest_to(missing: str, names: Names, groups: Mapping[str, Collection[str]
     near = nearest(missing, islice(others, COMPARED))
     if near:
         return f"did you mean `{near}`?"
-    return known_here((*groups, *sorted(names))) or known_here((*groups, *listed(fold(names))))
+    return known_here((*groups, *sorted(names))) or known_here((*groups, *split_names(fold(names))))
 
 
 def _shape(name: str) -> str:

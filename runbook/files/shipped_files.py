@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from runbook.files.node_sets import listed
+from runbook.files.node_sets import split_names
 from runbook.files.suggestions import nearest
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem
@@ -112,7 +112,7 @@ def _missing(name: str, kind: str, what: str) -> Problem:
 
 def _hosts(name: str) -> str | None:
     """`a,b,` as Ansible takes hosts, a login, a range or one host, as `inventory init` takes them."""
-    hosts = listed(name)
+    hosts = split_names(name)
     return " ".join(map(word, hosts)) if hosts and all(map(_HOST.fullmatch, hosts)) else None
 
 

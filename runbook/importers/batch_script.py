@@ -13,7 +13,7 @@ from itertools import takewhile
 
 from runbook.files.file_kinds import SBATCH, is_yaml
 from runbook.files.inventory_draft import Setting
-from runbook.files.node_sets import listed
+from runbook.files.node_sets import split_names
 from runbook.files.problems import NumberedLines
 from runbook.files.scalars import flow
 from runbook.importers.foreign_inventory import (
@@ -353,7 +353,7 @@ def _said(script: _Script) -> Sequence[tuple[str, str]]:
 def _hosts(script: _Script, gpus: int | None) -> tuple[ForeignHost, ...]:
     nodes, number = script.asked.get("nodelist", ("", 1))
     names: dict[str, None] = {}
-    for part in listed(nodes):
+    for part in split_names(nodes):
         names |= dict.fromkeys(names_of(part, script.lines, number))
         check_count(names, script.lines, number, part)
     for name, value in (*((name, value) for name, (value, _) in script.asked.items()), *_said(script)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runbook.files.address import address_fault, is_ip, strip_brackets
 from runbook.files.inventory_draft import Setting
-from runbook.files.node_sets import listed
+from runbook.files.node_sets import split_names
 from runbook.files.problems import NumberedLines
 from runbook.files.suggestions import nearest
 from runbook.importers.foreign_inventory import (
@@ -132,7 +132,7 @@ def read_host_list(text: str, file: str) -> ForeignInventory:
     hosts: dict[str, ForeignHost] = {}
     for number, raw in enumerate(lines.lines, 1):
         line = raw.partition("#")[0].strip()
-        for word in listed(line):
+        for word in split_names(line):
             names = names_of(word, lines, number)
             fault = address_fault(names[0])
             if fault is not None:

@@ -56,7 +56,7 @@ from runbook.node.own_files import (
     document,
     expanded,
     is_ours,
-    listed,
+    names_in,
     opened,
     ours,
     safe,
@@ -132,7 +132,7 @@ def watch(order: dict[str, Any]) -> Watched:
     seen = fingerprint(folder)
     kept, _ = journals(folder, living() if order.get("look") else None)
     read, sizes, steps = {}, {}, {}
-    for name in listed(folder):
+    for name in names_in(folder):
         try:
             if name.endswith(".step"):
                 with log(folder, name) as file:
@@ -283,7 +283,7 @@ def forget_barrier(folder: str, job: str, workdir: str) -> None:
     name = os.path.basename(folder)
     if not name.startswith(job + ".attempt-") or not PLAIN.match(name) or not is_ours(folder):
         return
-    for entry in listed(folder):
+    for entry in names_in(folder):
         if entry in ("go", "abort") or entry.endswith(".ready") or entry.startswith("."):
             try:
                 os.remove(os.path.join(folder, entry))
@@ -314,7 +314,7 @@ def in_ours(folder: str, depth: int) -> str:
 
 def folders_of_jobs(workdir: str, node: str) -> list[str]:
     """`workdir/JOB/NODE` of every job of ours on this node; others may share the workdir."""
-    return [path for job in listed(workdir) if (path := folder_of_job(workdir, job, node))]
+    return [path for job in names_in(workdir) if (path := folder_of_job(workdir, job, node))]
 
 
 def folder_of_job(workdir: str, job: str, node: str) -> str | None:
@@ -368,7 +368,7 @@ def place_of(folder: str) -> tuple[str, str]:
 
 
 def attempts_of(folder: str) -> list[str]:
-    return [name for name in listed(folder) if ATTEMPT.match(name) and is_ours(os.path.join(folder, name))]
+    return [name for name in names_in(folder) if ATTEMPT.match(name) and is_ours(os.path.join(folder, name))]
 
 
 def all_journals(folder: str, alive: Living) -> tuple[list[Facts], list[Facts]]:
@@ -395,7 +395,7 @@ def journals(folder: str, alive: Living | None = None) -> tuple[list[Facts], lis
             raise Odd("name", facts["name"], "that of its file")
         return facts
 
-    for name in listed(folder):
+    for name in names_in(folder):
         if not name.endswith(".json"):
             continue
         try:
@@ -501,7 +501,7 @@ def first_step(lines: list[str], end: str, finds: Pattern[str]) -> int | None:
 def fingerprint(folder: str) -> list[Any]:
     """Changes with every journal and every byte of output."""
     seen = []
-    for name in listed(folder):
+    for name in names_in(folder):
         try:
             status = os.stat(os.path.join(folder, name))
             seen.append([name, status.st_size, status.st_mtime_ns])

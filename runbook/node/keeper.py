@@ -31,7 +31,7 @@ import threading
 import time
 
 from runbook.node.message import say as say_it
-from runbook.node.own_files import document, expanded, listed, ours, safe, why_stopped, write
+from runbook.node.own_files import document, expanded, names_in, ours, safe, why_stopped, write
 from runbook.node.proc import boot_id, born, descendants, group_kills, kernel_kills, kill, pause, tagged
 
 TYPE_CHECKING = False
@@ -167,7 +167,7 @@ class Keeper:
         me = self.order["name"] + ".json"
         while self.kept.poll() is None:
             pause(5 * POLL_S)
-            for entry in listed(self.order["folder"]):
+            for entry in names_in(self.order["folder"]):
                 if entry.endswith(".json") and entry != me and failed(os.path.join(self.order["folder"], entry)):
                     self.news.put(("stop", self.order["grace_s"], entry[:-5] + " failed"))
                     return
@@ -222,7 +222,7 @@ class Keeper:
         for local_rank, name in enumerate(self.order["each"]):
             for stream, end in (("stdout", ".out"), ("stderr", ".err")):
                 link = os.path.join(self.order["folder"], name + end)
-                for run in [] if os.path.islink(link) else listed(logs):
+                for run in [] if os.path.islink(link) else names_in(logs):
                     path = os.path.join(logs, run, "attempt_0", str(local_rank), stream + ".log")
                     if os.path.exists(path):
                         try:

@@ -145,7 +145,7 @@ def make(path: str) -> None:
         pass
 
 
-def listed(folder: str) -> list[str]:
+def names_in(folder: str) -> list[str]:
     """The names in a folder, sorted; none where it cannot be read."""
     try:
         return sorted(os.listdir(folder))

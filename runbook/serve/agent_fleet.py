@@ -113,7 +113,7 @@ class EnrolledNode:
     address: str = ""
     incarnation: str = ""
     replaced: set[str] = field(default_factory=set)
-    link: ControlSocket | None = None
+    control: ControlSocket | None = None
     heard: float | None = None
     beat: Heartbeat = field(default_factory=partial(Heartbeat, 0))
     ranks: tuple[RankState, ...] = ()
@@ -150,19 +150,19 @@ class Fleet:
         self._now = now
         self._lock = threading.RLock()
         self._awake = AwakeClock(now(), TICK_S)
-        self._members: dict[str, EnrolledNode] = {}
+        self._nodes: dict[str, EnrolledNode] = {}
         self._by_token: dict[str, EnrolledNode] = {}
         self._channels: dict[str, Channel] = {}
         self._transitions: list[tuple[str, float, str]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         for row in store.read("SELECT * FROM agents"):
-            member = EnrolledNode(row["name"], row["token"], row["revoked_at"] is not None, bool(row["draining"]))
-            member.version, member.hostname, member.address = row["version"], row["hostname"], row["address"]
-            known = store.read("SELECT incarnation FROM agent_incarnations WHERE name = ? ORDER BY rowid", member.name)
-            member.replaced = {one["incarnation"] for one in known[:-1]}
-            member.incarnation = known[-1]["incarnation"] if known else ""
-            member.state = state_of(0.0, revoked=member.revoked) if member.revoked else "SUSPECT"
-            self._members[member.name] = self._by_token[member.token] = member
+            node = EnrolledNode(row["name"], row["token"], row["revoked_at"] is not None, bool(row["draining"]))
+            node.version, node.hostname, node.address = row["version"], row["hostname"], row["address"]
+            known = store.read("SELECT incarnation FROM agent_incarnations WHERE name = ? ORDER BY rowid", node.name)
+            node.replaced = {one["incarnation"] for one in known[:-1]}
+            node.incarnation = known[-1]["incarnation"] if known else ""
+            node.state = state_of(0.0, revoked=node.revoked) if node.revoked else "SUSPECT"
+            self._nodes[node.name] = self._by_token[node.token] = node
 
     # For people: what they see and decide.
 
@@ -170,29 +170,29 @@ class Fleet:
         """Every enrolled node, in natural order of the names."""
         with self._lock:
             self._judge()
-            members = list(self._members.values())
+            nodes = list(self._nodes.values())
         # A thousand nodes take a while, and agents must be answered meanwhile.
-        return [self._seen(member) for member in sorted(members, key=lambda member: member.order)]
+        return [self._seen(node) for node in sorted(nodes, key=lambda node: node.order)]
 
     def node(self, name: str) -> AgentState | None:
         with self._lock:
             self._judge()
-            member = self._members.get(name)
-            return None if member is None else self._seen(member)
+            node = self._nodes.get(name)
+            return None if node is None else self._seen(node)
 
     def reachable(self, names: Iterable[str]) -> bool:
         """Whether a stream could be opened to each of these nodes that has an agent."""
         with self._lock:
             self._judge()
-            known = [self._members[name] for name in names if name in self._members]
-            return all(member.link is not None and member.state in ("ONLINE", "DRAINING") for member in known)
+            known = [self._nodes[name] for name in names if name in self._nodes]
+            return all(node.control is not None and node.state in ("ONLINE", "DRAINING") for node in known)
 
     def unheard(self, names: Iterable[str]) -> list[AgentState]:
         """Those of these nodes whose agent is SUSPECT or LOST."""
         with self._lock:
             self._judge()
-            known = [self._members[name] for name in names if name in self._members]
-            return [self._seen(member) for member in known if member.state in ("SUSPECT", "LOST")]
+            known = [self._nodes[name] for name in names if name in self._nodes]
+            return [self._seen(node) for node in known if node.state in ("SUSPECT", "LOST")]
 
     def history(self, name: str) -> list[tuple[float, str]]:
         """The latest changes of a node's state, the last one first: when, in seconds since 1970, and to what."""
@@ -206,8 +206,8 @@ class Fleet:
     def drain(self, name: str, on: bool) -> None:
         """Whether new runs may begin there; what runs goes on. Raises NoAgent."""
         with self._lock:
-            member = self._member(name)
-            member.draining = on
+            node = self._node(name)
+            node.draining = on
             with self._store.write() as db:
                 db.execute("UPDATE agents SET draining = ? WHERE name = ?", (int(on), name))
             self._judge()
@@ -215,14 +215,14 @@ class Fleet:
     def revoke(self, name: str) -> None:
         """The node's token is no longer valid, and its streams end; detached jobs there go on. Raises NoAgent."""
         with self._lock:
-            member = self._member(name)
-            member.revoked = True
+            node = self._node(name)
+            node.revoked = True
             with self._store.write() as db:
                 db.execute("UPDATE agents SET revoked_at = ? WHERE name = ?", (time.time(), name))
-            link, member.link = member.link, None
+            control, node.control = node.control, None
             self._judge()
         fix = "`runbook serve enrol` on the server makes a new string; here: runbook agent enrol STRING --again"
-        self._end(link, Denied(REVOKED, "this agent was revoked on the server", fix))
+        self._end(control, Denied(REVOKED, "this agent was revoked on the server", fix))
 
         def closed() -> None:  # in the loop, to which the channels belong
             for channel in [one for one in self._channels.values() if one.node == name]:
@@ -230,10 +230,10 @@ class Fleet:
 
         self._soon(closed)
 
-    def _member(self, name: str) -> EnrolledNode:
-        if name not in self._members:
+    def _node(self, name: str) -> EnrolledNode:
+        if name not in self._nodes:
             raise NoAgent(name)
-        return self._members[name]
+        return self._nodes[name]
 
     # Enrolment.
     def enrolled(self, secret: str, name: str) -> tuple[str, str]:
@@ -248,7 +248,7 @@ class Fleet:
                     raise NotEnrolled(403, "this string was used already, or is older than an hour: take a new one")
                 if found["name"] not in (None, name):
                     raise NotEnrolled(409, f"this string is for {found['name']}: add `--name {found['name']}`")
-                known = self._members.get(name)
+                known = self._nodes.get(name)
                 if known is not None and not known.revoked and found["name"] is None:
                     raise NotEnrolled(
                         409, f"a node {name} is enrolled already: take another --name, or a string made for {name}"
@@ -263,14 +263,14 @@ class Fleet:
             self._adopt(EnrolledNode(name, hashed(token)))
         return name, token
 
-    def _adopt(self, member: EnrolledNode) -> None:
+    def _adopt(self, node: EnrolledNode) -> None:
         with self._lock:
-            before = self._members.get(member.name)
+            before = self._nodes.get(node.name)
             if before is not None:
                 self._by_token.pop(before.token, None)
-                self._end(before.link, _enrolled_again())
-            self._members[member.name] = self._by_token[member.token] = member
-            member.heard = self._awake.seconds
+                self._end(before.control, _enrolled_again())
+            self._nodes[node.name] = self._by_token[node.token] = node
+            node.heard = self._awake.seconds
             self._judge()
         self._changed.publish("fleet")
 
@@ -280,65 +280,65 @@ class Fleet:
         """The node whose secret this is, revoked or not."""
         return self._by_token.get(hashed(token))
 
-    def greet(self, member: EnrolledNode, hello: AgentHello, address: str, link: ControlSocket) -> Denied | None:
+    def greet(self, node: EnrolledNode, hello: AgentHello, address: str, control: ControlSocket) -> Denied | None:
         """Accept the agent, in place of an earlier connection; or say why not."""
         with self._lock:
-            denied = self._against(member, hello)
+            denied = self._against(node, hello)
             if denied is not None:
                 return denied
-            if member.incarnation and member.incarnation != hello.incarnation:
-                member.replaced.add(member.incarnation)
-            before, member.link = member.link, link
-            new = member.incarnation != hello.incarnation
+            if node.incarnation and node.incarnation != hello.incarnation:
+                node.replaced.add(node.incarnation)
+            before, node.control = node.control, control
+            new = node.incarnation != hello.incarnation
             given = (hello.version, hello.hostname, address)
-            if new or given != (member.version, member.hostname, member.address):
-                member.incarnation = hello.incarnation
-                member.version, member.hostname, member.address = given
-                self._remember(member)
-            member.too_old, member.heard = False, self._awake.tick(self._now())
+            if new or given != (node.version, node.hostname, node.address):
+                node.incarnation = hello.incarnation
+                node.version, node.hostname, node.address = given
+                self._remember(node)
+            node.too_old, node.heard = False, self._awake.tick(self._now())
             self._judge()
         if before is not None:
             other = None if before.incarnation == hello.incarnation else _replaced()
             self._end(before, other)
         return None
 
-    def _against(self, member: EnrolledNode, hello: AgentHello) -> Denied | None:
-        if member.revoked:
+    def _against(self, node: EnrolledNode, hello: AgentHello) -> Denied | None:
+        if node.revoked:
             return Denied(REVOKED, "this agent was revoked on the server", "runbook agent enrol STRING --again")
-        if self._members.get(member.name) is not member:
+        if self._nodes.get(node.name) is not node:
             return _enrolled_again()
         if not spoken(hello.protocol):
-            member.too_old, member.version, member.heard = True, hello.version, self._awake.tick(self._now())
+            node.too_old, node.version, node.heard = True, hello.version, self._awake.tick(self._now())
             self._judge()
             says = f"runbook {hello.version} here and {runbook.__version__} on the server differ too much"
             return Denied(TOO_OLD, says, SAME_VERSION)
-        if hello.incarnation in member.replaced:
+        if hello.incarnation in node.replaced:
             return _replaced()
-        there = member.link
-        if there is not None and there.machine != hello.machine and self._silent(member) < LOST_S:
+        there = node.control
+        if there is not None and there.machine != hello.machine and self._silent(node) < LOST_S:
             fix = f"enrol this host on its own: `runbook agent enrol STRING --again --name …` (it is {hello.hostname})"
-            says = f"an agent with this identity is online on {member.hostname}: its files were copied from there"
+            says = f"an agent with this identity is online on {node.hostname}: its files were copied from there"
             return Denied(ELSEWHERE, says, fix)
         return None
 
-    def heard(self, member: EnrolledNode, link: ControlSocket, beat: Heartbeat | None) -> bool:
-        """Whether this is still the link of that node; a heartbeat is remembered."""
+    def heard(self, node: EnrolledNode, control: ControlSocket, beat: Heartbeat | None) -> bool:
+        """Whether this is still the control socket of that node; a heartbeat is remembered."""
         with self._lock:
-            if member.link is not link:
+            if node.control is not control:
                 return False
-            member.heard = self._awake.tick(self._now())
+            node.heard = self._awake.tick(self._now())
             if beat is not None:
-                if _worth_telling(beat) != _worth_telling(member.beat):
+                if _worth_telling(beat) != _worth_telling(node.beat):
                     self._changed.publish("fleet")
-                member.beat, member.ranks = beat, ranks_of(beat.jobs)
-            self._judge_one(member)
+                node.beat, node.ranks = beat, ranks_of(beat.jobs)
+            self._judge_one(node)
             return True
 
-    def left(self, member: EnrolledNode, link: ControlSocket) -> None:
-        """The link of a node has ended: no stream can be opened; nothing else follows from that."""
+    def left(self, node: EnrolledNode, control: ControlSocket) -> None:
+        """The control socket of a node has ended: no stream can be opened; nothing else follows from that."""
         with self._lock:
-            if member.link is link:
-                member.link = None
+            if node.control is control:
+                node.control = None
         self._changed.publish("fleet")
 
     # Streams.
@@ -347,54 +347,54 @@ class Fleet:
         """Why a node cannot be used; nothing, if its agent is online."""
         with self._lock:
             self._judge()
-            member = self._members.get(name)
-            if member is None:
+            node = self._nodes.get(name)
+            if node is None:
                 return never_enrolled(name)
-            if member.state in ("ONLINE", "DRAINING") and member.link is not None:
+            if node.state in ("ONLINE", "DRAINING") and node.control is not None:
                 return StreamStatus()
-            if member.link is None and member.state in ("ONLINE", "DRAINING", "SUSPECT"):
-                return not_connected(name, self._silent(member))
-            return no_stream_because(name, member.state, self._silent(member), member.version)
+            if node.control is None and node.state in ("ONLINE", "DRAINING", "SUSPECT"):
+                return not_connected(name, self._silent(node))
+            return no_stream_because(name, node.state, self._silent(node), node.version)
 
     async def open(self, request: StreamRequest) -> Channel:
         """A stream to a supervisor on a node. Raises NoStreamError."""
         with self._lock:
-            status, member = self.status(request.node), self._members.get(request.node)
-            if member is None or member.link is None or member.state in ("LOST", "REVOKED", "TOO_OLD"):
+            status, node = self.status(request.node), self._nodes.get(request.node)
+            if node is None or node.control is None or node.state in ("LOST", "REVOKED", "TOO_OLD"):
                 raise NoStreamError(status if status.cause else never_enrolled(request.node))
-            if member.state == "DRAINING" and not request.looks:
-                raise NoStreamError(drained(member.name))
-            mine = sum(1 for channel in self._channels.values() if channel.node == member.name)
+            if node.state == "DRAINING" and not request.looks:
+                raise NoStreamError(drained(node.name))
+            mine = sum(1 for channel in self._channels.values() if channel.node == node.name)
             if mine >= MOST_CHANNELS:
-                raise NoStreamError(not_opened(member.name, f"{MOST_CHANNELS} streams to it are open already"))
-            channel = Channel(secrets.token_hex(16), member.name)
+                raise NoStreamError(not_opened(node.name, f"{MOST_CHANNELS} streams to it are open already"))
+            channel = Channel(secrets.token_hex(16), node.name)
             self._channels[channel.id] = channel
-            link = member.link
+            control = node.control
         order = Open(channel.id, request.command, request.python, request.workdir, request.person)
         try:
-            await asyncio.wait_for(link.send(order), OPEN_S)
+            await asyncio.wait_for(control.send(order), OPEN_S)
             await asyncio.wait_for(asyncio.shield(channel.arrived), OPEN_S)
         except (TimeoutError, asyncio.TimeoutError, ConnectionError, RuntimeError):
             self.forget(channel)
-            raise NoStreamError(not_opened(member.name, f"it did not call within {OPEN_S:g} s")) from None
+            raise NoStreamError(not_opened(node.name, f"it did not call within {OPEN_S:g} s")) from None
         except BaseException:
             self.forget(channel)
             raise
         if channel.refused is not None:
             self.forget(channel)
-            raise NoStreamError(not_opened(member.name, channel.refused))
+            raise NoStreamError(not_opened(node.name, channel.refused))
         return channel
 
-    def refused(self, member: EnrolledNode, channel: str, why: str) -> None:
+    def refused(self, node: EnrolledNode, channel: str, why: str) -> None:
         """An agent opens no channel, and says why."""
         found = self._channels.get(channel)
-        if found is not None and found.node == member.name:
+        if found is not None and found.node == node.name:
             found.refuse(why)
 
-    def channel(self, member: EnrolledNode, number: str) -> Channel | None:
+    def channel(self, node: EnrolledNode, number: str) -> Channel | None:
         """The channel of that number, if this node was asked for it and it has not called yet."""
         found = self._channels.get(number)
-        ours = found is not None and found.node == member.name and not found.arrived.done() and not member.revoked
+        ours = found is not None and found.node == node.name and not found.arrived.done() and not node.revoked
         return found if ours else None
 
     def forget(self, channel: Channel) -> None:
@@ -435,22 +435,22 @@ class Fleet:
 
     def _judge(self) -> None:
         self._awake.tick(self._now())
-        for member in self._members.values():
-            self._judge_one(member)
+        for node in self._nodes.values():
+            self._judge_one(node)
 
-    def _judge_one(self, member: EnrolledNode) -> None:
-        draining = member.draining or member.beat.draining
-        silent = self._silent(member)
-        state = state_of(silent, revoked=member.revoked, too_old=member.too_old, draining=draining)
-        if member.heard is None and state in ("ONLINE", "DRAINING"):
+    def _judge_one(self, node: EnrolledNode) -> None:
+        draining = node.draining or node.beat.draining
+        silent = self._silent(node)
+        state = state_of(silent, revoked=node.revoked, too_old=node.too_old, draining=draining)
+        if node.heard is None and state in ("ONLINE", "DRAINING"):
             state = "SUSPECT"  # nothing has come from it since this server began
-        if state != member.state:
-            member.state, member.since = state, time.time()
-            self._transitions.append((member.name, member.since, state))
+        if state != node.state:
+            node.state, node.since = state, time.time()
+            self._transitions.append((node.name, node.since, state))
             self._changed.publish("fleet")
 
-    def _silent(self, member: EnrolledNode) -> float:
-        return self._awake.seconds - (member.heard or 0.0)
+    def _silent(self, node: EnrolledNode) -> float:
+        return self._awake.seconds - (node.heard or 0.0)
 
     def _flush(self) -> None:
         with self._lock:
@@ -469,43 +469,43 @@ class Fleet:
                 self._transitions = [*rows, *self._transitions]  # for another try
             raise
 
-    def _remember(self, member: EnrolledNode) -> None:
+    def _remember(self, node: EnrolledNode) -> None:
         with self._store.write() as db:
             db.execute(
                 "UPDATE agents SET version = ?, hostname = ?, address = ? WHERE name = ?",
-                (member.version, member.hostname, member.address, member.name),
+                (node.version, node.hostname, node.address, node.name),
             )
             db.execute(
                 "INSERT OR IGNORE INTO agent_incarnations VALUES (?, ?, ?)",
-                (member.name, member.incarnation, time.time()),
+                (node.name, node.incarnation, time.time()),
             )
             db.execute(
                 "DELETE FROM agent_incarnations WHERE name = ? AND incarnation NOT IN (SELECT incarnation "
                 "FROM agent_incarnations WHERE name = ? ORDER BY rowid DESC LIMIT ?)",
-                (member.name, member.name, KEPT_INCARNATIONS),
+                (node.name, node.name, KEPT_INCARNATIONS),
             )
 
-    def _seen(self, member: EnrolledNode) -> AgentState:
-        beat, age = member.beat, None if member.heard is None else self._silent(member)
+    def _seen(self, node: EnrolledNode) -> AgentState:
+        beat, age = node.beat, None if node.heard is None else self._silent(node)
         return AgentState(
-            name=member.name,
-            state=member.state,
-            since=member.since,
+            name=node.name,
+            state=node.state,
+            since=node.since,
             beat_age_s=age,
-            version=member.version,
-            hostname=member.hostname,
-            address=member.address,
+            version=node.version,
+            hostname=node.hostname,
+            address=node.address,
             gpus=tuple(beat.gpus),
             load=beat.load[0] if beat.load else None,
-            jobs=member.ranks,
-            incarnation=member.incarnation,
-            connected=member.link is not None,
-            drained_here=member.draining,
+            jobs=node.ranks,
+            incarnation=node.incarnation,
+            connected=node.control is not None,
+            drained_here=node.draining,
         )
 
-    def _end(self, link: ControlSocket | None, denied: Denied | None) -> None:
-        if link is not None:
-            self._soon(lambda: asyncio.ensure_future(link.close(denied)))
+    def _end(self, control: ControlSocket | None, denied: Denied | None) -> None:
+        if control is not None:
+            self._soon(lambda: asyncio.ensure_future(control.close(denied)))
 
     def _soon(self, call: Callable[[], object]) -> None:
         if self._loop is not None:

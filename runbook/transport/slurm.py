@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runbook.causes.catalogue import unreachable_for
-from runbook.files.node_sets import expand, listed
+from runbook.files.node_sets import expand, split_names
 from runbook.model.command_quoting import word
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import MOST_GPUS, Node
@@ -95,7 +95,7 @@ class SlurmNode:
 
 def hosts(text: str) -> tuple[str, ...]:
     """The names in `gn[01-02],login1`; none for `(null)`. Raises ValueError for another text."""
-    return () if text in NONE else tuple(name for part in listed(text) for name in expand(part))
+    return () if text in NONE else tuple(name for part in split_names(text) for name in expand(part))
 
 
 def job_in(text: str, number: str) -> SlurmJob:

@@ -65,9 +65,9 @@ class World:
     def enrolled(self, name: str, **options: Any) -> EnrolledNode:
         secret = Enrolment.of(self.fleet.enrol("ann", **options)).secret
         _, token = self.fleet.enrolled(secret, name)
-        return self.member(token)
+        return self.node(token)
 
-    def member(self, token: str) -> EnrolledNode:
+    def node(self, token: str) -> EnrolledNode:
         found = self.fleet.by_token(token)
         assert found is not None
         return found
@@ -98,10 +98,10 @@ def hello(incarnation: str = "a", machine: str = "here", protocol: int = PROTOCO
     return AgentHello(protocol, "0.1.0", incarnation * 32, "host", machine)
 
 
-def greet(world: World, member: EnrolledNode, word: AgentHello) -> tuple[ControlSocket, Denied | None]:
+def greet(world: World, node: EnrolledNode, word: AgentHello) -> tuple[ControlSocket, Denied | None]:
     made = link()
     made.incarnation, made.machine = word.incarnation, word.machine
-    return made, world.fleet.greet(member, word, "10.0.0.1", made)
+    return made, world.fleet.greet(node, word, "10.0.0.1", made)
 
 
 class OfTheLoop(dict[str, Channel]):
@@ -140,8 +140,8 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_silence_alone_leads_from_online_over_suspect_to_lost_and_a_beat_back(world: World) -> None:
-    member = world.enrolled("gn1")
-    here, denied = greet(world, member, hello())
+    node = world.enrolled("gn1")
+    here, denied = greet(world, node, hello())
     assert denied is None
     assert world.state("gn1") == "ONLINE"
     world.pass_s(SUSPECT_S - 1)
@@ -152,7 +152,7 @@ def test_silence_alone_leads_from_online_over_suspect_to_lost_and_a_beat_back(wo
     assert world.state("gn1") == "LOST"
     assert world.fleet.status("gn1").cause == "agent-lost"
     job = JobProcess("j", 1, "rank-0.gn1.l0", [0])
-    assert world.fleet.heard(member, here, Heartbeat(1, jobs=[job]))
+    assert world.fleet.heard(node, here, Heartbeat(1, jobs=[job]))
     assert world.state("gn1") == "ONLINE"
     assert world.fleet.status("gn1").cause is None
     found = world.fleet.node("gn1")
@@ -163,10 +163,10 @@ def test_silence_alone_leads_from_online_over_suspect_to_lost_and_a_beat_back(wo
 
 def test_of_a_node_no_more_ranks_are_kept_than_anybody_looks_at(world: World) -> None:
     """A message has room for a hundred thousand."""
-    member = world.enrolled("gn1")
-    here, _ = greet(world, member, hello())
+    node = world.enrolled("gn1")
+    here, _ = greet(world, node, hello())
     jobs = [JobProcess(f"j{number}", 1, "rank-0.gn1.l0", list(range(200))) for number in range(512)]
-    assert world.fleet.heard(member, here, Heartbeat(1, jobs=jobs))
+    assert world.fleet.heard(node, here, Heartbeat(1, jobs=jobs))
     found = world.fleet.node("gn1")
     assert found is not None
     assert len(found.jobs) == MOST_RANKS
@@ -180,8 +180,8 @@ def test_a_server_that_slept_takes_nobody_for_lost(world: World) -> None:
 
 
 def test_after_a_restart_nothing_is_known_until_an_agent_speaks(world: World) -> None:
-    member = world.enrolled("gn1")
-    greet(world, member, hello())
+    node = world.enrolled("gn1")
+    greet(world, node, hello())
     world.fleet = world.begun()
     assert world.state("gn1") == "SUSPECT"
     again = world.fleet.by_token
@@ -200,58 +200,58 @@ def test_a_replaced_incarnation_is_refused_also_after_a_restart(
     monkeypatch.setattr("runbook.serve.agent_fleet.time.time", lambda: began + next(asked) * step_s)
     secret = Enrolment.of(world.fleet.enrol("ann")).secret
     _, token = world.fleet.enrolled(secret, "gn1")
-    assert greet(world, world.member(token), hello("a"))[1] is None
-    assert greet(world, world.member(token), hello("b"))[1] is None
+    assert greet(world, world.node(token), hello("a"))[1] is None
+    assert greet(world, world.node(token), hello("b"))[1] is None
     for _ in range(2):
-        denied = greet(world, world.member(token), hello("a"))[1]
+        denied = greet(world, world.node(token), hello("a"))[1]
         assert denied is not None
         assert denied.code == REPLACED
-        assert greet(world, world.member(token), hello("b"))[1] is None
+        assert greet(world, world.node(token), hello("b"))[1] is None
         world.fleet = world.begun()
 
 
 def test_a_beat_over_a_link_that_was_replaced_counts_for_nothing(world: World) -> None:
-    member = world.enrolled("gn1")
-    old, _ = greet(world, member, hello("a"))
-    greet(world, member, hello("b"))
-    assert not world.fleet.heard(member, old, Heartbeat(1))
+    node = world.enrolled("gn1")
+    old, _ = greet(world, node, hello("a"))
+    greet(world, node, hello("b"))
+    assert not world.fleet.heard(node, old, Heartbeat(1))
 
 
 def test_a_copy_on_another_machine_is_refused_while_the_first_is_heard(world: World) -> None:
-    member = world.enrolled("gn1")
-    greet(world, member, hello("a", "here"))
-    denied = greet(world, member, hello("b", "elsewhere"))[1]
+    node = world.enrolled("gn1")
+    greet(world, node, hello("a", "here"))
+    denied = greet(world, node, hello("b", "elsewhere"))[1]
     assert denied is not None
     assert denied.code == ELSEWHERE
     world.pass_s(LOST_S)
-    assert greet(world, member, hello("b", "elsewhere"))[1] is None
+    assert greet(world, node, hello("b", "elsewhere"))[1] is None
 
 
 def test_an_agent_that_is_too_old_is_told_what_to_install(world: World) -> None:
-    member = world.enrolled("gn1")
-    denied = greet(world, member, hello(protocol=PROTOCOL + 1))[1]
+    node = world.enrolled("gn1")
+    denied = greet(world, node, hello(protocol=PROTOCOL + 1))[1]
     assert denied is not None
     assert denied.code == TOO_OLD
     assert runbook.__version__ in denied.fix
     assert world.state("gn1") == "TOO_OLD"
-    assert greet(world, member, hello())[1] is None
+    assert greet(world, node, hello())[1] is None
     assert world.state("gn1") == "ONLINE"
     assert [spoken(PROTOCOL - 2), spoken(PROTOCOL - 1), spoken(PROTOCOL)] == [False, True, True]
 
 
 def test_people_drain_and_revoke_and_both_outlive_the_server(world: World) -> None:
-    member = world.enrolled("gn1")
-    greet(world, member, hello())
+    node = world.enrolled("gn1")
+    greet(world, node, hello())
     world.fleet.drain("gn1", True)
     assert world.state("gn1") == "DRAINING"
     assert world.fleet.status("gn1").cause is None
     world.fleet.drain("gn1", False)
     assert world.state("gn1") == "ONLINE"
-    member.link = None
+    node.control = None
     world.fleet.revoke("gn1")
     world.fleet = world.begun()
     assert world.state("gn1") == "REVOKED"
-    denied = greet(world, world.fleet._members["gn1"], hello("c"))[1]
+    denied = greet(world, world.fleet._nodes["gn1"], hello("c"))[1]
     assert denied is not None
     assert denied.code == REVOKED
     with pytest.raises(NoAgent):
@@ -272,9 +272,9 @@ def test_a_string_enrols_one_node_once(world: World) -> None:
     named = Enrolment.of(world.fleet.enrol("ann", "gn1")).secret
     with pytest.raises(NotEnrolled, match="is for gn1"):
         world.fleet.enrolled(named, "gn2")
-    before = world.fleet._members["gn1"]
+    before = world.fleet._nodes["gn1"]
     world.fleet.enrolled(named, "gn1")
-    assert world.fleet._members["gn1"].token != before.token
+    assert world.fleet._nodes["gn1"].token != before.token
     with world.store.write() as db:
         db.execute("UPDATE enrolments SET expires_at = 0")
     with pytest.raises(NotEnrolled, match="older than an hour"):

@@ -117,8 +117,8 @@ def health_findings(node: Node, gpus: Sequence[Gpu], details: Details) -> Iterat
             seen.setdefault(kind, {})[gpu.index] = f"GPU {gpu.index}: {what}"
     for kind, (cause, says) in FAULTS.items():
         if kind in seen:
-            what = f"GPU {listed(seen[kind])} of {node.name} {says}"
-            yield finding_for(cause, what, tuple(seen[kind].values()), way=kind, indices=listed(seen[kind]))
+            what = f"GPU {gpu_numbers(seen[kind])} of {node.name} {says}"
+            yield finding_for(cause, what, tuple(seen[kind].values()), way=kind, indices=gpu_numbers(seen[kind]))
 
 
 FAULTS = {
@@ -177,7 +177,7 @@ def _settings(gpu: Gpu) -> Iterator[tuple[str, str]]:
         yield "prohibited", "Compute mode: Prohibited"
 
 
-def listed(numbers: Iterable[int]) -> str:
+def gpu_numbers(numbers: Iterable[int]) -> str:
     return ",".join(map(str, sorted(numbers)))
 
 
@@ -191,11 +191,11 @@ def unreadable(node: Node, gpus: Sequence[Gpu]) -> Finding | None:
     numbers = [gpu.index for gpu in broken]
     return finding_for(
         "tool-output-unknown",
-        f"GPU {listed(numbers)} of {node.name} is listed, and the driver cannot read it: "
+        f"GPU {gpu_numbers(numbers)} of {node.name} is listed, and the driver cannot read it: "
         f"{', '.join(sorted(broken[0].broken))}",
         tuple(f"GPU {gpu.index}: {name}: {value}" for gpu in broken for name, value in gpu.broken.items())[:8],
         way="gpu-silent",
-        indices=listed(numbers),
+        indices=gpu_numbers(numbers),
     )
 
 
@@ -236,12 +236,12 @@ def busy(
     first = first or taken[0].partition(": ")[2]
     finding = finding_for(
         "gpu-busy",
-        f"GPU {listed(numbers)} of {node.name} is in use: {first}",
+        f"GPU {gpu_numbers(numbers)} of {node.name} is in use: {first}",
         tuple(taken[:10]),
         way="others" if pids else "unseen",
         node=node.name,
         pids=" ".join(map(word, sorted(pids))),
-        indices=listed(numbers),
+        indices=gpu_numbers(numbers),
     )
     return [finding], warnings
 
@@ -271,8 +271,8 @@ def link_finding(node: Node, gpus: Sequence[Gpu], links: Mapping[int, Mapping[in
         short[gpu.index] = f"GPU {gpu.index}: {count} of {best[gpu.name]} NVLinks active, inactive: {dead}"
     if not short:
         return None
-    says = f"GPU {listed(short)} of {node.name} has lost NVLinks that the other {gpus[0].name} there have"
-    return finding_for("nvlink-error", says, tuple(short.values()), node=node.name, short=listed(short))
+    says = f"GPU {gpu_numbers(short)} of {node.name} has lost NVLinks that the other {gpus[0].name} there have"
+    return finding_for("nvlink-error", says, tuple(short.values()), node=node.name, short=gpu_numbers(short))
 
 
 def slow_clocks(gpus: Sequence[Gpu]) -> Iterator[str]:

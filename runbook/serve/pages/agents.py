@@ -59,27 +59,27 @@ async def _enrol(request: Request) -> Response:
 
 async def _control(socket: WebSocket) -> None:
     fleet: Fleet = socket.app.state.fleet
-    member = _member(fleet, socket)
-    if member is None:
+    node = _node(fleet, socket)
+    if node is None:
         await socket.close()  # before it is accepted: the agent sees HTTP 403
         return
     await socket.accept()
-    link = _link(socket)
+    control = _control(socket)
     try:
         hello = await _greeting(socket)
-        link.incarnation, link.machine = hello.incarnation, hello.machine
-        denied = await asyncio.to_thread(fleet.greet, member, hello, address_of(socket.scope), link)
+        control.incarnation, control.machine = hello.incarnation, hello.machine
+        denied = await asyncio.to_thread(fleet.greet, node, hello, address_of(socket.scope), control)
         if denied is not None:
-            await link.close(denied)
+            await control.close(denied)
             return
-        await link.send(Welcome(member.name, runbook.__version__))
-        await _listen(fleet, member, link, socket)
+        await control.send(Welcome(node.name, runbook.__version__))
+        await _listen(fleet, node, control, socket)
     except (ProtocolError, KeyError):  # KeyError: bytes, where text is wanted
         await _closed(socket, BROKEN)
     except GONE:
         await _closed(socket, GOING_AWAY)
     finally:
-        fleet.left(member, link)
+        fleet.left(node, control)
 
 
 async def _greeting(socket: WebSocket) -> AgentHello:
@@ -89,7 +89,7 @@ async def _greeting(socket: WebSocket) -> AgentHello:
     return hello
 
 
-async def _listen(fleet: Fleet, member: EnrolledNode, link: ControlSocket, socket: WebSocket) -> None:
+async def _listen(fleet: Fleet, node: EnrolledNode, control: ControlSocket, socket: WebSocket) -> None:
     count, since = 0, time.monotonic()
     while True:
         message = from_agent(await socket.receive_text())
@@ -98,19 +98,19 @@ async def _listen(fleet: Fleet, member: EnrolledNode, link: ControlSocket, socke
             await asyncio.sleep(max(0.0, since + 1.0 - time.monotonic()))
             count, since = 0, time.monotonic()
         if isinstance(message, ChannelRefused):
-            fleet.refused(member, message.channel, message.why)
+            fleet.refused(node, message.channel, message.why)
         if isinstance(message, Leaving | AgentHello) or not fleet.heard(
-            member, link, message if isinstance(message, Heartbeat) else None
+            node, control, message if isinstance(message, Heartbeat) else None
         ):
             return
         if isinstance(message, Heartbeat):
-            await link.send(Heard(message.number))
+            await control.send(Heard(message.number))
 
 
 async def _channel(socket: WebSocket) -> None:
     fleet: Fleet = socket.app.state.fleet
-    member = _member(fleet, socket)
-    channel = None if member is None else fleet.channel(member, socket.path_params["id"])
+    node = _node(fleet, socket)
+    channel = None if node is None else fleet.channel(node, socket.path_params["id"])
     if channel is None:
         await socket.close()
         return
@@ -121,12 +121,12 @@ async def _channel(socket: WebSocket) -> None:
         fleet.forget(channel)
 
 
-def _member(fleet: Fleet, socket: WebSocket) -> EnrolledNode | None:
+def _node(fleet: Fleet, socket: WebSocket) -> EnrolledNode | None:
     kind, _, token = (header(socket.scope, "authorization") or "").partition(" ")
     return fleet.by_token(token.strip()) if kind.lower() == "bearer" and token.strip() else None
 
 
-def _link(socket: WebSocket) -> ControlSocket:
+def _control(socket: WebSocket) -> ControlSocket:
     turn = asyncio.Lock()
 
     async def send(message: FromServer) -> None:
