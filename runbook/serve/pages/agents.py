@@ -64,7 +64,7 @@ async def _control(socket: WebSocket) -> None:
         await socket.close()  # before it is accepted: the agent sees HTTP 403
         return
     await socket.accept()
-    control = _control(socket)
+    control = _control_socket(socket)
     try:
         hello = await _greeting(socket)
         control.incarnation, control.machine = hello.incarnation, hello.machine
@@ -126,7 +126,7 @@ def _node(fleet: Fleet, socket: WebSocket) -> EnrolledNode | None:
     return fleet.by_token(token.strip()) if kind.lower() == "bearer" and token.strip() else None
 
 
-def _control(socket: WebSocket) -> ControlSocket:
+def _control_socket(socket: WebSocket) -> ControlSocket:
     turn = asyncio.Lock()
 
     async def send(message: FromServer) -> None:
