@@ -20,9 +20,12 @@ from runbook.model.inventory import Inventory, Node
 from runbook.model.nccl_devices import select_interfaces
 from runbook.model.redact import Redactor
 from runbook.model.verdict import Finding, Outcome
-from runbook.transport import SILENCE_S, Answer, NoPython, ProgramNotStarted, Session, Site
+from runbook.transport.bootstrap import NoPython
 from runbook.transport.node_answers import HOST_FACTS, Asked, HostFacts, Told
+from runbook.transport.node_sessions import Site
 from runbook.transport.pause_detector import ASKING_WAIT_S
+from runbook.transport.remote_program import Answer, ProgramNotStarted
+from runbook.transport.session import SILENCE_S, Session
 
 T = TypeVar("T")
 Facts = dict[str, Any]

@@ -19,8 +19,7 @@ from runbook.model.inventory import Node
 from runbook.model.playbook import Expect
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Outcome
-from runbook.transport import Answer
-from runbook.transport.remote_program import MOST_OUTPUT
+from runbook.transport.remote_program import MOST_OUTPUT, Answer
 
 _ABSENCE = re.compile(r"\(\?<?!")
 """Patterns that forbid something: whether the part of the output that was not kept has it, is not known."""

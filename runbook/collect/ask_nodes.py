@@ -13,8 +13,9 @@ from runbook.files.address import is_loopback
 from runbook.launch.script import activated
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Node
-from runbook.transport import ProgramNotStarted, Site
 from runbook.transport.node_answers import COLLECT, Collected, CollectedAnswer
+from runbook.transport.node_sessions import Site
+from runbook.transport.remote_program import ProgramNotStarted
 
 LOOK_S = 26.0
 CALL_S = 30.0

@@ -38,7 +38,8 @@ from runbook.model.node_ranges import fold
 from runbook.model.redact import Redactor
 from runbook.model.safe_files import write_below
 from runbook.model.verdict import INTERRUPTED, OF_VERDICT, Finding, Outcome, Verdict, overall
-from runbook.transport import SILENCE_S, Site
+from runbook.transport.node_sessions import Site
+from runbook.transport.session import SILENCE_S
 
 if TYPE_CHECKING:
     from runbook.engine.bad_nodes import Spares, Suspects

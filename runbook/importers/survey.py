@@ -22,8 +22,9 @@ from runbook.importers.survey_facts import (
 from runbook.model.errors import FilesWrong, Problem, Unreachable
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node, Ssh
-from runbook.transport import ProgramNotStarted, Site
 from runbook.transport.node_answers import HOST_FACTS, IBSTAT, PYTHONS, ROUTE, SURVEY
+from runbook.transport.node_sessions import Site
+from runbook.transport.remote_program import ProgramNotStarted
 
 _PORT = re.compile(r"\A(?P<host>.+):(?P<port>[0-9]{1,5})")
 _BETWEEN_COMMAS = re.compile(r"(?:[^\[,]|\[[^\[\]]*\]?)+")  # and a list in brackets is whole

@@ -37,8 +37,8 @@ from runbook.model.redact import Redactor
 from runbook.model.units import counted, seconds_text
 from runbook.model.verdict import Outcome, Verdict
 from runbook.node.journal import attempt_folder, serial_of
-from runbook.transport import Site
 from runbook.transport.agent import SERVER_GONE
+from runbook.transport.node_sessions import Site
 
 AGAIN_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 """How long to wait before nodes that were not reached are asked again."""

@@ -19,7 +19,7 @@ from runbook.model.errors import Unreachable
 from runbook.model.process_end import ProcessEnd
 from runbook.model.verdict import Finding
 from runbook.node.journal import BY_USER, SIGNALLED, STATES
-from runbook.transport import Message, Remote
+from runbook.transport.remote_program import Message, Remote
 
 OVER = "ended"
 

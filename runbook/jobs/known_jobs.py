@@ -17,7 +17,8 @@ from runbook.jobs.attempt import ProcessSpec
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory, Node
 from runbook.node.journal import BY_USER, Odd, attempt_folder, belongs, serial_of
-from runbook.transport import ProgramNotStarted, Site
+from runbook.transport.node_sessions import Site
+from runbook.transport.remote_program import ProgramNotStarted
 
 ASK_S = 20.0
 

@@ -15,7 +15,8 @@ from runbook.causes.catalogue import unreachable_for
 from runbook.checks.context import Facts
 from runbook.jobs.kept_processes import OVER, KeptProcess, KeptProcesses
 from runbook.model.errors import Unreachable
-from runbook.transport import ProgramNotStarted, Session
+from runbook.transport.remote_program import ProgramNotStarted
+from runbook.transport.session import Session
 
 SETTLE_S = 1.0
 """How long to wait after the first failure for other ones, so that the earliest is known and not only the first to

@@ -55,8 +55,8 @@ from runbook.agent.protocol import (
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Node
 from runbook.serve import agent_fleet as fleet_module
-from runbook.transport import Session
 from runbook.transport.agent import ASK, DATA, ENROL, HEADER, OVER, AgentStream, framed
+from runbook.transport.session import Session
 
 from .scripted_agents import Agent, World, server
 

@@ -22,8 +22,9 @@ from runbook.agent.permissions import LOOKS, NotAllowed, OrderFilter, OwnerRules
 from runbook.agent.protocol import Open
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.node import job_control
-from runbook.transport import ProgramNotStarted, Session
 from runbook.transport.bootstrap import first_input
+from runbook.transport.remote_program import ProgramNotStarted
+from runbook.transport.session import Session
 from runbook.transport.stream import ProcessStream
 
 

@@ -30,8 +30,9 @@ from runbook.collect.local_files import collected_run, run_entries
 from runbook.collect.pseudonyms import GENERIC
 from runbook.collect.scrub import Scrubber
 from runbook.model.errors import Unreachable
-from runbook.transport import ProgramNotStarted, UnexpectedAnswer
+from runbook.transport.frames import UnexpectedAnswer
 from runbook.transport.node_answers import Collected, answer
+from runbook.transport.remote_program import ProgramNotStarted
 
 GOOD = {"name": "system/uname", "command": "uname -a", "status": "ok", "code": 0, "seconds": 0.1, "out": "Linux\n", "err": "", "left_out": 0}  # fmt: skip
 ANSWER = {"answers": [GOOD], "user": "me", "users": [["me", "/home/me", ""]], "hostnames": ["node-b"], "seconds": 0.5}

@@ -9,7 +9,7 @@ import pytest
 from runbook.checks.shell import PatternSearch, Shell
 from runbook.model.playbook import Expect
 from runbook.model.verdict import Verdict
-from runbook.transport import Answer
+from runbook.transport.remote_program import Answer
 
 LONG = 1 << 20
 BAD = [

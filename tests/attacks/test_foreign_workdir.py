@@ -20,7 +20,8 @@ from profiles import one_in
 from runbook.checks.context import NOT_SAFE, folder_finding
 from runbook.checks.reach.workdir_and_limits import folder_findings
 from runbook.model.inventory import Node
-from runbook.transport import ProgramNotStarted, Session
+from runbook.transport.remote_program import ProgramNotStarted
+from runbook.transport.session import Session
 from runbook.transport.stream import LocalStream
 
 from .users import ATTACKER, VICTIM, as_user, common, folder_of, kept, needs_users, python_of

@@ -31,7 +31,8 @@ from runbook.model.redact import Redactor
 from runbook.model.safe_files import BadName, file_name
 from runbook.model.verdict import Verdict
 from runbook.node.journal import ABOUT, JOURNAL, checked
-from runbook.transport import UnexpectedAnswer, node_answers
+from runbook.transport import node_answers
+from runbook.transport.frames import UnexpectedAnswer
 from runbook.transport.remote_program import MARK
 
 from .lying_supervisor import liar

@@ -25,8 +25,8 @@ from runbook.checks.context import no_answer
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Verdict
 from runbook.node import tools
-from runbook.transport import Answer, ProgramNotStarted
 from runbook.transport.node_answers import Ran
+from runbook.transport.remote_program import Answer, ProgramNotStarted
 
 PROGRAMS = ("host_facts", "ping", "port", "mesh", "rules", "launch")
 

@@ -17,7 +17,8 @@ from runbook.firewall.collected_rules import Evidence
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Inventory, Network, Node, Rendezvous
 from runbook.model.verdict import Outcome, Verdict
-from runbook.transport import ProgramNotStarted, Remote, Site
+from runbook.transport.node_sessions import Site
+from runbook.transport.remote_program import ProgramNotStarted, Remote
 
 A, B, C = "10.0.0.1", "10.0.0.2", "10.0.0.3"
 ADDRESSES = {"node-a": A, "node-b": B, "node-c": C, "node-d": "10.0.0.4"}

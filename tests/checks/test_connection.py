@@ -15,7 +15,7 @@ from runbook.checks.ranks.evidence import log_name
 from runbook.checks.ranks.pool import RankPool
 from runbook.model.inventory import Infiniband, Inventory
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.transport import Remote
+from runbook.transport.remote_program import Remote
 
 from .made_up_cluster import FakeRemote, Nobody, cluster, context, node, pool_of, verdicts
 

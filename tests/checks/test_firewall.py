@@ -25,7 +25,7 @@ from runbook.checks.network.live_traffic import RankConnection, all_stopped
 from runbook.checks.network.mesh import Mesh
 from runbook.firewall.collected_rules import Evidence
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.transport import Answer
+from runbook.transport.remote_program import Answer
 
 from .made_up_cluster import A, B, C, cluster, context, dial, machine, node, ruled, rules, with_ports
 

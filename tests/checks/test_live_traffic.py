@@ -15,7 +15,8 @@ from profiles import one_in
 from runbook.checks.context import Context, Run
 from runbook.checks.network.live_traffic import Between, between
 from runbook.files.inventory import load_inventory
-from runbook.transport import Session, Site
+from runbook.transport.node_sessions import Site
+from runbook.transport.session import Session
 
 from .made_up_cluster import machine
 

@@ -12,7 +12,7 @@ from runbook.checks.ranks.halts import outcomes_of_halt
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool
 from runbook.model.errors import Unreachable
 from runbook.model.verdict import Outcome, Verdict
-from runbook.transport import ProgramNotStarted, Remote
+from runbook.transport.remote_program import ProgramNotStarted, Remote
 
 from .made_up_cluster import FakeRemote, Nobody, at, cluster, node, pool_of, verdicts
 

@@ -19,7 +19,7 @@ from runbook.checks.ranks.own_failure import STOPPED, last_place, out_of_place, 
 from runbook.checks.ranks.pool import Halt, RankMember, RankPool
 from runbook.launch.preconditions import CODES
 from runbook.model.verdict import Finding, Outcome, Verdict
-from runbook.transport import Remote
+from runbook.transport.remote_program import Remote
 
 from .made_up_cluster import FakeRemote, Nobody, cluster, node, pool_of, verdicts
 

@@ -22,7 +22,8 @@ from runbook.model.inventory import Infiniband, Network
 from runbook.model.nccl_devices import select_interfaces
 from runbook.model.verdict import Outcome, Verdict
 from runbook.parsers.clock import WARN_S
-from runbook.transport import Answer, NoPython, ProgramNotStarted
+from runbook.transport.bootstrap import NoPython
+from runbook.transport.remote_program import Answer, ProgramNotStarted
 
 from .made_up_cluster import LO, A, B, cluster, context, interface, machine, node, pool_of
 

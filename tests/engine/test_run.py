@@ -22,7 +22,8 @@ from runbook.engine.run_folder import ENDING
 from runbook.model.events import Event, Progress, RunStarted, StageFinished, StageStarted
 from runbook.model.playbook import Expect
 from runbook.model.verdict import Outcome, Verdict
-from runbook.transport import Message, Site
+from runbook.transport.node_sessions import Site
+from runbook.transport.remote_program import Message
 
 from .made_up_plans import RUN_ID, Fake, Told, Work, execute_stages, failing, finding, local, passing, stage
 

@@ -16,8 +16,8 @@ from runbook.importers import survey
 from runbook.importers.survey import HostAnswers, Login, SurveyResult, parse_hosts
 from runbook.importers.survey_draft import draft_of
 from runbook.model.inventory import Inventory, Node
-from runbook.transport import ProgramNotStarted
 from runbook.transport.node_answers import HOST_FACTS, IBSTAT, PYTHONS, ROUTE, SURVEY
+from runbook.transport.remote_program import ProgramNotStarted
 
 SAID: dict[str, dict[str, Any]] = {
     HOST_FACTS: {"interfaces": {"eth0": {"addresses": ["10.0.0.7"], "state": "UP", "mtu": 1500}}},

@@ -19,7 +19,7 @@ from runbook.model.inventory import Inventory
 from runbook.model.playbook import LaunchSettings, Stage
 from runbook.model.redact import Redactor
 from runbook.model.secrets import Secret
-from runbook.transport import Site
+from runbook.transport.node_sessions import Site
 from runbook.transport.pause_detector import Pace
 
 PAIR = cluster(node("node-a", processes=2), node("node-b", processes=2))

@@ -20,7 +20,7 @@ from runbook.jobs.watch import take
 from runbook.model.errors import Unreachable
 from runbook.model.redact import Redactor
 from runbook.node import job_control
-from runbook.transport import Session
+from runbook.transport.session import Session
 
 from . import made_up_attempts
 

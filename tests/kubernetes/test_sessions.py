@@ -18,7 +18,7 @@ import pytest
 from lab.processes import wait_until
 
 from runbook.model.inventory import Kubernetes, Node
-from runbook.transport import Site
+from runbook.transport.node_sessions import Site
 
 from .test_refusals import POD
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runbook.transport import Site
+from runbook.transport.node_sessions import Site
 
 from .local_sessions import RUN_ID
 

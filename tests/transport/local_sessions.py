@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from runbook.transport import Session
 from runbook.transport.bootstrap import command
+from runbook.transport.session import Session
 from runbook.transport.stream import LocalStream, ProcessStream, Stream
 
 RUN_ID = f"run-{os.getpid()}"

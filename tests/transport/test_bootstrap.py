@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from runbook.model.errors import Unreachable
-from runbook.transport import NoPython, bootstrap
-from runbook.transport.bootstrap import SilentPython
+from runbook.transport import bootstrap
+from runbook.transport.bootstrap import NoPython, SilentPython
 
 from .local_sessions import Noisy, Scripted, ShellStream, opened, session
 
@@ -151,7 +151,7 @@ def test_a_talkative_profile(pieces: list[bytes], tmp_path: Path) -> None:
 
 
 def refused(stream: Scripted, timeout: float = 20.0) -> Unreachable:
-    from runbook.transport import Session
+    from runbook.transport.session import Session
 
     config = {"run_id": "r", "node": "n", "workdir": "/nonexistent"}
     with pytest.raises(Unreachable) as caught:

@@ -16,8 +16,9 @@ from lab.processes import wait_until
 
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Container, Node
-from runbook.transport import Session, Site
 from runbook.transport.container import ON_THE_HOST
+from runbook.transport.node_sessions import Site
+from runbook.transport.session import Session
 
 from .local_sessions import RUN_ID
 

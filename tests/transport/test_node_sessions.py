@@ -10,9 +10,10 @@ import pytest
 
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node, Ssh
-from runbook.transport import NoPython, Session, Site
-from runbook.transport.bootstrap import SilentPython
+from runbook.transport.bootstrap import NoPython, SilentPython
+from runbook.transport.node_sessions import Site
 from runbook.transport.pause_detector import Awake, Pause
+from runbook.transport.session import Session
 
 from .local_sessions import RUN_ID
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from runbook.model.errors import Unreachable
-from runbook.transport import Session, pause_detector
+from runbook.transport import pause_detector
 from runbook.transport.bootstrap import MARK
 from runbook.transport.pause_detector import Awake, Pace, Pause
-from runbook.transport.session import SILENCE_S
+from runbook.transport.session import SILENCE_S, Session
 
 from .local_sessions import Scripted, eventually, opened
 

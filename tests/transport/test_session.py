@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from runbook.model.errors import Unreachable
-from runbook.transport import ProgramNotStarted, Session, node_answers
+from runbook.transport import node_answers
+from runbook.transport.remote_program import ProgramNotStarted
+from runbook.transport.session import Session
 
 from .local_sessions import RUN_ID, alive, eventually, gone, opened, session
 

@@ -17,8 +17,9 @@ from runbook.model.errors import Unreachable
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding, Outcome
-from runbook.transport import Answer, ProgramNotStarted, Remote, UnexpectedAnswer
+from runbook.transport.frames import UnexpectedAnswer
 from runbook.transport.node_answers import AwakeFacts
+from runbook.transport.remote_program import Answer, ProgramNotStarted, Remote
 
 OPEN_S = 0.5
 """How long a dial waits for an answer to one of its four SYNs, on the node's own clock, which stands still while the

@@ -13,7 +13,7 @@ from runbook.firewall.collected_rules import Evidence
 from runbook.model.errors import Unreachable
 from runbook.model.inventory import Node
 from runbook.model.verdict import Finding
-from runbook.transport import ProgramNotStarted
+from runbook.transport.remote_program import ProgramNotStarted
 
 if TYPE_CHECKING:
     from runbook.firewall.network_policy import Forbids

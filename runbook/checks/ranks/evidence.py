@@ -20,7 +20,10 @@ from runbook.model.safe_files import BadName, write_below
 from runbook.model.text_search import bounded
 from runbook.model.units import bytes_text
 from runbook.model.verdict import Finding
-from runbook.transport import ProgramNotStarted, Session, UnexpectedAnswer, node_answers
+from runbook.transport import node_answers
+from runbook.transport.frames import UnexpectedAnswer
+from runbook.transport.remote_program import ProgramNotStarted
+from runbook.transport.session import Session
 
 if TYPE_CHECKING:
     from runbook.checks.ranks.pool import RankMember, RankPool

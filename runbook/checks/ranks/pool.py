@@ -25,7 +25,9 @@ from runbook.model.errors import Unreachable
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory, Node
 from runbook.model.text_search import bounded
-from runbook.transport import Message, Remote, Session, node_answers
+from runbook.transport import node_answers
+from runbook.transport.remote_program import Message, Remote
+from runbook.transport.session import Session
 
 SAYS = node_answers.Messages(
     {**node_answers.RANK, **dict.fromkeys(STOPS, node_answers.ScriptStopped)}, among_foreign_output=True
