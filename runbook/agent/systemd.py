@@ -20,6 +20,7 @@ import sys
 from pathlib import Path
 
 from runbook.model.errors import FilesWrong
+from runbook.node.proc import account
 
 UNIT = "runbook-agent.service"
 SYSTEM = Path("/etc/systemd/system")
@@ -99,7 +100,7 @@ async def scope() -> tuple[str, ...]:
 def unit(user: str | None, home: Path | None) -> str:
     """The unit's text: `user` for one of the system, None for one of the user's own manager. `home`: of `--dir`. Raises
     FilesWrong."""
-    name = user or _account()
+    name = user or account(os.getuid())
     if name is None:
         why = f"the user id {os.getuid()} has no account here, and systemd starts services of accounts alone"
         fix = "let what starts this container start the agent too: runbook agent run"
@@ -116,19 +117,11 @@ def unit(user: str | None, home: Path | None) -> str:
     )
 
 
-def _account() -> str | None:
-    """Of this user; None for a number without one, as in a container."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return None
-
-
 def owner(named: str | None) -> str | None:
     """The ordinary user that a system's unit runs as, when root installs it; None when the user does so. Raises
     FilesWrong."""
     if os.geteuid() != 0:
-        if named not in (None, _account()):
+        if named not in (None, account(os.getuid())):
             raise FilesWrong.of("agent.install", "only root can install a unit for another user")
         return None
     user = named or os.environ.get("SUDO_USER", "")
@@ -156,7 +149,7 @@ def install(user: str | None, text: str) -> list[str]:
 
 def uninstall(user: str | None) -> list[str]:
     """Stop the unit and remove it; what was done. Jobs go on."""
-    if (user or _account()) is None:
+    if (user or account(os.getuid())) is None:
         return []
     path = _path(user)
     if not path.exists():

@@ -15,10 +15,11 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from runbook.checks import CHECKS
 from runbook.cli.inventory_source import inventory_source, name_one
+from runbook.engine import slurm_drain
 from runbook.engine.plan import Choice, Plan, make_plan, refuse_what_cannot_run
 from runbook.engine.run import RunSettings, execute
 from runbook.engine.run_folder import FILES, run_folder
@@ -43,9 +44,6 @@ from runbook.model.units import counted, span_of
 from runbook.report.console import Console
 from runbook.report.run_json import Jsonl, Result
 from runbook.report.standard_streams import stderr, stdout
-
-if TYPE_CHECKING:
-    from runbook.engine.slurm_drain import Verdicts
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -84,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     run_id = id_of(arguments.run_dir)
     with run_folder(arguments.run_dir, run_id, note) as run_dir:
         settings = RunSettings(run_id, run_dir, arguments.forks, arguments.keep)
-        verdicts = verdicts_for_drain() if arguments.drain else None
+        verdicts = slurm_drain.Verdicts() if arguments.drain else None
         with terminated_like_interrupted(), reports(arguments, run_dir, *([verdicts] if verdicts else [])) as emit:
             code = execute(plan, settings, emit)
         if arguments.report:
@@ -179,22 +177,14 @@ def leave_report(run_dir: Path, output: str) -> None:
         stderr.line(line)
 
 
-def verdicts_for_drain() -> Verdicts:
-    from runbook.engine.slurm_drain import Verdicts  # only `--drain` needs it
-
-    return Verdicts()
-
-
-def take_out(verdicts: Verdicts, run_id: str, at_most: float) -> None:
+def take_out(verdicts: slurm_drain.Verdicts, run_id: str, at_most: float) -> None:
     """Drain what was proven bad, and say on stderr what became of it; the exit code is that of the run."""
-    from runbook.engine.slurm_drain import drain, text
-
     try:
-        done = drain(verdicts.bad(), run_id, at_most)
+        done = slurm_drain.drain(verdicts.bad(), run_id, at_most)
     except Unreachable as error:
         stderr.line(f"drain: nothing is drained: {error.says} [{error.cause}]")
         return
-    for line in text(done):
+    for line in slurm_drain.text(done):
         stderr.line(line)
 
 

@@ -13,7 +13,7 @@ from runbook.checks.reach.reach import Reach
 from runbook.files.node_sets import select, split_names
 from runbook.files.suggestions import did_you_mean
 from runbook.files.templating import fill, names_used, truth
-from runbook.launch.job import make_job, names_of_nodes, node_facts
+from runbook.launch.job import make_job, names_of_nodes, node_facts, on_nodes
 from runbook.launch.ranks import layout, narrow
 from runbook.launch.script import script_names
 from runbook.model.command_quoting import word
@@ -398,13 +398,8 @@ def _shell(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]) 
                 found = problems.setdefault((problem.id, problem.message), (problem, []))
                 found[1].append(node_ranks.node.name)
     if problems:
-        raise FilesWrong([_on(problem, names, len(by_node)) for problem, names in problems.values()])
+        raise FilesWrong([on_nodes(problem, names, len(by_node)) for problem, names in problems.values()])
     return Shell(stage.shell, stage.expect, lines)
-
-
-def _on(problem: Problem, names: Sequence[str], of: int) -> Problem:
-    """With the nodes that have it, where others have not."""
-    return problem if len(names) == of else replace(problem, message=f"{problem.message} on {fold(names)}")
 
 
 def _filled(stage: Stage, variables: Mapping[str, object]) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runbook.files.templating import as_text, fill, is_template, names_used
 from runbook.launch.ranks import NodeRanks, RankLayout
 from runbook.model.errors import FilesWrong, Problem, Span
 from runbook.model.inventory import EnvValue
+from runbook.model.node_ranges import fold
 from runbook.model.playbook import LaunchSettings, Place, Stage
-from runbook.model.units import counted
 
 STARTS_ITS_RANKS = ("torchrun", "torch.distributed.launch")
 """Launchers that run as one process a node and start its ranks. Torch's official wheels for Windows cannot run them."""
@@ -118,7 +118,7 @@ class _Filling:
             variables = {**facts, **node_facts(node_ranks), **node_ranks.node.vars, **set_above}
             made[node_ranks.node.name] = _put(same, self._filled(own, variables, node_ranks.node.name))
         if self._problems:
-            raise FilesWrong([_on(problem, nodes, len(by_node)) for problem, nodes in self._problems.items()])
+            raise FilesWrong([on_nodes(problem, nodes, len(by_node)) for problem, nodes in self._problems.items()])
         return made
 
     def _filled(self, texts: Mapping[Place, str], variables: Mapping[str, object], node: str) -> dict[Place, str]:
@@ -160,10 +160,8 @@ def _word(value: object, text: str, span: Span | None) -> str:
     raise FilesWrong.of("template.not-text", f"`{text}` gives {kind}", span=span, help=help)
 
 
-def _on(problem: Problem, nodes: Collection[str], all_nodes: int) -> Problem:
+def on_nodes(problem: Problem, nodes: Collection[str], all_nodes: int) -> Problem:
     """The problem, with the nodes that have it where others do not."""
     if len(nodes) == all_nodes or "" in nodes:
         return problem
-    first, *more = nodes
-    where = f"{first} and {counted(len(more), 'more node')}" if more else first
-    return Problem(problem.id, f"{problem.message} (on {where})", problem.span, problem.help)
+    return replace(problem, message=f"{problem.message} on {fold(nodes)}")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import stat
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from runbook.model.safe_files import open_regular
 from runbook.model.safe_text import visible
 
 WINDOW = 128 << 10
@@ -150,14 +150,9 @@ def find(folder: Path, id: str) -> RunLog:
 def opened(folder: Path, file: RunLog) -> BinaryIO:
     """Raises NoFile where it is no plain file any more."""
     try:
-        descriptor = os.open(folder / file.name, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | os.O_NONBLOCK)
+        return open_regular(folder / file.name, links=False)
     except OSError:
         raise NoFile(file.id) from None
-    stream = os.fdopen(descriptor, "rb")
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        stream.close()
-        raise NoFile(file.id)
-    return stream
 
 
 def window(

@@ -18,7 +18,8 @@ import paramiko
 from runbook.causes.catalogue import unreachable_for
 from runbook.model.command_quoting import word
 from runbook.model.inventory import Ssh
-from runbook.model.safe_files import open_regular
+from runbook.model.safe_files import is_file, open_regular
+from runbook.node.proc import account
 from runbook.transport.local_programs import printed
 
 
@@ -91,7 +92,7 @@ def resolve(host: str, ssh: Ssh) -> LoginTarget:
         keys: tuple[str, ...] = (path(ssh.key),)
     else:
         candidates = [path(name) for name in options.get("identityfile", [])]
-        keys = tuple(name for name in candidates if _is_there(Path(name)))
+        keys = tuple(name for name in candidates if is_file(Path(name)))
     real = one("hostname") or host
     return LoginTarget(
         host=real.strip("[]"),
@@ -123,7 +124,7 @@ def _ssh_g(host: str, ssh: Ssh) -> dict[str, list[str]]:
     program = shutil.which("ssh") if _wants_openssh(user_config) else None
     if program:
         command = [program, "-G"]
-        if _home() != _account_home() and _is_there(user_config):
+        if _home() != _account_home() and is_file(user_config):
             command += ["-F", str(user_config)]
         if ssh.user:
             command += ["-l", ssh.user]
@@ -131,7 +132,7 @@ def _ssh_g(host: str, ssh: Ssh) -> dict[str, list[str]]:
             command += ["-p", str(ssh.port)]
         if (options := _printed_options([*command, "--", host], host)) is not None:
             return options
-    if not _is_there(user_config):
+    if not is_file(user_config):
         return defaults
     try:
         found: dict[str, Any] = dict(_parsed(user_config, user_config.stat().st_mtime_ns).lookup(host))
@@ -188,21 +189,10 @@ def _home() -> Path:
 
 
 def _login() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        raise unreachable_for(
-            "ssh-auth-failed",
-            f"no user to log in as: the user id {os.getuid()} has no account here, and the inventory names no user",
-            way="no-user",
-        ) from None
-
-
-def _is_there(file: Path) -> bool:
-    try:
-        return file.is_file()
-    except OSError:  # its folder is another user's
-        return False
+    if name := account(os.getuid()):
+        return name
+    says = f"no user to log in as: the user id {os.getuid()} has no account here, and the inventory names no user"
+    raise unreachable_for("ssh-auth-failed", says, way="no-user")
 
 
 def _wants_openssh(user_config: Path) -> bool:
