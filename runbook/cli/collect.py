@@ -31,10 +31,8 @@ from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.grouping import grouped
 from runbook.model.inventory import Inventory, Node
 from runbook.model.node_ranges import fold
-from runbook.model.redact import long_enough
 from runbook.model.safe_files import is_folder, why_not_seen
 from runbook.model.safe_text import one_line, visible
-from runbook.model.secrets import Secret
 from runbook.model.units import bytes_text, counted, seconds_text
 from runbook.model.verdict import DONE, UNKNOWN
 from runbook.report.folding import Gist, in_one, unreached_alike
@@ -85,13 +83,12 @@ def collect(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The inventory; `trouble` says why there is none, `unknown` which secrets of it cannot be looked for."""
+    """The inventory; `trouble` says why there is none."""
 
     path: Path | None = None
     inventory: Inventory | None = None
     origins: Origins | None = None
     trouble: str | None = None
-    unknown: tuple[str, ...] = ()
 
 
 def which_run(arguments: argparse.Namespace) -> tuple[CollectedRun | None, str]:
@@ -134,18 +131,7 @@ def which_inventory(arguments: argparse.Namespace, run: CollectedRun | None) -> 
 
 def loaded(path: Path | Document) -> Subject:
     inventory, origins = load_inventory(path, environ=AnyVariable.here())
-    secrets = {
-        value.source: value.reveal()
-        for env in (inventory.env, *(node.env for node in inventory.nodes))
-        for value in env.values()
-        if isinstance(value, Secret)
-    }
-    unknown = [
-        f"{source} is {'not set here' if not text else 'too short'}: its value cannot be looked for"
-        for source, text in secrets.items()
-        if not long_enough(text)
-    ]
-    return Subject(path if isinstance(path, Path) else None, inventory, origins, unknown=tuple(unknown))
+    return Subject(path if isinstance(path, Path) else None, inventory, origins)
 
 
 def of_same_inventory(
@@ -196,18 +182,18 @@ def as_text(
     yield f" taken out  {counts(gathered)}"
     if gathered.scrubber.machines is None:
         yield "            names of hosts and addresses are in it; --hide-addresses replaces them"
-    for warning in warnings(gathered, subject):
+    for warning in warnings(gathered):
         yield f" warning    {one_line(warning)}"
     yield "Look through it before you send it: only you know all your secrets."
     yield f"  mkdir look && tar -xzf {word(out)} -C look && less look/README.txt"
 
 
-def warnings(gathered: Gathered, subject: Subject) -> list[str]:
+def warnings(gathered: Gathered) -> list[str]:
     """On secrets that cannot be looked for."""
-    of_playbook = [
-        f"{source} is not set here, or too short: its value cannot be looked for" for source in gathered.unknown
+    return [
+        f"{source} is {'too short' if text else 'not set here'}: its value cannot be looked for"
+        for source, text in sorted(gathered.unsearched.items())
     ]
-    return [*subject.unknown, *of_playbook]
 
 
 def asked_lines(gathered: Gathered) -> Iterator[str]:
@@ -310,7 +296,7 @@ def collect_json(
             for node in gathered.nodes
         ],
         "trouble": subject.trouble,
-        "warnings": warnings(gathered, subject),
+        "warnings": warnings(gathered),
         "taken_out": {"secrets": gathered.secrets, "people": gathered.people, "mail_addresses": gathered.mails},
         "exit_code": code,
     }

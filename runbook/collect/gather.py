@@ -24,7 +24,7 @@ from runbook.files.environment_values import AnyVariable
 from runbook.files.value_origins import Origins
 from runbook.model.errors import FilesWrong, Unreachable
 from runbook.model.inventory import Inventory, Node
-from runbook.model.redact import long_enough, secrets_of
+from runbook.model.redact import long_enough, secrets_named
 
 MOST = 64 * 1024 * 1024
 """Of all texts together, before they are packed."""
@@ -54,7 +54,8 @@ class Gathered:
     secrets: int = 0
     people: int = 0
     mails: int = 0
-    unknown: list[str] = field(default_factory=list)  # sources of the playbook's secrets whose values are not known
+    unsearched: dict[str, str] = field(default_factory=dict)
+    """The secrets that cannot be searched for in the files, by source: too short, or empty where they are not set."""
     scrubber: Scrubber = field(default_factory=Scrubber)
 
 
@@ -72,7 +73,7 @@ def gather(wanted: CollectRequest) -> Gathered:
         found += run_entries(wanted.run)
     else:
         found.append(Absent("run", "there is no run here yet"))
-    secrets = secrets_of(wanted.inventory) if wanted.inventory else []
+    secrets = secrets_named(wanted.inventory) if wanted.inventory else []
     if wanted.inventory and wanted.origins:
         names = frozenset(node.name for node in wanted.nodes)
         try:
@@ -80,7 +81,7 @@ def gather(wanted: CollectRequest) -> Gathered:
         except FilesWrong as wrong:
             found.append(Absent("scripts", f"they cannot be rendered: {wrong}", "failed"))
         else:
-            secrets = plan.secrets
+            secrets += plan.secrets
             found += script_entries(plan, wanted.origins, names)
     for answer in answers:
         found += [*sorted(answer.entries, key=lambda entry: entry.path), *answer.absent]
@@ -89,8 +90,7 @@ def gather(wanted: CollectRequest) -> Gathered:
     scrubber = Scrubber((secret.reveal() for secret in secrets), hide_addresses=wanted.hide_addresses)
     learn_names(scrubber, wanted, answers)
     gathered = scrubbed(found, answers, scrubber)
-    here = secrets_of(wanted.inventory) if wanted.inventory else []
-    gathered.unknown = sorted({one.source for one in secrets if one not in here and not long_enough(one.reveal())})
+    gathered.unsearched = {one.source: one.reveal() for one in secrets if not long_enough(one.reveal())}
     return gathered
 
 

@@ -272,10 +272,14 @@ def replaced(text: str, words: Iterable[tuple[Place, str]]) -> str:
     return "".join([*parts, text[at:]])
 
 
+def secrets_named(inventory: Inventory) -> list[Secret]:
+    """Every secret that an inventory names or holds. The value is empty where it is not set here."""
+    return secrets_among(inventory.env, *(given for node in inventory.nodes for given in (node.env, node.vars)))
+
+
 def secrets_of(inventory: Inventory) -> list[Secret]:
-    """Every secret that an inventory names or holds, of which the value is known."""
-    given = (inventory.env, *(given for node in inventory.nodes for given in (node.env, node.vars)))
-    return [secret for secret in secrets_among(*given) if secret.reveal()]
+    """Every secret that an inventory names or holds and whose value is known."""
+    return [secret for secret in secrets_named(inventory) if secret.reveal()]
 
 
 def secrets_among(*environments: Mapping[str, object]) -> list[Secret]:
