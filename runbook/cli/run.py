@@ -30,7 +30,7 @@ from runbook.files.playbook import has_launch, load_launch, load_playbook
 from runbook.files.shipped_files import find_playbook
 from runbook.files.value_origins import Origins
 from runbook.files.yaml_document import Document, read_document
-from runbook.launch.ranks import rank_table
+from runbook.launch.ranks import layout
 from runbook.model.command_quoting import word
 from runbook.model.errors import FilesWrong, Problem, Unreachable, limit_behind
 from runbook.model.events import Emit, Event
@@ -346,6 +346,6 @@ def plan_as_json(plan: Plan) -> str:
 def summary(inventory: Inventory) -> dict[str, object]:
     ranks = [
         {"rank": r.rank, "node": r.node, "local_rank": r.local_rank, "node_rank": r.node_rank, "device": r.device}
-        for r in rank_table(inventory)
+        for r in layout(inventory).ranks
     ]
     return {"inventory": inventory.source, "backend": inventory.rendezvous.backend, "ranks": ranks}

@@ -107,6 +107,11 @@ class Plan:
         return self.inventory if len(left) == len(self.inventory.nodes) else narrow(self.inventory, left)
 
     @property
+    def launch(self) -> PlannedStage | None:
+        """The first stage that launches a program, or None."""
+        return next((stage for stage in self.stages if stage.check.user_job), None)
+
+    @property
     def first_with_ranks(self) -> PlannedStage | None:
         """The first check that will run one process a rank, or None."""
         return next((s for s in self.stages if s.check.needs_ranks and s.skip is None), None)

@@ -15,14 +15,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from runbook.model.playbook import Watch
+from runbook.model.playbook import BASELINE_S, Watch
 from runbook.node.training_steps import NOTHING_DONE, USUAL, epoch_in, number, step_in
 
 LOST = 0.2
 """A training that lost at least this part of its speed is reported."""
-
-BASELINE_S = 600.0
-"""The baseline: this long after its first step."""
 
 RECENT = 0.5
 """The part of that time over which its recent speed is measured."""

@@ -66,7 +66,6 @@ class RankLayout:
 
 def layout(inventory: Inventory) -> RankLayout:
     """Ranks for the inventory's nodes, which already stand in rank order."""
-    world_size = inventory.world_size
     by_node: dict[str, NodeRanks] = {}
     first = 0
     for node_rank, node in enumerate(inventory.nodes):
@@ -77,12 +76,7 @@ def layout(inventory: Inventory) -> RankLayout:
         )
         by_node[node.name] = NodeRanks(node, node_rank, ranks)
         first += len(ranks)
-    return RankLayout(inventory, world_size, by_node)
-
-
-def rank_table(inventory: Inventory) -> tuple[Rank, ...]:
-    """Every rank of the job, in order."""
-    return layout(inventory).ranks
+    return RankLayout(inventory, first, by_node)
 
 
 def narrow(inventory: Inventory, nodes: Sequence[Node]) -> Inventory:

@@ -183,7 +183,7 @@ def _plan_for(inventory: Inventory, origins: Origins) -> Plan:
 
 
 def _meaning(plan: Plan, in_plain_text: Sequence[Secret]) -> Meaning:
-    launch = next((stage for stage in plan.stages if stage.check.user_job), None)
+    launch = plan.launch
     job, inventory = (launch.check.user_job, launch.inventory) if launch else (None, plan.inventory)
     by_node = layout(inventory)
     redactor = Redactor([*plan.secrets, *in_plain_text])
@@ -225,8 +225,7 @@ def ranks_given(path: Path, text: str, took_over: tuple[tuple[str, str], ...]) -
         plan, _ = _plan(path, text)
         if took_over and plan.whole is not None:
             plan = plan_with_spares(plan, [gone for _, gone in took_over], [spare for spare, _ in took_over])
-        launch = next((stage for stage in plan.stages if stage.check.user_job), None)
-        by_node = layout(launch.inventory if launch else plan.inventory).by_node
+        by_node = layout(plan.launch.inventory if plan.launch else plan.inventory).by_node
     except FilesWrong:
         return {}
     return {name: frozenset(rank.rank for rank in mine.ranks) for name, mine in by_node.items()}

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from runbook.launch.ranks import dialled_address, layout, narrow, rank_table
+from runbook.launch.ranks import dialled_address, layout, narrow
 from runbook.model.inventory import Inventory
 
 from .inventories import cluster, loaded, node
 
 
 def table(inventory: Inventory) -> list[tuple[int, str, int, int, int | None]]:
-    return [(r.rank, r.node, r.node_rank, r.local_rank, r.device) for r in rank_table(inventory)]
+    return [(r.rank, r.node, r.node_rank, r.local_rank, r.device) for r in layout(inventory).ranks]
 
 
 def test_nodes_may_differ_in_gpus() -> None:
@@ -42,7 +42,7 @@ def test_cpu_ranks() -> None:
 def test_a_layout_has_every_rank_once_with_its_node() -> None:
     inventory = cluster(node("node-a", processes=2), node("node-b", gpus=(3,)), node("node-c", processes=3))
     by_node = layout(inventory).by_node
-    assert tuple(rank for node_ranks in by_node.values() for rank in node_ranks.ranks) == rank_table(inventory)
+    assert tuple(rank for node_ranks in by_node.values() for rank in node_ranks.ranks) == layout(inventory).ranks
     assert [
         (name, node_ranks.node.name, node_ranks.node_rank, len(node_ranks.ranks))
         for name, node_ranks in by_node.items()
@@ -67,7 +67,7 @@ def test_the_master_is_first_and_numbers_are_numbers(tmp_path: Path, order: str,
           gn6-2: {{address: 10.0.0.2}}
           gn6-3: {{address: 10.0.0.3}}
     """
-    assert [r.node for r in rank_table(loaded(tmp_path, text))] == names.split()
+    assert [r.node for r in layout(loaded(tmp_path, text)).ranks] == names.split()
 
 
 def test_an_inventory_file_to_ranks(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_narrowed_cluster_keeps_its_master_or_makes_the_first_one_lead() -> No
     assert with_master.rendezvous == THREE.rendezvous
     without = narrow(THREE, THREE.nodes[1:])
     assert (without.rendezvous.master, without.rendezvous.address) == ("node-b", "10.0.0.2")
-    assert [r.node for r in rank_table(without)] == ["node-b", "node-c"]
+    assert [r.node for r in layout(without).ranks] == ["node-b", "node-c"]
 
 
 def test_one_node_dials_itself_and_many_never_do() -> None:
