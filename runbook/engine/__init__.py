@@ -1,1 +1,1 @@
-"""Plan (pure) and run: order, deadlines, stop at the first failing stage."""
+"""Makes a plan (pure) and runs it: order of stages, deadlines, stop at the first stage that fails."""

@@ -1,10 +1,10 @@
-"""How a run goes on without its bad nodes: which are left out (`when_bad: drop`), what runs again for the others, and
-which spares replace nodes that a launch lost.
+"""How does a run go on without its bad nodes: which nodes are left out (`when_bad: drop`), which stages run again for
+the others, and which spares replace nodes that a launch lost?
 
 A `fail` proves a node bad by a finding of its own. Findings that two nodes have about each other are about the
-connection between them: the fewest ends are left out that clear all of these. An `unknown` proves nothing. Such a node
-cannot take part either, so it is left out when no other is to blame, and is never called bad. When all nodes fail
-alike, what they share is to blame, and none is left out.
+connection between them: the fewest nodes are left out without which no such connection is left. An `unknown` proves
+nothing. An unknown node cannot take part either, so it is left out if no other node is to blame, but it is never called
+bad. If all nodes fail alike, something that they share is to blame, and none is left out.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from runbook.model.node_ranges import fold
 from runbook.model.verdict import Finding, Outcome, Verdict
 
 OF_OURSELVES = frozenset({"controller-paused"})
-"""Causes on the controller: no node is left out because of them."""
+"""Causes that lie on the controller: no node is left out because of them."""
 
 MOST_EXACT = 24
-"""With more bad pairs than this, the ends of most pairs are left out first, which is nearly always the fewest."""
+"""The most bad pairs for which the fewest nodes are searched exactly. With more, the node with the most pairs is left
+out first, which nearly always gives the fewest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspects:
-    """By node, the reason in words: proven `bad`; an end of a bad connection that is left out (`ends`); or unknown."""
+    """The nodes that may be left out, each with the reason in words: nodes that are proven `bad`, `ends` of bad
+    connections, and nodes that are `unknown`."""
 
     bad: Mapping[str, str] = field(default_factory=dict)
     ends: Mapping[str, str] = field(default_factory=dict)
@@ -41,16 +43,17 @@ class Suspects:
 
     @property
     def leaving(self) -> Mapping[str, str]:
-        """The nodes without which the stage is tried again. An unknown beside a proven fault may follow from it."""
+        """The nodes without which the run goes on. Unknown nodes are among them only if nothing is proven: an unknown
+        may follow from a proven fault."""
         return {**self.bad, **self.ends} or self.unknown
 
 
 class NotDroppedError(RunbookError):
-    """Why a run stops although it was to go on without its bad nodes."""
+    """The run stops although it was to go on without its bad nodes; the message says why."""
 
 
 def suspects(outcomes: Sequence[Outcome]) -> Suspects:
-    """`outcomes`: one for each node of a stage, in rank order."""
+    """The nodes that may be left out after these outcomes: one for each node of a stage, in rank order."""
     failed = {outcome.node: outcome.findings for outcome in outcomes if outcome.verdict is Verdict.FAIL}
     unknown = {
         outcome.node: finding.cause
@@ -81,13 +84,13 @@ def suspects(outcomes: Sequence[Outcome]) -> Suspects:
 
 
 def alike(findings: Sequence[Collection[Finding]]) -> bool:
-    """Whether several nodes, and all that there are, have one cause in common."""
+    """Whether there are several nodes and all of them have a cause in common. `findings`: those of each node."""
     causes = [{finding.cause for finding in of} for of in findings]
     return len(causes) > 1 and bool(set.intersection(*causes))
 
 
 def mutual(node: str, finding: Finding, failed: Mapping[str, Collection[Finding]]) -> bool:
-    """Whether all its peers report the same about this node."""
+    """Whether all peers of the finding report the same cause about this node."""
     return bool(finding.peers) and all(
         any(other.cause == finding.cause and node in other.peers for other in failed.get(peer, ()))
         for peer in finding.peers
@@ -95,8 +98,8 @@ def mutual(node: str, finding: Finding, failed: Mapping[str, Collection[Finding]
 
 
 def fewest(pairs: Collection[frozenset[str]], rank: Mapping[str, int]) -> frozenset[str]:
-    """The fewest nodes without which no pair is whole; of several choices the one of the latest ranks, so that a master
-    stays."""
+    """The fewest nodes whose removal breaks every pair; of several choices the nodes with the latest ranks, so that the
+    master stays. Beyond MOST_EXACT pairs the result may not be the fewest."""
     left, gone = list(pairs), set[str]()
     while left:
         degree = Counter(node for pair in left for node in pair)
@@ -115,8 +118,7 @@ def fewest(pairs: Collection[frozenset[str]], rank: Mapping[str, int]) -> frozen
 
 
 def rest_of(plan: Plan, stage: PlannedStage, leaving: Collection[str]) -> Plan:
-    """The same plan as if the inventory did not have these nodes. Raises NotDroppedError where the run cannot go on
-    without them."""
+    """The plan without the `leaving` nodes. Raises NotDroppedError if the run cannot go on without them."""
     if not leaving:
         raise NotDroppedError(f"no single node of {stage.name} is to blame")
     nodes = [node.name for node in plan.inventory.nodes]
@@ -133,7 +135,7 @@ def rest_of(plan: Plan, stage: PlannedStage, leaving: Collection[str]) -> Plan:
 
 
 def may_leave(plan: Plan, leaving: Collection[str]) -> None:
-    """Raises NotDroppedError where the master is among them, and no other can lead."""
+    """Raises NotDroppedError if the master is one of the `leaving` nodes, and no other node can lead."""
     rendezvous = plan.inventory.rendezvous
     if rendezvous.master in leaving:
         where = f"{rendezvous.master} is the master, and the ranks meet at"
@@ -146,8 +148,8 @@ def may_leave(plan: Plan, leaving: Collection[str]) -> None:
 
 
 def runs_again(before: PlannedStage, after: PlannedStage, outcomes: Iterable[Outcome]) -> bool:
-    """Whether a finished stage has to run again for the nodes that are left (`after`): where not all of them passed,
-    where it judged all nodes together, or where it looked at a master that has gone."""
+    """Whether a finished stage has to run again for the nodes that are left (`after`): if not all of these passed, if
+    it judged all nodes together, or if it looked at a master that is gone."""
     own = {outcome.node: outcome.verdict for outcome in outcomes}
     if any(own.get(node, Verdict.UNKNOWN).stops for node in after.nodes):
         return True
@@ -155,35 +157,36 @@ def runs_again(before: PlannedStage, after: PlannedStage, outcomes: Iterable[Out
 
 
 def another_master(before: PlannedStage, after: PlannedStage) -> bool:
-    """Whether the stage looked at a rendezvous that is somewhere else now."""
+    """Whether the stage looked at the rendezvous, and the rendezvous is somewhere else now."""
     return before.check.looks_at_rendezvous and before.inventory.rendezvous != after.inventory.rendezvous
 
 
 REOPEN_S = 30.0
+"""Seconds for connecting again to the spares that are to take over."""
 
 RunStage = Callable[[Run, Plan, PlannedStage], list[Outcome]]
-"""Runs a stage of a plan."""
+"""Runs a stage of a plan; its outcomes."""
 
 
 class Spares:
-    """The spares of one launch: which took whose place, and why; and which did not pass."""
+    """The spares of one launch: which of them took which node's place and why, and which did not pass the checks."""
 
     def __init__(self, plan: Plan, stage: PlannedStage, check: RunStage, say: Callable[..., None]) -> None:
         self._plan = plan
         self._stage = stage
         self._check = check
         self._say = say
-        self._gone: dict[str, str] = {}  # nodes that left, and their replacements, in words
-        self._took_over: dict[str, str] = {}  # spares that took a place, in words
-        self._useless: dict[str, str] = {}  # spares that did not pass, the last time that some were needed
+        self._gone: dict[str, str] = {}  # by node that left: in words, why, and its replacement
+        self._took_over: dict[str, str] = {}  # by spare that took a place: in words, whose, and why
+        self._useless: dict[str, str] = {}  # by spare that did not pass when spares were last needed: in words, why
 
     @property
     def gone(self) -> tuple[str, ...]:
-        """The nodes whose places are taken."""
+        """The nodes that spares have replaced."""
         return tuple(self._gone)
 
     def launch(self, run: Run) -> list[Outcome]:
-        """One outcome for each node of the stage, from the last attempt that each of them had a part in."""
+        """Runs the launch, with spares where nodes have to be replaced; one outcome for each node of the stage."""
         plan, stage = self._plan, self._stage
         while True:
             outcomes = self._check(run, plan, stage)
@@ -197,19 +200,19 @@ class Spares:
             plan, stage = taken
 
     def knows(self, spare: str, name: str, why: str) -> None:
-        """A spare has taken the place of this node."""
+        """Notes that `spare` has taken the place of the node `name`, and why."""
         self._gone[name] = f"{why}; {spare} took its place"
         self._took_over[spare] = f"took the place of {name}: {why}"
 
     def now(self) -> tuple[Plan, PlannedStage]:
-        """The plan and the launch with the spares that took over. Raises FilesWrong."""
+        """The plan and the launch with the spares that have taken over so far. Raises FilesWrong."""
         if not self._took_over:
             return self._plan, self._stage
         left = [name for name in self._stage.check.spares if name not in self._took_over]
         return self._with((), (), left)
 
     def take_over(self, run: Run, leaving: Mapping[str, str]) -> tuple[Plan, PlannedStage] | None:
-        """The plan and the launch without these nodes; None where too few spares are left that pass."""
+        """The plan and the launch with spares in the places of the `leaving` nodes; None if too few spares pass."""
         self._useless.clear()
         free = [name for name in self._stage.check.spares if name not in self._took_over]
         while len(free) >= len(leaving):
@@ -230,14 +233,15 @@ class Spares:
         return None
 
     def launch_without(self, run: Run, leaving: Mapping[str, str]) -> tuple[Job, Inventory] | None:
-        """As `take_over`: the job and its nodes."""
+        """The same as `take_over`, but gives the job and the inventory of its nodes."""
         taken = self.take_over(run, leaving)
         if taken is None or (job := taken[1].check.user_job) is None:
             return None
         return job, taken[1].inventory
 
     def _with(self, leaving: Iterable[str], coming: Iterable[str], rest: Sequence[str]) -> tuple[Plan, PlannedStage]:
-        """The plan and the launch with these spares and those before them; `rest` stay spares. Raises FilesWrong."""
+        """The plan and the launch with the `coming` spares, and those that took over before, in the places of the nodes
+        that left; `rest` stay spares. Raises FilesWrong."""
         plan = plan_with_spares(self._plan, [*self._gone, *leaving], [*self._took_over, *coming])
         launch = next(stage for stage in plan.stages if stage.name == self._stage.name)
         return plan, replace(launch, check=launch.check.with_spares(rest))
@@ -245,8 +249,9 @@ class Spares:
     def _looked_at(
         self, run: Run, leaving: Mapping[str, str], coming: Sequence[str], rest: Sequence[str]
     ) -> tuple[Plan, PlannedStage] | None:
-        """The plan with these spares, after the checks before the launch have passed on all of its nodes; where no
-        `firewall` is among them, after one that found nothing blocked. Raises NotDroppedError, FilesWrong."""
+        """The plan and the launch with the `coming` spares, if the checks before the launch pass on all nodes of the
+        plan; else None. If there is no `firewall` check among them, one runs in addition and must not fail. Raises
+        NotDroppedError, FilesWrong."""
         may_leave(self._plan, [*self._gone, *leaving])
         plan, launch = self._with(leaving, coming, rest)
         nodes = [node for node in plan.inventory.nodes if node.name in coming]
@@ -258,7 +263,7 @@ class Spares:
         for stage in stages:
             outcomes = self._check(run, plan, replace(stage, name=launch.name))
             stopped = [one for one in outcomes if one.verdict.stops]
-            if unasked and stage is stages[-1]:  # that it could not look everywhere refuses no spare
+            if unasked and stage is stages[-1]:  # an unknown of the additional firewall check refuses no spare
                 stopped = [one for one in stopped if one.verdict is Verdict.FAIL]
             if stopped:
                 bad = {one.node: one.findings[0] for one in stopped}
@@ -271,12 +276,13 @@ class Spares:
         return plan, launch
 
     def with_why_not(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """Outcomes of an attempt after which no spare could take over."""
+        """The outcomes of an attempt, with the reason why no spare could take over added."""
         why = "; ".join(f"the spare {name} could not take over: {says}" for name, says in self._useless.items())
         return [outcome.with_evidence(why) for outcome in outcomes]
 
     def with_replacements(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """One outcome for each node of the stage, where those of the last attempt are these."""
+        """One outcome for each node of the stage: those of the last attempt, and skips for the nodes that were replaced
+        and the spares that were not used."""
         last = {outcome.node: outcome for outcome in outcomes}
         found = []
         for name in self._stage.nodes:

@@ -1,4 +1,4 @@
-"""Run a plan: stage after stage, every node accounted for, stop at the first failure, clean up whatever happens."""
+"""Runs a plan: stage after stage, with an outcome for every node; stops at the first failure, and always cleans up."""
 
 from __future__ import annotations
 
@@ -47,20 +47,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 GRACE_S = 5.0
-"""How long after its deadline a check may take to give its own answer, which says more than the engine's."""
+"""Seconds that a check may take after its deadline to give its own answer, which says more than the engine's."""
 
 ENDING_S = 3600.0
-"""The bound for steps with their own deadlines: the grace of a job, and fetching its logs."""
+"""The most seconds for steps that have their own deadlines: the grace of a job, and fetching its logs."""
 
 HURRIED_S = 15.0
+"""The most seconds for ending a job after its grace was cut short."""
 
 LOOK_S = 0.5
-"""Seconds between two looks at the mark in the run's folder that ends its ranks without their grace."""
+"""Seconds between two looks for the mark in the run folder that cuts the grace of the ranks short."""
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How to run, as opposed to what."""
+    """How a plan is run: the run's id and folder, how many nodes are asked at once, and whether files stay on the
+    nodes."""
 
     run_id: str
     run_dir: Path
@@ -69,7 +71,7 @@ class RunSettings:
 
 
 def execute(plan: Plan, settings: RunSettings, tell: Emit) -> int:
-    """Run the plan and return the exit code. Ctrl-C in the calling thread stops, cleans up and gives 130."""
+    """Runs the plan; the exit code. Ctrl-C in the calling thread stops the run and cleans up; the exit code is 130."""
     begun = time.monotonic()
     source = plan.inventory.source
     site = Site(settings.run_id, forks=settings.forks, keep=settings.keep, inventory=source)
@@ -127,21 +129,21 @@ def execute(plan: Plan, settings: RunSettings, tell: Emit) -> int:
 
 
 class _Course:
-    """The stages of a plan one after the other, until one stops the run. When nodes are dropped, the plan becomes that
-    of the others, and stages that need it run again for them."""
+    """Runs the stages of a plan one after the other, until one stops the run. When nodes are dropped, `plan` becomes
+    the plan of the nodes that are left, and stages that have to run again for these do."""
 
     def __init__(self, plan: Plan, run: Run, emit: Emit) -> None:
         self.plan = plan
         self._run = run
         self._emit = emit
-        self.stage = plan.stages[0]  # under way
-        self.begun: list[PlannedStage] = []  # it, and those before it
+        self.stage = plan.stages[0]  # the stage that runs now
+        self.begun: list[PlannedStage] = []  # every stage that has begun, that one included
         self.seen: list[Outcome] = []
         self.stopped_at: str | None = None
         self.bad: set[str] = set()
         self.dropped: set[str] = set()
-        self.not_dropped: str | None = None
-        self._unknown: dict[str, set[str]] = {}  # by stage, as it was last looked at
+        self.not_dropped: str | None = None  # why the run stopped although it was to go on without bad nodes
+        self._unknown: dict[str, set[str]] = {}  # by stage, the nodes that were unknown when it last ran
 
     @property
     def unknown(self) -> set[str]:
@@ -164,8 +166,8 @@ class _Course:
                 done -= again
 
     def _after_failure(self, at: int, outcomes: Sequence[Outcome]) -> set[int] | None:
-        """The stages that run again for the nodes that are left, by their number; None where this one stops the run."""
-        from runbook.engine.bad_nodes import Suspects, another_master, runs_again, suspects  # not on a sound cluster
+        """The numbers of the stages that run again for the nodes that are left; None if this failure stops the run."""
+        from runbook.engine.bad_nodes import Suspects, another_master, runs_again, suspects  # only after a failure
 
         stage, before = self.stage, self.plan
         found = suspects(outcomes) if stage.check.names_bad_nodes else Suspects()
@@ -180,7 +182,7 @@ class _Course:
         return again | ({at} if runs_again(stage, self.plan.stages[at], outcomes) else set())
 
     def _go_on_without(self, found: Suspects) -> bool:
-        """Whether the run goes on; if so, with the plan of the others."""
+        """Whether the run goes on without the nodes in `found`; if so, `plan` becomes that of the others."""
         from runbook.engine.bad_nodes import NotDroppedError, rest_of
 
         if not self.stage.drop_bad:
@@ -198,8 +200,8 @@ class _Course:
 
 
 def causes(outcomes: list[Outcome]) -> tuple[str, ...]:
-    """Each cause once, the root first: failures before unknowns, causes that follow from another after it, and no mere
-    consequences."""
+    """Each cause once, the root first: causes of failures before those of unknowns, and a cause that follows from
+    another after that one. Mere consequences are left out, unless there is nothing else."""
     failed = [f.cause for o in outcomes if o.verdict is Verdict.FAIL for f in o.findings]
     unknown = [f.cause for o in outcomes if o.verdict is Verdict.UNKNOWN for f in o.findings]
     found = list(dict.fromkeys([*failed, *unknown]))
@@ -231,8 +233,8 @@ def _finish(stage: PlannedStage, outcomes: Sequence[Outcome], begun: float, emit
 
 
 class _StageStopped(KeyboardInterrupt):
-    """A stage that the user stopped has told how what it started ended. Without its `outcomes` the launch of a run
-    would seem to go on, and would be followed."""
+    """Raised when the user stopped a stage that has reported how its processes ended. Without these `outcomes` the
+    launch of a run would seem to go on, and would be followed."""
 
     def __init__(self, outcomes: list[Outcome]) -> None:
         super().__init__()
@@ -240,7 +242,7 @@ class _StageStopped(KeyboardInterrupt):
 
 
 def spares_of(plan: Plan, stage: PlannedStage, emit: Emit) -> Spares:
-    """Those of a launch."""
+    """The spares of a launch stage."""
     from runbook.engine.bad_nodes import Spares
 
     def check(run: Run, now: Plan, one: PlannedStage) -> list[Outcome]:
@@ -250,7 +252,7 @@ def spares_of(plan: Plan, stage: PlannedStage, emit: Emit) -> Spares:
 
 
 def sayer(stage: str, emit: Emit) -> Callable[..., None]:
-    """Emits a progress event of a stage."""
+    """A function that emits a progress event of the stage."""
 
     def say(
         text: str, node: str | None = None, rank: int | None = None, data: Mapping[str, object] | None = None
@@ -261,11 +263,12 @@ def sayer(stage: str, emit: Emit) -> Callable[..., None]:
 
 
 def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Outcome]:
-    """The check in a thread of its own, so that no deadline and no Ctrl-C depends on how it is written."""
+    """Runs a stage's check; one outcome for each node of the stage. The check has a thread of its own, so that
+    deadlines and Ctrl-C work however the check is written."""
     if run.pool is not None and run.pool.joined and not stage.check.needs_ranks:
         from runbook.checks.ranks.pool import dismiss_pool
 
-        dismiss_pool(run)  # joined ranks hold the rendezvous port
+        dismiss_pool(run)  # the pool's ranks have joined and hold the rendezvous port
 
     say = sayer(stage.name, emit)
     ranks = plan.first_with_ranks if stage.check.id == "reach" else None
@@ -289,7 +292,7 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
                 raise _StageStopped(complete(stage, future.result())) from None
         raise
     if not future.done():
-        run.pool = None  # the late check still uses it; its ranks end with the run
+        run.pool = None  # the late check still uses the pool, whose ranks end with the run
         return [Outcome.unknown(node, late(stage, node)) for node in stage.nodes]
     error = future.exception()
     if error is not None:
@@ -302,13 +305,13 @@ def _run_check(plan: Plan, stage: PlannedStage, run: Run, emit: Emit) -> list[Ou
 
 
 def _in_thread(work: Callable[[], T], name: str) -> Future[T]:
-    """In a thread of its own, which no Ctrl-C interrupts."""
+    """Does `work` in a thread of its own, which Ctrl-C does not interrupt."""
     future: Future[T] = Future()
 
     def do() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # noqa: BLE001  a check that raises is one that could not look
+        except BaseException as error:  # noqa: BLE001  the caller turns any error into an unknown
             future.set_exception(error)
 
     threading.Thread(target=do, name=name, daemon=True).start()
@@ -325,8 +328,8 @@ def _wait(future: Future[Any], deadline: float) -> None:
 
 
 def _let_end(future: Future[list[Outcome]], run: Run, say: Callable[..., None], begun: float) -> None:
-    """A check that ends what it started by itself gets the time for it; another Ctrl-C hurries it, and so does a mark
-    in the run's folder: two signals that come close together are one."""
+    """Gives a check time to end the processes that it started, up to ENDING_S. Another Ctrl-C cuts their grace short;
+    so does a mark in the run folder, because two signals that come close together arrive as one."""
     run.stopping.set()
     until, announced = time.monotonic() + ENDING_S, False
     while not future.done() and time.monotonic() < until:
@@ -346,7 +349,7 @@ def _let_end(future: Future[list[Outcome]], run: Run, say: Callable[..., None], 
 
 
 def complete(stage: PlannedStage, outcomes: list[Outcome]) -> list[Outcome]:
-    """One outcome for every node of the stage: a node without one is unknown."""
+    """One outcome for every node of the stage: a node about which the check said nothing is unknown."""
     by_node = {outcome.node: outcome for outcome in outcomes}
     return [by_node.get(node) or Outcome.unknown(node, silent(stage, node)) for node in stage.nodes]
 
@@ -367,12 +370,13 @@ def crashed(stage: PlannedStage, error: BaseException, run_dir: Path) -> Finding
 
 
 def _clean(run: Run, interrupted: bool, reached: Sequence[PlannedStage]) -> str | None:
-    """End everything of this run on every node. Reports it after an interrupt, and whenever something was left.
+    """Ends everything of this run on every node. A sentence about it after an interrupt, or if processes were left, or
+    nodes did not answer; else None.
 
     `reached` are the stages that ran, or began to, in that order.
     """
     closing = _in_thread(run.site.close, "closing")
-    while not closing.done():  # another Ctrl-C must not cut it short; it is bounded by itself
+    while not closing.done():  # another Ctrl-C must not cut the cleaning short, which has a deadline of its own
         with contextlib.suppress(KeyboardInterrupt):
             _wait(closing, math.inf)
     results = closing.result()
@@ -392,7 +396,7 @@ def _clean(run: Run, interrupted: bool, reached: Sequence[PlannedStage]) -> str 
 
 
 def _there(run: Run, nodes: Sequence[str], reached: Sequence[PlannedStage]) -> str:
-    """What becomes of this run on nodes that did not answer at its end."""
+    """In words, what becomes of this run's processes on nodes that did not answer at its end."""
     left_alone = [s for s in reached if s.skip is None and math.isinf(s.check.outlives_s) and {*nodes} & {*s.nodes}]
     if left_alone:
         job = run.run_id
@@ -403,14 +407,14 @@ def _there(run: Run, nodes: Sequence[str], reached: Sequence[PlannedStage]) -> s
 
 SLURM_JOB_ENDED = "slurm-job-ended"
 KILLED = frozenset({"terminated-from-outside", "rank-killed"})
-"""The findings of a process that ended with its job."""
+"""The causes that are found for a process if Slurm ends its whole job."""
 
 SLURM_TOGETHER_S = 1.5
-"""Within this after a first process all of the job have been signalled, the supervisors among them."""
+"""Seconds within which Slurm signals all processes of a job that it ends, the supervisors included."""
 
 
 def as_ended_by_slurm(run: Run, inventory: Inventory, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The same, except that when Slurm ended the whole job with its processes, this is reported, and about no node."""
+    """The outcomes; if Slurm ended the whole job, the nodes on which it did are unknown for that reason instead."""
     batch = {node.name for node in inventory.nodes if node.connection == "slurm"}
     sessions = {name: session for name, session in run.site.sessions.items() if name in batch}
     known = any(finding.cause == SLURM_JOB_ENDED for outcome in outcomes for finding in outcome.findings)
@@ -421,7 +425,7 @@ def as_ended_by_slurm(run: Run, inventory: Inventory, outcomes: Sequence[Outcome
         return lost.finding if lost is not None and lost.cause == SLURM_JOB_ENDED else None
 
     deadline = time.monotonic() + SLURM_TOGETHER_S
-    # Slurm knows it before its signals arrive; a program with a grace may keep its session for long.
+    # Slurm knows that the job ends before its signals arrive; a program with a grace may keep its session for long.
     while not known and not any(map(over, suspects)) and time.monotonic() < deadline:
         if all(sessions[name].lost for name in suspects):
             break

@@ -1,4 +1,4 @@
-"""The folder of a run: found or made, ours, and no other run's at the same time."""
+"""Finds or makes the folder of a run, and makes sure that it is this user's and that no other run uses it meanwhile."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from runbook.model.errors import FilesWrong, limit_behind
 from runbook.model.safe_files import is_file, object_below
 
 FILES = ("events.jsonl", "result.json", "report.html", "crash.txt", "links.csv", "logs", "hang")
-"""The files of a run in its folder."""
+"""The names of a run's files and folders in the run folder."""
 ENDING = "ending.json"
-"""A mark that the job of a run is to end: its follower then no longer waits for silent nodes. It holds who wished it,
-`at` which time (in seconds since 1970), and whether `now`, without the ranks' grace."""
+"""The file that marks that the job of a run is to end: its follower then no longer waits for silent nodes. It holds who
+asked for the end, `at` which time (in seconds since 1970), and whether `now`, without the ranks' grace."""
 
 MOST_OF_A_MARK = 4096
+"""The most bytes of that file that are read."""
 
 
 @contextlib.contextmanager
 def run_folder(named: str | None, run_id: str, note: Callable[[str], object] = lambda text: None) -> Iterator[Path]:
-    """The folder `named`, else a new one of this id, held for as long as the `with` block lasts. Raises FilesWrong. A
-    named one may have been used before: the files of that run are moved beside it, and `note` is called with the place.
-    """
+    """The folder `named`, locked against other runs for as long as the `with` block lasts; without a name, a new folder
+    for this id. A named folder may have been used before: the files of the earlier run are moved to a folder beside it,
+    and `note` is called with a sentence that says where. Raises FilesWrong."""
     if named is None:
         yield _new(run_id)
         return
@@ -50,7 +51,7 @@ def run_folder(named: str | None, run_id: str, note: Callable[[str], object] = l
 
 
 def ends_now(run_dir: Path, since: float) -> bool:
-    """Whether somebody has asked, after this time, that the job of a run ends without the grace of its ranks."""
+    """Whether somebody has asked, at the time `since` or later, that the job of a run ends without its ranks' grace."""
     wish = object_below(run_dir, ENDING, most=MOST_OF_A_MARK)
     at = wish.get("at")
     return bool(wish.get("now")) and isinstance(at, int | float) and at >= since
@@ -58,7 +59,7 @@ def ends_now(run_dir: Path, since: float) -> bool:
 
 @contextlib.contextmanager
 def folder_of_run(named: str) -> Iterator[Path]:
-    """The folder of a run of this user that goes on, held as in `run_folder`. Raises FilesWrong."""
+    """The folder of this user's run that is to go on, locked as in `run_folder`. Raises FilesWrong."""
     path = Path(named)
     try:
         holder = _held(path)
@@ -74,8 +75,8 @@ def folder_of_run(named: str) -> Iterator[Path]:
 
 
 def homes() -> list[Path]:
-    """Where runs that name no folder put theirs, the first that can be used: here, and in the user's own folder for
-    such."""
+    """The folders in which a run without a named folder makes its own, in the first that can be used: in the working
+    directory, and in the user's folder for state (XDG_STATE_HOME)."""
     here, state = Path(".runbook", "runs"), Path(os.environ.get("XDG_STATE_HOME", ""))
     if not state.is_absolute():
         try:
@@ -86,7 +87,7 @@ def homes() -> list[Path]:
 
 
 def latest_run() -> Path | None:
-    """The newest of this user's runs in `homes()`, None where there is none. Names of runs begin with their time."""
+    """The folder of the newest of this user's runs in `homes()`, or None. The names of runs begin with their time."""
     found: list[Path] = []
     for home in homes():
         with contextlib.suppress(OSError):
@@ -121,8 +122,8 @@ def _new(run_id: str) -> Path:
 
 
 def _own(folder: Path, *, private: bool = False) -> None:
-    """Raise OSError where a folder, or the link to it, is not ours; a `private` one is for us alone to write from now
-    on."""
+    """Raises OSError if a folder, or the link to it, is not this user's. A `private` folder loses the permissions of
+    others to write."""
     if not hasattr(os, "getuid"):
         return
     status = folder.stat()
@@ -133,7 +134,8 @@ def _own(folder: Path, *, private: bool = False) -> None:
 
 
 def _held(path: Path) -> int | None:
-    """A descriptor that keeps other runs out of a folder; None where the system has no such locks."""
+    """A descriptor that locks a folder against other runs; None if the system has no such locks. Raises OSError if
+    another run holds the lock, or the folder is another user's."""
     try:
         import fcntl
     except ImportError:
@@ -154,8 +156,8 @@ def _held(path: Path) -> int | None:
 
 
 def _put_aside(path: Path, used: Sequence[str]) -> Path:
-    """Move what a run of ours left to the first of PATH.1, PATH.2, … that is free. Raises FilesWrong where it is no
-    run's."""
+    """Moves the files of an earlier run to the first of PATH.1, PATH.2, … that is free; that path. Raises FilesWrong if
+    the files are not those of this user's run."""
     names = ", ".join(used)
     if not _is_our_run(path, used):
         raise _wrong(
@@ -184,11 +186,11 @@ def _put_aside(path: Path, used: Sequence[str]) -> Path:
     return path.with_name(aside.name) if path.name else aside
 
 
-LONGEST_FIRST = 24 << 20  # bytes of the first event, which holds the plan: a quarter of a kilobyte a node
+LONGEST_FIRST = 24 << 20  # the most bytes of the first event, which holds the plan: a quarter of a kilobyte a node
 
 
 def _is_our_run(path: Path, used: Sequence[str]) -> bool:
-    """Whether each of these is a file or folder of ours and not a link, and the events begin like those of a run."""
+    """Whether each of these files or folders is this user's and no link, and the events begin like those of a run."""
     for name in used:
         status = (path / name).lstat()
         kind = stat.S_ISDIR if name in ("logs", "hang") else stat.S_ISREG

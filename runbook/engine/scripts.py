@@ -1,5 +1,6 @@
-"""The files of every node for a plan: a script for each stage that starts ranks, and the files beside it; the place in
-the user's files of a value that a shell cannot carry; and the folder that `runbook render` writes them into."""
+"""Which files does each node of a plan need (a script for each stage that starts ranks, and the files beside it), where
+in the user's files does a value stand that a shell cannot carry, and what changes in the folder that `runbook render`
+writes?"""
 
 from __future__ import annotations
 
@@ -31,14 +32,14 @@ _DERIVED: Mapping[str, Keys] = {
     "NCCL_SOCKET_IFNAME": ("network", "interface"),
     "NCCL_IB_HCA": ("infiniband", "hca"),
 }
-"""Where a variable comes from that no `env:` sets."""
+"""By variable that no `env:` sets, the place in the inventory that its value comes from."""
 
 
 def blamed(error: CannotQuote, spec: ScriptSpec, node: Node, job: Job | None, origins: Origins) -> list[Problem]:
-    """A problem with its place for everything in the spec that the node's shell refuses; never none.
+    """A problem, with its place, for everything in the spec that the node's shell refuses; at least one.
 
-    `error` is what stopped the script: it is reported when no single value is the reason, as with a line that is too
-    long.
+    `error` is the refusal that stopped the script. It is reported if no single value is the reason, as with a line that
+    is too long.
     """
     redactor = Redactor(spec.environment.values())
     refused = list(complaints(spec, node.shell))
@@ -55,7 +56,7 @@ def blamed(error: CannotQuote, spec: ScriptSpec, node: Node, job: Job | None, or
 def _of_longest_word(
     error: CannotQuote, spec: ScriptSpec, node: Node, job: Job | None, origins: Origins
 ) -> Span | None:
-    """The place of words that are valid one by one and too long together."""
+    """The place of the longest word of a command whose words are valid one by one and too long together."""
     words = job.programs[node.name].command if job else ()
     longest = max(range(len(words)), key=lambda index: len(words[index]), default=0)
     return job.span("command", longest) if job else _span(error, spec, node, job, origins)
@@ -64,12 +65,12 @@ def _of_longest_word(
 def _span(refused: CannotQuote, spec: ScriptSpec, node: Node, job: Job | None, origins: Origins) -> Span | None:
     what, *names = refused.place or ("",)
     if what in ("environment", "secret") and names:
-        # Of two names that are one on Windows, the value is one, and the place only the last of all.
+        # If two names are the same variable on Windows, `value` is one of them, and `place` names only the last of all.
         alike = [name for name in reversed(list(spec.environment)) if name.upper() == (refused.value or "").upper()]
         spans = (_of_variable(name, node, job, origins) for name in (names[0], *alike))
         return next((span for span in spans if span), None)
     if what == "command" and job and spec.command:
-        # A launcher puts its own words before the job's: those at the end are the same.
+        # A launcher puts its own words before the job's, so the index is counted from the end.
         index = int(names[0]) + len(job.programs[node.name].command) - len(spec.command)
         return job.span("command", index) if index >= 0 else origins.span(node.name, "python")
     if what == "workdir" and job:
@@ -98,7 +99,7 @@ StageLayout = tuple[PlannedStage, RankLayout]
 
 @dataclass(frozen=True, slots=True)
 class ScriptFile:
-    """`secret`: it holds values that must not be shown."""
+    """The contents and mode of one file. `secret`: it holds values that must not be shown."""
 
     data: bytes
     mode: int = FILE_MODE
@@ -107,8 +108,9 @@ class ScriptFile:
 
 @dataclass(frozen=True, slots=True)
 class NodeFiles:
-    """Everything for one node, by file name. `launch` is the script for its job, or for any command it is given; empty
-    for a spare, which has no rank before it takes another node's place."""
+    """All files of one node, by name. `launch`: the name of the script that starts its job or, with `takes_command`,
+    the command that the script gets as arguments; empty for a spare, which has no ranks until it takes another node's
+    place."""
 
     node: Node
     launch: str
@@ -144,7 +146,7 @@ def node_files(plan: Plan, origins: Origins) -> list[NodeFiles]:
                 launch, takes_command = script.name, spec.command is None
             elif job is None:
                 files["rank.py"] = RANK_PROGRAM
-        if files and not problems:  # else nothing will be written: only look for more
+        if files and not problems:  # with a problem nothing will be written; the loop only looks for more problems
             made.append(NodeFiles(node, launch, takes_command, files))
     if problems:
         raise FilesWrong(list(problems))
@@ -157,7 +159,8 @@ RANK_PROGRAM = ScriptFile(resources.files("runbook.node").joinpath("rank.py").re
 def _specs(
     plan: Plan, stages: Sequence[StageLayout], whole: RankLayout, node: Node
 ) -> Iterator[tuple[ScriptSpec, Job | None]]:
-    """One a stage that starts ranks on the node. The first job's is `launch`; without one that takes any command."""
+    """The specs of a node's scripts, one for each stage that starts ranks there, with its job if it has one. The script
+    of the first job is called `launch`. Without a job, `launch` is a script that takes any command."""
     launched = False
     for stage, by_node in stages:
         node_ranks = by_node.by_node.get(node.name)
@@ -175,14 +178,15 @@ def _specs(
 
 ENDINGS = (".sh", ".bat", ".ps1")
 LARGEST = 64 << 20
-"""Bytes of a file in the folder of scripts that are read: none of ours is as large."""
+"""The most bytes of a file in the folder of scripts that are read: no file of ours is as large."""
 _HEAD = 1000  # characters at the beginning of a script that hold the line which says whose it is
 _OURS = re.compile(r"runbook \S+: (\S+), [0-9]+ of [0-9]+ ranks")
 
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """`before` is None for a new file, `after` for one to be removed; both are there, and alike, for one that stays."""
+    """One file before and after rendering. `before` is None for a new file, `after` is None for a file to be removed; a
+    file that stays as it is has both, with the same contents."""
 
     path: Path
     before: bytes | None
@@ -200,14 +204,15 @@ class FileChange:
 
 
 def changes(out: Path, made: Iterable[NodeFiles], *, endings: Collection[str] = ENDINGS) -> Iterator[FileChange]:
-    """Every file of every node, and those to be removed: what an earlier rendering for these `endings` left behind.
+    """The changes for every file of every node, and for the files to be removed, which an earlier rendering for these
+    `endings` left behind.
 
-    Only what is known to be ours is removed: scripts that say so in their head, for this very node, and what they use.
+    Only files that are known to be ours are removed: scripts whose head says so, for this very node, and their files.
     """
     for one in made:
         folder = out / one.node.name
         there = _files(folder)
-        old = _left_behind(there, one, endings)  # before the scripts that tell are written over
+        old = _left_behind(there, one, endings)  # before the scripts that it reads are written over
         for name, file in one.files.items():
             yield FileChange(folder / name, _bytes(there.get(name)), file, file.secret)
         for name, secret in old.items():
@@ -215,7 +220,7 @@ def changes(out: Path, made: Iterable[NodeFiles], *, endings: Collection[str] = 
 
 
 def abandoned(out: Path, inventory: Inventory) -> list[str]:
-    """Folders with scripts that this inventory once had a node for, and has none now. They are not removed."""
+    """The names of folders with scripts for nodes that this inventory no longer has. They are not removed."""
     known = {node.name for node in inventory.nodes}
     made_from = re.compile(rf"made from inventory {re.escape(inventory.source)}\r?\n")
     found: set[str] = set()
@@ -229,7 +234,7 @@ def abandoned(out: Path, inventory: Inventory) -> list[str]:
 
 
 class Writer:
-    """Changes the folder `out`, one file at a time: never half of a file, never one that others can read."""
+    """Changes the folder `out`, one file at a time. A file is replaced as a whole, and others can never read it."""
 
     def __init__(self, out: Path) -> None:
         # All drafts lie in one folder: a file made in each of 10,000 new folders costs ext4 three times as much.
@@ -239,7 +244,7 @@ class Writer:
         self._rank_program: Path | None = None
 
     def apply(self, change: FileChange) -> None:
-        """Write or remove one file. Raises OSError."""
+        """Writes or removes one file. Raises OSError."""
         if change.after is None:
             change.path.unlink(missing_ok=True)
         elif change.kind == "as before":
@@ -262,7 +267,8 @@ class Writer:
             self._rank_program = path
 
     def _write_draft(self, file: ScriptFile) -> None:
-        """A file that is the same for every node is hard-linked if the file system can do that, which saves space."""
+        """Writes the contents of a file into the draft. `rank.py`, which is the same for every node, becomes a hard
+        link if the file system has those: that saves space."""
         if file is RANK_PROGRAM and self._rank_program is not None:
             with contextlib.suppress(OSError):
                 os.link(self._rank_program, self._draft)
@@ -273,7 +279,7 @@ class Writer:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """The regular files of a folder, without links."""
+    """The regular files of a folder, by name, without links; empty if there is no such folder."""
     try:
         with os.scandir(folder) as entries:
             return {entry.name: Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False)}
@@ -291,7 +297,7 @@ def _head(path: Path, most: int = _HEAD) -> bytes:
 
 
 def _left_behind(there: Mapping[str, Path], one: NodeFiles, endings: Collection[str]) -> dict[str, bool]:
-    """What to remove, by name, and whether it is secret."""
+    """The names of the files to remove, and whether each is secret."""
     found: dict[str, bool] = {}
     still_needed = False
     for name, path in there.items():

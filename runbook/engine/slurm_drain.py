@@ -1,4 +1,4 @@
-"""`runbook run --drain`: nodes that were proven bad are taken out of their Slurm cluster."""
+"""`runbook run --drain`: drains nodes that a run proved bad, so that Slurm starts no more jobs on them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from runbook.transport.slurm import SlurmNode
 
 REASON_BEGINS = "runbook: "
-LONGEST_REASON = 120  # characters of a reason: sinfo -R shows twenty of them
+LONGEST_REASON = 120  # the most characters of a reason; sinfo -R shows twenty of them
 
 
 class Verdicts:
-    """Reads a run's events for the nodes that it proved to be bad."""
+    """Reads a run's events, and collects the nodes that the run proved bad."""
 
     def __init__(self) -> None:
         self._stages: dict[str, dict[str, Finding | None]] = {}
@@ -35,7 +35,7 @@ class Verdicts:
             )
 
     def bad(self) -> dict[str, Finding]:
-        """The first proof against each node."""
+        """By bad node, the first finding that proves it bad. A stage in which all nodes agree proves none bad."""
         proven: dict[str, Finding] = {}
         for nodes in self._stages.values():
             alike = len(nodes) > 1 and len({finding.cause if finding else None for finding in nodes.values()}) == 1
@@ -46,16 +46,15 @@ class Verdicts:
 
 @dataclass(slots=True)
 class Drained:
-    """The result: a sentence a line, and the commands that an administrator has to type."""
+    """What was done: sentences, one a line, and the commands that are left for an administrator to type."""
 
     says: list[str] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
 
 
 def drain(bad: Mapping[str, Finding], run_id: str, at_most: float) -> Drained:
-    """Drain these nodes, but never more than `at_most` percent of the cluster, with those that runbook drained before.
-
-    Raises Unreachable where Slurm cannot be asked.
+    """Drains the `bad` nodes. If these and the nodes that runbook drained before are more than `at_most` percent of the
+    cluster, drains none. Raises Unreachable if Slurm cannot be asked.
     """
     done = Drained()
     if not bad:
@@ -87,7 +86,7 @@ def drain(bad: Mapping[str, Finding], run_id: str, at_most: float) -> Drained:
 
 
 def chosen(bad: Mapping[str, Finding], cluster: Mapping[str, SlurmNode], done: Drained) -> list[str]:
-    """The bad nodes that Slurm knows, and that are not drained yet."""
+    """The bad nodes that Slurm knows and that are not drained yet. `done` gets a sentence about each of the others."""
     wanted = []
     for name in bad:
         node = cluster.get(name)
@@ -101,11 +100,13 @@ def chosen(bad: Mapping[str, Finding], cluster: Mapping[str, SlurmNode], done: D
 
 
 def out(node: SlurmNode) -> bool:
+    """Whether Slurm starts no more jobs on the node, because it is drained or being drained."""
     return any(state in ("DRAIN", "DRAINED", "DRAINING") for state in node.states)
 
 
 def reason(finding: Finding, run_id: str) -> str:
-    """One line, with the run's id at its end; nothing in it ends the quotes that Slurm shows it in."""
+    """The reason given to Slurm: one line with the run's id at its end, without characters that would end the quotes in
+    which Slurm shows it."""
     what = re.sub(r"[^ -~]|[\"'\\]", " ", finding.says)
     room = LONGEST_REASON - len(f"{REASON_BEGINS}{finding.cause}  ({run_id})")
     short = " ".join(what.split())
@@ -120,5 +121,5 @@ def command(name: str, why: str) -> str:
 
 
 def text(done: Drained) -> Sequence[str]:
-    """Lines for people."""
+    """What was done, and the commands that are left, as lines for people."""
     return [*(f"drain: {line}" for line in done.says), *(f"  fix       {line}" for line in done.commands)]

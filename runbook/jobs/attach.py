@@ -1,5 +1,5 @@
-"""Attach to a job that lives on its nodes: its processes as their journals tell them, its logs, once or for as long as
-it lives, and its end: the first failure ends all."""
+"""Attaches to a job that lives on its nodes: reads its processes from their journals, fetches its logs once or for as
+long as it lives, and ends all of its processes at the first failure."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from runbook.model.verdict import Outcome
 Tell = Callable[[ProcessSpec, str, list[str]], None]
 
 PATIENCE_S = 60.0
-"""How long a node that is reached may say nothing about a job that is followed."""
+"""Seconds for which a node that is reached may say nothing about a job that is followed."""
 
 HOSTS_S = 10.0
-"""For the facts of all hosts, by which a look at ranks that stand still knows their addresses."""
+"""Seconds for fetching the facts of all hosts. A look at ranks that make no steps needs them to know addresses."""
 
 
 def kept_of(
@@ -42,8 +42,9 @@ def kept_of(
     goes_on: bool = False,
     only: Collection[int] = (),
 ) -> KeptProcesses:
-    """The job's processes as their journals tell them; their logs come into `run_dir`, where one is given, without the
-    secrets. `goes_on`: a part of them is there already. `only`: the ranks whose logs are wanted, unless all are."""
+    """The job's processes as their journals describe them. Their logs go into `run_dir`, if one is given, with the
+    secrets masked, and line by line to `tell`. `goes_on`: a part of the logs is in `run_dir` already. `only`: the ranks
+    whose logs are wanted; empty for all."""
     run = Run(job.id, run_dir or Path(os.devnull), cluster.site, redactor=secrets.everywhere)
     at = Context(run, cluster.inventory, str(job.about.get("stage") or job.id), math.inf, lambda *_, **__: None)
     logs = RankLogs(run_dir, job.attempt, run.redactor, tell, of_nodes=secrets.of_nodes, goes_on=goes_on)
@@ -60,9 +61,9 @@ def kept_of(
 def follow(
     kept: KeptProcesses, *, stopping: Callable[[], bool], on_loss: Callable[[str, Unreachable], None]
 ) -> tuple[WatchEnd, list[str]]:
-    """Follow until every process has ended, the first has failed, or the reader has enough; returns the names of nodes
-    that did not send all of theirs. A node that is lost, or says nothing for PATIENCE_S, is reported at once, and the
-    others are followed on."""
+    """Follows a job until every process has ended, one has failed, or `stopping` says that the reader has enough. How
+    watching ended, and the names of nodes that did not send all of their logs. A node that is lost, or says nothing for
+    PATIENCE_S, is reported to `on_loss` at once, and the other nodes are followed on."""
     with Fetching(kept, patience_s=PATIENCE_S):
         end = watch(kept, stopping=stopping, deadline=math.inf, on_loss=on_loss)
         if end.kind == "failed":
@@ -77,9 +78,10 @@ def supervise(
     watched: Callable[[], tuple[WatchEnd, Stall]],
     leaving: Callable[[], bool] = lambda: False,
 ) -> tuple[WatchEnd, list[Outcome], list[str]]:
-    """Attached for as long as `watched` takes. The first failure, or a stall that `watched` reports, ends the others;
-    the outcomes say why it failed, none when it did not. A node that says nothing for PATIENCE_S is lost. `leaving`:
-    whoever asks ends, and the ranks have their whole grace."""
+    """Stays attached to a job for as long as `watched` takes. The first failure, or a stall that `watched` reports,
+    ends all processes. How watching ended; the outcomes that say why the job failed, empty if it did not; and the names
+    of nodes that did not send all of their logs. A node that says nothing for PATIENCE_S counts as lost. `leaving`: the
+    caller ends, and leaves the ranks their whole grace."""
     with Fetching(kept, patience_s=PATIENCE_S):
         kept.at.learn_hosts(timeout_s=HOSTS_S)
         end, stall = watched()

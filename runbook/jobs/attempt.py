@@ -1,4 +1,4 @@
-"""One try at a job: its number, its own port and folder, and the processes that are kept on each node."""
+"""One attempt of a job: its number, its port and folder, and the processes that keepers start on each node."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from runbook.model.inventory import Inventory
 from runbook.node.journal import attempt_folder
 
 BY_LAUNCHER = "by-launcher"
-"""The folder of an attempt in which a launcher writes the output of its ranks; the keeper names these files."""
+"""The folder inside an attempt's folder in which a launcher writes the output of its ranks. The keeper links these
+files to the names that they would have without a launcher."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """One process that a keeper keeps: a rank, or a launcher with all ranks of its node. `name` is that of its
-    files."""
+    """One process that a keeper starts: a rank, or a launcher with all ranks of its node. `name` is the name of the
+    process's files, without an ending."""
 
     name: str
     node: str
     local_rank: int
     ranks: tuple[int, ...]
     gpus: tuple[int, ...] = ()
-    each: tuple[ProcessSpec, ...] = ()  # the ranks that a launcher starts, each with its own files
+    each: tuple[ProcessSpec, ...] = ()  # the ranks that this launcher starts, each with its own files
 
     @property
     def rank(self) -> int | None:
-        """The rank whose output it is; None when it may be any of several."""
+        """The rank whose output this process writes; None for a launcher, whose output may be any rank's."""
         return self.ranks[0] if len(self.ranks) == 1 and not self.each else None
 
     @property
     def voices(self) -> tuple[ProcessSpec, ...]:
-        """All sources of output: the process itself, and the ranks that it starts."""
+        """All sources of output: this process, and the ranks that it starts as a launcher."""
         return (self, *self.each)
 
     @property
@@ -51,8 +52,8 @@ class ProcessSpec:
 
 @dataclass(frozen=True)
 class Attempt:
-    """`number` counts the tries of its stage, `serial` those of the whole run. `token` is new for every try: what an
-    older try left behind has another one."""
+    """One attempt of a job. `number` counts the attempts of its stage, `serial` those of the whole run. `token` is new
+    for every attempt, so that files which an older attempt left behind are recognized by theirs."""
 
     job: Job
     number: int
@@ -64,7 +65,7 @@ class Attempt:
 
     @property
     def folder(self) -> str:
-        """Below the job's folder on a node, and below `logs/` of the run here."""
+        """The name of the attempt's folder: in the job's folder on a node, and in `logs/` of the run folder."""
         return attempt_folder(self.serial)
 
     @property
@@ -72,7 +73,7 @@ class Attempt:
         return self.inventory.rendezvous.port
 
     def script(self, node: str, folder: str, made_from: Sequence[str]) -> Script:
-        """`folder`: where the attempt's files lie there."""
+        """The launch script for a node; `folder` is the path of the attempt's folder there."""
         node_ranks = self.layout.by_node[node]
         spec = launch_spec(
             self.layout, node_ranks, self.job, name=LAUNCH, made_from=made_from, logs=f"{folder}/{BY_LAUNCHER}"
@@ -81,8 +82,8 @@ class Attempt:
 
 
 def make_attempt(job: Job, inventory: Inventory, number: int, serial: int) -> Attempt:
-    """The first try of a stage uses the inventory's port, each later one another: the old port may be the reason of the
-    failure."""
+    """Attempt `number` of a stage. The first attempt uses the inventory's rendezvous port; each later one uses another,
+    because the old port may be the reason of the failure."""
     rendezvous = replace(inventory.rendezvous, port=port_of(inventory, number))
     inventory = replace(inventory, rendezvous=rendezvous)
     by_node = layout(inventory)
@@ -98,8 +99,8 @@ def make_attempt(job: Job, inventory: Inventory, number: int, serial: int) -> At
 
 
 def port_of(inventory: Inventory, number: int) -> int:
-    """The rendezvous port of a try, from 1: the inventory's own, then those that its network promises to be open, then
-    those that follow its own."""
+    """The rendezvous port of attempt `number`, counted from 1: the inventory's own port, then the ports that its
+    `network:` promises to be open, then the ports that follow its own."""
     own = inventory.rendezvous.port
     promised = [port for low, high in inventory.network.ports for port in range(low, high + 1) if port != own]
     ports = [own, *promised[:number]]
@@ -120,7 +121,7 @@ def _places(job: Job, by_node: RankLayout) -> list[ProcessSpec]:
 
 
 def _each(node_ranks: NodeRanks) -> list[ProcessSpec]:
-    """One place for each rank of the node."""
+    """One process for each rank of the node."""
     return [
         ProcessSpec(
             f"{rank.file_stem}.l{rank.local_rank}",
@@ -134,7 +135,7 @@ def _each(node_ranks: NodeRanks) -> list[ProcessSpec]:
 
 
 def about(attempt: Attempt, node: str, facts: Mapping[str, object]) -> dict[str, object]:
-    """What the node keeps as `job.json`, for later commands, perhaps from another machine."""
+    """The contents of `job.json` on a node: the job's description for later commands, perhaps from another machine."""
     watch = attempt.job.launch.watch
     return {
         **facts,

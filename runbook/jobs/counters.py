@@ -1,16 +1,16 @@
-"""The counters of all nodes of an attempt, read before it, every half a minute, and after it; and what of them is more
-than a healthy node shows.
+"""Which counters of an attempt's nodes rise more than on a healthy node? They are read before the attempt, every half a
+minute, and after it.
 
 The limits and their sources:
-- TCP segments sent again: as the check `allreduce` has it.
+- TCP segments sent again: the limit of the check `allreduce`.
 - Errors of an interface: 1 in 100,000 packets. IEEE 802.3 allows one wrong bit in 10^12, less than one frame in 10^7;
-  Prometheus' node-mixin warns at 1 %, of what it cannot tell from drops. Drops: that 1 %, since an interface also drops
-  what nobody asked for.
-- InfiniBand: IBTA's 120 symbol errors an hour; for the others those of NVIDIA's NVSentinel for ports (link_downed,
-  buffer overruns, link integrity, RNR retries: any; recoveries 5 a minute, receive errors 10, discards 100,
-  acknowledgements that did not come 1 a second).
-- GPUs: no healthy one is slowed down by heat or power (NVML's HW and thermal slowdown, power brake) for half a minute,
-  has an uncorrectable memory error, or an Xid.
+  Prometheus' node-mixin warns at 1 %, but cannot tell errors from drops. Drops: the same 1 %, since an interface also
+  drops packets that nobody asked for.
+- InfiniBand: symbol errors: IBTA's 120 an hour. Other counters of ports: the limits of NVIDIA's NVSentinel
+  (link_downed, buffer overruns, link integrity, RNR retries: any; recoveries: 5 a minute; receive errors: 10 a second;
+  discards: 100 a second; missing acknowledgements: 1 a second).
+- GPUs: no healthy GPU is slowed down by heat or power (NVML's HW and thermal slowdown, power brake) for half a minute,
+  has an uncorrectable memory error, or logs an Xid.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Counts = Mapping[str, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A counter may rise by less than `least`, by up to `share` of what `of` counted meanwhile, and by `per_s` a
-    second."""
+    """How far a counter may rise on a healthy node: by less than `least`, by up to `share` of what the counter `of`
+    counted meanwhile, or by up to `per_s` a second. `what`: in words, what the counter counts."""
 
     counter: str
     what: str
@@ -46,7 +46,7 @@ class Limit:
     share: float = 0.0
     of: str = ""
     per_s: float = 0.0
-    highest: int | None = None  # its highest value
+    highest: int | None = None  # the value at which the counter stops counting; None if it does not
 
 
 OF_INTERFACE = (
@@ -71,11 +71,12 @@ OF_PORT = (
 )
 
 LASTS_S = 25.0
-"""A GPU that is slowed down for less than this is only warm."""
+"""The least seconds for which a slowed GPU is reported: a GPU that is slowed down for a shorter time is only warm."""
 
 
 def rises(node: str, then: node_answers.Counters, now: node_answers.Counters) -> Iterator[tuple[str, Finding]]:
-    """Counters that rose too much between two readings, each with its own name: the place and the counter."""
+    """The findings about counters that rose too much between two readings, each with a key of its own: the place and
+    the counter."""
     seconds = max(0.001, now["clock"] - then["clock"])
     for name, counts in now["interfaces"].items():
         before = then["interfaces"].get(name, {})
@@ -102,7 +103,7 @@ def _counts(tcp: node_answers.Segments) -> Counts:
 def _risen(
     place: str, limits: tuple[Limit, ...], then: Counts, now: Counts, seconds: float
 ) -> Iterator[tuple[str, str, str]]:
-    """Counters above their limit, each with a sentence and what proves it."""
+    """The counters that rose beyond their limit, each with a sentence and a line of evidence."""
     for limit in limits:
         count = rise(then.get(limit.counter), now.get(limit.counter))
         if count is None or count < limit.least or count <= limit.per_s * seconds:
@@ -111,14 +112,14 @@ def _risen(
         if limit.of and (whole is None or count <= limit.share * whole):
             continue
         if limit.counter == "rx_errors" and count == rise(then.get("rx_crc_errors"), now.get("rx_crc_errors")):
-            continue  # the same frames
+            continue  # all of these are the CRC errors, which are reported by themselves
         share = f" ({count / whole:.1%} of {whole:,})" if whole else ""
         says = f"{place}: {count:,} {limit.what} in {seconds_text(seconds)}{share}"
         yield limit.counter, says, f"{limit.counter}: {then[limit.counter]:,} before, {now[limit.counter]:,} after"
 
 
 def rise(then: int | None, now: int | None) -> int | None:
-    """How much was counted; a counter that was reset meanwhile counts from zero. None when one was not read."""
+    """By how much a counter rose; a counter that was reset meanwhile counts from zero. None if a value was not read."""
     if then is None or now is None:
         return None
     return now - then if now >= then else now
@@ -162,7 +163,7 @@ def clocks(gpu: Gpu) -> str:
 
 
 def not_read(facts: node_answers.Counters, *, gpus: bool) -> list[str]:
-    """What is not known about this node, and why. `gpus`: whether it was asked for those."""
+    """In words, what a reading does not tell about its node, and why. `gpus`: whether the reading included GPUs."""
     found = [
         f"{name}: {', '.join(missing)}"
         for name, counts in facts["interfaces"].items()
@@ -187,30 +188,34 @@ def not_read(facts: node_answers.Counters, *, gpus: bool) -> list[str]:
 
 
 EVERY_S = 30.0
+"""Seconds between two readings."""
 ANSWER_S = 12.0
+"""Seconds that a node may take to answer."""
 GPU_S = 5.0
-"""How long nvidia-smi may take. It is not run again on a node where it took longer: each hanging process may stay."""
+"""Seconds that nvidia-smi may take. It is not run again on a node where it took longer: each hanging process may stay.
+"""
 
 LEAVE_S = 1.0
+"""Seconds for which the end of a `CounterWatch` block waits for its thread."""
 
 
 class CounterWatch:
-    """One thread asks all nodes, for as long as the `with` block lasts, and once at its beginning and its end. A rise
-    is reported when it is seen, once for each counter. `tell` gets the node and what was found there."""
+    """Reads the counters of all nodes at the beginning of the `with` block, every EVERY_S in a thread, and at the end.
+    A rise is reported when it is seen, once for each counter. `tell` gets the node and the finding."""
 
     def __init__(
         self, kept: KeptProcesses, tell: Callable[[Sequence[str], Finding], None], unread: Callable[[str, str], None]
     ) -> None:
-        """`unread` is called once for each node, with what was not read."""
+        """`unread` is called with a node and, in words, what was not read there; once for each."""
         self.after_reading: Callable[[], None] = lambda: None
-        """Called after each but the first and the last."""
+        """Called after each reading except the first and the last."""
         self._kept = kept
         self._tell = tell
         self._unread = unread
         self._lock = threading.Lock()
-        # By node, as what follows:
+        # Readings, and the sentences about rises, by node:
         self.first: dict[str, node_answers.Counters] = {}
-        self.before: dict[str, node_answers.Counters] = {}  # the last but one
+        self.before: dict[str, node_answers.Counters] = {}  # the last reading but one
         self.last: dict[str, node_answers.Counters] = {}
         self.rose: dict[str, list[str]] = {}  # in sentences
         self._said: set[str] = set()
@@ -240,7 +245,7 @@ class CounterWatch:
                         self._say_unread(name, f"a reading of counters failed: {type(error).__name__}: {error}")
 
     def read(self) -> None:
-        """Ask every node that is reached."""
+        """Reads the counters of every node that is reached, and reports what rose."""
         nodes = [self._kept.at.inventory.node(name) for name in self._kept.live_nodes()]
         for name, answer in self._kept.at.run.site.each(nodes, self._ask, timeout_s=ANSWER_S).items():
             with self._lock:
@@ -250,12 +255,12 @@ class CounterWatch:
                     self._take(name, answer)
 
     def _gpus(self, name: str) -> list[int]:
-        """Those that are asked for on a node."""
+        """The indices of the job's GPUs on a node; empty if nvidia-smi did not return there."""
         mine = sorted({gpu for member in self._kept.on(name) for gpu in member.place.gpus})
         return [] if name in self._without_gpus else mine
 
     def _pid(self, name: str) -> int | None:
-        """Of a process of the job there; None before it has any."""
+        """The pid of a process of the job on a node; None if none lives there."""
         pids = [member.journal.get("pid") for member in self._kept.on(name) if not member.over]
         return next((pid for pid in pids if pid), None)
 

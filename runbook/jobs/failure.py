@@ -1,4 +1,4 @@
-"""Why an attempt failed: how the first process ended, and what all logs together say."""
+"""Why did an attempt fail? Judged by how the first process ended, and by what all logs together say."""
 
 from __future__ import annotations
 
@@ -39,11 +39,13 @@ if TYPE_CHECKING:
     from runbook.diagnose.judge import Cause
 
 WORKER = re.compile(rb"failed \(exitcode: (-?\d{1,9})\) local_rank: (\d{1,9})(?!\d)")
+"""The line of torchrun's log that names the rank whose end it saw first."""
 MOST = 1 << 20
+"""Bytes of a launcher's log that are searched for that line."""
 
 
 def failed_worker(kept: KeptProcesses, member: KeptProcess) -> tuple[ProcessSpec, int] | None:
-    """The rank whose end the launcher saw first, and its exit code (negative: a signal); None when it names none."""
+    """The rank whose end a launcher saw first, and its exit code (negative: a signal); None if its log names none."""
     try:
         with kept.log_of(member.place).open("rb") as file:
             found = WORKER.search(file.read(MOST))
@@ -55,8 +57,9 @@ def failed_worker(kept: KeptProcesses, member: KeptProcess) -> tuple[ProcessSpec
 
 
 def first_of_launchers(kept: KeptProcesses, first: KeptProcess, failed: Sequence[KeptProcess]) -> KeptProcess:
-    """Launchers look at their ranks now and then, so the one that ended first need not be the one whose rank did. A
-    rank that a signal ended does not follow from another rank's error; the error often follows from the signal."""
+    """The launcher whose rank failed first. Launchers look at their ranks only now and then, so the launcher that ended
+    first need not be that one. A rank that a signal ended counts before `first`: the signal does not follow from
+    another rank's error, while an error often follows from the signal."""
     for member in failed:
         worker = failed_worker(kept, member) if member.place.each else None
         if worker and worker[1] < 0 and worker[1] != -signal.SIGTERM:
@@ -65,48 +68,52 @@ def first_of_launchers(kept: KeptProcesses, first: KeptProcess, failed: Sequence
 
 
 GAVE_UP = ("rank-behind", "collective-stall-uniform")
-"""What logs show of ranks that waited for others until their own time limit."""
+"""Causes that logs show if ranks waited for others until their own time limit."""
 
 LEFT_S = 120.0
-"""A collective fails soon after a peer has closed its connections: a peer that ended longer ago is not the reason."""
+"""The most seconds between a peer's end and the failure that it explains: a collective fails soon after a peer has
+closed its connections."""
 
 TOO_LARGE = re.compile(r"rank < size\. (?P<rank>\d{1,6}) vs (?P<world>\d{1,6})")
-"""What gloo says of a rank that its world has no place for."""
+"""Gloo's message about a rank that is too large for its world."""
 
 TIMED_OUT = 124
-"""The exit code of coreutils' `timeout` for what it has ended."""
+"""The exit code of coreutils' `timeout` if it has ended its command."""
 
 MEETS = re.compile(r"/torch/distributed/rendezvous\.py")
-"""A file in the traceback of a rank that gave up before it had met the others."""
+"""A file in the traceback of a rank that gave up before it had met the other ranks."""
 
 HIDDEN_END = "ended with code 0, and the last that it wrote is an exception"
 
 RESET = re.compile(
     r"^[\w.]*(?:Connection(?:Reset|Aborted|)Error|ProtocolError)\b.*(?:reset by peer|Connection aborted)", re.I
 )
-"""An exception of Python's own: somebody whom the program talks to by itself, as a file server, has gone."""
+"""An exception of Python's own, raised when a server that the program itself talks to, such as a file server, is gone.
+"""
 
 LAST_S = 5.0
-"""What is here for longer before a process ends, was written before its end."""
+"""The most seconds between the last output of a process and its end for that output to explain the end."""
 
 LAST_OF_LOST_S = 30.0
-"""The same where another rank lost it: an interpreter may take long to end on a busy machine."""
+"""The same limit for a process that another rank lost: an interpreter may take long to end on a busy machine."""
 
 ENDS_S = 10.0
-"""How long an interpreter may take to end after its program has closed its connections, on a busy machine."""
+"""Seconds that an interpreter may take to end after its program has closed its connections, on a busy machine."""
 
 TAIL = 8
+"""The most lines at the end of a log that are shown as evidence."""
 UNINFORMATIVE = ("\x1e", "-" * 20, "=" * 20, "For simplicity, JAX has removed its internal frames")
-"""Beginnings of lines that say nothing about the failure: our own events, and what JAX puts below an exception."""
+"""Beginnings of lines that say nothing about the failure: our own events, rulers, and JAX's note below an exception."""
 
 
 def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts]) -> list[Outcome]:
-    """One outcome a node: the node at fault fails, about the others nothing was proven."""
+    """One outcome a node: the node at fault fails, the others are unknown. `frozen`: what the surviving ranks did right
+    after the failure, by node."""
     first = end.first
     assert first is not None
     first = first_of_launchers(kept, first, [member for member in kept.members if member.failed])
     first = _killed_beside(kept, first) or first
-    if first.by_user:  # elsewhere, while this run held the job
+    if first.by_user:  # `runbook stop` was typed elsewhere, while this run held the job
         return [Outcome.unknown(name, stopped_by_user(kept)) for name in kept.nodes]
     node, finding = first.place.node, how_ended(kept, first, frozen)
     hidden = _hidden_error(kept, first)
@@ -135,13 +142,15 @@ def judge_attempt(kept: KeptProcesses, end: WatchEnd, frozen: Mapping[str, Facts
 
 
 def _by_another_file(unlike: Finding, differ: Finding) -> Finding:
-    """Where ranks make different calls, and a module of the program is known to be another one on this node."""
+    """The finding `unlike` about a module that differs on a node, with `differ`, the calls that differ because of it,
+    added."""
     told = replace(unlike, says=f"{unlike.says}, and {differ.says}")
     return told.with_evidence(*differ.evidence)
 
 
 def _outcomes(kept: KeptProcesses, first: KeptProcess, found: Mapping[str, Sequence[Finding]]) -> list[Outcome]:
-    """One a node, with how the others ended in the findings; what a lost node was is unknown."""
+    """One outcome a node; the findings say as evidence how the other processes ended. If the job only lost a node, all
+    outcomes are unknown."""
     more = (*_collateral(kept, first), f"logs: {kept.logs.folder}")
     proven = {node: [one.with_evidence(*more) for one in each] for node, each in found.items()}
     guilty = tuple(proven)
@@ -152,8 +161,8 @@ def _outcomes(kept: KeptProcesses, first: KeptProcess, found: Mapping[str, Seque
 
 
 def _in_a_smaller_world(kept: KeptProcesses, first: KeptProcess) -> Finding | None:
-    """Where gloo refuses the rank of a process as too large: it was given its number here, and so the program, which is
-    the same everywhere, has told torch of fewer ranks than there are."""
+    """The finding if gloo refuses the rank of a process as too large; else None. The launch gave the process that rank,
+    so the program, which is the same on all nodes, gave torch a smaller world than the job has."""
     match = TOO_LARGE.search("\n".join(_tail(kept, first.place)))
     if match is None or int(match["rank"]) not in first.place.ranks or int(match["world"]) >= kept.ranks:
         return None
@@ -164,8 +173,8 @@ def _in_a_smaller_world(kept: KeptProcesses, first: KeptProcess) -> Finding | No
 def _waited_for(
     kept: KeptProcesses, logged: Cause, first: KeptProcess, finding: Finding, frozen: Mapping[str, Facts]
 ) -> dict[str, list[Finding]]:
-    """Whom those waited for who gave up: the ranks that were seen elsewhere, else those that the logs name; all nodes
-    alike where nobody is."""
+    """Findings by node about the ranks that others waited for until they gave up: the ranks that were seen elsewhere,
+    else the ranks that the logs name. If there are none, all nodes get the same finding."""
     gave_up = f"{first.label} gave up waiting after {_ran(first)}: {logged.evidence[0].line.shown}"
     if found := waited_for(kept, frozen, gave_up):
         return found
@@ -176,16 +185,17 @@ def _waited_for(
 
 
 def _differ(logged: Cause) -> bool:
-    """Whether the logs say that ranks differ: who says so, or crashes of it, need not be the odd one."""
+    """Whether the logs say that the calls of ranks differ. The rank that says so, or crashes from it, need not be the
+    one that differs."""
     by_size = any("op.preamble.length" in hit.line.shown for hit in logged.evidence)  # gloo received too much
     return logged.cause == "mismatched-collectives" or by_size
 
 
 def _killed_beside(kept: KeptProcesses, first: KeptProcess) -> KeptProcess | None:
-    """The process that was killed, when `first` only raised an exception that may follow from the loss of this peer. Of
-    two ends the later one can be noted or reported first: nodes are busy, and clocks agree only roughly. By now all
-    have been ended, so a process that was killed before that is known, however late its report came."""
-    from runbook.diagnose.judge import MISTAKES  # takes time to import: only for a job that failed
+    """The process that was killed, if `first` only raised an exception that may follow from the loss of that peer; else
+    None. Of two ends the later one can be recorded or reported first: nodes are busy, and clocks agree only roughly. By
+    now all processes have ended, so a killed one is known, however late its report came."""
+    from runbook.diagnose.judge import MISTAKES  # imported only for a job that failed, since it takes time
 
     if not first.raised or "".join(_tail(kept, first.place)[-1:]).startswith(tuple(MISTAKES)):
         return None
@@ -194,7 +204,8 @@ def _killed_beside(kept: KeptProcesses, first: KeptProcess) -> KeptProcess | Non
 
 
 def how_ended(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Facts] | None = None) -> Finding:
-    """The finding from how it ended, without its logs but for their ends. `frozen`: what was seen after that."""
+    """The finding from how a process ended; of its logs, only the last lines count. `frozen`: what the nodes saw after
+    the end."""
     node = member.place.node
     if member.lost is not None:
         lost = member.lost
@@ -254,7 +265,7 @@ def how_ended(kept: KeptProcesses, member: KeptProcess, frozen: Mapping[str, Fac
         seen = (f"oom_kill of its control group: {_killed(kills)}", *evidence)
         return finding_for("rank-killed", says, seen, way="kernel", node=node)
     if end.signal == signal.SIGKILL and (kills := int(member.journal.get("node_kills") or 0)):
-        # Of its own group the kernel says nothing, or none was killed there: what it started may be in another.
+        # The process's own control group reports no kill. The killed process may be a child in another group.
         evidence = (f"oom_kill in /proc/vmstat of {node}: {_killed(kills)}: perhaps it was one of them", *evidence)
     return of_signal(end, place.label, when, evidence, node, _log(kept, place))
 
@@ -264,7 +275,7 @@ def _killed(kills: int) -> str:
 
 
 def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object]) -> Finding:
-    """Why the launch script stopped before it started the program."""
+    """The finding that says why the launch script stopped before it started the program. `said`: the script's event."""
     node = kept.at.inventory.node(member.place.node)
     event, tail = str(said["event"]), _tail(kept, member.place)
     if event == "activation-failed":
@@ -281,13 +292,13 @@ def _stopped(kept: KeptProcesses, member: KeptProcess, said: Mapping[str, object
 
 
 def _saw_an_end(told: Cause | None) -> bool:
-    """Whether the cause is that another rank had ended."""
+    """Whether the cause is only a consequence: another rank had ended."""
     return told is not None and told.cause in of_kind("consequence")
 
 
 def _by_logs(kept: KeptProcesses, first: KeptProcess, members: Sequence[KeptProcess]) -> Cause | None:
-    """The cause that the logs of these processes together show, when it says more than that something failed."""
-    from runbook.diagnose.all_rules import scanner  # takes time: only for a job that failed
+    """The cause that the logs of these processes together show; None if they show only that something failed."""
+    from runbook.diagnose.all_rules import scanner  # imported only for a job that failed, since it takes time
 
     scan = scanner()
     for member in sorted(members, key=lambda member: member is not first):
@@ -301,7 +312,7 @@ def _by_logs(kept: KeptProcesses, first: KeptProcess, members: Sequence[KeptProc
 
 
 def _ended_well(kept: KeptProcesses, first: KeptProcess, *, later_s: float) -> list[KeptProcess]:
-    """Those that ended well, by themselves, and shortly before `first` raised, or not so much later."""
+    """The processes that ended well and by themselves, from LEFT_S before to `later_s` after the error of `first`."""
     if not first.raised or first.ended is None:
         return []
     before = [member for member in kept.members if member.state == OVER and member.code == 0]
@@ -310,7 +321,8 @@ def _ended_well(kept: KeptProcesses, first: KeptProcess, *, later_s: float) -> l
 
 
 def _hidden_error(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
-    """The exception that ended a process before, though its exit code does not tell."""
+    """The node and the finding about a process that ended before `first` with an exception, and with exit code 0; else
+    None."""
     for one in _ended_well(kept, first, later_s=0.0):
         if exception := last_exception(kept, one, one.place, LAST_OF_LOST_S):
             says = f"{one.label} {HIDDEN_END}: {exception}; {first.label} lost it after {_ran(first)}"
@@ -319,8 +331,9 @@ def _hidden_error(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding
 
 
 def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding] | None:
-    """Those that ended well before `first` lost them in a collective, or meanwhile: a process closes its connections
-    some seconds before it ends. Or `first`, where most did; None where nobody did."""
+    """The node and the finding about processes that ended well before `first` lost them in a collective, or up to
+    ENDS_S later, since a process closes its connections some seconds before it ends. If most ranks had ended, the node
+    is that of `first`. None if no process had ended."""
     before = _ended_well(kept, first, later_s=ENDS_S)
     if not before:
         return None
@@ -342,8 +355,9 @@ def _left_the_others(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Find
 
 
 def _closed(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, Finding] | None:
-    """One that lived without any connection when `first` had lost it, raised nothing, and slept in a place of its own:
-    it closed them, or became another program."""
+    """The node and the finding about a rank that lived, had raised nothing, had no connection any more and slept
+    outside of a collective when `first` had lost it: it closed its connections, or became another program. Else None.
+    """
     for one in seen_processes(kept, frozen) if first.raised else ():
         slept = one.state == "S" and one.cpu < COMPUTES and not one.together
         if one.connections != 0 or not slept or raised(kept, kept.place_of(one.label)):
@@ -367,11 +381,11 @@ def _closed(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Facts]
 
 
 def _says_more(logged: Cause, finding: Finding, first: KeptProcess) -> bool:
-    """Whether the logs know better than the way in which the first one ended."""
+    """Whether the logs say more about the failure than the way in which the first process ended."""
     if first.lost is not None or first.keeper_gone or first.stop is not None:
         return False
     if finding.cause in ("rank-killed", "terminated-from-outside", "terminal-closed"):
-        return False  # it was ended from outside: the others wrote what they saw of that
+        return False  # the process was ended from outside: the other ranks' logs show only the consequences
     return finding.cause != logged.cause
 
 
@@ -385,7 +399,7 @@ def _finding_of_logs(kept: KeptProcesses, logged: Cause, first: KeptProcess, fin
 
 
 def _collateral(kept: KeptProcesses, first: KeptProcess) -> list[str]:
-    """How the others ended, which follows from the first."""
+    """Lines that say how the other processes ended, as a consequence of the first."""
     lines = []
     for member in kept.members:
         if member is first or not member.failed or member.state != "ended":
@@ -397,12 +411,12 @@ def _collateral(kept: KeptProcesses, first: KeptProcess) -> list[str]:
 
 
 def _tail(kept: KeptProcesses, place: ProcessSpec) -> tuple[str, ...]:
-    """The last lines that it wrote: of stderr, or else of stdout."""
+    """The last lines that a process wrote to stderr; if there are none, to stdout."""
     return _last_said(kept, place)[1]
 
 
 def _log(kept: KeptProcesses, place: ProcessSpec) -> Path:
-    """The file that these lines are in."""
+    """The path of the log that holds the lines of `_tail`."""
     return _last_said(kept, place)[0]
 
 
@@ -415,8 +429,8 @@ def _last_said(kept: KeptProcesses, place: ProcessSpec) -> tuple[Path, tuple[str
 
 
 def last_exception(kept: KeptProcesses, member: KeptProcess, place: ProcessSpec, within_s: float = LAST_S) -> str:
-    """That of a traceback which is the last that one of its voices wrote, on the node at most `within_s` before the
-    process ended; empty where there is none."""
+    """The exception of a traceback that is the last output to stderr or stdout of `place`, which is the process or one
+    of its ranks, written at most `within_s` before the process ended; empty if there is none."""
     for end in ("err", "out"):
         path = kept.log_of(place, end)
         late = kept.written.get(path.name, -math.inf) >= (member.ended or 0.0) - within_s
@@ -426,7 +440,7 @@ def last_exception(kept: KeptProcesses, member: KeptProcess, place: ProcessSpec,
 
 
 def hidden_ends(kept: KeptProcesses, node: str) -> list[str]:
-    """What is odd about processes of a node that ended well, in sentences."""
+    """Sentences about processes of a node that ended with code 0 although their last output is an exception."""
     voices = [(member, one) for member in kept.on(node) if member.code == 0 for one in member.place.voices]
     told = ((one.label, last_exception(kept, member, one)) for member, one in voices)
     return [

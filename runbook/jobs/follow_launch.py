@@ -1,8 +1,8 @@
-"""Follow a job until it has ended, however often its nodes fall silent.
+"""Follows a job until it has ended, however often its nodes fall silent.
 
-A node that is not reached is asked again until it is. So a program between us and the nodes, such as the server that
-agents dial, may end and come back: the ranks do not notice, and their logs come in full. `retries:`, `spares:` and
-`watch:` of the launch hold as they do for a launch that `runbook run` stays with.
+A node that is not reached is asked again until it answers. So a program between the controller and the nodes, such as
+the server that agents dial, may end and come back: the ranks do not notice, and their logs arrive in full. `retries:`,
+`spares:` and `watch:` of the launch apply as they do while `runbook run` stays with a launch.
 """
 
 from __future__ import annotations
@@ -41,39 +41,39 @@ from runbook.transport.agent import SERVER_GONE
 from runbook.transport.node_sessions import Site
 
 AGAIN_S = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""How long to wait before nodes that were not reached are asked again."""
+"""Seconds before nodes that were not reached are asked again: the first time, the second, and so on."""
 WITHOUT_S = 15.0
-"""How long the others are followed before those that are not reached are asked again."""
+"""Seconds for which the other nodes are followed before the nodes that are not reached are asked again."""
 MISSING_S = 120.0
-"""How long a job that has failed, or is to end, waits for nodes that do not answer."""
+"""Seconds for which a job that has failed, or is to end, waits for nodes that do not answer."""
 MISSING_WELL_S = 3600.0
-"""The same when all ranks whose end is known have ended well: the others may have, too, and their nodes may come
-back."""
+"""The same wait when all ranks whose end is known have ended well: the other ranks may have ended well too, and their
+nodes may come back."""
 NOBODY_S = 86400.0
-"""How long a job is followed when no node answers for it."""
+"""Seconds for which a job is followed while no node answers for it."""
 
 Say = Callable[..., None]
 
 
 class Replacing(Protocol):
-    """Spares of a launch, as `engine.bad_nodes` knows them."""
+    """The spares of a launch, as `engine.bad_nodes` provides them."""
 
     @property
     def gone(self) -> Collection[str]:
-        """The nodes whose places are taken."""
+        """The nodes that spares have replaced."""
 
     def launch_without(self, run: Run, leaving: Mapping[str, str]) -> tuple[Job, Inventory] | None:
-        """The launch with spares in the places of these nodes, each with the reason why it leaves; None when too few
-        are left that pass the checks."""
+        """The launch with spares in the places of the `leaving` nodes, each given with the reason; None when too few
+        spares are left that pass the checks."""
 
     def with_why_not(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """Outcomes of the attempt after which no spare could take over."""
+        """The outcomes of an attempt, with the reason why no spare could take over added."""
 
 
 @dataclass(frozen=True)
 class Launched:
-    """How the job was launched, where it is to be launched again. `inventory` has the nodes of its stage. `causes` of
-    the attempts that failed before, by their folders."""
+    """What is needed to launch the job again. `inventory` has the nodes of the job's stage. `causes`: the causes of the
+    attempts that have failed, by the names of their folders."""
 
     job: Job
     inventory: Inventory
@@ -84,9 +84,9 @@ class Launched:
 
 
 class Follower:
-    """Of the job `id`, whose run has its folder at `run_dir` and its launch in the stage of that name. `say` is called
-    with what happens: text, node, rank and facts, as in the events of a run. `leaving`: this follower ends and the job
-    goes on; `ending`: the job itself is to end. Without `launched` it is never launched again."""
+    """Follows the job `id`. `run_dir` is its run folder, `stage` the name of the stage that launched it. `say` is
+    called with everything that happens: text, node, rank and facts, as in the events of a run. `leaving`: this follower
+    is to end while the job goes on; `ending`: the job itself is to end. Without `launched` there are no retries."""
 
     def __init__(
         self,
@@ -119,13 +119,13 @@ class Follower:
         self._leave_out: Mapping[str, str] = {}  # nodes for which spares come in the next attempt, and why
         self._replaced = ReplacedNodes(inventory, id, run_dir, say, forks)
         self._replaced.add(launched.spares.gone if launched else ())
-        self._since: float | None = None  # when all ranks that were reached had ended
+        self._since: float | None = None  # when all ranks on nodes that are reached had ended
         self._heard = time.monotonic()
 
     def follow(self, nodes: Sequence[str]) -> list[Outcome] | None:
-        """One outcome for each node of the job, once it has ended; None where we are `leaving` before that, or somebody
-        has removed the run's folder. Its logs go on there, and its files are removed from nodes of which all logs are
-        here. `nodes` are those of the launch. Raises FilesWrong where no node knows the job."""
+        """One outcome for each node of the job, once it has ended; None if this follower leaves before that, or if
+        somebody has removed the run folder. Logs are appended in the run folder; the job's files are removed from the
+        nodes once all logs are here. `nodes`: the nodes of the launch. Raises FilesWrong if no node knows the job."""
         with self._replaced:
             outcomes = self._follow(nodes)
         if outcomes is not None:
@@ -138,7 +138,7 @@ class Follower:
 
     @property
     def _inventory(self) -> Inventory:
-        """Without the nodes that spares have replaced: what they have belongs to an earlier attempt."""
+        """The inventory without the nodes that spares have replaced: the files there belong to an earlier attempt."""
         gone = self._launched.spares.gone if self._launched else ()
         return narrow(self._whole, [node for node in self._whole.nodes if node.name not in gone])
 
@@ -161,13 +161,14 @@ class Follower:
         return None
 
     def _is_leaving(self) -> bool:
-        """Without its folder nothing of the run can be kept, and nobody waits for it."""
+        """Whether this follower is to end. A run folder that was removed counts as well: without it nothing of the run
+        can be stored, and nobody waits for it."""
         if not self._run_dir.exists():
             self._leaving.set()
         return self._leaving.is_set()
 
     def _ask(self) -> tuple[list[Outcome], float | None] | None:
-        """As `_look`, for the nodes that are reached; None also when none is."""
+        """Connects to the nodes, and gives the result of `_look`; None also if no node is reached."""
         with Cluster(self._inventory, forks=self._forks) as cluster, contextlib.suppress(Unreachable):
             ended = self._look(cluster)
             self._heard = time.monotonic()
@@ -179,14 +180,14 @@ class Follower:
             clean(cluster, cluster.job(self._id))
 
     def _look(self, cluster: Cluster) -> tuple[list[Outcome], float | None] | None:
-        """Follow those that answer; where the attempt has ended, its outcomes and the seconds until the next one, if
-        any. Raises Unreachable, FilesWrong."""
+        """Follows the nodes that answer. Once the attempt has ended: its outcomes, and the seconds until the next
+        attempt, None for no further one. None while its end is not known. Raises Unreachable, FilesWrong."""
         job = cluster.job(self._id)
         removed = self._removed(cluster, job)
         self._say_silent(cluster, job, removed)
         kept, tried = self._kept(cluster, job)
         if kept.living:
-            self._since = None  # an outage before this one is over
+            self._since = None  # ranks were reached again that had been silent
         lost = {name: time.monotonic() for name in job.absent if name not in removed}
 
         def on_loss(node: str, error: Unreachable) -> None:
@@ -205,7 +206,7 @@ class Follower:
         if end.kind in ("stopped", "lost") or self._leaving.is_set():
             return None
         if end.kind in HELD_UP:
-            self._held_up = outcomes  # once they are ended they look as if the user had stopped them
+            self._held_up = outcomes  # ranks that a stall ended look, at the next look, as if the user had stopped them
         outcomes = self._held_up or outcomes
         stopped = end.kind == "failed" and not self._held_up and _stopped(kept, ending=self._ending())
         if (left or lost) and not self._waited_enough(well=end.kind == "finished"):
@@ -224,7 +225,8 @@ class Follower:
         return outcomes, after_s
 
     def _kept(self, cluster: Cluster, job: KnownJob) -> tuple[KeptProcesses, RunningAttempt | None]:
-        """The job's latest attempt. Its logs are those of the look before, which are here already."""
+        """The processes of the job's latest attempt and, where the job may be launched again, the object that watches
+        them. Logs of the same attempt go on where the look before ended."""
         if job.attempt != self._attempt:
             self._attempt, self._serial, self._logs, self._try = job.attempt, serial_of(job.attempt), None, None
             self._held_up, self._since = [], None
@@ -251,8 +253,8 @@ class Follower:
         return make_attempt(launched.job, launched.inventory, len(before) + 1, self._serial)
 
     def _gone(self, outcomes: Sequence[Outcome], end: WatchEnd, lost: Collection[str]) -> dict[str, str]:
-        """The nodes without which another attempt is to be made, and why. When the ranks whose end is known ended well,
-        no node is replaced: the others may have ended well, too."""
+        """The nodes that the next attempt has to leave out, each with the reason. If all ranks whose end is known ended
+        well, no node is left out: the other ranks may have ended well too."""
         if self._try is None or end.kind == "finished":
             return {}
         return {name: self._silent.get(name, f"{name} does not answer") for name in lost} | self._try.gone(outcomes)
@@ -260,7 +262,7 @@ class Follower:
     def _judge_retry(
         self, kept: KeptProcesses, job: KnownJob, outcomes: list[Outcome], gone: Mapping[str, str]
     ) -> float | None:
-        """The seconds until the next attempt, None for none; `outcomes` get the reason."""
+        """The seconds until the next attempt, None for no further one; the reason is added to `outcomes`."""
         launched = self._launched
         if launched is None:
             return None
@@ -274,8 +276,9 @@ class Follower:
         return after_s
 
     def _launch_again(self, after_s: float, outcomes: list[Outcome]) -> list[Outcome] | None:
-        """Another attempt after one with these outcomes, and the next where it fails at once; None when `leaving`. A
-        server that ends meanwhile is not a failure: the attempt is made once it is back."""
+        """Makes another attempt after one with these outcomes, and further ones as long as they fail at once; the last
+        attempt's outcomes. None if this follower leaves, or the job is to end. If the server that agents dial ends
+        meanwhile, that is no failure: the attempt is made once the server is back."""
         while not self._leaving.wait(after_s) and not self._ending():
             launched = self._launched
             assert launched is not None
@@ -315,9 +318,9 @@ class Follower:
         return None
 
     def _take_over(self, launched: Launched, run: Run) -> Launched | None:
-        """The launch with spares in the places of those that are left out; None where none of them can."""
+        """The launch with spares in the places of the nodes that are left out; None if no spares can take over."""
         taken = launched.spares.launch_without(run, self._leave_out)
-        dismiss_pool(run)  # its ranks hold the port and the GPUs
+        dismiss_pool(run)  # the pool's ranks hold the port and the GPUs
         if taken is None:
             return None
         self._replaced.add(self._leave_out)
@@ -326,7 +329,8 @@ class Follower:
         return self._launched
 
     def _removed(self, cluster: Cluster, job: KnownJob) -> list[str]:
-        """The nodes from which a job that somebody has ended was removed: only what has ended is."""
+        """The nodes that answer and no longer know a job that is to end: a job's files are removed only once its
+        processes have ended."""
         return [name for name in job.absent if name not in cluster.unreached] if self._ending() else []
 
     def _say_silent(self, cluster: Cluster, job: KnownJob, removed: Collection[str]) -> None:
@@ -345,24 +349,25 @@ class Follower:
             self._say(text, node=name, data={"silent": {name: True}})
 
     def _waited_enough(self, *, well: bool) -> bool:
-        """Whether nodes that are silent were waited for since all other ranks of the job had ended."""
+        """Whether silent nodes were waited for long enough since all other ranks of the job had ended. `well`: all
+        ranks whose end is known ended well."""
         self._since = self._since or time.monotonic()
         return time.monotonic() - self._since > (MISSING_WELL_S if well and not self._ending() else MISSING_S)
 
 
 def _server_gone(site: Site) -> bool:
-    """Whether nodes are not reached because the server that their agents dial is down."""
+    """Whether a node is not reached because the server that the agents dial is down."""
     lost = [*site.failures.values(), *(one.lost for one in site.sessions.values() if one.lost)]
     return any(error.cause == SERVER_GONE for error in lost)
 
 
 def _left(outcomes: Sequence[Outcome]) -> bool:
-    """Whether the ranks run by themselves now."""
+    """Whether these outcomes are those of a detached job, whose ranks run by themselves now."""
     return any("job" in outcome.metrics for outcome in outcomes)
 
 
 def _outcomes_of_end(kept: KeptProcesses, stopped: bool, number: int) -> list[Outcome]:
-    """The proof of a job that ended well, or was stopped."""
+    """The outcomes of a job that ended well, or was stopped. `number`: the attempt that ended."""
     if stopped:
         return [Outcome.unknown(name, stopped_by_user(kept)) for name in kept.nodes]
     again = f", at attempt {number}" if number > 1 else ""
@@ -374,11 +379,11 @@ def _outcomes_of_end(kept: KeptProcesses, stopped: bool, number: int) -> list[Ou
 
 
 def _stopped(kept: KeptProcesses, *, ending: bool) -> bool:
-    """Whether those that did not end well were stopped by `runbook stop`, or by the run that had started them; where
-    the job is to end at once, their keepers are killed, and write nothing down."""
+    """Whether all processes that did not end well were stopped by `runbook stop`, or by the run that had started them.
+    `ending`: the job is to end; then a killed keeper, which recorded nothing, counts as stopped as well."""
     failed = [member for member in kept.members if member.failed and not member.lost]
     stopped = [member for member in failed if member.by_user or (ending and member.keeper_gone)]
-    # A follower who sees the first of them end has ended the others.
+    # When the first process is stopped, a follower ends the others: `by_runbook` holds for those.
     return bool(stopped) and all(member in stopped or member.by_runbook for member in failed)
 
 
@@ -388,17 +393,17 @@ def _silent_node(node: str, silent_s: float) -> Outcome:
 
 
 REPLACED_LEAVE_S = 5.0
-"""How long the end of the `with` block waits for an answer that is under way. What is not ended then is reported as
-left."""
+"""Seconds for which the end of a `ReplacedNodes` block waits for an answer that is under way. A node that has not
+answered by then is reported as left."""
 REPLACED_AGAIN_S = 30.0
-"""How long to wait before they are asked again."""
+"""Seconds before the replaced nodes are asked again."""
 
 
 class ReplacedNodes:
-    """Nodes of the job `id` whose places spares have taken. One that did not answer when it was replaced may still run
-    ranks of an earlier attempt. Once it answers again they are ended, their logs are fetched into `run_dir` and their
-    files are removed. All are asked now and then while the `with` block lasts; `say` is called with what happens, as in
-    the events of a run."""
+    """Nodes of the job `id` that spares have replaced. A node that did not answer when it was replaced may still run
+    ranks of an earlier attempt. Once the node answers again, these ranks are ended, their logs are fetched into
+    `run_dir` and their files are removed. While the `with` block lasts, all replaced nodes are asked every
+    REPLACED_AGAIN_S. `say` is called with everything that happens, as in the events of a run."""
 
     def __init__(self, inventory: Inventory, id: str, run_dir: Path, say: Say, forks: int) -> None:
         self._inventory = inventory
@@ -423,7 +428,7 @@ class ReplacedNodes:
 
     @property
     def left(self) -> tuple[str, ...]:
-        """Those that may still have something of it."""
+        """The replaced nodes that may still have ranks or files of the job."""
         return tuple(sorted(self._left))
 
     def _ask_on(self) -> None:
@@ -431,7 +436,7 @@ class ReplacedNodes:
             self.ask()
 
     def ask(self) -> None:
-        """Ask each of them once, unless the thread that asks them now and then still does."""
+        """Asks each replaced node once, unless the thread that asks them regularly still runs."""
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             return
         for name in self.left:
@@ -440,7 +445,8 @@ class ReplacedNodes:
                     self._left.discard(name)
 
     def _over_on(self, name: str) -> bool:
-        """Whether nothing of the job is left on a node. Raises Unreachable."""
+        """Ends the job's processes on a node, fetches their logs and removes the files; whether nothing is left there.
+        Raises Unreachable."""
         node = self._inventory.node(name)
         with Cluster(narrow(self._inventory, [node]), forks=self._forks) as cluster:
             try:
@@ -451,7 +457,7 @@ class ReplacedNodes:
                     stop(cluster, job, why="its node was replaced")
                     job = cluster.job(self._id)
             except FilesWrong:
-                return True  # it has been cleaned up
+                return True  # the job's files there have been removed
             secrets = job_secrets(cluster, job)
             kept = kept_of(cluster, job, self._run_dir, lambda *_: None, secrets, goes_on=True)
             return not drain(kept) and clean(cluster, job).removed == [name]

@@ -1,5 +1,5 @@
-"""The processes of one attempt as they are known here: what their keepers wrote down, and what the nodes still
-answer."""
+"""The controller's knowledge of one attempt's processes: their keepers' journals, and the connections to their nodes.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from runbook.node.journal import BY_USER, SIGNALLED, STATES
 from runbook.transport.remote_program import Message, Remote
 
 OVER = "ended"
+"""The journal's state of a process that has ended."""
 
 
 @dataclass
 class KeptProcess:
-    """One kept process. `journal` is what its keeper wrote last; times in it are of the node's own clock."""
+    """One process of an attempt, with its keeper. `journal` is the latest that the keeper wrote; its times are by the
+    node's own clock. `remote` is the keeper as a program that this controller started; None if another one did."""
 
     place: ProcessSpec
     remote: Remote | None = None
@@ -35,12 +37,12 @@ class KeptProcess:
     lost: Unreachable | None = None
     keeper_gone: bool = False
     restarted: float | None = None  # when its node was started again, by the controller's clock
-    gave_up: str | None = None  # the exception that it printed before it stopped working
+    gave_up: str | None = None  # the exception that the process printed, after which it lingers without working
     started: float | None = None  # by the controller's clock
     ended: float | None = None
 
     def seen_in(self, frozen: Mapping[str, Facts]) -> Facts | None:
-        """What its node answered about it, of the nodes' answers; None where it is in none."""
+        """What its node said about this process, out of the answers of `freeze`; None if there is no such answer."""
         ranks: Mapping[str, Facts] = (frozen.get(self.place.node) or {}).get("ranks", {})
         return ranks.get(str(self.place.ranks[0]))
 
@@ -50,17 +52,18 @@ class KeptProcess:
 
     @property
     def code(self) -> int | None:
-        """The exit code; negative: the signal that ended it."""
+        """The exit code, or minus the number of the signal that ended the process; None if it is not known."""
         code = self.journal.get("code")
         return None if code is None else int(code)
 
     @property
     def over(self) -> bool:
+        """Whether nothing more is to come from this process: it ended, its keeper is gone, or its node is lost."""
         return self.state == OVER or self.keeper_gone or self.lost is not None
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended and nothing that it started still lives."""
+        """Whether the process is over, and no process that it started is known to live."""
         return self.over and not (self.state == OVER and self.journal.get("left"))
 
     @property
@@ -73,24 +76,24 @@ class KeptProcess:
 
     @property
     def raised(self) -> bool:
-        """Whether it ended by itself with an error, perhaps only because another one had ended."""
+        """Whether the process ended by itself with an error, perhaps only because another process had ended."""
         return self.state == OVER and self.end.raised
 
     @property
     def killed(self) -> bool:
-        """Whether it was ended from outside and not by runbook, which does not follow from the end of another
-        process."""
+        """Whether the process was ended from outside, and not by runbook. Such an end does not follow from the end of
+        another process."""
         return self.state == OVER and self.end.from_outside and not self.by_runbook
 
     @property
     def by_runbook(self) -> str:
-        """Why runbook ended it; empty where it did not."""
+        """Why runbook ended the process; empty if runbook did not."""
         why = str(self.journal.get("why") or "")
         return "" if why.startswith(SIGNALLED) else why
 
     @property
     def by_user(self) -> bool:
-        """Whether `runbook stop` ended it."""
+        """Whether `runbook stop` ended the process."""
         return self.by_runbook == BY_USER
 
     @property
@@ -99,10 +102,11 @@ class KeptProcess:
 
 
 class KeptProcesses:
-    """All kept processes of an attempt. `offsets`: each node's clock minus ours, and the doubt, in seconds."""
+    """All processes of an attempt. `offsets`: by node, its clock minus the controller's, and the uncertainty, both in
+    seconds."""
 
     def __init__(self, at: Context, folder: str, places: Sequence[ProcessSpec], logs: RankLogs) -> None:
-        """`folder` is the name of the attempt's, on the nodes and here."""
+        """`folder` is the name of the attempt's folder, on the nodes and in the run folder."""
         self.at = at
         self.folder = folder
         self.logs = logs
@@ -112,20 +116,20 @@ class KeptProcesses:
             self._by_node.setdefault(member.place.node, []).append(member)
         self.nodes = tuple(self._by_node)
         self.offsets: dict[str, tuple[float, float]] = {}
-        self.folders: dict[str, str] = {}  # of the attempt, by node
+        self.folders: dict[str, str] = {}  # by node, the path of the attempt's folder there
         self.stacks: dict[str, str] = {}  # by node, the folder where its ranks write their stacks when asked
         self.steps: Callable[[str, Mapping[str, str]], None] = lambda node, steps: None
-        """Called with a node and the steps that its processes have written, by the names of their files."""
+        """Called with a node, and the contents of its step files by the names of its processes."""
         self.only: frozenset[int] = frozenset()  # the ranks whose logs are wanted; empty: all
-        self.seen: dict[str, object] = {}
+        self.seen: dict[str, object] = {}  # by node, the state of its files in its last answer
         self.unread: dict[str, int] = {}  # bytes of logs that are still on the node
         self.written: dict[str, float] = {}
-        """By file, when its node's last write into it was, by the controller's clock."""
+        """By file, the time of the last write into it on its node, by the controller's clock."""
         self.there: dict[str, int] = {}  # by node, bytes of logs that it had when it was first asked
         self.unlike: dict[str, Finding] = {}
-        """By node, a module of the program that is another file there than on most nodes."""
-        self.late: set[str] = set()  # nodes whose latest answer still describes the time before they were first asked
-        self.heard: dict[str, float] = {}  # by node, up to which time, on our monotonic clock, its state is known
+        """By node, the finding that a module of the program is another file there than on most nodes."""
+        self.late: set[str] = set()  # nodes whose logs are here only up to some time before they were first asked
+        self.heard: dict[str, float] = {}  # by node, the time on our monotonic clock up to which its state is known
         self.news: queue.SimpleQueue[tuple[KeptProcess, Message | None]] = queue.SimpleQueue()
 
     @property
@@ -134,49 +138,50 @@ class KeptProcesses:
 
     @property
     def ranks(self) -> int:
-        """How many ranks there are on all nodes."""
+        """The number of ranks on all nodes."""
         return sum(len(member.place.ranks) for member in self.members)
 
     @property
     def seconds(self) -> float:
-        """From the first start to the last end, as far as they were seen."""
+        """Seconds from the first known start of a process to the last known end; 0 if one of them is not known."""
         started = [one.started for one in self.members if one.started is not None]
         ended = [one.ended for one in self.members if one.ended is not None]
         return max(0.0, max(ended) - min(started)) if started and ended else 0.0
 
     @property
     def heard_until(self) -> float:
-        """Up to this time the state of all nodes is known: a later silence proves nothing, however late it is here."""
+        """The time, on our monotonic clock, up to which the state of all nodes is known. Silence after it proves
+        nothing: news may still be on its way."""
         return min(self.heard.get(name, -math.inf) for name in self.nodes)
 
     def log_of(self, place: ProcessSpec, stream: str = "err") -> Path:
-        """The file here with what it wrote to `out` or `err`."""
+        """The path of the log in the run folder with the output of a process to `out` or `err`."""
         return self.logs.folder / f"{place.name}.{stream}"
 
     def on(self, node: str) -> list[KeptProcess]:
         return self._by_node.get(node, [])
 
     def place_of(self, label: str) -> ProcessSpec:
-        """The process, or the rank that a launcher started, that messages call so."""
+        """The process with this label, or the rank with this label that a launcher started."""
         places = (place for member in self.members for place in member.place.voices)
         return next(place for place in places if place.label == label)
 
     def voices(self, node: str) -> list[ProcessSpec]:
-        """The sources of output of a node that are wanted."""
+        """The sources of output on a node whose logs are wanted."""
         voices = (voice for member in self.on(node) for voice in member.place.voices)
         return [voice for voice in voices if not self.only or self.only & {*voice.ranks}]
 
     def fetched(self, node: str) -> int:
-        """Bytes of the logs of a node that are here."""
+        """How many bytes of a node's logs have been fetched."""
         return sum(self.logs.at(f"{voice.name}.{end}") for voice in self.voices(node) for end in ("out", "err"))
 
     def drain(self, timeout_s: float) -> bool:
-        """Process the messages of keepers that have arrived; False when none came in time."""
+        """Processes the messages from keepers that have arrived; False if none came within `timeout_s`."""
         try:
             item = self.news.get(timeout=timeout_s)
         except queue.Empty:
             return False
-        more = self.news.qsize()  # and no more than that: nodes may send messages for ever
+        more = self.news.qsize()  # a bound, since nodes may send messages for ever
         while True:
             member, message = item
             if message is None:
@@ -189,11 +194,11 @@ class KeptProcesses:
             item = self.news.get()
 
     def learn(self, member: KeptProcess, journal: Message) -> None:
-        """Store a journal. One that is older than the known one is ignored: it came by the slower way."""
+        """Stores a journal. A journal with an earlier state than the known one is ignored: it came by a slower way."""
         if STATES.index(str(journal.get("state", "none"))) < STATES.index(member.state):
             return
         member.journal = {name: value for name, value in journal.items() if name != "event"}
-        # Without its keeper nothing more is written: how its process ends would never be told.
+        # Without its keeper no journal is written any more, so the end of the process would never be known.
         member.keeper_gone = member.state != OVER and (member.keeper_gone or journal.get("keeper_lives") is False)
         offset = self.offsets.get(member.place.node, (0.0, 0.0))[0]
         for name in ("started", "ended", "restarted"):
@@ -208,7 +213,7 @@ class KeptProcesses:
             member.keeper_gone = True
 
     def ends(self) -> list[Facts]:
-        """How long each process ran and how it ended, for reports; `ended` null: its end was not seen."""
+        """How long each process ran and how it ended, for reports. `ended` is None if the end was not seen."""
         return [
             {
                 "node": member.place.node,
@@ -228,7 +233,8 @@ class KeptProcesses:
                 member.lost = error
 
     def note_losses(self) -> dict[str, Unreachable]:
-        """Mark the processes of nodes whose connection is lost; returns why, by node, where their end is not known."""
+        """Marks the processes of nodes whose connection is lost. By node, the reason of the loss, for the nodes with
+        processes whose end is not known."""
         sessions = self.at.run.site.sessions
         losses = {name: lost for name in self.nodes if (one := sessions.get(name)) and (lost := one.lost)}
         for name, error in losses.items():
@@ -236,7 +242,7 @@ class KeptProcesses:
         return {name: error for name, error in losses.items() if any(member.lost for member in self.on(name))}
 
     def live_nodes(self) -> list[str]:
-        """Nodes that still answer."""
+        """The nodes whose connection is not lost."""
         sessions = self.at.run.site.sessions
         return [name for name in self.nodes if name in sessions and not sessions[name].lost]
 
@@ -247,13 +253,13 @@ def stopped_by_user(kept: KeptProcesses) -> Finding:
 
 
 def ended_because_of(guilty: tuple[str, ...]) -> Finding:
-    """For the other nodes than these, whose ranks failed."""
+    """The finding for all nodes other than the `guilty` ones, whose ranks failed."""
     names = ", ".join(guilty)
     return finding_for("peer-died", f"its ranks were ended because of {names}", (), guilty, node=names)
 
 
 def wait_for(kept: KeptProcesses, done: Callable[[], bool], timeout_s: float) -> bool:
-    """Process messages until `done()`; False when the time is up, or the run is to end, before that."""
+    """Processes messages until `done()`; False if `timeout_s` has passed, or the run is to end, before that."""
     deadline = time.monotonic() + timeout_s
     while not done():
         if time.monotonic() > deadline or kept.at.stopping.is_set():

@@ -1,6 +1,6 @@
-"""Jobs that are known on the nodes of an inventory: found with their processes, stopped, and removed.
+"""Finds the jobs that the nodes of an inventory know, with their processes, stops them, and removes their files.
 
-Only what was seen to be dead counts as ended.
+Only a process that was seen to be dead counts as ended.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ NO_LONGER = "it no longer knows the job: its files there are gone"
 LEFT_OUT = "was not asked: -l leaves it out"
 
 LEAVE_S = 2.0
-"""How long nodes may take to say goodbye: nothing of ours runs there, and one that is silent ends by itself."""
+"""Seconds that supervisors may take to say goodbye: they run no program of ours, and end by themselves if not heard."""
 
 
 @dataclass
 class KnownJob:
-    """A job as its nodes describe it. `folders`, `attempts` (journals by attempt) and `damaged` (files that a node
-    could not read, with what lives beside them) go by node; times are of the nodes' clocks. `left_out`: nodes of
-    it that were not to be asked."""
+    """A job as its nodes describe it. By node: `folders` (the job's folder), `attempts` (journals by the name of their
+    attempt's folder), `damaged` (files that the node could not read, with the processes that live beside them) and
+    `clocks` (the node's time when it answered). All times are by the nodes' clocks. `left_out`: the job's nodes that
+    were not to be asked."""
 
     id: str
     about: Facts
@@ -45,7 +46,7 @@ class KnownJob:
     left_out: tuple[str, ...] = ()
 
     def join(self, other: KnownJob) -> None:
-        """Add what another node knows of it."""
+        """Adds another node's description of the job."""
         self.about = max(self.about, other.about, key=_newest)
         self.folders |= other.folders
         self.attempts |= other.attempts
@@ -54,27 +55,27 @@ class KnownJob:
 
     @property
     def grace_s(self) -> float:
-        """Seconds from TERM to KILL."""
+        """Seconds from TERM to KILL, at most MOST_GRACE_S."""
         return min(float(self.about.get("grace_s") or 30.0), MOST_GRACE_S)
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Every node that it was started on, in rank order."""
+        """Every node on which the job was started, in rank order."""
         return tuple(self.about.get("nodes") or self.folders)
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """Its nodes without an answer: not in this inventory, left out, not reached, or cleaned up."""
+        """The job's nodes that gave no answer about it: not in this inventory, left out, not reached, or cleaned up."""
         return tuple(name for name in self.nodes if name not in self.folders)
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """Those of them that were not left out."""
+        """The `absent` nodes that were not left out on purpose."""
         return tuple(name for name in self.absent if name not in self.left_out)
 
     @property
     def attempt(self) -> str:
-        """The latest attempt known to any node."""
+        """The name of the folder of the latest attempt that any node knows."""
         known = [name for attempts in self.attempts.values() for name in attempts]
         return max(known, key=serial_of, default=attempt_folder(1))
 
@@ -86,14 +87,14 @@ class KnownJob:
 
     @property
     def alive(self) -> list[Facts]:
-        """Journals, of whatever attempt, of which something lives."""
+        """The journals, of all attempts, whose keeper or any of whose processes lives."""
         every = [j for attempts in self.attempts.values() for journals in attempts.values() for j in journals]
         return [journal for journal in every if journal["lives"] or journal["keeper_lives"]]
 
     @property
     def state(self) -> str:
-        """running, degraded (a part of it lives), failed, stopped (by a user), finished, or unknown, when a node does
-        not answer, or cannot read what its keepers wrote. Of nodes that were left out nothing is said."""
+        """running, degraded (only a part of the job is known to live), failed, stopped (by a user), finished, or
+        unknown, if a node does not answer, or cannot read its journals. Nodes that were left out do not count."""
         now = self.processes
         living = [journal for journal in now if journal["lives"]]
         if living and len(living) == len(now) and not self.silent:
@@ -124,10 +125,10 @@ class KnownJob:
 
 
 class Cluster:
-    """The nodes of an inventory, held for as long as one command takes."""
+    """Connections to the nodes of an inventory, held for as long as one command takes."""
 
     def __init__(self, inventory: Inventory, *, forks: int = 64, left_out: Collection[str] = ()) -> None:
-        """`left_out`: names of nodes that the user knows of and does not want to be asked."""
+        """`left_out`: names of nodes that the user does not want to be asked."""
         self.inventory = inventory
         self.left_out = left_out
         name = f"look-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
@@ -147,7 +148,7 @@ class Cluster:
     def ask(
         self, order: Facts, folders: Mapping[str, str], *, timeout_s: float = ASK_S
     ) -> dict[str, Facts | BaseException]:
-        """The same order for a job's folder on every node that has one."""
+        """Gives the same order to every node that has a folder in `folders`; the answers or errors by node."""
 
         def one(node: Node) -> Facts:
             return self.site.sessions[node.name].call(
@@ -158,8 +159,8 @@ class Cluster:
         return dict(self.site.each(nodes, one, timeout_s=timeout_s + 5.0))
 
     def jobs(self, only: str | None = None) -> list[KnownJob]:
-        """Every job that a node knows, or `only` that of this id, the latest last. Afterwards `unreached` has the nodes
-        that gave no answer now."""
+        """Every job that a node knows, the latest last; with `only`, the job with this id. Afterwards `unreached` holds
+        the nodes that gave no answer this time."""
 
         def one(node: Node) -> Facts:
             order = {"do": "list", "workdir": node.workdir, "node": node.name, "job": only}
@@ -180,8 +181,9 @@ class Cluster:
         return sorted(found.values(), key=lambda job: (job.about.get("began", 0.0), job.id))
 
     def job(self, wanted: str | None, *, alive: bool = False) -> KnownJob:
-        """The job of this id, or beginning of an id; without one the only one there is. Raises FilesWrong, and
-        Unreachable when a node that does not answer may know it."""
+        """The job whose id is or begins with `wanted`; without `wanted`, the only job there is. `alive`: without an id,
+        prefer jobs that live. Raises FilesWrong if no job fits or several do, and Unreachable if none fits and a node
+        that does not answer may know it."""
         jobs = self.jobs()
         chosen = [job for job in jobs if wanted is None or job.id.startswith(wanted)]
         if wanted is None and alive:
@@ -203,11 +205,11 @@ class Cluster:
 
 _NO_JOB = "a launch leaves one with `detach: true` or --detach; what others wrote is in .runbook/runs/RUN_ID/logs"
 _ASIDE = (Unreachable, ProgramNotStarted, TimeoutError, Odd)
-"""Errors that concern one node: its state is unknown, and the other nodes are still asked."""
+"""Errors that concern only one node: its state is unknown, and the other nodes are still asked."""
 
 
 def why_not(node: str, error: BaseException) -> Unreachable:
-    """Why a node says nothing about its jobs."""
+    """The error that says why a node gave no answer about its jobs."""
     if isinstance(error, Odd):
         says = f"{node} gives an invalid answer about its jobs: {error}"
         return unreachable_for("tool-output-unknown", says, way="another-answers", node=node)
@@ -218,15 +220,15 @@ def why_not(node: str, error: BaseException) -> Unreachable:
 
 
 def _jobs_of(answer: Facts | BaseException, node: str) -> list[KnownJob]:
-    """The jobs of a node, each with what this node knows of it. Raises Odd, and what was raised instead of an
-    answer."""
+    """The jobs in a node's answer, as this node describes them. Raises Odd for a wrong field; if `answer` is an error,
+    raises that."""
     if isinstance(answer, BaseException):
         raise answer
     found = []
     for seen in answer["jobs"]:
         about = seen["about"]
         if about["node"] != node:
-            continue  # it was not asked about another
+            continue  # this node was not asked about the jobs of another node
         journals = {name: _journals(name, every, node, about["job"]) for name, every in seen["attempts"].items()}
         job = KnownJob(about["job"], about, {node: seen["folder"]}, {node: journals}, clocks={node: answer["time"]})
         if seen.get("damaged"):
@@ -246,25 +248,27 @@ def _journals(attempt: str, journals: list[Facts], node: str, job: str) -> list[
 
 
 def _newest(about: Facts) -> tuple[int, int]:
-    """The fullest of what the nodes know of a job: a node that left it knows an earlier attempt, and one whose job.json
-    is damaged knows little."""
+    """The sort key that puts the fullest description of a job last: a node that a spare replaced knows only an earlier
+    attempt, and a node whose job.json is damaged knows little."""
     return about.get("attempt") or 0, len(about)
 
 
 POLL_S = 0.3
 MOST_GRACE_S = 86_400.0
-"""The longest grace of a job that is believed: it comes from the job's nodes."""
+"""The longest grace, in seconds, that is believed: it comes from the job's nodes, which may report anything."""
 
 STOP_GRACE_S = 900.0
-"""The longest grace for which a user who stops a job is kept waiting. What ends later is killed."""
+"""The longest grace, in seconds, for which a user who stops a job is kept waiting. Processes that live longer are
+killed."""
 
 LONGER_S = 10.0
-"""Beyond the grace: to kill, and to write that down."""
+"""Seconds beyond the grace for the keepers to kill their processes, and to record that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """How many processes lived and were ended; by node, what still lives, or why the node could not be asked."""
+    """`ended`: how many processes lived and were ended. By node, `left`: the names of processes that still live, and
+    `unsure`: why the node could not be asked."""
 
     ended: int
     left: dict[str, list[str]]
@@ -272,7 +276,8 @@ class Stopped:
 
 
 def stop(cluster: Cluster, job: KnownJob, *, now: bool = False, why: str = BY_USER) -> Stopped:
-    """TERM to every keeper, who gives its process the grace of the job and writes down why; with `now` KILL at once."""
+    """Stops a job: every keeper gets TERM, gives its process the job's grace and records `why`. With `now`, and to all
+    that outlive the grace, KILL."""
     before = living(job)
     grace = 0.0 if now else min(job.grace_s, STOP_GRACE_S)
     unsure = {name: _silent(cluster, name) for name in job.absent}
@@ -297,8 +302,8 @@ def stop(cluster: Cluster, job: KnownJob, *, now: bool = False, why: str = BY_US
 
 
 def _to_end(job: KnownJob) -> list[str]:
-    """The attempts of which something may live: the latest, and those of which something was seen. A job that was
-    tried again and again has hundreds of others, which are over."""
+    """The names of the attempts of which processes may live: the latest, and those of which some were seen. A job with
+    many retries has hundreds of other attempts, which are over."""
     found = {job.attempt, *(attempt_folder(journal["attempt"]) for journal in job.alive)}
     for damaged in job.damaged.values():
         found |= {str(one["name"]).partition("/")[0] for one in damaged if one["pids"]}
@@ -307,7 +312,7 @@ def _to_end(job: KnownJob) -> list[str]:
 
 
 def living(job: KnownJob) -> dict[str, list[str]]:
-    """By node, the names of what lives of it."""
+    """By node, the names of the job's processes that live, those of damaged journals included."""
     found: dict[str, list[str]] = {}
     for journal in job.alive:
         found.setdefault(str(journal["node"]), []).append(str(journal["name"]))
@@ -319,7 +324,8 @@ def living(job: KnownJob) -> dict[str, list[str]]:
 
 
 def alive(cluster: Cluster, job: KnownJob) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """What lives of the job now; and why nodes of it do not say: their processes were not seen to end."""
+    """By node, the names of the job's processes that live now; and by node, why it does not say: processes there were
+    not seen to end."""
     found = [living(known) for known in cluster.jobs(job.id) if known.id == job.id]
     silent = {name: _silent(cluster, name) for name in job.folders if name in cluster.unreached}
     return (found[0] if found else {}), silent
@@ -335,8 +341,8 @@ def _silent(cluster: Cluster, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """Names of nodes: where it was removed; where something lives, by name (then nothing was removed); which could not
-    be looked at."""
+    """`removed`: the nodes from which the job was removed. `alive`: by node, the names of processes that live, in which
+    case nothing was removed there. `unsure`: by node, why it could not be cleaned."""
 
     removed: list[str]
     alive: dict[str, list[str]]
@@ -344,7 +350,7 @@ class Cleaned:
 
 
 def clean(cluster: Cluster, job: KnownJob) -> Cleaned:
-    """Remove the job's folders, where no rank of it lives on any node."""
+    """Removes the job's folders, unless a process of it lives on any node."""
     if lives := living(job):
         return Cleaned([], lives, {})
     removed, unsure = [], {name: _silent(cluster, name) for name in job.absent}

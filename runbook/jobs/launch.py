@@ -1,5 +1,5 @@
-"""launch: a stage that runs the real job on the nodes that just passed the checks, and ends with a cause if it
-fails."""
+"""How does a `launch` stage run the real job on the nodes that passed the checks, and with which cause does it end if
+the job fails?"""
 
 from __future__ import annotations
 
@@ -41,22 +41,23 @@ from runbook.model.verdict import Finding, Outcome, Verdict
 from runbook.node.journal import BY_USER
 
 RATE_S = 10.0
-"""How often the progress of a watched job is reported."""
+"""Seconds between two reports of a watched job's progress."""
 
 LOOK_S = 1.0
-"""In a stall the ranks are looked at for so long: a CPU quota is dealt out ten times a second."""
+"""Seconds for which the ranks of a stalled job are observed. The kernel deals out CPU quotas ten times a second, so
+this covers ten periods."""
 
 
 WORKS_MOST_S = BEFORE_FIRST_S
-"""A rank that is waited for and works, as in an evaluation or a checkpoint, may take so long."""
+"""Seconds that a rank may keep its peers waiting as long as it works, as in an evaluation or a checkpoint."""
 
 DETACH_S = 10.0
-"""How long a detached job is watched: most failures come at once."""
+"""Seconds for which a detached job is watched: most failures come at once."""
 
 
 @dataclass(frozen=True)
 class Launch(Check):
-    """Not one of the checks that a playbook names: a stage of its own kind."""
+    """The `launch` stage. A playbook does not name it as a check: `launch` is a kind of stage of its own."""
 
     id: ClassVar[str] = "launch"
     timeout_s: ClassVar[float] = math.inf
@@ -108,7 +109,7 @@ class Launch(Check):
                     self.job.span("workdir"),
                     "write it from the root or the home folder on, as in `~/work`",
                 )
-        # A run takes no Windows node, and says so by itself.
+        # A run refuses Windows nodes itself, with a message of its own.
         yield from cannot_start(self.job, [node for node in nodes if not node.windows])
 
     def run(self, at: Context) -> list[Outcome]:
@@ -119,7 +120,7 @@ class Launch(Check):
         return [*self._attempts(at), *(Outcome.skipped(name, UNUSED_SPARE) for name in self.job.spares)]
 
     def _attempts(self, at: Context) -> list[Outcome]:
-        dismiss_pool(at.run)  # its ranks hold the port and the GPUs
+        dismiss_pool(at.run)  # the pool's ranks hold the port and the GPUs
         causes = at.run.tried.pop(at.stage, [])
         while True:
             at.run.attempts += 1
@@ -141,7 +142,7 @@ class Launch(Check):
 
 
 def _find_again(at: Context) -> None:
-    """Connect again to nodes that were lost."""
+    """Connects again to the nodes that were lost, and records those that stay unreachable."""
     for name, error in at.run.site.each(at.nodes, at.run.site.reopen, timeout_s=30.0).items():
         if isinstance(error, Unreachable):
             at.run.site.failures[name] = error
@@ -149,15 +150,17 @@ def _find_again(at: Context) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """What held a job up, by the node at fault, and how long it had made no step, or its ranks had not met."""
+    """Why a job was held up: findings by the node at fault, and the seconds without a step, or without the ranks
+    having met. Without findings the job was not held up."""
 
     findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
     seconds: float = 0.0
 
 
 class RunningAttempt:
-    """One attempt from its preparation to its end, or from where another follower left it. `stalled`: it was ended
-    because it made no steps any more; `stopped`: by `runbook stop`, and whoever types that wants no other attempt."""
+    """One attempt from its preparation to its end, or from the point at which another follower left it. `stalled`: the
+    attempt was ended because it made no more steps. `stopped`: `runbook stop` ended it, so no further attempt is
+    wanted."""
 
     def __init__(self, at: Context, attempt: Attempt) -> None:
         self._at = at
@@ -179,14 +182,14 @@ class RunningAttempt:
         self._rate_said_at = time.monotonic()
 
     def go_on_with(self, kept: KeptProcesses) -> None:
-        """The processes of this attempt, as they were found on the nodes."""
+        """Watches the processes in `kept` from now on: this attempt's, as they were just found on the nodes."""
         self._kept = kept
         self._members = {member.place.name: member for member in kept.members}
         kept.steps = self._steps
         kept.logs.drawn = self._drawn
 
     def run(self) -> list[Outcome]:
-        """The outcomes with the warnings of the nodes added."""
+        """Runs the attempt; its outcomes, with the warnings about each node added."""
         return [
             replace(
                 one,
@@ -214,7 +217,7 @@ class RunningAttempt:
             kept, self._attempt, ready_s=ready_s, facts=self._about(), warn=self._warn
         ) or measure_clocks(kept, kept.nodes)
         if problems:
-            if any(member.remote for member in kept.members):  # else nothing was started
+            if any(member.remote for member in kept.members):  # otherwise no keeper was started
                 stop_attempt.end(kept, grace_s=0.0, why="not every node was ready")
             self._clean(kept.nodes)
             return [problems.get(name) or _not_started(name, problems) for name in kept.nodes]
@@ -232,7 +235,8 @@ class RunningAttempt:
             if end.first and end.first.keeper_gone:
                 stop_attempt.learn_why(kept)
             self.stopped = end.first is not None and end.first.by_user
-            if end.kind == "failed" and end.first:  # said at once: the verdict waits for the grace and for all output
+            # The failure is reported at once: the verdict waits for the grace and for all output.
+            if end.kind == "failed" and end.first:
                 at.say(f"failed: {how_ended(kept, end.first).says}", node=end.first.place.node)
             frozen = stop_attempt.freeze(kept) if end.kind in ("failed", "late") else {}
             if end.kind != "finished" or not all(member.gone for member in kept.members):
@@ -250,7 +254,7 @@ class RunningAttempt:
         return [self._broken_off(end, name, unsure) for name in kept.nodes]
 
     def gone(self, outcomes: Sequence[Outcome]) -> dict[str, str]:
-        """The nodes that the next attempt leaves out, and why: lost ones, and those that are proven broken."""
+        """The nodes that the next attempt leaves out, each with the reason: the node is lost, or proven broken."""
         site, live = self._at.run.site, self._kept.live_nodes()
         silent = {
             name: site.sessions[name].lost if name in site.sessions else site.failures.get(name)
@@ -268,7 +272,7 @@ class RunningAttempt:
         return lost | broken
 
     def say_ends(self) -> None:
-        """For reports."""
+        """Reports how each process of the attempt ended."""
         self._at.say("", data={"ends": {"number": self._attempt.number, "processes": self._kept.ends()}})
 
     def watch(
@@ -277,9 +281,9 @@ class RunningAttempt:
         stopping: Callable[[], bool] | None = None,
         on_loss: Callable[[str, Unreachable], None] | None = None,
     ) -> tuple[WatchEnd, Stall]:
-        """How the attempt ended; where a stall ended it, or its ranks did not meet, with the findings by node. With
-        `on_loss` a lost node is reported there, once, and the others are watched on; while one is lost its steps are
-        unknown, and no stall is reported."""
+        """Watches until the attempt ends, and says how it ended. If a stall ended it, or its ranks did not meet, the
+        Stall holds the findings. With `on_loss`, each lost node is reported to it once and the other nodes are watched
+        on. While a node is lost its ranks' steps are unknown, so no stall is reported."""
         stopping = self._stopping(stopping or self._at.stopping.is_set)
         self._rendezvous.begin()
         if self._progress:
@@ -300,7 +304,7 @@ class RunningAttempt:
                 return end, stall
 
     def _held_up(self) -> bool:
-        """Whether it is time to look at every rank."""
+        """Whether it is time to look at every rank: they have not met, make no steps, or no step was ever heard."""
         progress = self._progress
         if progress:
             self._say_rate(progress)
@@ -318,7 +322,8 @@ class RunningAttempt:
         return self._progress.unheard_s(self._kept.heard_until) if self._progress else None
 
     def _look_at_unheard(self) -> None:
-        """Warnings alone: what comes before a first step is not known."""
+        """Looks at the ranks of a job whose steps were never heard. The result is only a warning: nothing is known
+        about how long the work before a first step takes."""
         frozen = stop_attempt.freeze(self._kept, seconds=LOOK_S)
         self._kept.drain(0.0)
         unheard_s = self._unheard_s
@@ -328,7 +333,7 @@ class RunningAttempt:
             self._warn(nodes, finding)
 
     def _look_at_stall(self, progress: StepProgress) -> Stall | None:
-        """What ends the job; None when it goes on."""
+        """Looks at every rank of a job that makes no steps. The stall that ends the job; None when the job goes on."""
         assert self._job.launch.watch is not None
         self._at.say("no step for too long: looking at every rank")
         look = partial(stop_attempt.freeze, self._kept, seconds=LOOK_S)
@@ -336,13 +341,13 @@ class RunningAttempt:
         seconds = progress.stalled_s(self._kept.heard_until)
         self._kept.drain(0.0)
         if seconds is None or not self._kept.living or any(member.failed for member in self._kept.members):
-            return None  # it went on meanwhile, or failed
+            return None  # meanwhile the job made a step, or failed
         why_not = judged.goes_on or (judged.works if self._job.launch.watch.stall_s is None else "")
         if why_not and seconds < WORKS_MOST_S:
             self._at.say(f"no stall yet: {why_not}")
             progress.allow(min(2 * seconds, WORKS_MOST_S))
             return None
-        if judged.talks:  # it goes on: looked at again, and reported once
+        if judged.talks:  # its ranks still exchange data: look again later, and report this once
             progress.allow(2 * seconds)
             if self._talked:
                 return None
@@ -357,19 +362,19 @@ class RunningAttempt:
         return None
 
     def _between(self) -> Between:
-        """What lies between the nodes now."""
+        """The state of the network between the nodes now; empty where all of them are one machine."""
         at = replace(self._at, inventory=self._attempt.inventory)
         return Between() if at.inventory.one_machine else between(at, timeout_s=BETWEEN_S)
 
     def _say_found(self, what: str, found: Mapping[str, Sequence[Finding]]) -> None:
-        """Said at once: ending the job takes its grace."""
+        """Reports these findings at once: ending the job takes as long as its grace."""
         for node, findings in found.items():
             for finding in findings:
                 self._at.say(f"{what}: {finding.says}; {finding.remedy}", node=node, data={"stall": finding.cause})
 
     def _stopping(self, stopping: Callable[[], bool]) -> Callable[[], bool]:
-        """The same; since it is called again and again while the ranks run, it also looks for one that raised and
-        waits."""
+        """`stopping`, wrapped. It is called again and again while the ranks run, so each call also looks for a
+        process that raised an exception and lingers."""
 
         def look() -> bool:
             if self._lingering and (found := self._lingering.who()):
@@ -380,7 +385,8 @@ class RunningAttempt:
         return look
 
     def _counting(self) -> contextlib.AbstractContextManager[object]:
-        """Reports a warning, unless the job is detached and left alone."""
+        """A context that watches the nodes' counters and warns; it does nothing if the job is detached or has no
+        `watch:`."""
         if self._job.launch.watch is None or self._job.launch.detach:
             return contextlib.nullcontext()
         counters = CounterWatch(self._kept, self._warn, self._say_unread)
@@ -391,7 +397,7 @@ class RunningAttempt:
         return counters
 
     def _warn(self, nodes: Sequence[str], finding: Finding) -> None:
-        """Of all nodes alike it is one event, which names none of them."""
+        """Records and reports a warning about these nodes. Several nodes share one event, which names no node."""
         text = f"{finding.cause}: {finding.says}; {finding.remedy}"
         for node in nodes:
             self._warned.setdefault(node, []).append(text)
@@ -403,7 +409,7 @@ class RunningAttempt:
         self._at.say(f"not read on {node}: {what}", node)
 
     def _say_rate(self, progress: StepProgress) -> None:
-        """Report the progress, now and then."""
+        """Reports the job's rate of steps, at most every RATE_S."""
         rate = progress.rate()
         if rate is not None and time.monotonic() - self._rate_said_at > RATE_S:
             self._rate_said_at = time.monotonic()
@@ -416,12 +422,12 @@ class RunningAttempt:
             self._progress.written(steps, ranks, late=node in self._kept.late)
 
     def _clean(self, names: Collection[str]) -> None:
-        """Remove all files from these nodes, unless `--keep` keeps them there; then `runbook clean` removes them."""
+        """Removes the job's files from these nodes. With `--keep` they stay until `runbook clean` removes them."""
         if not self._at.run.site.keep:
             stop_attempt.clean(self._kept, names)
 
     def _make_files(self) -> None:
-        """Every process has its files from the start: an empty one says that nothing was written."""
+        """Creates every process's log files at the start: an empty file says that the process wrote nothing."""
         voices = [voice for member in self._kept.members for voice in member.place.voices]
         self._kept.logs.begin(f"{voice.name}.{end}" for voice in voices for end in ("out", "err"))
 
@@ -449,8 +455,8 @@ class RunningAttempt:
         ]
 
     def _detached(self) -> list[Outcome]:
-        """The job goes on alone, and its state is on the nodes. The state of a node that is no longer reached is
-        unknown; a lost connection does not end a job that is meant to outlive it."""
+        """The outcomes of a detached job, which goes on by itself and keeps its state on the nodes. A node that is no
+        longer reached is unknown: a lost connection does not end a job that is meant to outlive it."""
         job = self._at.run.run_id
         proof = (
             f"{self._kept.ranks} ranks run by themselves now{self._details()}; "
@@ -466,7 +472,7 @@ class RunningAttempt:
         ]
 
     def _only_lost(self, end: WatchEnd) -> bool:
-        """Whether nothing failed but the connection to a node."""
+        """Whether every failure is a lost connection to a node."""
         failed = [member for member in self._kept.members if member.failed]
         return end.kind == "failed" and all(member.lost for member in failed)
 
@@ -476,7 +482,7 @@ class RunningAttempt:
 
     def _broken_off(self, end: WatchEnd, name: str, unsure: Collection[str]) -> Outcome:
         if end.kind == "stopped":
-            may_go_on = self._job.launch.detach and name in unsure  # who follows the run ends it there
+            may_go_on = self._job.launch.detach and name in unsure  # a follower of the run ends the ranks there
             metrics = {"job": self._at.run.run_id} if may_go_on else {}
             return Outcome.unknown(name, stopped_by_user(self._kept), metrics=metrics)
         lived = len([member for member in self._kept.members if member.journal.get("why")])
@@ -488,7 +494,7 @@ class RunningAttempt:
         return Outcome.failed(name, finding)
 
     def heard(self, place: ProcessSpec, stream: str, lines: list[str]) -> None:
-        """Lines that a rank printed, which may show its step, or that it raised."""
+        """Takes the lines that a process printed: they may show its step, or an exception that it raised."""
         if self._progress:
             self._progress.heard(place.rank, lines, late=place.node in self._kept.late)
         if self._lingering:
@@ -504,7 +510,7 @@ class RunningAttempt:
         self._at.say("", node=place.node, rank=place.ranks[0], data={"output": output})
 
     def _script_stopped(self, place: ProcessSpec, event: Mapping[str, Any]) -> None:
-        if member := self._members.get(place.name):  # a rank of a launcher's may print what looks like ours
+        if member := self._members.get(place.name):  # a rank that a launcher started may print a line like ours
             member.stop = event
 
 

@@ -1,9 +1,9 @@
-"""What the processes of a job write, brought here whole, without secrets: RUN_DIR/logs/attempt-NN/NAME.out and .err,
-and line by line to reports.
+"""The output of a job's processes on the controller, complete and with secrets masked: as files
+RUN_DIR/logs/attempt-NN/NAME.out and .err, and line by line for reports.
 
 Two places know the secrets: the environment of this shell, where the inventory says `{env: NAME}`, and on each node the
-file with the job's secrets, 0600, which the launch script reads. What a node says about its own is used for that node's
-output alone: it must not be able to mask what others write.
+file with the job's secrets, mode 0600, which the launch script reads. The secrets that a node reports are used for that
+node's output alone: a node must not be able to mask the output of others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from runbook.model.secrets import Secret
 from runbook.transport.remote_program import MARK
 
 LONGEST_LINE = 1 << 16
-"""Bytes after which a line is passed on in pieces: a progress bar may never end its own."""
+"""Bytes after which a line is passed on in pieces: a progress bar may never end its line."""
 
 
 @dataclass
@@ -37,12 +37,12 @@ class _File:
     place: ProcessSpec
     redactor: Redactor
     at: int = 0  # bytes that were fetched
-    held: bytes = b""
-    there: int = 0  # bytes at its beginning that were written before, and are not written again
+    held: bytes = b""  # fetched bytes that wait for the rest of their line
+    there: int = 0  # bytes at the beginning of the log that an earlier reader wrote, and that are not written again
 
 
 class RankLogs:
-    """The files of one attempt. `tell(place, stream, lines)` gets every line once it is whole."""
+    """The log files of one attempt. `tell(place, stream, lines)` is called with every line once it is whole."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class RankLogs:
         *,
         goes_on: bool = False,
     ) -> None:
-        """`attempt` is the name of the attempt's folder; `of_nodes`: nodes whose output has a redactor of its own;
-        `goes_on`: the files hold the beginning of what will come, from an earlier reader. Without `run_dir` nothing is
-        kept here."""
+        """`attempt`: the name of the attempt's folder. `stopped`: called when a launch script reports that it stopped.
+        `of_nodes`: by node, the redactor for its output, where it has its own. `goes_on`: an earlier reader wrote the
+        beginning of the logs into the files. Without `run_dir` no files are written."""
         self._keeps = run_dir is not None
         self._place = (run_dir or Path(os.devnull), "logs", attempt)
         self.folder = Path(*self._place)
@@ -67,28 +67,28 @@ class RankLogs:
         self._tell = tell
         self._stopped = stopped
         self.drawn: Callable[[ProcessSpec, str], None] = lambda place, bar: None
-        """Called with what a progress bar shows: its line ends with the epoch, if at all."""
+        """Called with the text of a progress bar, whose line ends only with its epoch, if ever."""
         self._lock = threading.Lock()
         self._files: dict[str, _File] = {}
-        self.unwritten: str | None = None  # why this machine could not keep some of it
+        self.unwritten: str | None = None  # why the controller could not write a part of the logs
         with contextlib.suppress(OSError, BadName):
             if self._keeps:
                 make_below(*self._place)
 
     def begin(self, names: Iterable[str]) -> None:
-        """Make these files, empty: one that stays so says that nothing was written."""
+        """Creates these files, empty: a file that stays empty says that its process wrote nothing."""
         for name in names:
             self._write(name, b"")
 
     def at(self, name: str) -> int:
-        """How many bytes of the file are here."""
+        """How many bytes of this log were fetched."""
         return self._files[name].at if name in self._files else 0
 
     def redactor_of(self, node: str) -> Redactor:
         return self._of_nodes.get(node, self._redactor)
 
     def take(self, place: ProcessSpec, name: str, data: bytes, begin: int) -> None:
-        """Bytes of a file from `begin` on; those that are here already count once."""
+        """Takes bytes of a log that begin at offset `begin`; bytes that were fetched before are skipped."""
         with self._lock:
             file = self._files.get(name)
             if file is None:
@@ -99,7 +99,7 @@ class RankLogs:
             *whole, file.held = (file.held + data).split(b"\n")
             pieces = [line + b"\n" for line in whole]
             if len(file.held) > LONGEST_LINE + file.redactor.longest:
-                # All but what may be the beginning of a secret whose rest is still to come.
+                # Keep back the end of the text that may be the beginning of a secret.
                 text = file.held.decode("utf-8", "surrogateescape")
                 ready = text[: file.redactor.cut(text)].encode("utf-8", "surrogateescape")
                 pieces.append(ready)
@@ -109,7 +109,7 @@ class RankLogs:
                 self.drawn(place, bar.decode("utf-8", "replace"))
 
     def close(self) -> None:
-        """Text without an end of line is passed on as well."""
+        """Passes on the text that still waits for its end of line."""
         with self._lock:
             for file in self._files.values():
                 if file.held:
@@ -117,10 +117,10 @@ class RankLogs:
                     self._pass_on(file.place, file, [held])
 
     def _pass_on(self, place: ProcessSpec, file: _File, pieces: list[bytes]) -> None:
-        """Lines, each with its end; a piece without one is a part of a line."""
+        """Writes and reports lines, each with its end of line; a piece without one is a part of a line."""
         said: list[str] = []
         kept: list[bytes] = []
-        # Most output holds no secret, and to look at all of it at once takes a tenth of the time.
+        # Most output holds no secret, and searching all pieces at once takes a tenth of the time.
         clean = not file.redactor.places(b"".join(pieces).decode("utf-8", "surrogateescape"))
         for piece in pieces:
             line = piece.removesuffix(b"\n")
@@ -159,8 +159,8 @@ class RankLogs:
 
 
 def shown(line: bytes) -> bytes:
-    """What of a line that has not ended would stand on a terminal, if it is whole: it was drawn over by the next, or is
-    a bar of tqdm's, which ends in a bracket."""
+    """The latest complete text of a progress bar in a line that has not ended; empty if there is none. A text is
+    complete if the next was drawn over it (after a carriage return), or if it ends in a bracket, as tqdm's bars do."""
     before, over, last = line.rpartition(b"\r")
     if not over:
         return b""
@@ -168,7 +168,7 @@ def shown(line: bytes) -> bytes:
 
 
 def end_of(path: Path, most: int) -> str:
-    """The last bytes of a log as text, however long it is; empty where there is none."""
+    """The last `most` bytes of a log as text; empty if the log cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - most))
@@ -180,13 +180,13 @@ def end_of(path: Path, most: int) -> str:
 READ_S = 5.0
 MOST_SECRETS = 1000
 LONGEST_SECRET = 1 << 17
-"""Characters of a line with one: no process takes a longer variable."""
+"""The most characters of a line with a secret: the kernel passes no longer variable to a process."""
 
 
 @dataclass(frozen=True)
 class JobSecrets:
-    """`everywhere` is for text that belongs to no single node. `unknown`: sentences on secrets whose values are not
-    known."""
+    """The redactors for a job's output: `everywhere` for text that belongs to no single node, `of_nodes` by node.
+    `unknown`: sentences about secrets that cannot be masked."""
 
     everywhere: Redactor
     of_nodes: Mapping[str, Redactor]
@@ -194,7 +194,8 @@ class JobSecrets:
 
 
 def job_secrets(cluster: Cluster, job: KnownJob) -> JobSecrets:
-    """Asks every node that is reached. Without an answer, only that node's secrets are unknown."""
+    """The secrets of a job, asked of every node that is reached. If a node gives no answer, only its secrets are
+    unknown."""
     inventory = cluster.inventory
     here = secrets_of(inventory)
     nodes = [inventory.node(name) for name in job.folders if name in cluster.site.sessions]
@@ -214,7 +215,7 @@ def job_secrets(cluster: Cluster, job: KnownJob) -> JobSecrets:
 
 
 def variables_in(data: bytes) -> dict[str, str]:
-    """The variables of such a file, `export NAME='value'` a line; other lines are ignored."""
+    """The variables in a file of secrets, one `export NAME='value'` a line; other lines are ignored."""
     found: dict[str, str] = {}
     for line in data.decode("utf-8", "replace").splitlines()[:MOST_SECRETS]:
         try:

@@ -1,13 +1,13 @@
-"""Ranks that do not meet: which have not come, and what separates those that came.
+"""Which ranks have not come to the rendezvous, and what separates the ranks that came?
 
 Libraries wait five minutes to half an hour for a rank that never comes, and do not name it. After the launch's
-`rendezvous_timeout` the kernels of all nodes are asked which rank has a connection to the rendezvous port. When one has
-none, every rank is looked at as on a stall, and the network between the nodes as well. The job ends only where that
-proves what is wrong. While a rank works on its way there (it imports, compiles, reads), neither it nor any other is
-accused: they may wait for it.
+`rendezvous_timeout` the kernels of all nodes are asked which rank has a connection to the rendezvous port. If a rank
+has none, every rank is looked at as in a stall, and the network between the nodes as well. The job is ended only if
+that proves what is wrong. While a rank that has not come works (it imports, compiles, reads), no rank is accused: the
+others may wait for it.
 
-Where ranks ended because they had waited in vain, at the barrier of files or at JAX's coordinator, the missing ones are
-those that did not wait: JAX's initialisation aborts a process that has waited, and names none.
+If ranks ended because they had waited in vain, at the barrier of files or at JAX's coordinator, the missing ranks are
+those that did not wait: JAX's initialisation aborts a process that has waited, and names no missing one.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from runbook.node.proc import SHELLS
 from runbook.transport.node_answers import RankConnections
 
 BARRIER = "barrier: "
-"""How a keeper's message begins when its process was not started because of the barrier."""
+"""The beginning of a journal's `why` if the keeper did not start its process because of the barrier."""
 
 
 def failed_to_meet(member: KeptProcess) -> bool:
-    """Whether it waited in vain for the others."""
+    """Whether the keeper of this process waited in vain at the barrier of files."""
     return member.code is None and str(member.journal.get("why") or "").startswith(BARRIER)
 
 
 def why_not_met(kept: KeptProcesses, first: KeptProcess) -> tuple[str, Finding]:
-    """The node at fault, and what is wrong with it. `first` waited in vain."""
-    waiting = {name: kept.on(name)[0] for name in kept.nodes}  # who writes the node's name into the barrier
+    """The node at fault, and the finding, if the nodes did not meet at the barrier of files. `first` waited in vain."""
+    waiting = {name: kept.on(name)[0] for name in kept.nodes}  # the process whose keeper announces the node
     owner = next((member for member in kept.members if 0 in member.place.ranks), first)
     met = _met(waiting[owner.place.node])
     absent = [name for name in kept.nodes if name not in met]
@@ -94,16 +94,16 @@ def _seen(waiting: dict[str, KeptProcess]) -> tuple[str, ...]:
 
 
 def _parent(folder: str) -> str:
-    """Where the folder of the attempt, which is gone by now, was made."""
+    """The shared folder in which an attempt's barrier folder, which is gone by now, was made."""
     return folder.rpartition("/")[0] or "/"
 
 
 WAITED = "CoordinationService/RegisterTask"
-"""The call in which JAX waits for all processes, as it names it when it gives up."""
+"""The call in which JAX waits for all processes, by the name that JAX prints when it gives up."""
 
 
 def never_met(kept: KeptProcesses, first: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, Finding] | None:
-    """The node to look at and why, where `first` gave up waiting for the others at JAX's coordinator; else None."""
+    """The node at fault, and the finding, if `first` gave up waiting for the others at JAX's coordinator; else None."""
     if not _waited(kept, first):
         return None
     late = [member for member in kept.members if not _waited(kept, member)]
@@ -129,7 +129,7 @@ def _waited(kept: KeptProcesses, member: KeptProcess) -> bool:
 
 
 def _absent(member: KeptProcess, frozen: Mapping[str, Facts]) -> str:
-    """The proof that it did not come; empty without one."""
+    """In words, the proof that a process did not come to the coordinator; empty without a proof."""
     if member.state == OVER and member.code == 0:
         return "ended with code 0 before it came"
     facts = member.seen_in(frozen)
@@ -148,29 +148,32 @@ def _doing(member: KeptProcess, frozen: Mapping[str, Facts]) -> tuple[str, ...]:
 
 
 LOOK_S = 2.0
-"""How long the CPU time, the reading and the traffic of a rank are counted."""
+"""Seconds for which the CPU time, the reading and the traffic of a rank are counted."""
 
 WORKS = 0.05
-"""This share of one CPU counts as work."""
+"""The least share of one CPU that counts as work."""
 
 DOWNLOAD = 64 << 10
-"""More bytes within a look than launchers exchange, or who waits at the store."""
+"""The least bytes within a look that count as work: launchers, and ranks that wait at the store, exchange fewer."""
 
 BETWEEN_S = 6.0
+"""Seconds that a look at the network between the nodes may take."""
 
 IDLE_S = 15.0
-"""A rank that is idle is looked at once more after this."""
+"""Seconds until an idle rank is looked at once more."""
 
 AT_RENDEZVOUS = re.compile(r"/torch/distributed/(?:elastic/)?rendezvous\b|/jax/_src/distributed\.py$")
 JOINS = "init_process_group"
+"""Files and the function that are on the stack of a rank which is joining the others."""
 NOBODY: RankConnections = {"connections": [], "listening": []}
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A rank, or a launcher that has not started any, and how far it came. `connected` to the rendezvous port, or
-    listening there; `dials`: addresses and ports that have not answered it yet; `processes` as `rank_processes` gives
-    them; `stacks` are theirs, the innermost frame first."""
+    """How far a rank, or a launcher that has not started any rank, has come. `connected`: it has a connection to the
+    rendezvous port, or listens there. `dials`: the addresses and ports that have not answered it yet. `processes`: as
+    `node/rank_processes.py` gives them. `stacks`: their stacks, the innermost frame first. `works`: it computes, reads
+    or carries data."""
 
     place: ProcessSpec
     connected: bool
@@ -181,12 +184,12 @@ class Arrival:
 
     @property
     def own(self) -> Facts | None:
-        """Its own process: the first that is no shell."""
+        """The rank's own process: the first that is no shell."""
         return next((one for one in self.processes if one["comm"] not in SHELLS), None)
 
     @property
     def waits(self) -> bool:
-        """Whether it is on its way to the others, or waits there."""
+        """Whether the rank dials, or is in a call that joins the others."""
         return bool(self.dials) or any(map(_joins, self.stacks))
 
     @property
@@ -196,11 +199,11 @@ class Arrival:
 
     @property
     def dialled(self) -> list[str]:
-        """The first of its dials, as words."""
+        """The first four of `dials`, as texts `address:port`."""
         return [endpoint(*one) for one in self.dials[:4]]
 
     def shown(self) -> tuple[str, ...]:
-        """Lines of evidence for where its first process is; none without frames."""
+        """Lines of evidence for where the first process stands; none without frames."""
         return tuple(line for frames in self.stacks[:1] for line in shown(self.place.label, frames))
 
 
@@ -209,24 +212,25 @@ def _joins(frames: Sequence[StackFrame]) -> bool:
 
 
 class RendezvousWatch:
-    """`inventory` is the attempt's: it has its port."""
+    """Looks at the ranks of one attempt until they have met. `inventory` is the attempt's, which has the attempt's
+    port."""
 
     def __init__(self, inventory: Inventory, timeout_s: float) -> None:
         self._inventory = inventory
         self._timeout_s = timeout_s
         self._begun: float | None = None
         self._due = math.inf
-        self._told = False  # how the settings of ranks differ
+        self._told = False  # whether differing settings of ranks were reported
         self._idle: frozenset[str] = frozenset()  # labels of ranks that were absent and idle at the look before
 
     def begin(self) -> None:
-        """All processes have been started. Later calls change nothing."""
+        """Notes that all processes have been started. Later calls change nothing."""
         if self._begun is None:
             self._begun = time.monotonic()
             self._due = self._begun + self._timeout_s
 
     def met(self) -> None:
-        """The ranks are known to have met: there are no further looks."""
+        """Notes that the ranks have met: there are no further looks."""
         self._due = math.inf
 
     def due(self) -> bool:
@@ -234,12 +238,12 @@ class RendezvousWatch:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the start."""
+        """Seconds since all processes were started."""
         return time.monotonic() - (self._begun or time.monotonic())
 
     def look(self, kept: KeptProcesses) -> dict[str, list[Finding]]:
-        """Findings by node. None when all have met, none waits, or nothing is proven: then the next look is due after
-        as long again."""
+        """Looks at all ranks; findings by node. Empty if all ranks have met, no rank waits, or nothing is proven.
+        Unless they have met, the next look is due after as long again."""
         at = replace(kept.at, inventory=self._inventory, deadline=time.monotonic() + LOOK_S)
         rendezvous = at.inventory.rendezvous
         ours = set(names_by_address(at))
@@ -256,7 +260,7 @@ class RendezvousWatch:
         if came:
             return self._held(arrivals, answers)
         if not any(one.waits for one in arrivals):
-            return {}  # they do not meet at this port, or all are still on their way
+            return {}  # the ranks meet at another port, or all are still on their way
         where = endpoint(dialled_address(rendezvous, len(at.nodes)), rendezvous.port)
         since = f"not all ranks have met at {where} after {seconds_text(self.seconds)}"
         kept.at.say(f"{since}: looking at every rank")
@@ -277,8 +281,8 @@ class RendezvousWatch:
         )
 
     def _held(self, arrivals: Sequence[Arrival], answers: Mapping[str, RankConnections]) -> dict[str, list[Finding]]:
-        """All ranks have come. Where all of them still wait there, idle, it is for ranks that the job does not have, or
-        somebody takes itself for rank 0 too."""
+        """Findings by node if all ranks have come and all still wait there, idle in two looks: they wait for ranks that
+        the job does not have, or another rank takes itself for rank 0."""
         if not all(one.waits for one in arrivals):
             self.met()
             return {}
@@ -297,7 +301,7 @@ class RendezvousWatch:
             f"all {len(arrivals)} ranks of the job are connected to the rendezvous and wait there, in two looks "
             f"{IDLE_S:.0f} s apart: for more ranks than there are, after {seconds_text(self.seconds)}"
         )
-        of_node = {arrival.place.node: arrival for arrival in reversed(arrivals)}  # the first of each
+        of_node = {arrival.place.node: arrival for arrival in reversed(arrivals)}  # the first rank of each node
         return {
             name: [finding_for("world-size-mismatch", says, arrival.shown(), way="program")]
             for name, arrival in of_node.items()
@@ -314,19 +318,20 @@ class RendezvousWatch:
         opened: bool,
         blind: Sequence[str],
     ) -> dict[str, list[Finding]]:
-        """The ranks that have not come, or wait somewhere else, when none of them still works. `right`: the labels of
-        those that dial where they should."""
+        """Findings by node about the ranks that have not come, or wait somewhere else, if all of them are idle in two
+        looks. `where`: the address that they should dial. `right`: the labels of the ranks that dial it. `opened`:
+        whether the master listens on the port. `blind`: the nodes that could not be looked at."""
         absent = [
             one
             for one in arrivals
             if not (one.connected or one.waits)
-            # a rank that is refused waits too, and may not be able to say so
+            # Without a listener, a rank that is refused waits too, and its stack may not be readable.
             and (opened or one.stacks or 0 in one.place.ranks)
         ]
         met = opened and any(one.connected for one in arrivals)
         elsewhere = [one for one in arrivals if not one.connected and one.waits and one.place.label not in right]
         astray = elsewhere if met else []
-        # None of them even tries this port, and yet all are in the call that does.
+        # No rank even dials, although all are in the call that joins.
         strangers = () if opened or any(one.connected or one.dials or not one.waits for one in arrivals) else arrivals
         late = [*absent, *astray, *strangers]
         names = frozenset(one.place.label for one in late)
@@ -348,7 +353,8 @@ class RendezvousWatch:
 
 
 def _strangers(late: Sequence[Arrival], since: str, where: str) -> dict[str, list[Finding]]:
-    """All wait for each other in a place of the program's own choice, which is not one for all of them."""
+    """Findings for all ranks if they wait for each other in a place of the program's own choice, such as a file, that
+    they do not share."""
     says = (
         f"{since}: all {len(late)} ranks wait in {JOINS}, and none opened or dialled that port: the program has them "
         'meet elsewhere, as by `init_method="file://…"`, and they do not find each other there'
@@ -361,8 +367,9 @@ def _strangers(late: Sequence[Arrival], since: str, where: str) -> dict[str, lis
 
 
 def _dial_the_master(at: Context, arrivals: Sequence[Arrival], known: Set[str]) -> set[str]:
-    """The labels of those that dial the rendezvous port at an address of the master; `known`: the nodes' addresses.
-    What a name means to a rank may be an address that no node knows as its own."""
+    """The labels of the ranks that dial the rendezvous port at an address of the master. `known`: the nodes' addresses.
+    If the port is dialled by a name, an address that no node knows counts too: a name may resolve to such an address.
+    """
     rendezvous = at.inventory.rendezvous
     written = one_spelling(dialled_address(rendezvous, len(at.nodes)))
     home = {written, number(at, rendezvous.master), *at.own_addresses(rendezvous.master)}
@@ -380,7 +387,8 @@ def _dial_the_master(at: Context, arrivals: Sequence[Arrival], known: Set[str]) 
 
 
 def within_job(answers: Mapping[str, RankConnections], ours: Set[str], port: int) -> dict[str, RankConnections]:
-    """Without the dials to elsewhere: a rank that waits for a server of its own does not wait for the other ranks."""
+    """The answers without dials that lead out of the job: a rank that waits for a server of its own does not wait for
+    the other ranks. `ours`: the nodes' addresses."""
     return {
         name: {
             **one,
@@ -395,7 +403,7 @@ def within_job(answers: Mapping[str, RankConnections], ours: Set[str], port: int
 
 
 def all_connected(kept: KeptProcesses, answers: Mapping[str, RankConnections], port: int) -> bool:
-    """Whether every rank that lives is connected to this port, or listens there, and none dials without an answer."""
+    """Whether every living rank is connected to this port, or listens there, and no rank dials without an answer."""
     for member in kept.living:
         its = answers.get(member.place.node)
         if its is None or not set(member.place.ranks) <= _ranks_at(its, port):
@@ -406,8 +414,8 @@ def all_connected(kept: KeptProcesses, answers: Mapping[str, RankConnections], p
 
 
 def talk_together(answers: Mapping[str, RankConnections], ours: Set[str], port: int) -> bool:
-    """Whether any two ranks have a connection to each other beside those to the rendezvous port: then all were told
-    who takes part."""
+    """Whether any two ranks have a connection other than to the rendezvous port. If so, the rendezvous is over: all
+    ranks were told who takes part."""
     return any(
         one["open"]
         and port not in (one["remote_port"], one["local_port"])
@@ -427,7 +435,7 @@ def _ranks_at(sockets: RankConnections, port: int) -> set[int | None]:
 def arrivals_of(
     kept: KeptProcesses, answers: Mapping[str, RankConnections], frozen: Mapping[str, Facts], port: int
 ) -> Iterator[Arrival]:
-    """The arrivals of ranks that live, from their sockets and from what they were seen to do."""
+    """How far each living rank has come, from its sockets (`answers`) and its processes (`frozen`), both by node."""
     for member in kept.living:
         place = member.place
         seen = member.seen_in(frozen) or {}
@@ -439,11 +447,11 @@ def arrivals_of(
 
 
 def _of_member(member: KeptProcess, sockets: RankConnections, seen: Facts, port: int) -> Arrival:
-    """A kept process with all that it started: a rank, or a launcher, which has no number of its own."""
+    """How far a kept process with all its children has come: a rank, or a launcher, which has no rank number."""
     place = member.place
     processes = tuple(seen.get("processes", ()))
     texts = [*seen.get("own_stacks", {}).values(), seen.get("stack") or ""]
-    # Who waits for more to join asks the store again and again.
+    # A rank that waits for more ranks to join asks the store again and again, which is no work.
     least = DOWNLOAD if any(_joins(frames_of(text)) for text in texts) else 1
     works = bool(seen.get("works")) or (seen.get("moved") or 0) >= least or any(p["state"] in "RD" for p in processes)
     ranks: set[int | None] = {None} if place.each else {*place.ranks}
@@ -451,11 +459,11 @@ def _of_member(member: KeptProcess, sockets: RankConnections, seen: Facts, port:
 
 
 def _of_a_launcher(place: ProcessSpec, sockets: RankConnections, seen: Facts, port: int) -> Arrival:
-    """A rank that a launcher started."""
+    """How far a rank that a launcher started has come."""
     processes = tuple(one for one in seen["processes"] if one["rank"] in place.ranks)
     texts = [text for one in processes if (text := seen["own_stacks"].get(str(one["pid"])))]
-    # The traffic of a launcher's processes is known only in sum: while they carry more than their own messages, this
-    # one may be reading.
+    # The traffic of a launcher's processes is known only in sum: while they carry more than the launcher's messages,
+    # this rank may be reading.
     works = (seen.get("moved") or 0) >= DOWNLOAD or any(
         one["state"] in "RD" or one["cpu"] >= WORKS for one in processes
     )
@@ -484,7 +492,7 @@ def _arrival(
 
 
 def _stopped(arrivals: Sequence[Arrival], since: str) -> dict[str, list[Finding]]:
-    """Ranks whose own process is stopped; a stopped helper beside one that works does not count."""
+    """Findings about ranks whose own process is stopped. A rank that works does not count: only a helper is stopped."""
     own = ((one.place, process) for one in arrivals if not one.works and (process := one.own))
     return grouped(
         (place.node, rank_stopped(place.label, place.node, one["pid"], one["state"], one["wchan"], since))
@@ -494,7 +502,7 @@ def _stopped(arrivals: Sequence[Arrival], since: str) -> dict[str, list[Finding]
 
 
 def _kept_apart(at: Context, arrivals: Sequence[Arrival]) -> dict[str, list[Finding]]:
-    """What blocks the way between the nodes, when ranks dial in vain, or may."""
+    """Findings by node about what blocks the way between the nodes; looked for only if ranks dial in vain, or may."""
     trying = [one for one in arrivals if one.dials or (not one.connected and (one.waits or not one.stacks))]
     if not trying or len(at.nodes) < 2 or at.inventory.one_machine:
         return {}
@@ -506,8 +514,8 @@ def _kept_apart(at: Context, arrivals: Sequence[Arrival]) -> dict[str, list[Find
 
 
 def _astray(astray: Sequence[Arrival], since: str, where: str) -> dict[str, list[Finding]]:
-    """Ranks that wait in the call that joins, and have no connection to those that met, though nothing keeps them
-    apart."""
+    """Findings about ranks that wait in the call that joins, and have no connection to the ranks that met, although
+    nothing blocks the way."""
 
     def finding(arrival: Arrival) -> Finding:
         label, dials = arrival.place.label, ", ".join(arrival.dialled[:2]) or "another address or port"
@@ -520,7 +528,7 @@ def _astray(astray: Sequence[Arrival], since: str, where: str) -> dict[str, list
 
 
 def _second(arrival: Arrival, port: int) -> Finding:
-    """Of a rank that listens where rank 0 alone does."""
+    """The finding about a rank that listens on the rendezvous port, as only rank 0 should."""
     says = (
         f"{arrival.place.label} listens on port {port} itself, as only rank 0 does: its program takes it for rank 0, "
         "and waits for the others there"
@@ -529,6 +537,7 @@ def _second(arrival: Arrival, port: int) -> Finding:
 
 
 def _missing(arrivals: Sequence[Arrival], absent: Sequence[Arrival], since: str) -> dict[str, list[Finding]]:
+    """Findings about the ranks that have not come to the rendezvous."""
     waiting = [one for one in arrivals if one.connected or one.waits]
 
     def finding(arrival: Arrival) -> Finding:

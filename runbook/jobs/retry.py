@@ -1,4 +1,4 @@
-"""Whether a failed job is worth another try, and after how long."""
+"""Is a failed job worth another attempt, and after how many seconds?"""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def decide(
     replaced: bool = False,
     chance: random.Random | None = None,
 ) -> Decision:
-    """Whether to try again, after failed tries with these causes, the latest last. `retries` are those after the first;
-    `may_be_gone`: the playbook asks for another try after what ended the last one; `replaced`: the node with the cause
-    leaves, and a spare comes for it."""
+    """Whether to make another attempt after failed attempts with these causes, the latest last. `retries`: how many
+    attempts may follow the first. `may_be_gone`: the playbook asks for another attempt after the event that ended the
+    last one. `replaced`: a spare takes the place of the node with the cause."""
     cause, made = causes[-1], len(causes)
     if retries == 0:
         return Decision(again=False, why="")
@@ -62,9 +62,10 @@ def judge_retry(
     stalled: bool,
     gone: Mapping[str, str],
 ) -> tuple[list[Outcome], float | None, Mapping[str, str]]:
-    """The outcomes of an attempt, with the reason when it is not tried again, and the seconds until the next attempt,
-    None for none; and those of the `gone` nodes for which spares come then: all or none of them. `causes` are those of
-    the attempts before; this one's is added. `stalled`: a stall ended it."""
+    """Three things: the outcomes of an attempt, with the decision about another attempt as evidence; the seconds until
+    the next attempt, None for no further one; and the nodes that spares replace in it, which are either all of the
+    `gone` nodes or none. `causes` are those of the attempts before; this attempt's cause is added. `stalled`: a stall
+    ended the attempt."""
     guilty = _guilty(outcomes)
     if guilty is None or at.stopping.is_set():
         return outcomes, None, {}
@@ -86,7 +87,7 @@ def judge_retry(
 
 
 def _guilty(outcomes: list[Outcome]) -> Outcome | None:
-    """The outcome that says why the attempt failed, None where it did not."""
+    """The outcome that says why the attempt failed; None if it did not fail."""
     failed = [outcome for outcome in outcomes if outcome.verdict is Verdict.FAIL]
     unknown = [outcome for outcome in outcomes if outcome.verdict is Verdict.UNKNOWN]
     bad = [*failed, *unknown]

@@ -1,5 +1,5 @@
-"""What is seen of the processes of a training in a look: states, CPU, where their main threads stand, and variables of
-torch, NCCL and gloo that they see with different values."""
+"""What do a training's processes do at one moment: their states, their CPU use, the stacks of their main threads, and
+the variables of torch, NCCL and gloo whose values differ between them?"""
 
 from __future__ import annotations
 
@@ -19,24 +19,28 @@ from runbook.node.proc import SHELLS
 from runbook.transport.node_answers import RankConnections
 
 COMPUTES = 0.2
-"""This share of one CPU, which other programs may use as well, means computing, or waiting actively."""
+"""The least share of one CPU that means computing, or waiting actively, on a CPU that other programs may use as well.
+"""
 
 STARVED = 0.5
-"""A process that hardly gets a CPU waits for one for this part of the time, or is held back that long by the quota of
+"""The least part of the time for which a process that hardly gets a CPU waits for one, or is held back by the quota of
 its control group."""
 
 IDLE, IN_USE = 0, 50
-"""Percent of the last second in which a kernel ran on a GPU, by nvidia-smi: idle, and in a waiting collective."""
+"""The use of a GPU in percent, as nvidia-smi reports it (the part of the last second in which a kernel ran): of an idle
+GPU, and the least of a GPU that waits in a collective."""
 
 COPIES = 64 * 1024.0
-"""Bytes a second that a process which reads or writes files has to move, to be at work."""
+"""The least bytes a second that a process has to read or write to count as working."""
 
 BESIDE = {"T": "is stopped", "t": "is held by a debugger"}
+"""In words, the states of a child for which its parent may wait."""
 MOST_FRAMES = 6
+"""The most frames of a stack that are shown as evidence."""
 
 OF_FAULTHANDLER = re.compile(r'^  File "([^"\n]{1,500})", line (\d{1,9}) in ([^\n]{1,200})$')
 SOURCE = re.compile(r"^ {4}([^\s][^\n]{0,200})$")
-"""The program's line, below the innermost frame of a dump of ours."""
+"""The source line that `node/rank_processes.py` adds below the innermost frame of a dump."""
 
 OF_PY_SPY = re.compile(r"^ {4}([^\s(][^(\n]{0,200}) \(([^\n]{1,500}):(\d{1,9})\)$")
 
@@ -48,12 +52,13 @@ TOGETHER = re.compile(
     | /jax/experimental/multihost_utils | /mpi4py/
     """
 )
-"""Files of calls that wait for other ranks, or for a GPU that does."""
+"""Files of calls that wait for other ranks, or for a GPU that waits for other ranks."""
 
 WRAPS_A_MODEL = re.compile(
     r"/torch/(?:nn/parallel|distributed/(?:fsdp|tensor|_tensor|_composable|algorithms|pipelining|optim))/"
 )
-"""Files of TOGETHER that are also on the stack while a wrapped model computes: alone they do not show a wait."""
+"""Files that TOGETHER matches and that are also on the stack while a wrapped model computes: they alone do not show a
+wait."""
 
 OF_PYTHON = re.compile(r"/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)")
 OF_A_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d[\d.]*/|^<(?:frozen|string)")
@@ -69,21 +74,23 @@ THREAD_RAISED = re.compile(
     ^Exception\ in\ thread\ ([^\n]{1,100}?):?\n Traceback\ [^\n]*\n (?:[\ \t][^\n]*\n)* ([^\s][^\n]{0,300})
     """
 )
-"""What Python prints of a thread that an exception has ended, while the main thread goes on."""
+"""The text that Python prints when an exception ends a thread, while the main thread goes on."""
 
 LOG_END = 16384
+"""Bytes at the end of a log that are searched."""
 
 THREAD = re.compile(r"^(?=(?:Current thread|Thread|Stack) )", re.MULTILINE)
-"""Where the frames of a thread begin."""
+"""The beginning of each thread's block in a dump."""
 
 MOST_THREADS = 100
-"""Faulthandler writes no more."""
+"""The most threads whose stacks faulthandler writes."""
 
 FATAL = "Fatal Python error: "
-"""How it begins when a signal of its own ends the process."""
+"""The beginning of faulthandler's dump when a fault of the process itself, such as a segmentation fault, ends it."""
 
 NO_FRAME = "<no Python frame>"
-"""What faulthandler writes of a thread that runs no Python: of the main one, at the end of the interpreter."""
+"""What faulthandler writes for a thread that runs no Python code, such as the main thread while the interpreter ends.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +106,15 @@ class StackFrame:
 
 @dataclass(frozen=True, slots=True)
 class SeenProcess:
-    """A process of a training as it was seen. `frames` are those of its main thread, the innermost first; none where it
-    could not be asked. `gpu_use` is in percent; `waited` and `throttled` are the parts of the time for which it waited
-    for a CPU, and its control group was out of its quota; None: unknown. `stays`: it was in this state for a while.
-    `connections`: how many open TCP connections it has, with its children; None: unknown.
-    `copied`: bytes a second that it and its children read and wrote. `moves`: it computed, and stood in another place
-    at the look before. `ending`: its program is over, and its interpreter ends. `beside`: in words, what its other
-    processes and threads do, where that is why it waits. `stopped_pid`: of a child that is stopped; 0: none is.
-    `raised`: the exception that ended its program, where it waits at its exit."""
+    """The main process of a rank as a look saw it. None means unknown in every field.
+
+    `frames`: the stack of the main thread, the innermost frame first; empty if it could not be asked. `gpu_use`: in
+    percent. `waited`, `throttled`: the parts of the time for which the process waited for a CPU, and its control group
+    had used up its quota. `stays`: it was in this state at the beginning of the look as well. `connections`: how many
+    open TCP connections it and its children have. `copied`: bytes a second that it and its children read and wrote.
+    `moves`: it computed, and its stack differs from the look before. `ending`: its program is over, and its interpreter
+    ends. `beside`: in words, what its other processes and threads do, if that is why it waits. `stopped_pid`: the pid
+    of a child that is stopped, or 0. `raised`: the exception that ended its program, while it waits at its exit."""
 
     node: str
     label: str
@@ -131,68 +139,71 @@ class SeenProcess:
 
     @property
     def starved(self) -> bool:
-        """Whether it would work, and hardly gets a CPU."""
+        """Whether the process could run and hardly gets a CPU."""
         return self.cpu < COMPUTES and (self.waited or 0.0) >= STARVED
 
     @property
     def held_back(self) -> bool:
-        """Whether the quota of its control group keeps it from working."""
+        """Whether the quota of its control group keeps the process from working."""
         return (self.throttled or 0.0) >= STARVED
 
     @property
     def works(self) -> bool:
-        """Whether it makes progress of its own: it copies data, or computes now here, now there; or would, and hardly
-        gets a CPU, which others have."""
+        """Whether the process makes progress of its own: it reads or writes data, or it computes in changing places. A
+        process that could run and hardly gets a CPU counts too, unless a quota holds it back."""
         return self.moves or self.copied >= COPIES or (self.starved and not self.held_back)
 
     @property
     def sleeps(self) -> bool:
-        """Whether its main thread slept throughout, and it used hardly any CPU."""
+        """Whether the main thread slept throughout the look, and the process used hardly any CPU."""
         return self.state == "S" and self.stays and self.cpu < COMPUTES
 
     @property
     def together(self) -> bool:
-        """Whether it is in a call that waits for others."""
+        """Whether the main thread is in a call that waits for other ranks."""
         return self.awaits or in_a_call(self.frames)
 
     @property
     def awaits(self) -> bool:
-        """Whether it waits for a call that was begun before: that wait is no Python function, and has no frame."""
+        """Whether the main thread waits, with `.wait()`, for a call that was begun before. That wait is no Python
+        function and has no frame of its own, so the program's source line shows it."""
         if not self.frames or ".wait(" not in self.frames[0].source:
             return False
         return not any(files.search(self.frames[0].file) for files in (TOGETHER, OF_A_LIBRARY))
 
     @property
     def elsewhere(self) -> bool:
-        """Whether it is certainly in no such call. A line of its own may wait for a GPU: `loss.item()` is no Python
-        function, and has no frame."""
+        """Whether the main thread is certainly in no call that waits for other ranks. A line of the program may wait
+        for a GPU without showing it: `loss.item()` is no Python function and has no frame."""
         may_wait = self.has_gpu and self.gpu_use != IDLE and not OF_PYTHON.search(self.frames[0].file)
         return not self.together and not may_wait
 
     @property
     def waits(self) -> bool:
-        """Whether it is in such a call, or its GPU is."""
+        """Whether the main thread is in a call that waits for other ranks, or its GPU is."""
         return self.together or (not self.elsewhere and self.gpu_use is not None and self.gpu_use >= IN_USE)
 
     @property
     def surely_waits(self) -> bool:
-        """Whether it is in such a call and does not compute there, as far as its own CPU shows it."""
+        """Whether the main thread is in a call that waits for other ranks and computes nothing there: it is in a call
+        of torch.distributed, or it has no GPU and uses hardly any CPU."""
         sleeps = self.cpu < COMPUTES and self.state != "R" and not self.has_gpu
         return bool(self.called) or (self.together and sleeps)
 
     @property
     def called(self) -> str:
-        """The call of torch.distributed in which it is; empty where it is in none."""
+        """The name of the torch.distributed call that the main thread is in; empty if it is in none."""
         calls = (f.function for f in self.frames if "/torch/distributed/distributed_c10d.py" in f.file)
         return next(calls, "") if self.together else ""
 
     @property
     def own(self) -> StackFrame:
-        """Where the program itself is."""
+        """The program's own frame: where it stands, whatever library it has called."""
         return own_frame(self.frames)
 
     @property
     def place(self) -> str:
+        """In words, where the program stands and which call that waits for other ranks it is in."""
         calls = (f for f in self.frames if TOGETHER.search(f.file) and not WRAPS_A_MODEL.search(f.file))
         inner = next((f"in {frame.function} " for frame in calls), "in wait " if self.awaits else "")
         inner = inner if self.together else ""
@@ -200,6 +211,7 @@ class SeenProcess:
 
     @property
     def does(self) -> str:
+        """In words, what the process, its GPU and its children do."""
         words = [*(["its GPU is idle"] if self.gpu_use == IDLE else []), self._runs, *self.beside[:2]]
         return ", and ".join(words)
 
@@ -219,8 +231,9 @@ class SeenProcess:
 
 
 def in_a_call(frames: Sequence[StackFrame]) -> bool:
-    """Whether a thread is in a call of TOGETHER. What such a call calls of the program, as the forward of a wrapped
-    model or a hook of a gradient, is the program's own again; what lies beside that library is not."""
+    """Whether a thread is in a call that waits for other ranks, by TOGETHER. If that call has called back into the
+    program, as for the forward of a wrapped model or a gradient's hook, the thread is in the program again. Files
+    installed beside the library count as libraries."""
     for at, frame in enumerate(frames):
         if match := TOGETHER.search(frame.file):
             libraries = f"{frame.file[: match.start()]}/"
@@ -229,7 +242,7 @@ def in_a_call(frames: Sequence[StackFrame]) -> bool:
 
 
 def own_frame(frames: Sequence[StackFrame]) -> StackFrame:
-    """The innermost of these frames in the folder of the program's main file, wherever the libraries are."""
+    """The innermost frame in the folder of the program's main file that is no library's; else the outermost frame."""
     main = next((frame for frame in reversed(frames) if not frame.file.startswith("<")), frames[-1])
     home = main.file.rpartition("/")[0]
     within = [one for one in frames if one.file.startswith(f"{home}/") and not OF_A_LIBRARY.search(one.file)]
@@ -237,13 +250,13 @@ def own_frame(frames: Sequence[StackFrame]) -> StackFrame:
 
 
 def shown(label: str, frames: Sequence[StackFrame]) -> list[str]:
-    """Lines of evidence for where it is; none without frames."""
+    """Lines of evidence for where the process called `label` stands; none without frames."""
     lines = (f"  {frame}{f': {frame.source}' if frame.source else ''}" for frame in frames[:MOST_FRAMES])
     return [f"{label} is in:", *lines] if frames else []
 
 
 def seen_processes(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator[SeenProcess]:
-    """One for each rank that was seen."""
+    """The main process of each rank that was seen, from the nodes' answers in `frozen`."""
     for member in kept.members:
         if (seen := member.seen_in(frozen)) is not None:
             facts = frozen[member.place.node]
@@ -257,7 +270,7 @@ def seen_processes(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Iterator
 def _of_member(
     member: KeptProcess, seen: Mapping[str, Any], gpu_use: Mapping[str, int], seconds: float
 ) -> Iterator[SeenProcess]:
-    """One process of a kept one for each of its ranks."""
+    """The main process of each rank of one kept process, which is a rank or a launcher."""
     stacks = {int(pid): frames_of(text) for pid, text in seen["own_stacks"].items()}
     of_ranks: dict[int, list[Mapping[str, Any]]] = {}
     for process in sorted(seen["processes"], key=lambda one: int(one["pid"])):
@@ -310,7 +323,7 @@ def _stopped_child(process: Mapping[str, Any], other: Mapping[str, Any]) -> bool
 def _where_children_are(
     process: Mapping[str, Any], of_rank: Sequence[Mapping[str, Any]], stacks: Mapping[int, Sequence[StackFrame]]
 ) -> Iterator[str]:
-    """Where the children are for which the main thread of a process waits."""
+    """In words, where the children stand for which the main thread of a process waits."""
     frames = stacks.get(process["pid"], ())
     if any(WAITS_FOR_CHILDREN.search(frame.file) for frame in frames):
         for one in of_rank:
@@ -320,7 +333,7 @@ def _where_children_are(
 
 
 def _of_no_library(frames: Sequence[StackFrame]) -> StackFrame | None:
-    """The innermost frame of the program's own."""
+    """The innermost frame that is the program's own and not a library's."""
     return next((frame for frame in frames if not OF_A_LIBRARY.search(frame.file)), None)
 
 
@@ -330,7 +343,7 @@ def _at_exit(frames: Sequence[StackFrame]) -> bool:
 
 
 def _held_at_exit(frames: Sequence[StackFrame], text: str) -> Iterator[str]:
-    """The thread that keeps a process alive whose program is over."""
+    """In words, the thread that keeps a process alive whose program is over."""
     if _at_exit(frames):
         others = (_frames(block) for block in THREAD.split(text))
         held = [each for each in others if each and not any(frame.function == "_shutdown" for frame in each)]
@@ -339,7 +352,7 @@ def _held_at_exit(frames: Sequence[StackFrame], text: str) -> Iterator[str]:
 
 
 def _awaits_an_item(frames: Sequence[StackFrame], text: str) -> Iterator[str]:
-    """That it waits for a queue, which a thread that has ended without a word (`sys.exit`) never fills."""
+    """In words, that the main thread waits for a queue. A thread that ended silently (`sys.exit`) never fills it."""
     if any(frame.function == "get" and QUEUE.search(frame.file) for frame in frames):
         alone = ": no other thread of it runs Python" if len(THREAD.split(text)) == 2 else ""
         yield f"waits for what another thread or process is to put into a queue{alone}"
@@ -351,7 +364,7 @@ def _frames(text: str) -> list[StackFrame]:
 
 
 def _frame(line: str) -> StackFrame | None:
-    """What a line of a dump of faulthandler or py-spy says; None: it is no frame."""
+    """The frame in a line of a dump by faulthandler or py-spy; None if the line is no frame."""
     if match := OF_FAULTHANDLER.match(line):
         return StackFrame(match[1], int(match[2]), match[3])
     if match := OF_PY_SPY.match(line):
@@ -360,14 +373,15 @@ def _frame(line: str) -> StackFrame | None:
 
 
 def _gpu(place: ProcessSpec, rank: int) -> int | None:
-    """The one that a rank uses; None where it has none, or several."""
+    """The index of the GPU that a rank uses; None if it has none, or several."""
     of_rank = dict(zip(place.ranks, place.gpus, strict=False)) if len(place.gpus) == len(place.ranks) else {}
     return of_rank.get(rank)
 
 
 def _main(of_rank: Sequence[Mapping[str, Any]], stacks: Mapping[int, Sequence[StackFrame]]) -> Mapping[str, Any]:
-    """The process of a rank that was started first, of those whose stack was read or cannot be; the others are its data
-    loaders. Where only these did, the first of all; where none did, the one that works most."""
+    """The main process of a rank: of the processes whose stack was read or cannot be asked for, the first started that
+    is no child of multiprocessing, such as a data loader. If only such children qualify, the first process of all; if
+    none qualifies, the process that uses most of the CPU. `of_rank` is in the order of pids."""
     of_loaders = {pid for pid, frames in stacks.items() if any(map(_starts_a_child, frames))}
     readable = [one for one in of_rank if stacks.get(one["pid"]) or one["state"] in "TtD"]
     mains = [one for one in readable if one["pid"] not in of_loaders]
@@ -377,13 +391,14 @@ def _main(of_rank: Sequence[Mapping[str, Any]], stacks: Mapping[int, Sequence[St
 
 
 def _starts_a_child(frame: StackFrame) -> bool:
-    """Whether this is where Python's multiprocessing begins the work of a child."""
+    """Whether this frame is the one in which Python's multiprocessing begins the work of a child."""
     return frame.function == "_bootstrap" and frame.file.endswith("/multiprocessing/process.py")
 
 
 def frames_of(text: str) -> tuple[StackFrame, ...]:
-    """The main thread's frames in a dump of faulthandler or py-spy, the innermost first; none in another text.
-    Faulthandler writes the oldest thread last, whichever was asked: one that blocks signals leaves them to another."""
+    """The main thread's frames in a dump by faulthandler or py-spy, the innermost first; empty for another text.
+    Faulthandler writes the oldest thread last, whichever thread took the signal: a thread that blocks signals leaves
+    them to another."""
     threads = THREAD.split(text)[1:]
     named = [one for one in threads if '"MainThread"' in one.partition("\n")[0]]
     dumped = [one for one in threads if one.partition("\n")[0].endswith("(most recent call first):")]
@@ -393,7 +408,7 @@ def frames_of(text: str) -> tuple[StackFrame, ...]:
 
 
 def frames_of_crash(log: str) -> tuple[StackFrame, ...]:
-    """Those of the thread that a signal has ended, where Python wrote them at the end of its log."""
+    """The frames of the thread in which the process crashed, if Python wrote them at the end of the log; else empty."""
     threads = THREAD.split(log.rpartition(FATAL)[2])[1:] if FATAL in log else []
     return _frames_of_thread(next((one for one in threads if not one.startswith("Thread ")), ""))
 
@@ -409,13 +424,16 @@ def _frames_of_thread(text: str) -> tuple[StackFrame, ...]:
 
 
 MOST_TOLD = 6
+"""The most variables that are reported."""
 LONGEST_VALUE = 60
+"""The most characters of a value that are shown."""
 
 Settings = Mapping[str, str]
+"""Values of environment variables by name."""
 
 
 def settings_of(kept: KeptProcesses, told: Mapping[str, Facts | RankConnections]) -> dict[str, Settings]:
-    """By label of a rank, from what programs on the nodes tell of processes or connections."""
+    """The variables of each rank, by the rank's label, with secrets masked. `told`: the answers of the nodes."""
     found: dict[str, Settings] = {}
     for node, answer in told.items():
         masked = kept.logs.redactor_of(node).text
@@ -425,7 +443,8 @@ def settings_of(kept: KeptProcesses, told: Mapping[str, Facts | RankConnections]
 
 
 def unlike_settings(kept: KeptProcesses, told: Mapping[str, Facts | RankConnections]) -> list[str]:
-    """A line for each such variable of the ranks that were seen."""
+    """A line for each variable of torch, NCCL or gloo whose value differs between the ranks that were seen. Variables
+    that the inventory's network settings explain are left out."""
     seen, inventory = settings_of(kept, told), kept.at.inventory
     explained = {name for node in inventory.nodes for name in network_environment(inventory, node)}
     lines = []

@@ -1,16 +1,16 @@
-"""A training that has become slower, or a node that the others wait for: which node, and why, when that can be seen.
+"""Which node makes a training slower, or keeps the others waiting, and why, as far as that can be seen?
 
-In synchronous training all ranks make a step together, so the steps do not show the late one: it is the one that does
-not wait. After readings of the counters, main threads are looked at again and again, by their state, and by their stack
-where they can be asked. A rank that sleeps in a call that all have to make waits for another rank. A node is accused
-only where one of its ranks hardly ever waits and all ranks of all other nodes do, most clearly. Ranks with GPUs accuse
-no node by that: their main threads wait for their own GPU as well.
+In synchronous training all ranks make a step together, so the steps do not show which rank is late: the late rank is
+the one that does not wait. After readings of the counters, main threads are sampled, by their state, and by their stack
+where they can be asked. A rank that sleeps in a collective waits for another rank. A node is accused only if one of its
+ranks hardly ever waits while all ranks of all other nodes clearly do. Ranks with GPUs accuse no node in this way: their
+main threads wait for their own GPU as well.
 
-Where all wait alike it may be the network of one node: in a collective all ranks wait alike, so neither steps nor
-stacks distinguish it from the others. The kernels' counts of each connection do: for how long data was on its way, and
-how much. A node is named where all that it sends, or gets, or both, goes several times more slowly than what the other
-nodes exchange meanwhile, in two looks, and no other node explains that as well. When two do, such as the two ends of a
-single slow path, the one is named whose own adapters say that they are slow, and otherwise none.
+If all ranks wait alike, the network of one node may be slow: in a collective all ranks wait alike, so neither steps nor
+stacks distinguish that node. The kernel's counts for each connection do: how much data was sent, and for how long it
+was on its way. A node is named if all that it sends, or gets, or both, goes several times more slowly than what the
+other nodes exchange meanwhile, in two looks, and no other node explains the slowness as well. If two nodes do, such as
+the two ends of a single slow path, the node whose own adapters report that they are slow is named, and otherwise none.
 """
 
 from __future__ import annotations
@@ -34,27 +34,29 @@ from runbook.model.verdict import Finding, Outcome
 from runbook.transport import node_answers
 
 DATA_ON_ITS_WAY = 0.3
-"""A path is slow only if data is on its way for at least this part of the time: otherwise pauses have other reasons."""
+"""The least part of the time for which data has to be on its way before a path counts as slow: otherwise pauses have
+other reasons."""
 
 TIMES = 5.0
-"""So many times slower than every other way; rates of busy machines scatter by three."""
+"""A slow way is at least this many times slower than every other way. The rates of busy machines scatter by three."""
 
 ALIKE = 0.25
-"""Ways that carry less than this part of the bytes are no measure: small messages go slowly everywhere."""
+"""A way that carries less than this part of the bytes is not compared: small messages go slowly everywhere."""
 
 NEAR = 2.0
-"""A limit of at most this many times the rate explains it."""
+"""A limit of an adapter explains a rate if it is at most this many times the rate."""
 
 LEAST = 64 * 1024
-"""The least number of bytes for a rate."""
+"""The least number of bytes from which a rate is computed."""
 
 VERBS = {"sends": "what {} sends", "gets": "what is sent to {}", "both": "what {} sends and gets"}
+"""In words, the slow traffic of a node, by the `how` of a Suspect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What the ranks of one node sent to those of another. `busy`: for what part of the time some of it was on its way,
-    on the connection that was busy longest."""
+    """The bytes that the ranks of one node sent to the ranks of another within `seconds`. `busy`: the part of the time
+    for which data was on its way, on the connection that was busy longest."""
 
     source: str
     destination: str
@@ -64,7 +66,7 @@ class Way:
 
     @property
     def rate(self) -> float:
-        """Bytes a second while something was on its way; infinite where that is too short to be counted."""
+        """Bytes a second while data was on its way; infinite if that time is too short to be counted."""
         spent_s = self.busy * self.seconds
         return self.bytes / spent_s if spent_s else float("inf")
 
@@ -77,24 +79,24 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A node that explains all slow ways: by what it `sends`, `gets`, or `both`."""
+    """A node that explains why `ways` are slow. `how`: they are what the node `sends`, what it `gets`, or `both`."""
 
     node: str
     how: str
     ways: tuple[Way, ...]
 
     def agrees(self, other: Suspect) -> bool:
-        """Whether both may be the same fault: when a node sends slowly, what it gets waits for its acknowledgements."""
+        """Whether both may be the same fault: if a node sends slowly, data sent to it waits for acknowledgements."""
         return self.node == other.node and (self.how == other.how or "both" in (self.how, other.how))
 
     def explained_by(self, reason: SlowReason) -> bool:
-        """A limit above what its ways carry holds nothing back."""
+        """Whether an adapter's reason explains the rate: a limit far above what the ways carry holds nothing back."""
         return reason.gbytes is None or reason.gbytes * 1e9 <= NEAR * max(way.rate for way in self.ways)
 
 
 @dataclass(frozen=True, slots=True)
 class SlowNetwork:
-    """`node` is None when no node stands out from the others."""
+    """What is known about a slow network. `node`: the node at fault, or None if no node stands out."""
 
     node: str | None
     says: str
@@ -103,14 +105,14 @@ class SlowNetwork:
 
 
 def suspects(ways: Iterable[Way]) -> list[Suspect]:
-    """The nodes each of which alone would explain what is slow; none when nothing is slow."""
+    """The nodes each of which alone would explain what is slow; empty if nothing is slow."""
     ways = [way for way in ways if way.bytes >= LEAST]
     found: list[Suspect] = []
     for node in dict.fromkeys(end for way in ways for end in (way.source, way.destination)):
         sends = tuple(way for way in ways if way.source == node)
         gets = tuple(way for way in ways if way.destination == node)
         for how, its in (("sends", sends), ("gets", gets), ("both", (*sends, *gets))):
-            # What a slow sender gets is late too, by its acknowledgements, though perhaps less: one way has to be busy.
+            # Data sent to a slow sender waits for its acknowledgements, perhaps less: one direction has to be busy.
             busy = _busy(sends) or _busy(gets) if how == "both" else _busy(its)
             if busy and _stands_out(its, _without(ways, its)):
                 found.append(Suspect(node, how, its))
@@ -134,8 +136,8 @@ def _without(ways: Iterable[Way], its: Iterable[Way]) -> list[Way]:
 
 
 def judge_network(looks: Sequence[Sequence[Way]], reasons: Mapping[str, Sequence[SlowReason]]) -> SlowNetwork | None:
-    """The slow node, from independent looks, each of which it has to explain. `reasons`: why the adapters of a node are
-    slow, by its own account, of every node that was asked."""
+    """What independent looks show about a slow network; None if no node explains all of them. `reasons`: by node that
+    was asked, why its adapters are slow by its own account."""
     seen = [suspects(ways) for ways in looks]
     alike = [one for one in (seen or [[]])[-1] if all(any(one.agrees(other) for other in each) for each in seen)]
     if not alike:
@@ -166,27 +168,30 @@ def _how_slow(one: Suspect, ways: Sequence[Way]) -> str:
 
 
 LOOKS = 24
+"""How many samples of a main thread are taken."""
 EVERY_S = 0.4
+"""Seconds between two samples."""
 
 HARDLY = 0.1
 MUCH = 0.35
-"""Of two ranks that wait alike, for a quarter of the time, 24 looks show one below and one above in one case of a
-hundred."""
+"""A rank that waits in at most HARDLY of the samples is late if all others wait in at least MUCH. Of two ranks that
+both wait for a quarter of the time, 24 samples show one below and one above these limits in one case of a hundred."""
 
 BUSY = 0.5
-"""A process of others that uses at least this much of a CPU is named."""
+"""The least share of a CPU of another process that is named."""
 
 HELD_BACK = 0.1
 WAITED = 0.3
 MEMORY = 0.05
-"""Parts of the time: a control group out of its quota, processes that wait for a CPU, and for memory."""
+"""The least parts of the time that count as a reason: a control group had used up its quota, processes waited for a
+CPU, and processes waited for memory."""
 
 PAGES = 1000
-"""Pages a second that are swapped: 4 MB."""
+"""The least pages a second, swapped in or out, that count as a reason: 4 MB."""
 
 
 OF_THE_NODE = ("quota", "memory", "process ", "gpu ")
-"""Reasons that keep ranks from computing."""
+"""Kinds of reasons, by their beginning, that keep ranks from computing."""
 
 Why = Mapping[str, str]
 """Reasons in words, by their kind."""
@@ -194,8 +199,8 @@ Why = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """A rank, and for what part of the looks it waited for others; None when too few looks gave an answer. `for_cpu`:
-    for what part of the time it waited for a CPU."""
+    """How much a rank waits. `share`: the part of the samples in which it waited for other ranks; None if too few
+    samples gave an answer. `for_cpu`: the part of the time for which it waited for a CPU."""
 
     node: str
     label: str
@@ -211,7 +216,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class LateNode:
-    """The node that the others wait for. `remedy` is empty when its counters give it."""
+    """The node that the others wait for. `remedy` is empty if the node's counters suggest one."""
 
     node: str
     says: str
@@ -222,7 +227,8 @@ class LateNode:
 def waits(
     node: str, label: str, states: str, stacks: Sequence[str], *, by_stack: bool, for_cpu: float | None = None
 ) -> Waits:
-    """From the states of a rank's main thread, or with `by_stack` from its stacks, one for each look."""
+    """How much a rank waits, by the samples of its main thread: by the states alone, or with `by_stack` by the stacks.
+    `states` has one letter, `stacks` one dump for each sample."""
     waited: list[bool] = []
     for state, text in zip(states, stacks, strict=False):
         frames = frames_of(text) if by_stack else ()
@@ -234,7 +240,7 @@ def waits(
 
 
 def late(seen: Sequence[Waits]) -> LateNode | None:
-    """The node that all others wait for; None when no node stands out."""
+    """The node that all others wait for; None if no node stands out, or a rank gave too few samples."""
     shares = [(one, one.share) for one in seen if one.share is not None]
     if len(shares) < len(seen):
         return None
@@ -250,7 +256,8 @@ def late(seen: Sequence[Waits]) -> LateNode | None:
 
 
 def chance(node: str, seen: Sequence[Waits], why: Mapping[str, Why]) -> str:
-    """Why it is nobody's doing that the others wait for this node, in words; empty where it may be its own."""
+    """In words, why it is chance that the others wait for this node: ranks of other nodes hardly get a CPU as well.
+    Empty if the node itself may be the reason."""
     starved = [one for one in seen if one.for_cpu >= WAITED]
     elsewhere = [one for one in starved if one.node != node]
     explained = any(kind.startswith(OF_THE_NODE) for kind in own(why, node))
@@ -266,7 +273,8 @@ def reasons(
     now: node_answers.Counters | None,
     busy: Sequence[node_answers.BusyProcess],
 ) -> Why:
-    """What slows a node down, as far as its own counters show. `busy`: the processes of others that use its CPUs."""
+    """The reasons that slow a node down, as far as its own counters show, between the readings `then` and `now`.
+    `busy`: the processes of others that use its CPUs."""
     found = dict(_of_machine(node, then, now)) if then is not None and now is not None else {}
     for gpu in gpus_of(now) if now is not None else ():
         if held := gpu.slowed_by:
@@ -300,7 +308,7 @@ def _of_machine(node: str, then: node_answers.Counters, now: node_answers.Counte
 
 
 def own(why: Mapping[str, Why], node: str) -> Why:
-    """What holds for this node, and not for all."""
+    """The reasons of this node whose kind does not hold for all nodes."""
     return {
         kind: says
         for kind, says in why.get(node, {}).items()
@@ -315,9 +323,9 @@ def judge(
     seen: Sequence[str] = (),
     network: SlowNetwork | None = None,
 ) -> tuple[tuple[str, ...], Finding] | None:
-    """The finding, with the one node that it is about, or with all of them when none stands out; None without proof.
-    `why`: for every node of the job. `slower` is None when only late nodes were looked for. `seen`: what the ranks were
-    seen to do, in words. `network`: the slow part of it."""
+    """The finding, with the one node that it is about, or with all nodes if none stands out; None without proof. `why`:
+    the reasons for every node of the job. `slower`: None if only late nodes were looked for. `found`: the late node.
+    `seen`: in words, what the ranks were seen to do. `network`: what is known about a slow network."""
     how_slow = slowdown_text(slower) if slower else ""
     if found is None and network is not None and network.node is not None:
         found = LateNode(network.node, network.says, network.remedy, network.evidence)
@@ -340,7 +348,7 @@ def judge(
         return (node,), _finding(node, says, evidence, known)
     lines = [line for each in why.values() for line in each.values()]
     if not lines and not slower.at_once:
-        return None  # the steps themselves may have grown
+        return None  # the steps themselves may have become longer
     says = f"{how_slow}; no node stands out from the others" + (f": {'; '.join(lines[:2])}" if lines else "")
     return tuple(why), finding_for("training-slowed", says, (*lines, *seen), way="alike")
 
@@ -352,26 +360,30 @@ def slowdown_text(slower: Slowdown) -> str:
 
 
 def _finding(node: str, says: str, evidence: Iterable[str], known: Why) -> Finding:
-    """`known`: the first of these reasons is what is to be mended."""
+    """The finding about a slow node. The first of the `known` reasons chooses the remedy."""
     first = next(iter(known), "")
     way = "gpu" if first.startswith("gpu ") else {"quota": "quota", "memory": "memory"}.get(first, "node")
     return finding_for("training-slowed", says, tuple(evidence), way=way, node=node)
 
 
 EARLY = 0.2
-"""After this part of the baseline all nodes are looked at once, slower or not: one may have been late from the first
-step."""
+"""After this part of the baseline's time all nodes are looked at once, even if the training is not slower: a node may
+have been late from the first step."""
 
 MOST_NAMED = 2
-"""After so many readings of a slower training at which another node is late than before, none stands out."""
+"""If more readings of a slower training than this each show another late node than the reading before, none stands out.
+"""
 
 ANSWER_S = 45.0
+"""Seconds that a node may take to answer with its samples."""
 MOST_SHOWN = 16
+"""The most ranks whose waiting is shown as evidence."""
 
 
 class SlowdownSearch:
-    """`look` reports each finding once. `tell` gets the nodes that the finding is about, and the finding; `say` a
-    sentence that accuses no node."""
+    """Searches for the node that slows a training down; `look` is called after each reading of the counters, and
+    reports each finding once. `tell` gets the nodes that a finding is about, and the finding; `say` gets a sentence
+    that accuses no node."""
 
     def __init__(
         self,
@@ -388,8 +400,8 @@ class SlowdownSearch:
         self._say = say
         self._early = False
         self._doubted: str | None = None  # the node that was late at the reading before
-        self._unclear = False  # at the reading before the training was slower, and no node was late
-        self._named = 0  # readings of the slower training at which another node was late than at the one before
+        self._unclear = False  # whether, at the reading before, the training was slower and no node was late
+        self._named = 0  # how many readings of the slower training showed another late node than the one before
         self._reported = False
         self._busy: dict[str, list[node_answers.BusyProcess]] = {}
         self._seen: list[Waits] = []
@@ -408,15 +420,15 @@ class SlowdownSearch:
             found = self._late(by_stack=True)
             looks.append(self._ways)
         if any(member.over for member in self._kept.members):
-            return  # the others no longer wait for it, or only for it
+            return  # ranks wait for a process that has ended, or no longer for each other
         if found is not None and by_state is not None and found.node != by_state.node:
             found = None
         doubted, self._doubted = self._doubted, found.node if found is not None else None
         if found is not None and found.node != doubted:
             self._named += slower is not None
             if self._named <= MOST_NAMED:
-                return  # it is reported if the next reading shows it too
-            found, self._unclear = None, True  # it is another one each time
+                return  # the node is reported if the next reading shows it too
+            found, self._unclear = None, True  # each reading shows another node
         network = self._network(looks) if found is None else None
         if slower is not None and found is None and network is None and not self._unclear:
             self._unclear = True
@@ -449,7 +461,8 @@ class SlowdownSearch:
         return {**reasons(name, then, now, self._busy.get(name, ())), **rose}
 
     def _late(self, *, by_stack: bool) -> LateNode | None:
-        """None also when a rank has a GPU: waiting for it looks like waiting for another rank."""
+        """Samples all ranks; the node that the others wait for. None also if a rank has a GPU: waiting for a GPU looks
+        like waiting for another rank."""
         kept = self._kept
         gpus = any(member.place.gpus for member in kept.members)
         nodes = [kept.at.inventory.node(name) for name in kept.live_nodes()]
@@ -464,7 +477,7 @@ class SlowdownSearch:
             }
             return kept.at.session(node).call(node_answers.STACK_SAMPLES, order, timeout_s=ANSWER_S)
 
-        # All at once: looks at different times show different steps, and many turns would not end in time.
+        # All nodes at once: samples of different times show different steps, and asking in turns would take too long.
         said = kept.at.run.site.each(nodes, ask, timeout_s=ANSWER_S, at_once=len(nodes))
         answers = {name: answer for name, answer in said.items() if not isinstance(answer, BaseException)}
         self._busy = {name: answer["busy"] for name, answer in answers.items()}
@@ -473,12 +486,12 @@ class SlowdownSearch:
             for name, ranks in ((name, answers[name]["ranks"] if name in answers else {}) for name in said)
             for rank in (rank for member in kept.on(name) for rank in member.place.ranks)
         ]
-        whole = len(answers) == len(kept.nodes)  # else a rank without an answer may be the one
+        whole = len(answers) == len(kept.nodes)  # otherwise the late rank may be on a node without an answer
         self._ways = ways_of(kept.at, answers) if whole else []
         return late(self._seen) if whole and not gpus else None
 
     def _network(self, looks: Sequence[Sequence[Way]]) -> SlowNetwork | None:
-        """The slow part of the network, when all ranks wait alike."""
+        """What is known about a slow network, from two looks; None if they do not show any."""
         if len(looks) < 2 or not all(map(suspects, looks)):
             return None
         answers = adapters.ask(replace(self._kept.at, deadline=time.monotonic() + ANSWER_S))
@@ -495,7 +508,7 @@ def _waits(node: str, rank: int, samples: node_answers.RankSamples | None, *, by
 
 
 def ways_of(at: Context, answers: Mapping[str, node_answers.StackSamples]) -> list[Way]:
-    """What the ranks of each node sent to those of each other one meanwhile."""
+    """The ways from each node to each other node, with what their ranks sent while they were sampled."""
     names = names_by_address(at)
     found: dict[tuple[str, str], Way] = {}
     for source, answer in answers.items():

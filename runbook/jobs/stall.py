@@ -1,13 +1,13 @@
-"""A training that no longer makes steps: which rank the others wait for, and where it is. A rank is accused only by how
-it differs from the others: it is stopped, it is elsewhere than in a call that all have to make, or it makes another
-call than most. When the ranks do not differ none is accused.
+"""Which rank do the others wait for when a training makes no more steps, and where does that rank stand? A rank is
+accused only by how it differs from the others: it is stopped, it is not in the collective in which the others wait, or
+it makes another call than most. If the ranks do not differ, none is accused.
 
-A rank with a GPU may wait for it in any line of its own. But then something runs on that GPU, and be it the kernel of a
-collective, which keeps it busy for as long as it waits for other ranks: an idle GPU is not waited for, and belongs to a
-rank that has not come as far as those with busy ones.
+A rank with a GPU may wait for the GPU in any line of its program. But then a kernel runs on that GPU; the kernel of a
+collective, too, keeps it busy for as long as it waits for other ranks. So nobody waits for an idle GPU: its rank has
+not come as far as the ranks with busy GPUs.
 
-A rank that gets no CPU cannot tell where it stands. It is accused where its kernel says so, and every other rank is
-seen to wait.
+A rank that gets no CPU cannot report where it stands. It is accused if its kernel shows that it gets none, and every
+other rank is seen to wait.
 """
 
 from __future__ import annotations
@@ -32,29 +32,30 @@ from runbook.model.units import bytes_text, seconds_text, some
 from runbook.model.verdict import Finding, Found, Outcome, outcomes_of
 
 MORE_LOOKS = 3
-"""After the first. On a busy machine a rank may not answer in one of them."""
+"""The most looks after the first. On a busy machine a rank may not answer in one of them."""
 
 TALK = 1000.0
-"""Bytes a second that are more than connections carry to be kept open."""
+"""The least bytes a second that show an exchange of data: merely keeping connections open carries less."""
 
 PAIRWISE = frozenset(("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list"))
-"""Calls of torch.distributed between two ranks: others need not be in the same one."""
+"""Calls of torch.distributed between two ranks: the other ranks need not be in the same call."""
 
 OF_ONE_ROOT = frozenset(
     """broadcast broadcast_object_list scatter scatter_object_list gather gather_object reduce""".split()
 )
-"""Calls in which a rank may be done before others come, and that programs often write in two lines."""
+"""Calls that a rank may finish before others come, and that programs often write in two lines: one for the root."""
 
 UNTOLD = frozenset(("", "0"))
-"""What the kernel says of where a process sleeps, when it does not say it."""
+"""The values of /proc/PID/wchan when the kernel does not say where a process sleeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedStall:
-    """`findings` by node. `works`: in words, that who is waited for is at work: none yet, where the limit was only
-    learned. `goes_on`: why it is none yet in any case: one that is left at the end works, the end of one is not told
-    yet, or nobody is accused, and ranks want a CPU that they hardly get, or are ending. `talks`: the ranks exchange
-    data, and perhaps their steps are only no longer printed."""
+    """What the looks at a silent training showed. `findings`: by node. `works`: in words, that the ranks which the
+    others wait for are at work; if the limit was only learned, this is no stall yet. `goes_on`: in words, why this is
+    no stall yet in any case: a rank that is left at the end works, the keepers have not reported an end yet, or no rank
+    is accused while ranks hardly get a CPU or are ending. `talks`: the ranks exchange data, so perhaps their steps are
+    only no longer printed."""
 
     findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
     works: str = ""
@@ -64,6 +65,9 @@ class JudgedStall:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
+    """One look at all ranks. `frozen`: the nodes' answers. `ranks`: what they say about each rank. `talks`: in words,
+    that the ranks still exchange data; empty if they do not."""
+
     frozen: Mapping[str, Facts]
     ranks: tuple[SeenProcess, ...]
     talks: str
@@ -84,11 +88,12 @@ def judge_stall(
     look: Callable[[], Mapping[str, Facts]],
     between: Callable[[], Between] = Between,
 ) -> JudgedStall:
-    """Judge from what all nodes say in two looks in a row; for every node when none stands out. `between`: what lies
-    between the nodes now; it is looked at where ranks wait for each other and none of them is seen to be the reason.
+    """Judges a training from looks at all nodes, repeated until two in a row accuse the same nodes of the same causes.
+    If no rank stands out, every node gets the same finding. `look`: asks all nodes. `between`: looks at the network
+    between the nodes; it is called if ranks wait for each other and none of them is seen to be the reason.
 
-    A training whose steps are only not heard goes on: its ranks talk to each other, and another look shows another rank
-    outside of the collective."""
+    A training that goes on while its steps are not heard is not accused: its ranks exchange data, and another look
+    shows another rank outside of the collective."""
     rate = progress.rate()
     since = f"no step for {seconds_text(rate.age_s)}, after {rate.place}" if rate else "no step so far"
     last = _Look.of(kept, look(), None)
@@ -117,7 +122,7 @@ def judge_stall(
 
 
 def _nobody(kept: KeptProcesses, last: _Look, since: str, steps: Sequence[str]) -> Found:
-    """The same finding for every node, when no rank stands out."""
+    """The finding for a training in which no rank stands out, the same for every node."""
     blind = sorted({member.place.node for member in kept.living} - last.frozen.keys())
     unseen = (*steps, *(f"{name} could not be looked at" for name in blind[:4]))
     asked = [one for one in last.ranks if one.frames]
@@ -137,7 +142,7 @@ def _nobody(kept: KeptProcesses, last: _Look, since: str, steps: Sequence[str]) 
 
 
 def places(ranks: Sequence[SeenProcess]) -> Iterator[str]:
-    """Where the ranks stand, those that stand alike in one line."""
+    """Lines that say where the ranks stand, one for all ranks in the same place."""
     by_place: dict[str, list[str]] = {}
     for one in ranks:
         by_place.setdefault(one.place if one.frames else "", []).append(one.label)
@@ -147,29 +152,31 @@ def places(ranks: Sequence[SeenProcess]) -> Iterator[str]:
 
 
 def accused(ranks: Sequence[SeenProcess], since: str) -> Found:
-    """Findings by node; none when no rank stands out. `since` says how long there was no step."""
+    """Findings by node about the ranks that the others wait for; empty if no rank stands out. `since`: in words, for
+    how long there was no step."""
     return _asleep(ranks, since) or _elsewhere(ranks, since) or _starved(ranks, since) or _mute(ranks, since)
 
 
 def _accused(kept: KeptProcesses, last: _Look, since: str) -> Found:
-    """As `accused`, of one look; where all ranks still talk only those that are asleep."""
+    """The findings of one look, those about ranks that have ended or outlived most others included. While all ranks
+    still exchange data, only ranks that are stopped or in uninterruptible sleep are accused."""
     if last.talks:
         return _asleep(last.ranks, since)
     return accused(last.ranks, since) or _left(kept, last.ranks, since) or _last(kept, last.ranks, since)
 
 
 def _charges(found: Found) -> set[tuple[str, str]]:
-    """Which nodes are accused, and of which causes."""
+    """The accused nodes, each with its causes."""
     return {(node, each.cause) for node, of_node in found.items() for each in of_node}
 
 
 def _living(kept: KeptProcesses) -> int:
-    """How many ranks live."""
+    """The number of ranks whose process is not over."""
     return sum(len(member.place.ranks) for member in kept.living)
 
 
 def _still_talk(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> str:
-    """In words, that the ranks still exchange data; empty when they do not."""
+    """In words, that all ranks still exchange data; empty if they do not."""
     looked = [(facts["seconds"], list(facts["ranks"].values())) for facts in frozen.values()]
     seen = [(rank["moved"] or 0) / max(0.1, seconds) for seconds, ranks in looked for rank in ranks]
     if len(seen) < len(kept.living) or min(seen, default=0.0) < TALK:
@@ -178,8 +185,9 @@ def _still_talk(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> str:
 
 
 def _works(ranks: Sequence[SeenProcess], *, accused: bool, at_end: bool) -> str:
-    """In words, that those who are waited for are at work: each of them; at the end, and where nobody is accused, any,
-    since the others may wait for it in a way of their own; empty when they are not."""
+    """In words, that the ranks which the others wait for are at work; empty if they are not. All of them have to work.
+    If no rank is accused, or ranks have ended or are ending (`at_end`), one that works is enough: the others may wait
+    for it in a way of their own."""
     outside = [one for one in ranks if one.frames and (one.elsewhere if accused else not one.together)]
     working = [one for one in outside if one.works]
     if not working or (accused and not at_end and len(working) < len(outside)):
@@ -188,7 +196,7 @@ def _works(ranks: Sequence[SeenProcess], *, accused: bool, at_end: bool) -> str:
 
 
 def _untold(kept: KeptProcesses, last: _Look) -> str:
-    """In words, that ranks have ended, and how is not known yet; empty where none has."""
+    """In words, that ranks have ended and their keepers have not reported yet how; empty if there are none."""
     looked_at = [member for member in kept.living if member.place.node in last.frozen]
     gone = [member.label for member in looked_at if not _processes(member, last.frozen)]
     if gone and len(gone) < _living(kept):
@@ -199,7 +207,7 @@ def _untold(kept: KeptProcesses, last: _Look) -> str:
 
 
 def _processes(member: KeptProcess, frozen: Mapping[str, Facts]) -> list[Facts]:
-    """What lives of it, as its node saw it."""
+    """The processes of one kept process that live, as its node saw them."""
     seen = member.seen_in(frozen) or {}
     return [one for one in seen.get("processes", ()) if one["state"] not in "ZX"]
 
@@ -211,7 +219,7 @@ def _hungry(ranks: Sequence[SeenProcess]) -> str:
 
 
 def _kept_apart(kept: KeptProcesses, seen: Between, since: str) -> Found:
-    """What stops the traffic between the nodes."""
+    """Findings by node about what stops the traffic between the nodes; empty if nothing is seen to."""
     if seen.findings:
         return {
             node: [one.with_evidence(*seen.stalled[:2], since) for one in of_node]
@@ -228,7 +236,7 @@ def _kept_apart(kept: KeptProcesses, seen: Between, since: str) -> Found:
 
 
 def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]], stalled_s: float) -> list[Outcome]:
-    """One a node: the nodes at fault fail, about the others nothing was proven. `stalled_s`: seconds without a step."""
+    """One outcome a node: the nodes with findings fail, the others are unknown. `stalled_s`: seconds without a step."""
     logs, metrics = f"logs: {kept.logs.folder}", {"stalled_s": round(stalled_s, 1)}
     proven = {name: [one.with_evidence(logs) for one in of_node] for name, of_node in found.items()}
     outcomes = outcomes_of(kept.nodes, proven, ended_because_of(tuple(sorted(found))))
@@ -236,8 +244,8 @@ def outcomes_of_stall(kept: KeptProcesses, found: Mapping[str, Sequence[Finding]
 
 
 def waited_for(kept: KeptProcesses, frozen: Mapping[str, Facts], since: str) -> Found:
-    """Ranks that lived, raised nothing and were in no collective when another had waited for so long that it gave up;
-    `since` says that it did."""
+    """Findings by node about ranks that lived, raised nothing and were in no collective when another rank gave up
+    waiting. `since`: in words, that it gave up."""
     ranks = [one for one in seen_processes(kept, frozen) if not raised(kept, kept.place_of(one.label))]
     return _asleep(ranks, since) or grouped(
         _behind(one, f"{one.label} stood {one.place}, where {one.does}, when {since}", one.shown())
@@ -247,7 +255,7 @@ def waited_for(kept: KeptProcesses, frozen: Mapping[str, Facts], since: str) -> 
 
 
 def raised(kept: KeptProcesses, place: ProcessSpec) -> bool:
-    """Whether the last lines of a process are of an exception."""
+    """Whether the end of a process's log holds a traceback."""
     return TRACEBACK in end_of(kept.log_of(place), LOG_END)
 
 
@@ -272,7 +280,8 @@ def _asleep(ranks: Sequence[SeenProcess], since: str) -> Found:
 
 
 def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> Found:
-    """Ranks that are not in a collective while others wait in one; else those that are in another one than most."""
+    """Findings about ranks that are not in a collective while others wait in one; else about ranks that are in another
+    collective than most."""
     asked = [one for one in ranks if one.frames]
     waiting = [one for one in asked if one.waits]
     outside = [one for one in asked if one.elsewhere]
@@ -291,13 +300,14 @@ def _elsewhere(ranks: Sequence[SeenProcess], since: str) -> Found:
 
 
 def _mismatched(waiting: Sequence[SeenProcess], ranks: int, since: str) -> Found:
-    """Ranks that are in another collective than most; of two groups of one size both."""
+    """Findings about ranks that are in another collective than most; if the two largest groups are of one size, about
+    all ranks. `ranks`: how many there are."""
     calls = Counter(map(_call, waiting))
     uneven = any(one.awaits or one.called in PAIRWISE | OF_ONE_ROOT for one in waiting)
     if len(calls) < 2 or len(waiting) < ranks or uneven:
         return {}
     if any(one.has_gpu and not one.called for one in waiting):
-        return {}  # a GPU lets each rank run ahead: it shows in different lines what it waits for
+        return {}  # a GPU lets its rank run ahead, so ranks may wait for the same call in different lines
     found: Found = {}
     (usual, most), (_, next_most) = calls.most_common(2)
     odd = [one for one in waiting if _call(one) != usual] if most > next_most else waiting
@@ -310,14 +320,15 @@ def _mismatched(waiting: Sequence[SeenProcess], ranks: int, since: str) -> Found
 
 
 def _call(one: SeenProcess) -> tuple[str, int | str, str]:
-    """What two ranks have in common that wait in one and the same call."""
+    """The key that two ranks share if they wait in the same call: file, line or function, and name of the call."""
     line: int | str = one.own.function if one.called in OF_ONE_ROOT else one.own.line
     return one.own.file, line, one.called if one.called in OF_ONE_ROOT else ""
 
 
 def _starved(ranks: Sequence[SeenProcess], since: str) -> Found:
-    """Ranks of one node that get no CPU, while all others wait in a collective. Of ranks in the collective itself only
-    a quota is believed: a rank that waits there actively wants a CPU as well, and has no use for it."""
+    """Findings about ranks of one node that get no CPU while all others wait in a collective. A rank that is in the
+    collective itself is accused only if a quota holds it back: a rank that waits there actively also wants a CPU, but
+    does not need it."""
     waiting = [one for one in ranks if one.together and not one.held_back]
     mute = [one for one in ranks if not one.frames and one.starved and (not one.has_gpu or one.gpu_use == IDLE)]
     inside = [one for one in ranks if one.together and one.held_back and one.state == "S" and not one.has_gpu]
@@ -335,10 +346,10 @@ def _starved(ranks: Sequence[SeenProcess], since: str) -> Found:
 
 
 def _mute(ranks: Sequence[SeenProcess], since: str) -> Found:
-    """Ranks that cannot be asked where they are, as one that blocks all signals, where the kernel shows that they are
-    elsewhere: all others sleep in one place of the kernel, those of them that can be asked in a call of all, and these
-    in another place, or compute. Where none can be asked, two of three have to wait for a thread of theirs, as in a
-    call of all."""
+    """Findings about ranks that cannot be asked where they stand, such as a rank that blocks all signals, if the kernel
+    shows that they stand elsewhere: all ranks that can be asked sleep in a collective, in one place of the kernel, and
+    these sleep in another place, or compute. If no rank can be asked, two of three have to sleep in a futex, as ranks
+    in a collective do."""
     asked = [one for one in ranks if one.frames]
     mute = [one for one in ranks if not (one.frames or one.ending or one.has_gpu) and (one.waited or 0.0) < COMPUTES]
     if not mute or len(asked) + len(mute) < len(ranks):
@@ -370,9 +381,9 @@ def _sleeps(one: SeenProcess) -> bool:
 
 
 def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Found:
-    """Ranks that have ended, and well, while all others wait for them in a collective; where most have ended, the
-    others. Who computes in the forward of a model that is wrapped for it, to evaluate it after the last step, waits for
-    nobody."""
+    """Findings about ranks that have ended well while all others wait for them in a collective; if most have ended,
+    about the others. A rank that computes in the forward of a wrapped model, as in an evaluation after the last step,
+    waits for nobody."""
     waiting = [one for one in ranks if one.surely_waits]
     living = _living(kept)
     if len(waiting) < max(1, living):
@@ -393,8 +404,8 @@ def _left(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Foun
 
 
 def _last(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Found:
-    """Ranks that live on, and wait for nobody, when most have ended, and well; of those that are ending, where no other
-    is left, the ones that sleep."""
+    """Findings about ranks that live on and wait for nobody after most have ended well. If all ranks that are left are
+    ending, the findings are about those of them that sleep."""
     ended = [member for member in kept.members if member.over]
     outside = [one for one in ranks if one.frames and one.elsewhere]
     outside = outside or [one for one in ranks if one.ending and one.sleeps]
@@ -418,7 +429,7 @@ def _last(kept: KeptProcesses, ranks: Sequence[SeenProcess], since: str) -> Foun
 
 
 def _busy(facts: Facts | None, ranks: Sequence[SeenProcess]) -> list[str]:
-    """Who else uses the CPUs of a node, where a rank gets none."""
+    """Lines about other processes that use the CPUs of a node, if any rank gets none."""
     return [
         f"pid {one['pid']} of {one['user']} uses {one['cpu']:.0%} of a CPU: {one['command']}"
         for one in (facts or {}).get("busy", ())[:4]
@@ -431,14 +442,14 @@ def _count(waiting: Sequence[SeenProcess]) -> str:
 
 
 def _steps(by_rank: Mapping[int, float]) -> list[str]:
-    """The last steps of the ranks, when they differ. Not a proof: a rank may hold its lines back."""
+    """A line with the last steps of the ranks, if they differ. This is no proof: a rank may buffer its lines."""
     least, most = min(by_rank.values(), default=0), max(by_rank.values(), default=0)
     late = [rank for rank, step in sorted(by_rank.items()) if step < most]
     return [f"the last step of rank {', '.join(map(str, late[:8]))} is {least:,}, of others {most:,}"] if late else []
 
 
 def states(ranks: Sequence[SeenProcess]) -> list[str]:
-    """What the kernel says of them, a line each."""
+    """Lines with what the kernel says about each of these ranks."""
     return [
         f"{one.label}: pid {one.pid}, state {one.state}, {one.cpu:.0%} of a CPU"
         + (f", waiting for one {one.waited:.0%} of the time" if (one.waited or 0.0) >= COMPUTES else "")

@@ -1,6 +1,6 @@
-"""Start an attempt. Prepare: on every node, push and verify the scripts, look for what an earlier try left, and have a
-keeper say READY. Commit: every node starts at one moment, each by its own clock, whose difference from ours was
-measured just before.
+"""Starts an attempt in two steps. Prepare: on every node, push and verify the scripts, look for processes that an
+earlier attempt left, and have the keepers say that they are ready. Commit: all nodes start their ranks at one moment,
+each by its own clock, whose difference from the controller's clock was measured just before.
 """
 
 from __future__ import annotations
@@ -33,33 +33,36 @@ from runbook.transport import node_answers
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 AFTER_S = 8.0
-"""How long a keeper may take beyond the grace, to kill and to write that down."""
+"""Seconds that a keeper may take beyond the grace, to kill its process and to record that."""
 
 STACKS = "stacks"
-"""The folder of an attempt in which its ranks write their stacks."""
+"""The folder inside an attempt's folder in which its ranks write their stacks."""
 STACK_ON_SIGNAL = resources.files("runbook.node").joinpath("stack_on_signal.py")
 
 OF_TEXT = re.compile(r"-[a-z]*c\Z")
-"""The option of shells and Pythons behind which a program stands, and no file: `bash -lc 'python train.py'`."""
+"""The option of a shell or a Python that is followed by program text instead of a file: `bash -lc 'python train.py'`.
+"""
 
 OF_OUTPUT = re.compile(r"-o\Z|--?(?:out|save|dump|export|write|log)", re.IGNORECASE)
+"""Options that are followed by a file which the program writes."""
 _PYTHON = re.compile(r"(?:.*/)?(?:python|pypy)[\d.]*\Z")
 OF_PYTHON = re.compile(r"-[bBdEiIOPqsSuvx]+\Z")
-"""Options of Python's that take no value; what stands behind them is the program."""
+"""Python's options that take no value: the word after them may be the program."""
 
 READY_S = 30.0
-"""How long a node may take to be ready, where the stage's `start_timeout` says nothing else."""
+"""Seconds that a node may take to be ready, unless the stage sets `start_timeout`."""
 
 
 Warn = Callable[[Sequence[str], Finding], None]
-"""Told of some nodes, it ends nothing."""
+"""Called with the names of nodes and a finding that ends nothing."""
 
 
 def prepare(
     kept: KeptProcesses, attempt: Attempt, *, ready_s: float, facts: Facts, warn: Warn = lambda *_: None
 ) -> dict[str, Outcome]:
-    """Outcomes of the nodes that are not ready, by name; empty when every keeper waits for the order to start, or at
-    the barrier. `facts` are kept on every node for later commands."""
+    """Prepares every node; the outcomes of the nodes that are not ready, by name. Empty when every keeper waits for the
+    order to start, or at the barrier. `facts` are stored on every node for later commands. `warn` gets findings that do
+    not prevent the start."""
     at = kept.at
     nodes = [at.inventory.node(name) for name in kept.nodes]
     answers = at.run.site.each(nodes, lambda node: _node(kept, attempt, node, facts), timeout_s=ready_s)
@@ -94,7 +97,7 @@ def prepare(
                 member.lost = error
     wait_for(kept, lambda: all(m.state != "none" or m.over for m in kept.members), ready_s)
     absent = {m.place.node for m in kept.members if m.state == "none"}
-    if absent and at.stopping.is_set():  # they were not waited for
+    if absent and at.stopping.is_set():  # the run is ending, so these keepers were not waited for
         return {name: Outcome.unknown(name, stopped_by_user(kept)) for name in kept.nodes}
     return {name: _absent(kept, name, ready_s) for name in kept.nodes if name in absent}
 
@@ -128,8 +131,8 @@ def _node(kept: KeptProcesses, attempt: Attempt, node: Node, facts: Facts) -> Fa
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A word of a command that names a Python file, which is to be the same on every node. `runs`: it is the program,
-    without which nothing runs; `of_option`: an option's value, which need not be there before."""
+    """A word of a command that names a Python file, which has to be the same on every node. `runs`: the file is the
+    program, so nothing runs without it. `of_option`: the word is an option's value, and the file may be missing."""
 
     word: str
     runs: bool = False
@@ -137,10 +140,10 @@ class _Source:
 
 
 def _sources(command: tuple[str, ...]) -> list[_Source]:
-    """What follows `-c` is a text, what holds a `=` a setting, and what follows an option like `--output` is written
-    by the program."""
+    """The Python files that a command names. Not counted: the word after `-c`, which is program text; a word with `=`,
+    which is a setting; the word after an option like `--output`, which the program writes."""
     found = []
-    runs = True  # so far this may be where the program is named
+    runs = True  # the program has not been named by an earlier word
     for before, here in zip(("", *command), command, strict=False):
         named = here.endswith(".py") and not here.startswith("-") and "=" not in here
         if named and not OF_TEXT.match(before) and not OF_OUTPUT.match(before):
@@ -151,7 +154,7 @@ def _sources(command: tuple[str, ...]) -> list[_Source]:
 
 
 def _in_the_way(node: str, answer: Facts) -> Finding | None:
-    """A process of an earlier try that lives, or another job on our GPUs."""
+    """The finding about a process of an earlier attempt that still lives, or about another job on this job's GPUs."""
     if old := answer["alive"]:
         names = ", ".join(f"{one['name']} of attempt {one['attempt']}" for one in old)
         says = f"{names} of this job still runs on {node}, and would meet the new ranks"
@@ -171,7 +174,7 @@ def _in_the_way(node: str, answer: Facts) -> Finding | None:
 
 
 def _programs(ready: dict[str, Facts]) -> dict[str, Outcome]:
-    """Nodes whose program file is missing, or differs from the one that most nodes have."""
+    """The outcomes of nodes on which a file of the program is missing, or differs from the one that most nodes have."""
     problems: dict[str, Outcome] = {}
     files = {path for answer in ready.values() for path in answer["sha256"]}
     for path in sorted(files):
@@ -199,8 +202,9 @@ def _programs(ready: dict[str, Facts]) -> dict[str, Outcome]:
 
 
 def unlike_modules(ready: Mapping[str, Facts]) -> Iterator[tuple[str, Finding]]:
-    """Nodes with another version of a module that the program imports from beside it. It may be meant so, as settings
-    of one node are: nothing ends for it."""
+    """The nodes, each with a finding, that have another version of a module which the program imports from its own
+    folder. The difference may be intended, as with settings of one node, so it is only a warning. At most four nodes a
+    module."""
     for path in sorted({path for answer in ready.values() for path in answer.get("beside", ())}):
         hashes = {name: found for name, one in ready.items() if (found := one.get("beside", {}).get(path))}
         usual = Counter(hashes.values()).most_common(1)[0][0] if hashes else None
@@ -212,7 +216,7 @@ def unlike_modules(ready: Mapping[str, Facts]) -> Iterator[tuple[str, Finding]]:
 
 
 def _port(at: Context, attempt: Attempt) -> dict[str, Outcome]:
-    """The process that holds the rendezvous port of this try on the master."""
+    """The master's outcome if a process there holds the rendezvous port of this attempt; else empty."""
     master = at.inventory.node(attempt.inventory.rendezvous.master)
     port = attempt.port
 
@@ -227,8 +231,8 @@ def _port(at: Context, attempt: Attempt) -> dict[str, Outcome]:
 
 
 def _gloo_of_jax(attempt: Attempt) -> bool:
-    """Whether the nodes speak over JAX's own gloo, which announces what a node's host name means there, and nothing
-    else."""
+    """Whether the nodes communicate over JAX's own gloo, which announces only the address that a node's host name
+    resolves to on that node."""
     job, inventory = attempt.job, attempt.inventory
     if job.launch.launcher != "jax" or inventory.rendezvous.backend != "gloo" or inventory.one_machine:
         return False
@@ -242,7 +246,7 @@ def _gloo_of_jax(attempt: Attempt) -> bool:
 
 
 def _own_names(at: Context) -> dict[str, Outcome]:
-    """Nodes whose own host name means an address that no other node can dial."""
+    """The outcomes of nodes whose own host name resolves to an address that other nodes have to dial and cannot."""
     order = {"names": [], "hostname": True, "reverse": "127.0.0.1", "targets": []}
     said = at.ask(node_answers.PING, lambda node: order, timeout_s=15.0)
     problems = {name: answer for name, answer in said.items() if isinstance(answer, Outcome)}
@@ -262,9 +266,8 @@ def _own_names(at: Context) -> dict[str, Outcome]:
 
 
 def dials(other: Address, mine: Address) -> bool:
-    """Whether a rank that announces `other` dials one that announces `mine`, or fails to; loopback always meets
-    itself."""
-    # gloo connects no two families.
+    """Whether a rank that announces `other` dials a rank that announces `mine`, or cannot because gloo does not connect
+    two address families. A rank that announces loopback dials itself."""
     return other.version != mine.version or int(other) > int(mine) or other.is_loopback
 
 
@@ -300,7 +303,7 @@ def _keeper(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProce
 
 
 def _barrier(kept: KeptProcesses, attempt: Attempt, node: Node, member: KeptProcess, ready_s: float) -> Facts:
-    """Where the nodes meet by themselves: a folder that is new for every attempt."""
+    """The keeper's argument for a file barrier: the shared folder, new for every attempt, in which the nodes meet."""
     shared = attempt.job.launch.barrier_folder or f"{node.workdir}/barrier"
     return {
         "folder": f"{shared}/{kept.at.run.run_id}.{attempt.folder}.{attempt.token}",
@@ -323,17 +326,19 @@ def _absent(kept: KeptProcesses, node: str, ready_s: float) -> Outcome:
 
 
 LEAD_S = 0.3
-"""The least time from the order to the start: it has to reach every node before."""
+"""The least seconds between the order to start and the start: the order has to reach every node before."""
 
 LISTENER_S = 0.03
-"""How much earlier rank 0 starts, whose listener the others dial."""
+"""Seconds by which rank 0 starts earlier than the others, which dial its listener."""
 
 RUNNING_S = 10.0
+"""Seconds after the moment of the start within which every process has to run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """How far apart the nodes started, in seconds, by our clock; `doubt`: what the comparison of clocks leaves open."""
+    """How far apart the processes started, in seconds by the controller's clock. `doubt`: the uncertainty of the clock
+    comparison, in seconds."""
 
     seconds: float
     doubt: float
@@ -343,7 +348,7 @@ class Skew:
 
 
 def measure_clocks(kept: KeptProcesses, names: Iterable[str]) -> dict[str, Outcome]:
-    """Of these nodes; the outcomes of those that do not answer."""
+    """Measures the clock offset of these nodes; the outcomes of the nodes that do not answer, by name."""
     silent: dict[str, Outcome] = {}
     site = kept.at.run.site
     nodes = map(kept.at.inventory.node, names)
@@ -356,7 +361,8 @@ def measure_clocks(kept: KeptProcesses, names: Iterable[str]) -> dict[str, Outco
 
 
 def commit(kept: KeptProcesses) -> Skew | None:
-    """Give the order to start, and wait until every process runs or has failed. None when not all run."""
+    """Orders all keepers to start, and waits until every process runs or one has failed. How far apart the processes
+    started; None when not all of them did."""
     doubt = max(uncertain for _, uncertain in kept.offsets.values())
     moment = time.time() + max(LEAD_S, 4 * doubt + 0.1)
     first = [member for member in kept.members if 0 in member.place.ranks]
@@ -372,7 +378,7 @@ def commit(kept: KeptProcesses) -> Skew | None:
 
 
 def running(kept: KeptProcesses, timeout_s: float) -> Skew | None:
-    """Wait until every process runs or one has failed; how far apart they started, None where not all did."""
+    """Waits until every process runs or one has failed; how far apart they started, None when not all of them did."""
     ranks = kept.members
     wait_for(
         kept, lambda: any(m.failed for m in ranks) or all(m.started is not None or m.over for m in ranks), timeout_s

@@ -1,4 +1,5 @@
-"""End an attempt: evidence first, then TERM to all, grace, KILL; only what was seen to end counts as ended."""
+"""Ends an attempt: collects evidence first, sends TERM to all processes, waits for the grace, sends KILL. Only a
+process that was seen to end counts as ended."""
 
 from __future__ import annotations
 
@@ -18,18 +19,21 @@ from runbook.model.safe_files import BadName, write_below
 T = TypeVar("T")
 
 LOOK_S = 9.0
+"""Seconds that a node may take to answer a look, beyond the time for which it observes its processes."""
 DRAIN_S = 4.0
-"""How long a node may answer with too little of the logs that it has, before the rest is left there."""
+"""Seconds for which a node may answer with fewer than LEAST bytes of its logs, before the rest is left there."""
 LEAST = 4096
-"""Bytes that `node/job_control.py` sends at least of a log that goes on behind them. A node that sends fewer does not
-have what it says."""
+"""The fewest bytes that `node/job_control.py` sends of a log that has more. A node that sends fewer does not have the
+bytes that it announces."""
 
 DRAIN_MOST_S = 1800.0
+"""Seconds after which fetching the rest of the logs ends in any case."""
 
 
 def freeze(kept: KeptProcesses, *, seconds: float = 0.3) -> dict[str, Facts]:
-    """What the survivors do, from all nodes at once: states, stacks, and their CPU time and traffic for this long. Kept
-    in RUN_DIR/hang; returns after LOOK_S and that time."""
+    """What the surviving ranks do, by node, asked of all nodes at once: states, stacks, and CPU time and traffic for
+    `seconds`. The answers are stored in RUN_DIR/hang. A node that has not answered LOOK_S after that time is left out.
+    """
 
     def look(node: Node) -> Facts | None:
         processes = [member for member in kept.on(node.name) if not member.over]
@@ -50,8 +54,8 @@ def freeze(kept: KeptProcesses, *, seconds: float = 0.3) -> dict[str, Facts]:
 
 
 def learn_why(kept: KeptProcesses) -> None:
-    """Why keepers are gone that wrote nothing down: whoever ended them may have left the reason beside their
-    journals."""
+    """Learns why keepers are gone that recorded nothing: whoever ended a keeper may have left the reason beside its
+    journal."""
     gone = {member.place.node for member in kept.members if member.keeper_gone}
     for answer in _order(kept, {"do": "watch", "look": True, "most": 0}, gone).values():
         for journal in [] if isinstance(answer, BaseException) else answer["kept"]:
@@ -68,16 +72,17 @@ def end(
     hurry: Callable[[], bool] = lambda: False,
     leaving: Callable[[], bool] = lambda: False,
 ) -> list[str]:
-    """Stop every process that lives, on every node that answers. Gives the names of nodes where that is not certain.
+    """Stops every process that lives, on every node that answers. The names of the nodes on which the end of all
+    processes is not certain.
 
-    Both are asked meanwhile: `hurry` cuts the grace short; `leaving` leaves it to the keepers, which end in time what
-    they keep.
+    Both callables are asked again and again: `hurry` cuts the grace short; `leaving` returns at once and leaves the
+    rest to the keepers, which end their processes in time.
     """
     for member in kept.members:
         if member.remote is None or member.gone:
             continue
         with contextlib.suppress(Unreachable):
-            if member.state == "none":  # it never sent anything, and has started nothing
+            if member.state == "none":  # this keeper never sent anything, so it has started nothing
                 member.remote.signal("SIGKILL")
             else:
                 member.remote.feed(f"stop {grace_s:g} {why}\n".encode())
@@ -99,8 +104,8 @@ def end(
 
 
 def drain(kept: KeptProcesses, *, enough: Callable[[], bool] = lambda: False) -> list[str]:
-    """Fetch every log as far as it has been written by now, for as long as data comes, the reader has not `enough` and
-    the user does not press for an end. Returns the names of nodes that still have some of it."""
+    """Fetches every log as far as it has been written by now. Stops early if a node sends nothing more, the reader has
+    `enough`, or the user presses for an end. The names of the nodes that still have a part of the logs."""
 
     def over() -> bool:
         return kept.at.hurry.is_set() or enough()
@@ -114,7 +119,7 @@ def drain(kept: KeptProcesses, *, enough: Callable[[], bool] = lambda: False) ->
             if not fetch(kept, session, name) or over():
                 return
             if wanted is None:
-                wanted = kept.fetched(name) + kept.unread[name]  # what is written meanwhile is fetched another time
+                wanted = kept.fetched(name) + kept.unread[name]  # bytes that are written meanwhile are not waited for
             if kept.fetched(name) >= wanted or not kept.unread[name]:
                 kept.unread[name] = 0
                 return
@@ -125,7 +130,7 @@ def drain(kept: KeptProcesses, *, enough: Callable[[], bool] = lambda: False) ->
 
     names = [name for name in kept.nodes if kept.voices(name)]
     for name in names:
-        kept.unread[name] = 1  # until the node has said that there is nothing
+        kept.unread[name] = 1  # counts as unread until the node has said that there is nothing more
         kept.seen.pop(name, None)
     _each(kept, rest, DRAIN_MOST_S, names, unless=over)
     kept.drain(0.0)
@@ -134,7 +139,7 @@ def drain(kept: KeptProcesses, *, enough: Callable[[], bool] = lambda: False) ->
 
 
 def clean(kept: KeptProcesses, names: Collection[str]) -> None:
-    """Remove what the attempts wrote on these nodes: all of it is here."""
+    """Removes the files of all attempts from these nodes; the caller has fetched them."""
 
     def one(node: Node) -> Facts:
         session = kept.at.session(node)
@@ -154,6 +159,6 @@ def _order(kept: KeptProcesses, told: Facts, names: Collection[str]) -> Mapping[
 def _each(
     kept: KeptProcesses, work: Callable[[Node], T], timeout_s: float, names: Collection[str], **how: Any
 ) -> Mapping[str, T | BaseException]:
-    """As `Site.each`, for those of these nodes on which the attempt has a folder."""
+    """The same as `Site.each`, for those of these nodes on which the attempt has a folder."""
     nodes = [kept.at.inventory.node(name) for name in kept.folders if name in names]
     return kept.at.run.site.each(nodes, work, timeout_s=timeout_s, **how)

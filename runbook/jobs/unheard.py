@@ -1,9 +1,9 @@
-"""A training with `stall: auto` of which no step was ever heard, so that a hang would go unnoticed: that is said once.
+"""What is said of a training with `stall: auto` whose steps were never heard, so that a hang would go unnoticed?
 
-Where its ranks stand is looked at all the same. Before the first step a rank may load, compile or fetch for long while
-the others wait for it in a call of all, so only one that does nothing is named: in two looks a minute apart it is
-stopped, or sleeps in one place, no process of it uses a CPU, reads or carries anything, and others wait for it. Even
-that is a warning: nothing is ended for it.
+A warning says so once. The ranks are looked at all the same. Before the first step a rank may load, compile or fetch
+for long while the others wait for it in a collective, so only a rank that does nothing is named: in two looks a minute
+apart it is stopped or sleeps in one place, none of its processes uses a CPU, reads or carries data, and other ranks
+wait for it. Even that is only a warning, which ends nothing.
 """
 
 from __future__ import annotations
@@ -20,20 +20,23 @@ from runbook.model.units import seconds_text
 from runbook.model.verdict import Finding, Found
 
 UNHEARD_S = BEFORE_FIRST_S
-"""As long as a first step may take where its limit is known: who prints steps has mostly printed one by then."""
+"""Seconds from the start to the first look: as long as a first step may take where its limit is known. Most programs
+that print steps have printed one by then."""
 
 AGAIN_S = 60.0
-"""Between two looks that have to agree."""
+"""Seconds between two looks that have to agree."""
 
 LEAST_CPU = 0.05
-"""This share of a CPU may be work; who only looks whether a file is there uses less."""
+"""The least share of a CPU that may be work. A process that only checks again and again for a file uses less."""
 
 OF_ONE_RANK = frozenset({"rank-stopped", "rank-behind", "program-error"})
-"""Causes that name a rank by what it does. Calls that differ do not: a training that goes on unheard has those too."""
+"""Causes that name a rank by what it does. A finding that ranks make different calls is none of them: in a training
+that goes on unheard, ranks make different calls as well."""
 
 
 class Unheard:
-    """What was said of one attempt. Times are seconds since its ranks were started."""
+    """Decides when the ranks of one attempt are looked at, and which warnings are new. Times are seconds since the
+    ranks were started."""
 
     def __init__(self) -> None:
         self._next_s = UNHEARD_S
@@ -42,13 +45,14 @@ class Unheard:
         self._before: set[str] = set()
 
     def due(self, unheard_s: float | None) -> bool:
-        """Whether it is time for a look. `unheard_s`: for how long there was no step; None: there was one."""
+        """Whether it is time for a look. `unheard_s`: the seconds without any step so far; None if a step was heard."""
         return unheard_s is not None and unheard_s > self._next_s
 
     def look(
         self, kept: KeptProcesses, frozen: Mapping[str, Facts], unheard_s: float
     ) -> Iterator[tuple[Sequence[str], Finding]]:
-        """What is to be said of which nodes, by what these tell of their ranks now."""
+        """The new warnings, each with the nodes that it is about. `frozen`: what the nodes now say about their ranks.
+        """
         found = _who_does_nothing(kept, frozen)
         says = {one.says for of_node in found.values() for one in of_node}
         if not self._said:
@@ -68,10 +72,11 @@ def _no_step(kept: KeptProcesses, frozen: Mapping[str, Facts], unheard_s: float)
 
 
 def _who_does_nothing(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Found:
-    """Findings by node; none as long as anybody who is not seen to wait may be at work."""
+    """Findings by node about ranks that do nothing. Empty while some rank is not seen, or a rank that is not in a
+    collective may be at work."""
     ranks = list(seen_processes(kept, frozen))
     if len(ranks) < sum(len(member.place.ranks) for member in kept.living):
-        return {}  # one is not seen
+        return {}  # some rank is not seen
     if any(one.state not in "Tt" and not one.together and _at_work(kept, one, frozen[one.node]) for one in ranks):
         return {}
     found = accused(ranks, "no step so far")
@@ -79,8 +84,9 @@ def _who_does_nothing(kept: KeptProcesses, frozen: Mapping[str, Facts]) -> Found
 
 
 def _at_work(kept: KeptProcesses, one: SeenProcess, facts: Facts) -> bool:
-    """Whether a rank, or what it started, uses a CPU, reads, writes, or carries data. What its launcher, and children
-    without its environment do, and what is carried, is known of all ranks of a launcher together."""
+    """Whether a rank, or a process that it started, uses a CPU, reads, writes, or carries data. Processes without a
+    rank in their environment, such as the launcher, and the bytes that were carried, are known only for all ranks of a
+    launcher together, so they count for each of its ranks."""
     (rank,) = kept.place_of(one.label).ranks
     (first,) = (member.place.ranks[0] for member in kept.on(one.node) if rank in member.place.ranks)
     seen, seconds = facts["ranks"][str(first)], max(0.1, facts["seconds"])

@@ -1,5 +1,5 @@
-"""Watch an attempt: fetch what its processes write, learn how they end, or that one lingers after an exception, and
-stop at the first failure."""
+"""Watches an attempt: fetches the output of its processes, learns how they end, or that a process lingers after an
+exception, and stops at the first failure."""
 
 from __future__ import annotations
 
@@ -19,41 +19,48 @@ from runbook.transport.remote_program import ProgramNotStarted
 from runbook.transport.session import Session
 
 SETTLE_S = 1.0
-"""How long to wait after the first failure for other ones, so that the earliest is known and not only the first to
-arrive."""
+"""Seconds to wait after the first failure for other failures: the one that arrives first need not be the earliest."""
 
 LAUNCHERS_SETTLE_S = 3.0
-"""The same when launchers start the ranks: they notice the end of one later, and report it later still."""
+"""The same wait when launchers start the ranks: a launcher notices the end of a rank late, and reports it later still.
+"""
 
 POLL_S = 0.1
+"""Seconds between a node's answer without more to send and the next question."""
 NEXT_S = 0.005
-"""The pause before a node that has more to send is asked again. Without one, such a node could keep a CPU busy."""
+"""Seconds before a node that has more to send is asked again. Without a pause, such a node could keep a CPU busy."""
 
 ANSWER_S = 10.0
+"""Seconds that a node may take to answer, beyond the wait for news that it was asked for."""
 LEAVE_S = 3.0
+"""Seconds that the end of a `Fetching` block waits for its threads."""
 WAIT_S = 0.5
+"""Seconds for which a node waits for news before it answers without any."""
 LOOK_S = 2.0
+"""Seconds between two questions for which a node goes through all of its processes."""
 MOST = 512 * 1024
+"""The most bytes of logs that one answer should bring."""
 
 
 HELD_UP = ("stalled", "unmet")
-"""Kinds in which nothing has ended: the ranks no longer make steps, or have not met."""
+"""Kinds of a WatchEnd with which no process has ended: the ranks no longer make steps, or have not met."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchEnd:
-    """How watching ended. `kind`: finished, failed, stopped (on request), late, lost (every node whose ranks still
-    ran), or one of HELD_UP."""
+    """How watching ended. `kind`: finished, failed, stopped (on request), late (the deadline passed), lost (the
+    connections to all nodes, so that no process's end is known), or one of HELD_UP. `first`: the process that failed
+    first, where one failed."""
 
     kind: str
     first: KeptProcess | None = None
 
 
 class Fetching:
-    """One thread for each node asks it for news for as long as the `with` block lasts. Journals go to the kept
-    processes, lines to its logs.
+    """Fetches news from the nodes for as long as the `with` block lasts, with one thread for each node. Journals go to
+    the kept processes, output to their logs.
 
-    A node that has answered nothing for `patience_s` is lost.
+    A node that has not answered for `patience_s` counts as lost.
     """
 
     def __init__(self, kept: KeptProcesses, *, patience_s: float = math.inf) -> None:
@@ -97,7 +104,8 @@ def _silent(name: str, seconds: float) -> Unreachable:
 
 
 def fetch(kept: KeptProcesses, session: Session, name: str, *, wait_s: float = 0.0, look: bool = False) -> bool:
-    """Ask one node for news; whether it answered. How many bytes more it has is in the processes' `unread`."""
+    """Asks one node for news; whether it answered. Afterwards `kept.unread` holds how many bytes of logs are still
+    there. `wait_s`: how long the node may wait for news. `look`: the node also says which processes live."""
     files = (f"{voice.name}.{end}" for voice in kept.voices(name) for end in ("out", "err"))
     at = {file: kept.logs.at(file) for file in files}
     order = {
@@ -114,7 +122,7 @@ def fetch(kept: KeptProcesses, session: Session, name: str, *, wait_s: float = 0
         answer = session.call("job_control", order, timeout_s=ANSWER_S + wait_s)
     except Unreachable as error:
         if all(member.remote is None for member in kept.on(name)):
-            session.disbelieve(error)  # nothing else reports its processes, and their end would never be known
+            session.disbelieve(error)  # nothing else reports these processes, so their end would never be known
         return False
     except (ProgramNotStarted, TimeoutError):
         return False
@@ -124,7 +132,7 @@ def fetch(kept: KeptProcesses, session: Session, name: str, *, wait_s: float = 0
 
 
 def take(kept: KeptProcesses, name: str, answer: Facts, at: Mapping[str, int]) -> None:
-    """A node's answer to a reader that had its files up to `at`."""
+    """Stores a node's answer: logs, steps and journals. `at`: the bytes of each file that were here before."""
     kept.seen[name] = answer["seen"]
     offset = kept.offsets.get(name, (0.0, 0.0))[0]
     members = {member.place.name: member for member in kept.on(name)}
@@ -144,7 +152,7 @@ def take(kept: KeptProcesses, name: str, answer: Facts, at: Mapping[str, int]) -
     kept.unread[name] = sum(max(0, size - kept.logs.at(file)) for file, size in ours.items())
     for journal in {str(journal["name"]): journal for journal in answer["kept"]}.values():
         member = members.get(str(journal["name"]))
-        if member and journal != member.journal:  # a thousand nodes would wake their reader all the time
+        if member and journal != member.journal:  # unchanged journals of a thousand nodes would wake the reader often
             kept.news.put((member, {**journal, "event": "kept"}))
 
 
@@ -156,9 +164,9 @@ def watch(
     on_loss: Callable[[str, Unreachable], None] | None = None,
     held_up: Callable[[], bool] = lambda: False,
 ) -> WatchEnd:
-    """Watch until all have ended well, the first failure has settled, the run is to stop, the job is held up, or the
-    time is up. A lost node is a failure; with `on_loss` it is reported there, once, and the others are watched on, as
-    long as there are any."""
+    """Watches until all processes have ended well, the first failure has settled, the run is to stop, the job is held
+    up, or the deadline has passed. Without `on_loss` a lost node is a failure. With it, each lost node is reported to
+    `on_loss` once, and the other nodes are watched on, as long as there are any."""
     reported: set[str] = set()
     bad_since: float | None = None
     settle_s = LAUNCHERS_SETTLE_S if any(member.place.each for member in kept.members) else SETTLE_S
@@ -171,7 +179,7 @@ def watch(
                 on_loss(name, error)
         judged = [member for member in kept.members if not (on_loss and member.lost)]
         if kept.members and not judged:
-            return WatchEnd("lost")  # nothing is known of anybody's end
+            return WatchEnd("lost")
         if all(member.state == OVER and member.code == 0 for member in judged):
             return WatchEnd("finished")
         if any(member.failed for member in judged):
@@ -188,11 +196,12 @@ def watch(
 
 
 def earliest(members: Sequence[KeptProcess]) -> KeptProcess:
-    """The failure that came first. A lost node has no time of its own, so it counts only where nothing else failed. A
-    keeper that was killed has none either, but its rank ends with it: what then exits by itself has lost a peer."""
+    """The process that failed first. A process on a lost node has no time of its end, so it counts only if no other
+    failed. A process whose keeper was killed has none either, but it ends with its keeper: if the first process with a
+    known end exited by itself, it had lost that peer. A process that lingers after an exception counts before all."""
     failed = [member for member in members if member.failed]
     if gave_up := next((member for member in failed if member.gave_up is not None), None):
-        return gave_up  # what ends beside it lost a peer
+        return gave_up  # the other processes ended because they lost this peer
     timed = [member for member in failed if member.ended is not None]
     if not timed:
         return failed[0]
@@ -204,26 +213,28 @@ def earliest(members: Sequence[KeptProcess]) -> KeptProcess:
 TRACEBACK = "Traceback (most recent call last)"
 
 OF_RANK = re.compile(r"^\[rank\d{1,7}\]: ?", re.MULTILINE)
-"""What torch puts before each line of an exception."""
+"""The prefix that torch puts before each line of an exception."""
 
 OF_NO_PROGRAM = ("Exception in thread", "Exception ignored")
+"""How the line before a traceback begins when the exception does not end the program."""
 MOST_AFTER = 5
-"""Lines of a message that has several, and of libraries at the end of a program."""
+"""The most lines from the exception to the end of the output: its message may have several, and libraries may add some
+when the program ends."""
 
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,200}(?::|$)")
 NOISE = re.compile(
     r"\s|$|-{20}|[IWEF]\d{4} [^\n\]]{0,200}\.(?:cc|h):\d+\]"
     r"|For simplicity, JAX has removed|The above exception|During handling of the above"
 )
-"""Lines in and around a traceback, and what JAX's own runtime, which is C++, logs while it waits. A program's own
-Python may log in the same form: then it goes on."""
+"""Lines in and around a traceback, and lines that JAX's C++ runtime logs while it waits: they do not show that the
+program goes on. Python code that logs in the same form names no `.cc` or `.h` file, and does show it."""
 
 MESSAGE_S = 1.0
-"""How long after its first line the message of an exception may go on."""
+"""Seconds for which the message of an exception may go on after its first line."""
 
 
 def exception_at_end(text: str) -> str:
-    """The exception of a traceback that is the last a program wrote; empty where there is none."""
+    """The first line of the exception whose traceback is the last output of a program; empty if there is none."""
     before, found, after = OF_RANK.sub("", text).rpartition(TRACEBACK)
     whose = before.rstrip().rpartition("\n")[2]
     lines = [line for line in after.splitlines()[1:] if line.strip()]
@@ -234,20 +245,21 @@ def exception_at_end(text: str) -> str:
 
 
 class Lingering:
-    """Programs of JAX that raised and did not end: at its exit one meets its peers, who never come, for five minutes. A
-    traceback alone does not end a program: it may print one and go on. So a process counts as lost only after the grace
-    of the job has passed in which it wrote nothing after the exception, and no process wrote anything on its stdout.
+    """Finds JAX programs that raised an exception and did not end: at its exit such a program waits five minutes for
+    peers that never come. A traceback alone proves nothing, since a program may print one and go on. So a process
+    counts as lost only when it has written nothing since the exception for as long as the job's grace, and no process
+    has written to its stdout.
     """
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
         self._lock = threading.Lock()
         self._open: set[str] = set()
-        self._said: dict[str, tuple[str, float]] = {}  # by the name of the process: the exception, and when it came
-        self._stdout = 0.0  # when any process wrote there
+        self._said: dict[str, tuple[str, float]] = {}  # by the name of the process: its exception, and when it came
+        self._stdout = 0.0  # when any process last wrote to its stdout
 
     def heard(self, name: str, stream: str, lines: Sequence[str]) -> None:
-        """Whole lines of the process of this name."""
+        """Takes whole lines that the process called `name` wrote; `stream` is `out` or `err`."""
         now = time.monotonic()
         with self._lock:
             if stream == "out":
@@ -267,10 +279,11 @@ class Lingering:
             self._open.discard(name)
             self._said[name] = (line, now)
         elif name in self._said and now - self._said[name][1] > MESSAGE_S:
-            del self._said[name]  # it goes on
+            del self._said[name]  # the program goes on
 
     def who(self) -> tuple[str, str] | None:
-        """The process that has been silent for the grace since it raised, the first of several, and its exception."""
+        """The name of the process that has been silent for the grace since it raised, and its exception; None if there
+        is none. Of several processes, the one that raised first."""
         now = time.monotonic()
         with self._lock:
             lost = [(at, name, says) for name, (says, at) in self._said.items() if now - at > self._grace_s]

@@ -1,4 +1,5 @@
-"""A `launch:` stage for the nodes it starts on: command, environment and workdir, every template in them filled in."""
+"""What does a `launch:` stage start on each of its nodes: the command, environment and workdir, with all templates
+filled in?"""
 
 from __future__ import annotations
 
@@ -13,15 +14,16 @@ from runbook.model.node_ranges import fold
 from runbook.model.playbook import LaunchSettings, Place, Stage
 
 STARTS_ITS_RANKS = ("torchrun", "torch.distributed.launch")
-"""Launchers that run as one process a node and start its ranks. Torch's official wheels for Windows cannot run them."""
+"""Launchers that run as one process on each node and start its ranks. Torch's official wheels for Windows cannot run
+them."""
 
 UNUSED_SPARE = "a spare: no node had to be replaced by it"
-"""What is said of a node that a launch held ready and did not need."""
+"""The reason of the skip of a spare that a launch did not need."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobProgram:
-    """What the stage starts as every rank of one node. The launcher has no part in it yet."""
+    """What the stage starts as every rank of one node, without the words of a launcher."""
 
     command: tuple[str, ...]
     env: Mapping[str, EnvValue]
@@ -30,7 +32,8 @@ class JobProgram:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`programs` go by the node's name; nodes whose values do not differ share one."""
+    """A `launch:` stage with its templates filled in. `programs`: by the node's name; nodes with the same values share
+    one."""
 
     stage: Stage
     programs: Mapping[str, JobProgram]
@@ -42,21 +45,22 @@ class Job:
 
     @property
     def starts_each(self) -> bool:
-        """Whether each rank is a process of the launch script, and none of a launcher's."""
+        """Whether the launch script starts each rank as a process of its own, instead of a launcher that starts them.
+        """
         return self.launch.launcher not in STARTS_ITS_RANKS
 
     @property
     def stacks(self) -> bool:
-        """Whether its ranks are prepared to be asked for their stacks."""
+        """Whether the job's ranks are prepared to be asked for their stacks."""
         return self.launch.watch is None or self.launch.watch.stacks
 
     def span(self, *place: str | int) -> Span | None:
-        """The place in the playbook of the value at `place`, or at least of its stage."""
+        """The place in the playbook of the value at `place`; if that is not known, the place of the stage."""
         return self.stage.launch_spans.get(place, self.stage.span)
 
 
 def node_facts(node_ranks: NodeRanks) -> dict[str, object]:
-    """What templates may say about the node they are filled for."""
+    """The variables that describe a node in the templates that are filled for it."""
     return {
         "node": node_ranks.node.name,
         "address": node_ranks.node.address,
@@ -69,7 +73,7 @@ def node_facts(node_ranks: NodeRanks) -> dict[str, object]:
 
 
 def names_of_nodes(nodes: Iterable[NodeRanks]) -> set[str]:
-    """What templates may say that can differ from node to node."""
+    """The names of all template variables whose values can differ from node to node."""
     return {name for one in nodes for name in (*one.node.vars, *node_facts(one))}
 
 
@@ -82,8 +86,8 @@ def make_job(
 ) -> Job:
     """The job of a `launch` stage. Raises FilesWrong with every template that cannot be filled.
 
-    Weakest first, templates see: `facts` of the cluster, facts of the node, the node's `vars`, and `set_above` them:
-    the playbook's vars and `-e`.
+    Templates see these variables, the weakest first: `facts` of the cluster, facts of the node, the node's `vars`, and
+    `set_above`: the playbook's vars and `-e`.
     """
     launch = stage.launch
     programs = _Filling(stage, JobProgram(launch.command, launch.env, launch.workdir)).programs(
@@ -93,7 +97,8 @@ def make_job(
 
 
 class _Filling:
-    """Fills one program in for all its nodes. Only words with a template cost time, and most of those only once."""
+    """Fills the templates of one program for all of its nodes. A template without values of single nodes is filled only
+    once."""
 
     def __init__(self, stage: Stage, blank: JobProgram) -> None:
         self._stage = stage
@@ -152,7 +157,8 @@ def _put(program: JobProgram, found: Mapping[Place, str]) -> JobProgram:
 
 
 def _word(value: object, text: str, span: Span | None) -> str:
-    """A template's value as a program gets it: text, or a number as it is written."""
+    """A template's value as a program gets it: text, or a number as it is written. Raises FilesWrong for other values.
+    """
     if isinstance(value, str | int | float):
         return str(as_text(value))
     kind = "nothing" if value is None else "a list" if isinstance(value, list) else "a mapping"
@@ -161,7 +167,7 @@ def _word(value: object, text: str, span: Span | None) -> str:
 
 
 def on_nodes(problem: Problem, nodes: Collection[str], all_nodes: int) -> Problem:
-    """The problem, with the nodes that have it where others do not."""
+    """The problem; if not all nodes have it, with the names of those that do."""
     if len(nodes) == all_nodes or "" in nodes:
         return problem
     return replace(problem, message=f"{problem.message} on {fold(nodes)}")

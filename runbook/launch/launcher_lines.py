@@ -1,5 +1,5 @@
-"""Command lines of launchers that start ranks themselves, taken apart: whose line it is, its options, and the program
-behind them."""
+"""Takes the command line of a launcher that starts ranks itself apart: which launcher it is, its options, and the
+program that it starts."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _WRAPPERS = ("sudo", "env", "nice", "nohup", "time", "exec", "stdbuf", "command"
 _PYTHON = re.compile(r"python[0-9.]*")
 _OPTION = re.compile(r"--?([A-Za-z][A-Za-z0-9_-]*)(?:=(.*))?", re.DOTALL)
 _NEXT_COMMAND = re.compile(r"&&|\|\||[;|\n]")
-_DEEPEST = 4  # launchers in launchers: srun, a shell, torchrun
-_LONGEST = 200  # words among which a program begins
+_DEEPEST = 4  # how many launchers inside each other are taken apart: srun, a shell, torchrun
+_LONGEST = 200  # the most words of a launcher's line among which the beginning of the program is looked for
 
 
 @dataclass(frozen=True, slots=True)
 class LauncherLine:
-    """`name`: the launcher as it stands in the line; `launcher`: the value of `launcher:` for it, None where there is
-    none. `options`: by their names without dashes in front, `_` as `-`. `program`: what it starts as every rank, as
-    `command:` takes it; empty where the line does not show where that begins."""
+    """A launcher's command line. `name`: the launcher as it stands in the line. `launcher`: the value of `launcher:`
+    for it, or None. `options`: values by their names without dashes in front, with `_` as `-`. `program`: the command
+    that the launcher starts as every rank, as `command:` takes it; empty if the line does not show where it begins."""
 
     name: str
     launcher: str | None
@@ -39,8 +39,8 @@ class LauncherLine:
 
 
 def launcher_line(words: Sequence[str]) -> LauncherLine | None:
-    """The line of the innermost launcher: `srun torchrun … train.py` is torchrun's. None where no launcher begins. What
-    a shell is given with `-c` is looked into."""
+    """The line of the innermost launcher: for `srun torchrun … train.py`, torchrun's. None if the words begin with no
+    launcher. The text that a shell is given with `-c` is searched as well."""
     found = None
     for _ in range(_DEEPEST):
         inner = _outermost(words)
@@ -51,8 +51,8 @@ def launcher_line(words: Sequence[str]) -> LauncherLine | None:
 
 
 def options(words: Sequence[str]) -> Iterator[tuple[str, str, int]]:
-    """`--option=value` and `--option value`: the name, the value, and which word holds the value. Of a switch, what
-    stands behind it is given as well."""
+    """The options written as `--option=value` or `--option value`: name, value, and the index of the word with the
+    value. A switch cannot be told from an option, so the word after it is given as its value."""
     for index, word in enumerate(words):
         found = _OPTION.fullmatch(word)
         if found is None:
@@ -64,7 +64,7 @@ def options(words: Sequence[str]) -> Iterator[tuple[str, str, int]]:
 
 
 def unwrapped(words: Sequence[str]) -> list[str]:
-    """Without `sudo -n`, `env A=b` and the like before the program."""
+    """The words without `sudo -n`, `env A=b` and the like before the program."""
     last = len(words) - 1
     begin = next((at for at, word in enumerate(words) if at == last or not _wraps(word)), 0)
     return list(words[begin:])
@@ -93,18 +93,18 @@ def _outermost(words: Sequence[str]) -> LauncherLine | None:
 
 
 def _module(words: Sequence[str]) -> int:
-    """Which word is the module of `python -u -m MODULE`; 0 where there is none."""
+    """The index of MODULE in `python -u -m MODULE`; 0 if there is none."""
     at = next((at for at, word in enumerate(words[1:], 1) if word == "-m" or not word.startswith("-")), 0)
     return at + 1 if at and words[at] == "-m" and at + 1 < len(words) else 0
 
 
 def _given_to_shell(words: Sequence[str]) -> Sequence[str]:
-    """The first command with a launcher of `bash -c "cd /work && torchrun …"`."""
+    """The first command with a launcher in the text of `bash -c "cd /work && torchrun …"`; empty if there is none."""
     text = next((text for flag, text in pairwise(words) if re.fullmatch("-[a-z]*c", flag)), "")
     for part in _NEXT_COMMAND.split(text):
         try:
             command = shlex.split(part)
-        except ValueError:  # one of these signs stands in quotes
+        except ValueError:  # a separator stands in quotes, so the text was split at the wrong place
             return ()
         if _outermost(command):
             return command

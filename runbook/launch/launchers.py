@@ -1,5 +1,5 @@
-"""From a node's place in the job to its launch script, which `run` pushes and `render` writes. A launcher decides the
-processes of a node, their command, and what they must not inherit."""
+"""What does a launcher start on a node: how many processes, with which command, and which variables must they not
+inherit? The resulting spec becomes the launch script that `run` pushes and `render` writes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from runbook.model.inventory import EnvValue, Node
 from runbook.model.units import whole_number
 
 OPTION_OF_TORCHRUN = "PET_"
-"""torchrun takes its options from variables as well, such as PET_NODE_RANK (torch.distributed.argparse_util)."""
+"""The prefix of variables from which torchrun takes options as well, such as PET_NODE_RANK
+(torch.distributed.argparse_util)."""
 
 FOREIGN = ("TORCHELASTIC_", OPTION_OF_TORCHRUN)
-"""Prefixes of variables that another torchrun set: a rank that inherits them waits for that one's store, and a torchrun
-takes them for its own options."""
+"""Prefixes of variables that another torchrun may have set. A rank that inherits them waits for that torchrun's store,
+and a torchrun that inherits them takes them for its own options."""
 
 KNOWS_OTHERS = frozenset(("node-rank", "rdzv-endpoint", "rdzv-conf", "master-addr"))
-"""Options by which torch's launchers are told of the machines beside their own."""
+"""Options that tell torch's launchers about other machines."""
 
 _SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-_UNEVEN = "TORCH_ELASTIC_WORKER_IDENTICAL"  # it would give every node as many ranks as this one has
+_UNEVEN = "TORCH_ELASTIC_WORKER_IDENTICAL"  # this variable would give every node as many ranks as this one has
 _ANY_PYTHON = ("python", "python3")
 _PYTHON = re.compile(r"\A(?:.*[/\\])?python[0-9.]*(?:\.exe)?", re.IGNORECASE)
 
@@ -39,7 +40,8 @@ class CannotLaunch(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """`environment` is what all ranks of the node share."""
+    """What is started on one node. `environment`: the variables that all ranks of the node share. `command`: None if
+    the script takes it as arguments. `unset`: names of variables that must not be inherited."""
 
     environment: Mapping[str, EnvValue]
     processes: tuple[ScriptProcess, ...]
@@ -57,7 +59,7 @@ def start(
 ) -> Start:
     """How `launcher` starts `command` on the node of `node_ranks`. Raises CannotLaunch.
 
-    `logs` is a folder for the output of the ranks, where the launcher starts them.
+    `logs`: the folder for the output of the ranks, if the launcher starts them.
     """
     if launcher in STARTS_ITS_RANKS:
         if command is None:
@@ -69,7 +71,7 @@ def start(
     if command is not None and command[0].endswith(".py"):
         command = (node_ranks.node.interpreter, *command)
     elif command is not None and command[0] in _ANY_PYTHON and node_ranks.node.python not in _ANY_PYTHON:
-        command = (node_ranks.node.python, *command[1:])  # the one that the inventory names, which `reach` has proved
+        command = (node_ranks.node.python, *command[1:])  # the inventory's Python, which `reach` has proved
     processes = tuple(ScriptProcess(rank.local_rank, rank_environment(rank)) for rank in node_ranks.ranks)
     if launcher == "jax":
         environment, processes = _jax(layout, node_ranks, environment, processes)
@@ -84,9 +86,10 @@ def _launcher_words(
     command: tuple[str, ...],
     logs: str | None,
 ) -> tuple[str, ...]:
-    """A static rendezvous: c10d would order the nodes as they arrive, and rank 0 could be anywhere."""
+    """The words that start the launcher itself, before the job's command. The rendezvous is static: c10d would order
+    the nodes as they arrive, and rank 0 could be anywhere."""
     named = command[0] if _PYTHON.fullmatch(command[0]) and re.search(r"[/\\]", command[0]) else None
-    # Releases before torch 2 know the underscores only, and torch.distributed.launch is for what was written then.
+    # torch.distributed.launch is for old programs, and releases before torch 2 know only names with underscores.
     module, dash = ("torch.distributed.run", "-") if launcher == "torchrun" else ("torch.distributed.launch", "_")
     options = {
         "nnodes": str(len(layout.by_node)),
@@ -96,13 +99,13 @@ def _launcher_words(
         "master-port": _plain(environment.get("MASTER_PORT"), str(layout.inventory.rendezvous.port)),
     }
     if logs is not None:
-        options |= {"log-dir": logs, "redirects": "3"}  # both streams into files
+        options |= {"log-dir": logs, "redirects": "3"}  # 3: stdout and stderr go into files
     words = [f"--{name.replace('-', dash)}={value}" for name, value in options.items()]
     return (named or node_ranks.node.interpreter, "-m", module, *words)
 
 
 def program_words(launcher: str, command: tuple[str, ...]) -> tuple[str, ...]:
-    """The job's command as a torch launcher takes it: a script, `-m` and a module, or any program with --no-python.
+    """The job's command as a torch launcher takes it: a script, `-m` and a module, or `--no-python` and any program.
 
     Raises CannotLaunch.
     """
@@ -127,7 +130,7 @@ def program_words(launcher: str, command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def cannot_start(job: Job, nodes: Sequence[Node]) -> list[Problem]:
-    """Why the job's launcher cannot start the job on these nodes."""
+    """The problems because of which the job's launcher cannot start the job on these nodes."""
     commands = list(dict.fromkeys(program.command for program in job.programs.values()))
     if any(not command[0] or command[0].startswith("-") for command in commands):
         message = "the command starts with an option or with nothing, not with a program"
@@ -158,9 +161,9 @@ def cannot_start(job: Job, nodes: Sequence[Node]) -> list[Problem]:
 
 
 def worlds_of_their_own(job: Job, nodes: Sequence[Node]) -> LauncherLine | None:
-    """The launcher of torch in the command of a job of several ranks that are started directly, where it knows of no
-    other machine: it would end well on every node, each in a world of its own. Others may be told of them by a file or
-    a scheduler."""
+    """The line of a torch launcher in the command of a job with `launcher: direct` and several ranks, if no option
+    tells it about other machines; else None. Each rank would start a world of its own that ends well. Launchers that
+    are not torch's are not reported: a file or a scheduler may tell them about other machines."""
     if job.launch.launcher != "direct" or sum(node.slots for node in nodes) < 2:
         return None
     for program in job.programs.values():
@@ -174,7 +177,8 @@ def worlds_of_their_own(job: Job, nodes: Sequence[Node]) -> LauncherLine | None:
 def _jax(
     layout: RankLayout, node_ranks: NodeRanks, environment: Mapping[str, EnvValue], processes: tuple[ScriptProcess, ...]
 ) -> tuple[Mapping[str, EnvValue], tuple[ScriptProcess, ...]]:
-    """jax.distributed reads the coordinator and its own devices; the program passes it RANK and WORLD_SIZE itself.
+    """The environment and processes with the variables for the coordinator and the devices that jax.distributed reads.
+    The program itself passes RANK and WORLD_SIZE to it.
 
     CUDA_VISIBLE_DEVICES already renumbers the node's GPUs from 0, and JAX counts among these.
     """
@@ -190,12 +194,14 @@ def _jax(
 
 
 def _plain(value: EnvValue | None, default: str) -> str:
-    """Values set by the user count here as well; a secret stays out of the command line."""
+    """The value if it is a text, which the user may have set; for a secret, which must stay out of the command line,
+    the default."""
     return value if isinstance(value, str) else default
 
 
 def ranks_spec(layout: RankLayout, node_ranks: NodeRanks, *, name: str, made_from: Sequence[str]) -> ScriptSpec:
-    """A script that starts runbook's own `rank.py` as every rank of the node: what connection and AllReduce use."""
+    """The spec of a script that starts runbook's own `rank.py` as every rank of the node, for checks such as AllReduce.
+    """
     return ScriptSpec(
         node=node_ranks.node.name,
         name=name,
@@ -219,11 +225,12 @@ def launch_spec(
     made_from: Sequence[str],
     logs: str | None = None,
 ) -> ScriptSpec:
-    """A script that starts the job on the node; without a job it takes the command as its own arguments.
+    """The spec of a script that starts the job on the node; without a job, the script's arguments are the command.
 
-    `logs` is a folder on the node where a launcher keeps its ranks' output apart; None: it is all the launcher's.
+    `logs`: a folder on the node in which a launcher keeps the output of each rank apart; with None, all output is the
+    launcher's own.
 
-    No controller watches it, so it checks its preconditions itself. Raises CannotLaunch.
+    No controller has to watch the script, so it checks its preconditions itself. Raises CannotLaunch.
     """
     node = node_ranks.node
     program = job.programs[node.name] if job else None
@@ -254,13 +261,13 @@ def launch_spec(
 
 
 def begins_somewhere(folder: str) -> bool:
-    """Whether a folder is named from the root, a drive or the home folder on."""
+    """Whether the path of a folder begins at the root, a drive or the home folder."""
     return folder.startswith(("/", "~", "\\")) or folder[1:2] == ":"
 
 
 def _as_given(command: Sequence[str], workdir: str | None) -> tuple[str, ...]:
-    """The words of a user's command: only the program is looked for, from where it runs, and a script of Python's in
-    the home folder; the rest is not interpreted."""
+    """The words of a user's command. Only the program (`./x`: in the workdir) and a Python script at `~/` are looked up
+    as files; all other words reach the program as they are."""
     program, *words = command
     if workdir is not None and program.startswith("./"):
         program = f"{workdir if begins_somewhere(workdir) else './' + workdir.removeprefix('./')}/{program[2:]}"

@@ -1,4 +1,5 @@
-"""What a launch script checks before it starts anything, so that it stops with its own code and sentence."""
+"""What does a launch script check before it starts anything, so that it can stop with an exit code and a sentence of
+its own?"""
 
 from __future__ import annotations
 
@@ -19,14 +20,15 @@ CODES: Mapping[str, int] = {
     # 98 was a missing Python for the checks: the script now checks by other means, or says that it could not.
     "secrets-missing": 99,
 }
+"""The exit code of each stop of a launch script, by its event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guards:
-    """What the script looks at before it starts anything, in the words of the inventory.
+    """What the script checks before it starts anything, as the inventory writes it.
 
-    `python` is asked first, to resolve and to bind; the job need not use it. `port` is None where rank 0 runs
-    elsewhere.
+    `python`: the program that resolves the address and binds the port for the check; the job need not use it. `port`:
+    None if rank 0 runs on another node.
     """
 
     python: str
@@ -41,7 +43,7 @@ class Guards:
 
     @property
     def astray(self) -> bool:
-        """Whether the address is a loopback IP, and several nodes have to meet there."""
+        """Whether the address is a loopback IP although several nodes have to meet there."""
         return self.several_nodes and self._ip is not None and self._ip.is_loopback
 
     @property
@@ -54,8 +56,8 @@ class Guards:
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """`conda`: the line is conda's to understand. `file`: it only reads this file (`~/x` lies in the home folder).
-    `modules`: it asks for environment modules, of whichever kind."""
+    """What an `activate:` line does. `conda`: it calls `conda activate`. `file`: it only reads this file (`~/x` lies in
+    the home folder). `modules`: it loads environment modules, of whichever kind."""
 
     conda: bool = False
     file: str | None = None
@@ -63,13 +65,14 @@ class Activation:
 
     @property
     def needs(self) -> str:
-        """What to name when it is missing; empty if the line does not say."""
+        """The name of what the line needs, for the message if that is missing; empty if the line does not show it."""
         return "conda" if self.conda else self.file or ""
 
 
 @dataclass(frozen=True, slots=True)
 class _ShellReader:
-    """How one shell reads a file: the words before it, its names for the home folder, separators and endings."""
+    """How a line of one shell reads a file: `start` matches the words before the path, `home` the shell's names for the
+    home folder; `separators` and `endings` are those of paths."""
 
     start: re.Pattern[str]
     home: re.Pattern[str]
@@ -99,7 +102,7 @@ _BARE = re.compile(r"[\w./:@+=\\-]+\Z")
 
 
 def read_activation(line: str | None, shell: str) -> Activation:
-    """What `line` needs in `shell`. Other lines may need anything: nothing is said about them."""
+    """What `line` does in `shell`. A line of another form may do anything: its Activation is empty."""
     line = (line or "").strip()
     if _CONDA.match(line):
         return Activation(conda=True, modules=_MODULES.search(line) is not None)
@@ -116,16 +119,16 @@ def read_activation(line: str | None, shell: str) -> Activation:
     if not path or (shell == "sh" and "\\" in path):
         return Activation()
     if not home and not any(separator in path for separator in reader.separators):
-        return Activation()  # found through PATH, if it is a file at all
+        return Activation()  # without a folder, the word is looked up through PATH, if it is a file at all
     if not path.lower().endswith(reader.endings):
-        return Activation()  # the shell would try several endings, or it is a program
+        return Activation()  # the shell would try several endings, or the file is a program
     return Activation(file=f"~/{path}" if home else path)
 
 
-# As a program of several lines:
+# PROBE as a program of several lines:
 #
 #     try:
-#         found = [ip_address(entry[4][0]) for entry in getaddrinfo(NAME, None)]   # without the zone behind `%`
+#         found = [ip_address(entry[4][0]) for entry in getaddrinfo(NAME, None)]   # without the zone after `%`
 #         if SEVERAL and all(address.is_loopback for address in found):
 #             exit with the code of address-loopback
 #         bind a socket to PORT, unless it is 0
@@ -135,18 +138,19 @@ PROBE = (
     "import ipaddress, ntpath, os, socket, sys; "
     "name, port, several = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]); "
     f"unresolved, loopback, taken = {CODES['address-unresolved']}, {CODES['address-loopback']}, {CODES['port-taken']}; "
-    # One line cannot hold `try`: exceptions come here, and only known ones have a code of their own.
+    # One line cannot hold `try`, so exceptions come here; only known ones have an exit code of their own.
     "sys.excepthook = lambda kind, error, trace: (sys.stderr.write(str(error) + chr(10)), sys.stderr.flush(), "
     "os._exit(unresolved if issubclass(kind, (socket.gaierror, UnicodeError)) else "
     "taken if issubclass(kind, (OSError, OverflowError)) else 1)); "
     "found = [ipaddress.ip_address(entry[4][0].partition(chr(37))[0]) for entry in socket.getaddrinfo(name, None)]; "
     "several and all(address.is_loopback for address in found) and sys.exit(loopback); "
     "door = socket.socket(); "
-    # On Windows this option would let two programs have one port; elsewhere it lets the last job's closing ones be.
+    # On Windows this option would let two programs share a port; elsewhere it ignores closing ones of the last job.
     "os.path is ntpath or door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); "
     "port and door.bind((str(), port))"
 )
-"""Python 3.6 and later, one line, no character that any shell finds special: NAME PORT (or 0) SEVERAL (1 or 0).
+"""A program for Python 3.6 and later, in one line, without any character that is special in a shell. Its arguments are
+NAME, PORT (or 0) and SEVERAL (1 or 0).
 
-Ends with 0, or with the code of address-unresolved, address-loopback or port-taken; anything else is no answer.
+It exits with 0, or with the code of address-unresolved, address-loopback or port-taken; any other code is no answer.
 """

@@ -1,6 +1,6 @@
-"""The launch script of a node: its name on disk, what it has to do (`ScriptSpec`, decided in full, with nothing of a
-shell in it), why it stops, and its text for one shell. A value that did not pass through that shell's quoting is
-refused."""
+"""The launch script of a node: its file name, what it does (`ScriptSpec`, complete and independent of any shell), why
+it may stop, and its text for one shell. A value that did not pass through that shell's quoting cannot get into the
+text."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from runbook.model.inventory import EnvValue
 from runbook.model.secrets import Secret
 
 LAUNCH = "launch"
-"""The script that starts a node's job has this name, whatever its stage is called."""
+"""The name of the script that starts a node's job, whatever its stage is called."""
 
 _LONGEST = 60
-WINDOWS_DEVICES = re.compile(r"con|prn|aux|nul|com[0-9]|lpt[0-9]")  # no file may be called so there, `con.bat` neither
+# Windows allows no file with such a name, not even with an ending, as in `con.bat`.
+WINDOWS_DEVICES = re.compile(r"con|prn|aux|nul|com[0-9]|lpt[0-9]")
 
 
 def slug(text: str) -> str:
@@ -31,7 +32,7 @@ def slug(text: str) -> str:
 
 
 def script_names(stages: Iterable[str]) -> dict[str, str]:
-    """A file name for each stage, no two alike."""
+    """A file name for each stage, all of them different."""
     names: dict[str, str] = {}
     taken = {LAUNCH}
     for stage in stages:
@@ -55,14 +56,15 @@ class ScriptProcess:
 
 @dataclass(frozen=True, slots=True)
 class ScriptSpec:
-    """A script `NAME.sh`, `.bat` or `.ps1` for one node.
+    """What a script `NAME.sh`, `NAME.bat` or `NAME.ps1` of one node does.
 
-    `command` is the program and its arguments; a word that starts with `./` is a file beside the script, one that
-    starts with `~/` lies in the home folder, unless it is a `Word`. None: the words after the script's own name are the
-    command. `unset` names variables, `unset_prefixes` beginnings of names, that must not be inherited. `workdir` is
-    where the command runs; None is beside the script. Without `guards` the program looks for itself. `ranks` is how
-    many ranks of the job run here, which are not always as many processes of the script. With `stacks` Python looks
-    first in the folder that RUNBOOK_STACKS names, whatever sets PYTHONPATH (`sh` alone).
+    `command`: the program and its arguments. A word that starts with `./` is a file beside the script, a word that
+    starts with `~/` a file in the home folder, unless it is a `Word`. None: the script's own arguments are the command.
+    `unset`: names of variables that must not be inherited; `unset_prefixes`: beginnings of such names. `workdir`: where
+    the command runs; None: beside the script. `guards`: what the script checks first; None: nothing, as the program
+    checks it itself. `ranks`: how many ranks of the job run on the node, which may be more than the script's processes.
+    With `stacks` Python first looks for modules in the folder that RUNBOOK_STACKS names, whatever sets PYTHONPATH (only
+    in `sh`).
     """
 
     node: str
@@ -83,7 +85,8 @@ class ScriptSpec:
 
 @dataclass(frozen=True, slots=True)
 class ScriptStop:
-    """`event` is what runbook reads, `says` what a person reads. Exit codes are documented and do not change."""
+    """A reason why a script stops before it starts anything: its exit code, the `event` that runbook reads, and the
+    sentence that people read (`says`). Exit codes are documented and do not change."""
 
     code: int
     event: str
@@ -91,13 +94,13 @@ class ScriptStop:
 
 
 def stops(spec: ScriptSpec, shell: str, activation: Activation) -> dict[str, ScriptStop]:
-    """The stops that this script can come to, with its own names in their sentences."""
+    """The stops that are possible for this script, by event, with the script's own names in their sentences."""
     node = spec.node
     sentences = {
         "program-missing": f"{node} has no program {spec.command[0]}: "
         "install it, or name another one in `command:`, `python:` or `activate:`"
         if spec.command
-        else f"{node} has no such program: install it, or name another one"  # the script puts its name in front
+        else f"{node} has no such program: install it, or name another one"  # the script puts the program's name first
     }
     if spec.workdir is not None:
         sentences["workdir-missing"] = (
@@ -127,7 +130,8 @@ def stops(spec: ScriptSpec, shell: str, activation: Activation) -> dict[str, Scr
 
 
 def _rendezvous(node: str, guards: Guards, shell: str) -> dict[str, str]:
-    """The stops that this address, which need not be a name, and this port, which may be elsewhere, can cause."""
+    """The sentences of the stops that the rendezvous can cause, by event. An address that is no name has none about
+    resolving; a node without rank 0 has none about the port."""
     sentences = {}
     if guards.by_name:
         sentences["address-unresolved"] = (
@@ -149,7 +153,7 @@ def _rendezvous(node: str, guards: Guards, shell: str) -> dict[str, str]:
 
 
 def secrets_file(spec: ScriptSpec, shell: str) -> str:
-    """The file beside the script that holds the secrets."""
+    """The name of the file beside the script that holds the secrets."""
     return f"{spec.name}.env" if shell == "sh" else f"{spec.name}.env.{shell}"
 
 
@@ -159,20 +163,21 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Files for one node, by name: the script, and one with the secrets where there are any (mode 0600 both)."""
+    """The files of one script, by name: the script itself, to be stored with mode 0700, and a file with the secrets if
+    there are any, with mode 0600."""
 
     name: str
     files: Mapping[str, bytes]
 
 
 def write(spec: ScriptSpec, shell: str) -> Script:
-    """The script for `shell` (sh, bat or ps1). Raises CannotQuote for the first thing that shell cannot carry."""
+    """The script for `shell` (sh, bat or ps1). Raises CannotQuote for the first value that the shell cannot carry."""
     if not _FILE_NAME.match(spec.name):
         raise ValueError(f"{spec.name!r} cannot be the name of a script")
     try:
         for _, attempt, _ in _about_all(spec, dialect_of(shell)):
             attempt()
-        return _written(spec, shell)  # which quotes every value: looking at each beforehand would do it twice
+        return _written(spec, shell)  # quotes every value, so checking each of them before would do that twice
     except CannotQuote as refused:
         raise next(complaints(spec, shell), refused) from None
 
@@ -204,7 +209,7 @@ def _written(spec: ScriptSpec, shell: str) -> Script:
 
 
 def complaints(spec: ScriptSpec, shell: str) -> Iterator[CannotQuote]:
-    """Everything in the spec that `shell` cannot carry, each with its place. No secret is in what they say."""
+    """A refusal for everything in the spec that `shell` cannot carry, with its place. They do not contain secrets."""
     dialect = dialect_of(shell)
     for place, attempt, secret in _attempts(spec, dialect):
         try:
@@ -217,7 +222,8 @@ def complaints(spec: ScriptSpec, shell: str) -> Iterator[CannotQuote]:
 
 
 def _attempts(spec: ScriptSpec, dialect: Dialect) -> Iterator[_Attempt]:
-    """Everything that is to be quoted: where it stands, the quoting itself, and whether it is a secret."""
+    """Everything in the spec that has to be quoted: its place, a function that quotes it, and whether it is a secret.
+    """
     bound = functools.partial
     filters = dialect.filters
     for key, value in spec.environment.items():
@@ -240,7 +246,7 @@ def _attempts(spec: ScriptSpec, dialect: Dialect) -> Iterator[_Attempt]:
 
 
 def _about_all(spec: ScriptSpec, dialect: Dialect) -> Iterator[_Attempt]:
-    """What printing each value does not find: names that are patterns, and what no single value is to blame for."""
+    """The checks that quoting each value does not include: of names in `unset`, and of values in combination."""
     bound = functools.partial
     for key in (*spec.unset, *spec.unset_prefixes):
         yield ("unset", key), bound(dialect.filters["name"], key), False
@@ -269,19 +275,19 @@ def _templates(shell: str) -> jinja2.Environment:
         loader=jinja2.PackageLoader("runbook.launch"),
         undefined=jinja2.StrictUndefined,
         finalize=_only(dialect.literal),
-        autoescape=False,  # shells are not HTML: `finalize` refuses what was not quoted for this shell
+        autoescape=False,  # shells are not HTML: `finalize` refuses values that were not quoted for this shell
         keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # Ten thousand nodes have few different values; secrets do not pass here.
+    # Ten thousand nodes have few different values, so quoted ones are cached. Secrets never pass through the filters.
     remembered = functools.lru_cache(maxsize=4096, typed=True)
     environment.filters.update({name: remembered(quote) for name, quote in dialect.filters.items()})
     return environment
 
 
 def activated(activate: str) -> str:
-    """Lines of sh that run an activate line as a launch script does; what follows finds what it has brought."""
+    """Lines of sh that run an activate line as a launch script does; commands after them have its environment."""
     activation = read_activation(activate, "sh")
     return _templates("sh").get_template("activate.sh.j2").render(activate=activate, activation=activation)
 

@@ -1,6 +1,6 @@
-"""How a value becomes a literal of a shell, or is refused. Nothing else may put a value into a script.
+"""Turns a value into a literal of a shell, or refuses it. Nothing else may put a value into a script.
 
-`sh`, `bat` and `ps1` each say what their shell carries; what they have in common stands here.
+The modules `sh`, `bat` and `ps1` say what each shell can carry; this module holds what they have in common.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ NAME = re.compile(r"\A[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 class Literal(str):
-    """Text that is safe in the shell it was made for, which is what its subclass says."""
+    """Text that is safe in one shell; each shell has a subclass of its own."""
 
     __slots__ = ()
 
 
 class Word(str):
-    """A word of the command that reaches the program as it is, whatever it begins with."""
+    """A word of a command that reaches the program as it is, even if it begins with `./` or `~/`."""
 
     __slots__ = ()
 
 
 class CannotQuote(ValueError):
-    """The shell has no way to carry this value: `reason` says which character and why, without the value itself.
+    """The shell cannot carry a value. `reason` says which character is refused and why, without the value itself.
 
     `place` is where in the spec the value stands: ("environment", NAME), ("process", LOCAL_RANK, NAME),
     ("unset", NAME), ("command", NUMBER), ("activate",), ("workdir",), ("address",) or ("python",).
@@ -43,10 +43,11 @@ class CannotQuote(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One shell: its kind of literal, the filters its templates print values through, and the bytes of its scripts.
+    """One shell: its kind of literal, the filters through which its templates print values, and the bytes of its
+    scripts (`encode`).
 
     `setting` makes the statement that puts NAME and VALUE into the environment. `check_names` and `check_command`
-    refuse combinations of values.
+    refuse combinations of values. All of them raise CannotQuote.
     """
 
     literal: type[Literal]
@@ -58,13 +59,14 @@ class Dialect:
 
 
 def dialect_of(shell: str) -> Dialect:
-    """That of sh, bat or ps1: the DIALECT of the module of its name here."""
+    """The dialect of sh, bat or ps1: DIALECT in the module of that name."""
     found: Dialect = import_module(f"{__name__}.{shell}").DIALECT
     return found
 
 
 def one_line(value: object) -> str:
-    """The text of a value that some shell could carry: NUL, CR, LF and half of a surrogate pair are refused."""
+    """The text of a value. Raises CannotQuote for NUL, CR, LF and half of a surrogate pair, which no shell can carry.
+    """
     text = str(value)
     refused = UNCARRIABLE.search(text)
     if refused:
@@ -76,7 +78,7 @@ def one_line(value: object) -> str:
 
 
 def not_empty(name: object, value: object, shell: str) -> None:
-    """Refuses an empty value where the shell would remove the variable instead. Raises CannotQuote."""
+    """Raises CannotQuote for an empty value: `shell` would remove the variable instead of setting it."""
     if str(value) == "":
         instead = "for no GPU at all write -1" if str(name).upper() == "CUDA_VISIBLE_DEVICES" else "leave it out"
         raise CannotQuote(f"is nothing, and {shell} removes a variable that is set to nothing: {instead}", "")
@@ -89,7 +91,7 @@ def shown(text: str) -> str:
 
 
 def checked_name(value: object) -> str:
-    """The name of an environment variable that every shell can set."""
+    """The name of an environment variable, if every shell can set it. Raises CannotQuote."""
     text = str(value)
     if not NAME.match(text):
         raise CannotQuote("is not a name for an environment variable: letters, digits and _, no digit first", text)
@@ -97,10 +99,10 @@ def checked_name(value: object) -> str:
 
 
 def printable(value: object) -> str:
-    """Text for people: one line, nothing that moves the cursor."""
+    """The value as text for people: one line, with `?` for characters that would move the cursor."""
     text = str(value)
     return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)
 
 
 def nothing_to_check(_: Sequence[str]) -> None:
-    """For shells in which values need no special form."""
+    """A check that refuses nothing, for shells in which no combination of values is a problem."""

@@ -1,11 +1,11 @@
 """Literals of cmd.exe, and of the C runtime that splits a command line after it.
 
-Everything stands in double quotes, which keep `& | < > ^ ( )` and spaces; `%` is doubled; `!` is nothing special,
-since the script turns delayed expansion off. A double quote would end the quotes, and nothing undoes that: refused.
+Every value stands in double quotes, which protect `& | < > ^ ( )` and spaces; `%` is doubled; `!` is not special, since
+the script turns delayed expansion off. A double quote would end the quotes and cannot be escaped, so it is refused.
 
-ASCII only: cmd reads a batch file in the code page of its console. `chcp 65001` in the file is no way out: where there
-is no console (a service, an SSH login without a terminal) it fails, and under Wine, where we test, it changes nothing.
-"""
+Values are ASCII only: cmd reads a batch file in the code page of its console. `chcp 65001` in the file does not help:
+without a console (a service, an SSH login without a terminal) it fails, and under Wine, where we test, it has no
+effect."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from collections.abc import Sequence
 from runbook.launch.quote import CannotQuote, Dialect, Literal, Word, checked_name, not_empty, one_line
 
 MAX_LINE = 8191
-"""cmd takes no longer line, before and after it has put the variables in."""
+"""The most characters of a line that cmd takes, before and after it has put the variables in."""
 
 ROOM_FOR_A_FOLDER = 260
-"""What is kept free in a line for each folder or program that is only known on the machine (MAX_PATH)."""
+"""The characters kept free in a line for each folder or program that is known only on the machine (MAX_PATH)."""
 
 OWN_NAMES = frozenset(
     ("CD", "CMDCMDLINE", "CMDEXTVERSION", "DATE", "ERRORLEVEL", "HIGHESTNUMANODENUMBER", "RANDOM", "TIME")
 )
-"""Names that cmd computes: a variable of that name would hide the real one, first of all the exit code."""
+"""Names of variables that cmd computes: a variable of the same name would hide the computed one, such as the exit code.
+"""
 
 _WORD = r'(?:"[^"]*"|[^\s"=&|()]+)'
 _IF = (
@@ -49,7 +50,7 @@ class Bat(Literal):
 
 
 def plain(value: object) -> str:
-    """The text of a value as it stands between double quotes."""
+    """The text of a value as it stands between double quotes. Raises CannotQuote."""
     text = one_line(value)
     if '"' in text:
         raise CannotQuote('contains a double quote ("), which a .bat cannot carry: use `shell: ps1`', text)
@@ -67,12 +68,13 @@ def plain(value: object) -> str:
 
 
 def word(value: object) -> Bat:
-    """One argument of a program: backslashes before the closing quote are doubled, as the C runtime wants them."""
+    """The literal for one argument of a program: backslashes before the closing quote are doubled, as the C runtime
+    requires."""
     return _quoted(plain(value))
 
 
 def argument(value: object) -> Bat:
-    """A word of the command: `./x` lies beside the script, `~/x` in the home folder."""
+    """The literal for a word of the command: `./x` lies beside the script, `~/x` in the home folder."""
     text = one_line(value)
     if isinstance(value, Word):
         return Bat(text) if _SWITCH.match(text) else word(text)
@@ -81,16 +83,16 @@ def argument(value: object) -> Bat:
         return _quoted(f"{_HERE}{_path(text[2:]) or '.'}")
     if text.startswith("~/"):
         return _quoted(f"{_HOME}{_path(text[2:]) or '.'}")
-    return Bat(text) if _SWITCH.match(text) else word(text)  # cmd itself, for one, knows its own /c without quotes only
+    return Bat(text) if _SWITCH.match(text) else word(text)  # cmd, for example, knows its own /c only without quotes
 
 
 def place(value: object) -> Bat:
-    """A path, for cmd's own commands, of which only `~/` means something."""
+    """The literal for a path in cmd's own commands; only `~/` at its beginning is interpreted."""
     return Bat(f'"{_place(one_line(value))}"')
 
 
 def folder(value: object) -> Bat:
-    """Where to work: absolute, under the home folder, or else beside the script."""
+    """The literal for the folder to work in: absolute, under the home folder, or else beside the script."""
     text = one_line(value)
     if re.match(r"[/\\]{2}", text):
         reason = "is a network folder, which cmd cannot work in: give it a drive letter (net use), or use `shell: ps1`"
@@ -99,44 +101,44 @@ def folder(value: object) -> Bat:
 
 
 def beside(value: object) -> Bat:
-    """A file beside the script."""
+    """The literal for a file beside the script."""
     return Bat(f'"{_HERE}{plain(value)}"')
 
 
 def programs(value: object) -> Bat:
-    """The files that the command's program can be: a real program before a batch file, as far as the word leaves it
-    open."""
+    """Literals for the files that may be the command's program, in order of preference. A word without an ending may be
+    a real program or a batch file."""
     text = one_line(value)
     return _files(text, ("",) if text.lower().endswith((".exe", ".com", *_BATCH)) else (".exe", ".com", *_BATCH))
 
 
 def interpreters(value: object) -> Bat:
-    """The files that Python can be: real programs only."""
+    """Literals for the files that may be Python: real programs, but no batch files."""
     text = one_line(value)
     stem = text[:-4] if text.lower().endswith((".exe", ".com", *_BATCH)) else text
     return _files(stem, (".exe", ".com"))
 
 
 def read_again(words: Sequence[str]) -> bool:
-    """Whether a batch file would change one of the words: `call` interprets these once more.
+    """Whether a batch file as the program would get one of the words changed: `call` interprets words once more.
 
-    (Double quotes change as well; no .bat carries them in the first place.)
+    (Double quotes would change as well, but no .bat can carry them.)
     """
     return any(_READ_AGAIN.search(one) for one in words)
 
 
 def has_place(words: Sequence[str]) -> bool:
-    """Whether the script's folder or the home folder is part of a word."""
+    """Whether one of the words begins with the script's folder or the home folder."""
     return any(one.startswith(("./", "~/")) for one in words if not isinstance(one, Word))
 
 
 def has_folder(value: object) -> bool:
-    """Whether the program is named with its folder, so that PATH does not matter."""
+    """Whether the program is named with its folder, so that it is not looked up through PATH."""
     return any(separator in str(value) for separator in "/\\:")
 
 
 def name(value: object) -> Bat:
-    """The name of an environment variable."""
+    """The literal for the name of an environment variable. Raises CannotQuote for names of cmd and of the script."""
     text = checked_name(value)
     if text.upper() in OWN_NAMES or text.lower().startswith("_runbook_"):
         raise CannotQuote("is a variable of cmd's or of the script's own: give yours another name", text)
@@ -144,7 +146,7 @@ def name(value: object) -> Bat:
 
 
 def setting(key: object, value: object) -> Bat:
-    """The statement that puts one variable into the environment. An empty value would remove it: refused."""
+    """The statement that puts one variable into the environment. An empty value, which would remove it, is refused."""
     not_empty(key, value, "cmd")
     made = f'set "{name(key)}={plain(value)}"'
     if len(made) > MAX_LINE:
@@ -154,23 +156,24 @@ def setting(key: object, value: object) -> Bat:
 
 
 def cleared(key: object) -> Bat:
-    """What `set` takes to remove a variable."""
+    """The argument with which `set` removes a variable."""
     return Bat(f'"{name(key)}="')
 
 
 def sentence(key: object, value: object) -> Bat:
-    """The statement that keeps a sentence for people in a variable of the script: what a .bat cannot carry is a `?`."""
+    """The statement that stores a sentence for people in a variable of the script. Characters that a .bat cannot carry
+    become `?`."""
     kept = re.sub(r"[^\x20-\x7e]", "?", str(value)).replace('"', "'")
     return Bat(f'set "{checked_name(key)}={plain(kept)}"')
 
 
 def number(value: object) -> Bat:
-    """A whole number as it stands."""
+    """The literal for a whole number."""
     return Bat(int(str(value)))
 
 
 def label(value: object) -> Bat:
-    """A place in the script to go to."""
+    """The literal for a label of the script, for `goto`."""
     text = str(value)
     if not re.fullmatch(r"[a-z][a-z-]*", text):
         raise ValueError(f"{text!r} is not a label of ours")
@@ -178,7 +181,7 @@ def label(value: object) -> Bat:
 
 
 def own_file(value: object) -> Bat:
-    """The name of a file of ours, which has nothing to quote."""
+    """The literal for the name of a file of ours, which has no characters to quote."""
     text = str(value)
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
         raise ValueError(f"{text!r} is not a file name of ours")
@@ -186,15 +189,16 @@ def own_file(value: object) -> Bat:
 
 
 def comment(value: object) -> Bat:
-    """Text for people after `rem` or `echo`, where cmd still looks for `%`, `^`, `&` and their like."""
+    """Text for people after `rem` or `echo`, where cmd still interprets `%`, `^`, `&` and the like; these become `?`.
+    """
     return Bat(re.sub(r"[^A-Za-z0-9_ .,:;/\\@{}=+*\[\]~'#$-]", "?", str(value)))
 
 
 def line(value: object) -> Bat:
-    """A line that the user wrote to be run as it stands: `activate`.
+    """The user's `activate:` line, to be run as it stands.
 
-    A batch file that is started without `call` does not come back, so `call` is put before each command of the line
-    that is not cmd's own.
+    A batch file that is started without `call` does not return to the script, so `call` is put before each command of
+    the line that is not built into cmd.
     """
     text = one_line(value)
     if not text.isascii():
@@ -205,7 +209,7 @@ def line(value: object) -> Bat:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuses names that are one and the same on Windows."""
+    """Raises CannotQuote for names that are the same variable on Windows."""
     seen: dict[str, str] = {}
     for one in names:
         other = seen.setdefault(one.upper(), one)
@@ -214,15 +218,15 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def check_command(words: Sequence[str]) -> None:
-    """Refuses words that the batch file which is named as the program would change."""
+    """Raises CannotQuote if the program is a batch file and would get words that are changed on the way to it."""
     if words and words[0].lower().endswith(_BATCH) and read_again(words[1:]):
         reason = "is a batch file, which would read %, ^, ! and /? in its words a second time: name the program"
         raise CannotQuote(f"{reason} that it starts, and do in `activate:` what it prepares", words[0])
 
 
 def encode(text: str) -> bytes:
-    """The script's bytes: CRLF, ASCII, no BOM. A line that cmd would cut is refused."""
-    for one in text.replace(" ^\n", " ").split("\n"):  # a line that goes on counts as one
+    """The script's bytes: CRLF, ASCII, no BOM. Raises CannotQuote for a line that cmd would cut."""
+    for one in text.replace(" ^\n", " ").split("\n"):  # a line continued with ^ counts as one line
         if len(one) + ROOM_FOR_A_FOLDER * (one.count(_OWN) + one.count(_HOME)) > MAX_LINE:
             raise CannotQuote(
                 f"makes a line that is too long: cmd takes {MAX_LINE} characters at most, with its folders put in; "

@@ -1,4 +1,5 @@
-"""Literals of PowerShell, Windows PowerShell 5.1 and 7 alike: single quotes, doubled inside, typographic ones too."""
+"""Literals of PowerShell, for Windows PowerShell 5.1 and 7 alike: text in single quotes, with quotes inside doubled,
+typographic ones too."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from runbook.launch.quote import CannotQuote, Dialect, Literal, Word, checked_na
 from runbook.launch.quote.bat import ABSOLUTE, check_names
 
 QUOTES = "'\u2018\u2019\u201a\u201b"
-"""PowerShell ends a single-quoted string at any of these."""
+"""The characters that end a single-quoted string in PowerShell."""
 
 MAX_UNITS = 32_766
-"""Windows carries no longer variable and no longer command line, in UTF-16 units."""
+"""The most UTF-16 units of a variable or a command line in Windows."""
 
 _QUOTE = re.compile(f"([{QUOTES}])")
 
@@ -24,7 +25,7 @@ class Ps1(Literal):
 
 
 def word(value: object) -> Ps1:
-    """One string, whatever is in it."""
+    """The literal for one string, whatever it contains. Raises CannotQuote if it is too long."""
     text = one_line(value)
     if _units(text) > MAX_UNITS:
         raise CannotQuote(f"is longer than {MAX_UNITS} characters: Windows hands no program such a word", text)
@@ -32,7 +33,7 @@ def word(value: object) -> Ps1:
 
 
 def argument(value: object) -> Ps1:
-    """A word of the command: `./x` lies beside the script, `~/x` in the home folder."""
+    """The literal for a word of the command: `./x` lies beside the script, `~/x` in the home folder."""
     text = one_line(value)
     if isinstance(value, Word):
         return word(text)
@@ -40,13 +41,13 @@ def argument(value: object) -> Ps1:
 
 
 def place(value: object) -> Ps1:
-    """A path of which only `~/` means something."""
+    """The literal for a path; only `~/` at its beginning is interpreted."""
     text = one_line(value)
     return _home(f"~/{text[2:]}") if text.startswith("~\\") else _home(text)
 
 
 def folder(value: object) -> Ps1:
-    """Where to work: absolute, under the home folder, or else beside the script."""
+    """The literal for the folder to work in: absolute, under the home folder, or else beside the script."""
     text = one_line(value)
     if text == "~":
         return Ps1("$HOME")
@@ -54,18 +55,18 @@ def folder(value: object) -> Ps1:
 
 
 def name(value: object) -> Ps1:
-    """The name of an environment variable."""
+    """The literal for the name of an environment variable."""
     return Ps1(checked_name(value))
 
 
 def setting(key: object, value: object) -> Ps1:
-    """The statement that puts one variable into the environment. An empty value would remove it: refused."""
+    """The statement that puts one variable into the environment. An empty value, which would remove it, is refused."""
     not_empty(key, value, "PowerShell")
     return Ps1(f"$env:{name(key)} = {word(value)}")
 
 
 def number(value: object) -> Ps1:
-    """A whole number as it stands."""
+    """The literal for a whole number."""
     return Ps1(int(str(value)))
 
 
@@ -75,7 +76,7 @@ def comment(value: object) -> Ps1:
 
 
 def line(value: object) -> Ps1:
-    """A line that the user wrote to be run as it stands: `activate`."""
+    """The user's `activate:` line, to be run as it stands."""
     text = one_line(value)
     if text.endswith("`"):
         raise CannotQuote("ends with a backtick, which would take the next line of the script into it", text)
@@ -83,7 +84,8 @@ def line(value: object) -> Ps1:
 
 
 def check_command(words: Sequence[str]) -> None:
-    """Refuses a command that Windows would not start. Counts as if every word needed all the quoting there is."""
+    """Raises CannotQuote for a command that is too long for Windows. Each word counts with the most quoting it may
+    need."""
     length = sum(_units(one) + one.count('"') + one.count("\\") + 3 for one in words)
     if length > MAX_UNITS:
         raise CannotQuote(

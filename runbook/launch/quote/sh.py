@@ -1,4 +1,4 @@
-"""Literals of a POSIX shell (sh, dash, bash, ksh): single quotes carry everything but NUL."""
+"""Literals of a POSIX shell (sh, dash, bash, ksh): single quotes carry every character but NUL."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from runbook.launch.quote import (
 )
 
 MAX_BYTES = 131_071
-"""Linux hands no program an argument or a `NAME=value` with more bytes than this (MAX_ARG_STRLEN)."""
+"""The most bytes of an argument or a `NAME=value` that Linux passes to a program (MAX_ARG_STRLEN)."""
 
 OWN_NAMES = frozenset(
     """BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND BASH_LINENO BASH_SOURCE
     BASH_SUBSHELL BASH_VERSINFO DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD IFS LINENO OLDPWD
     OPTIND PIPESTATUS PPID PWD RANDOM SECONDS SHELLOPTS SHLVL SRANDOM UID _""".split()
 )
-"""Names that dash or bash write themselves, or live by: the value would not arrive, or would break the script."""
+"""Names of variables that dash or bash set or use themselves: a value for one would not arrive, or break the script."""
 
 KEYWORDS = frozenset("case do done elif else esac fi for function if in select then time until while".split())
-"""Reserved words of a shell, which are quoted for readers of the script."""
+"""Reserved words of a shell; they are quoted for the sake of people who read the script."""
 
 _PLAIN = re.compile(r"\A[A-Za-z0-9_./:,@%+-][A-Za-z0-9_./:,@%+=-]*\Z")
 
@@ -38,7 +38,7 @@ class Sh(Literal):
 
 
 def word(value: object) -> Sh:
-    """One word, whatever is in it."""
+    """The literal for one word, whatever it contains. Raises CannotQuote if it is too long."""
     text = one_line(value)
     if len(text) > MAX_BYTES // 4 and len(text.encode()) > MAX_BYTES:
         raise CannotQuote(f"is longer than {MAX_BYTES} bytes: Linux hands no program such a word", text)
@@ -46,7 +46,7 @@ def word(value: object) -> Sh:
 
 
 def argument(value: object) -> Sh:
-    """A word of the command: `./x` lies beside the script, `~/x` in the home folder."""
+    """The literal for a word of the command: `./x` lies beside the script, `~/x` in the home folder."""
     text = one_line(value)
     if isinstance(value, Word):
         return word(text)
@@ -54,13 +54,13 @@ def argument(value: object) -> Sh:
 
 
 def place(value: object) -> Sh:
-    """A path of which only `~/` means something."""
+    """The literal for a path; only `~/` at its beginning is interpreted."""
     text = one_line(value)
     return Sh(f'"$HOME"/{_rest(text[2:])}') if text.startswith("~/") else word(text)
 
 
 def folder(value: object) -> Sh:
-    """Where to work: absolute, under the home folder, or else beside the script."""
+    """The literal for the folder to work in: absolute, under the home folder, or else beside the script."""
     text = one_line(value)
     if text == "~":
         return Sh('"$HOME"')
@@ -68,7 +68,8 @@ def folder(value: object) -> Sh:
 
 
 def name(value: object) -> Sh:
-    """The name of an environment variable."""
+    """The literal for the name of an environment variable. Raises CannotQuote for names of the shell and of the script.
+    """
     text = checked_name(value)
     if text in OWN_NAMES or text.startswith("runbook_"):
         raise CannotQuote("is a variable of the shell's or of the script's own: give yours another name", text)
@@ -88,7 +89,7 @@ def comment(value: object) -> Sh:
 
 
 def line(value: object) -> Sh:
-    """A line that the user wrote to be run as it stands, `activate`, as `eval` takes it."""
+    """The literal for the user's `activate:` line, to be run by `eval` as it stands."""
     text = one_line(value)
     if text.endswith("\\"):
         raise CannotQuote("ends with a backslash, as a line that goes on, and nothing comes after it", text)
