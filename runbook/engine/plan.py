@@ -1,4 +1,4 @@
-"""From a playbook and an inventory to the stages that will run, on which nodes, with which arguments. Pure."""
+"""Which stages of a playbook will run, on which nodes of an inventory, with which arguments? Pure."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from runbook.model.redact import secrets_among, secrets_of
 from runbook.model.secrets import Secret
 
 FEWEST = 2
-"""The default for the least number of nodes: one alone proves nothing about a cluster."""
+"""The default for the least number of nodes with which a run goes on: one node alone proves nothing about a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What the command line picks from a playbook. Empty collections pick everything.
 
-    `without_bad`: every stage that can name bad nodes drops them. `min_nodes`: stronger than what files say.
-    `took_over` is never picked by hand: launches find it in the middle.
+    `without_bad`: every stage that can name bad nodes drops them. `min_nodes`: overrides the value in the files.
+    `took_over` does not come from the command line: launches set it while the run goes on.
     """
 
     limit: str | None = None
@@ -48,10 +48,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """One stage, ready to run. With `skip` it will not be: the `when:` that did not hold.
+    """One stage, ready to run. With `skip`, the reason in words, it does not run: its `when:` does not hold, or `-l`
+    leaves none of its nodes.
 
-    `script` names the file, without its ending, that starts the stage's ranks on a node. With `drop_bad` the run goes
-    on without nodes that the stage proves bad, if at least `min_nodes` are left of the run's.
+    `script`: the name, without its ending, of the file that starts the stage's ranks on a node. With `drop_bad` the run
+    goes on without nodes that the stage proves bad, if at least `min_nodes` of the run's nodes are left.
     """
 
     name: str
@@ -66,19 +67,20 @@ class PlannedStage:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes that it reports about: its own, and the spares of a launch."""
+        """The nodes that the stage reports about: its own, and the spares of a launch."""
         return (*(node.name for node in self.inventory.nodes), *self.check.spares)
 
     @property
     def starts_ranks(self) -> bool:
-        """Whether there is a script that starts them, of runbook's own program or of the user's."""
+        """Whether the stage starts ranks on the nodes by a script, be it of runbook's own program or of the user's."""
         return self.check.needs_ranks or self.check.user_job is not None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`whole` and `choice` are what it was made from, with the playbook: None in a plan that nodes are never dropped
-    from."""
+    """The stages of a run, ready to run, with the nodes that take part (`inventory`). `playbook`, `whole` (the
+    inventory with all of its nodes) and `choice` are what the plan was made from. `whole` is None in a plan from which
+    no nodes are ever dropped."""
 
     playbook: Playbook
     inventory: Inventory
@@ -88,19 +90,19 @@ class Plan:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """What the scripts of this plan say they are made from."""
+        """In words, the files that this plan was made from, for the heads of its scripts."""
         return (f"inventory {self.inventory.source}", f"playbook {self.playbook.source}")
 
     @property
     def secrets(self) -> list[Secret]:
-        """Every secret that the plan's files name or hold: of the inventory, of jobs, of variables."""
+        """Every secret that the inventory, the jobs and the playbook's variables name or hold."""
         more = secrets_among(self.playbook.vars, *(env for stage in self.stages for env in stage.check.environments))
         return list(dict.fromkeys([*secrets_of(self.inventory), *more]))
 
     @property
     def ranked(self) -> Inventory:
-        """The nodes that have ranks, for people. A spare takes part in checks, and has no rank of the launch before it
-        takes somebody's place."""
+        """The inventory with only the nodes that have ranks, for display. A spare takes part in checks, but has no rank
+        of the launch until it takes another node's place."""
         spares = {name for stage in self.stages for name in stage.check.spares}
         launched = {node.name for stage in self.stages if stage.check.user_job for node in stage.inventory.nodes}
         left = [node for node in self.inventory.nodes if node.name not in spares - launched]
@@ -113,27 +115,28 @@ class Plan:
 
     @property
     def first_with_ranks(self) -> PlannedStage | None:
-        """The first check that will run one process a rank, or None."""
+        """The first stage whose check will run one process a rank, or None."""
         return next((s for s in self.stages if s.check.needs_ranks and s.skip is None), None)
 
 
 def make_plan(playbook: Playbook, inventory: Inventory, choice: Choice) -> Plan:
-    """Raises FilesWrong with everything that is wrong with the playbook's arguments and the choice."""
+    """The plan of a run. Raises FilesWrong with everything that is wrong with the playbook's arguments and the choice.
+    """
     chosen = narrow(inventory, _selected(playbook, inventory, choice))
     return _plan(playbook, inventory, choice, chosen, too_few_nodes(playbook, chosen, choice))
 
 
 def plan_without(plan: Plan, leaving: Collection[str]) -> Plan:
-    """The same stages as if there were none of these nodes: ranks, templates and conditions are those of the rest.
-    Raises FilesWrong where they cannot be."""
+    """The same stages, planned without the `leaving` nodes: ranks, templates and conditions are those of the rest.
+    Raises FilesWrong if a stage cannot be planned for the rest."""
     assert plan.whole is not None
     left = [node for node in plan.inventory.nodes if node.name not in leaving]
     return _plan(plan.playbook, plan.whole, plan.choice, narrow(plan.inventory, left))
 
 
 def plan_with_spares(plan: Plan, gone: Collection[str], took_over: Collection[str]) -> Plan:
-    """The same stages where these spares have taken the places of the nodes that are gone, and without all other
-    spares: so the checks look at the nodes of the launch only. Raises FilesWrong."""
+    """The same stages, planned with the spares in `took_over` in the places of the nodes that are `gone`, and without
+    all other spares, so that the checks look at the nodes of the launch only. Raises FilesWrong."""
     assert plan.whole is not None
     spares = {name for stage in plan.stages for name in stage.check.spares}
     left = [n for n in plan.inventory.nodes if n.name not in gone and (n.name in took_over or n.name not in spares)]
@@ -160,7 +163,7 @@ def _plan(
     ]
     for stage in _wanted(playbook.stages, choice, playbook.source):
         if stage.check == "reach":
-            continue  # listed or not, it runs once
+            continue  # `reach` runs once, whether the playbook lists it or not
         try:
             if left_out := _left_out(stage, playbook, inventory, choice):
                 planned = _planned(stage, inventory, left_out, set_above, scripts[stage.name])
@@ -177,7 +180,7 @@ def _plan(
 
 
 def _dropping(planned: PlannedStage, stage: Stage, playbook: Playbook, choice: Choice) -> PlannedStage:
-    """The stage with `drop_bad` and `min_nodes`. A failure that does not stop the run drops no node either."""
+    """The stage with `drop_bad` and `min_nodes` set. A stage whose failure does not stop the run drops no nodes."""
     drops = choice.without_bad or (stage.when_bad or playbook.when_bad) == "drop"
     return replace(
         planned,
@@ -191,7 +194,7 @@ def _first(*numbers: int | None) -> int:
 
 
 def too_few_nodes(playbook: Playbook, chosen: Inventory, choice: Choice) -> Iterator[Problem]:
-    """Refuses a run that begins with fewer nodes than it needs to go on."""
+    """The problems of a run that begins with fewer nodes than `min_nodes` asks for."""
     count = len(chosen.nodes)
     asked = [
         (playbook.min_nodes, playbook.min_nodes_span),
@@ -206,7 +209,7 @@ def too_few_nodes(playbook: Playbook, chosen: Inventory, choice: Choice) -> Iter
 
 
 def refuse_what_cannot_run(plan: Plan) -> None:
-    """Raises FilesWrong for what can be planned and rendered, but not run."""
+    """Raises FilesWrong with everything in a plan that can be planned and rendered, but not run."""
     problems: list[Problem] = []
     windows = [node.name for node in plan.inventory.nodes if node.windows]
     if windows:
@@ -236,7 +239,8 @@ def _selected(playbook: Playbook, inventory: Inventory, choice: Choice) -> tuple
 
 
 def _facts(inventory: Inventory) -> dict[str, object]:
-    """What templates may say about the cluster. The playbook's vars win over it, and `-e` over both."""
+    """The variables that describe the cluster in templates. The playbook's vars override them, and `-e` overrides both.
+    """
     return {
         "nodes": [node.name for node in inventory.nodes],
         "node_count": len(inventory.nodes),
@@ -252,7 +256,8 @@ _TAGS_OF_ALL = ("all", "always", "tagged", "untagged")
 
 
 def _wanted(stages: Sequence[Stage], choice: Choice, source: str) -> list[Stage]:
-    """Stages picked by --start-at and tags, in the playbook's order. A choice that leaves nothing is an error."""
+    """The stages that --start-at and tags pick, in the playbook's order. Raises FilesWrong if none is left, or a name
+    is unknown."""
     wanted = list(stages)
     if choice.start_at is not None:
         matching = [s for s in wanted if s.name == choice.start_at] or [s for s in wanted if s.check == choice.start_at]
@@ -317,7 +322,8 @@ def _planned(
 
 
 def _holds(stage: Stage, variables: Mapping[str, object], whole: Inventory) -> bool:
-    """Whether the stage's `when:` does. In Ansible it is asked on every host, and sees the variables of each."""
+    """Whether the stage's `when:` holds. It is asked once for all nodes; a `when:` that uses variables of single nodes,
+    as Ansible allows, is refused with a help that says so."""
     assert stage.when is not None
     try:
         return truth(stage.when, variables, stage.span)
@@ -330,8 +336,8 @@ def _holds(stage: Stage, variables: Mapping[str, object], whole: Inventory) -> b
 
 
 def _left_out(stage: Stage, playbook: Playbook, whole: Inventory, choice: Choice) -> Inventory | None:
-    """The nodes of a stage that -l leaves none of, so that it is skipped; None where it runs, or where it cannot: of a
-    launch without nodes nobody would hear that nothing trains."""
+    """The nodes of a stage that is skipped because -l leaves none of them; None if the stage is not skipped for that. A
+    launch never is: a skipped launch would hide that nothing trains."""
     if choice.limit is None or stage.nodes is None or stage.kind == "launch":
         return None
     of_playbook, limited = ({node.name for node in select(of, whole)} for of in (playbook.nodes, choice.limit))
@@ -340,14 +346,15 @@ def _left_out(stage: Stage, playbook: Playbook, whole: Inventory, choice: Choice
 
 
 def _launch(stage: Stage, inventory: Inventory, set_above: Mapping[str, object], spares: tuple[str, ...]) -> Check:
-    from runbook.jobs.launch import Launch  # takes time to import: only for a playbook with a launch
+    from runbook.jobs.launch import Launch  # imported only for a playbook with a launch, since it takes time
 
-    # Its facts are those of the ranks it starts: `{{ world_size }}` is what every one of them has as WORLD_SIZE.
+    # A launch's templates see the facts of its own nodes: `{{ world_size }}` is the WORLD_SIZE of every rank.
     return Launch(job=make_job(stage, layout(inventory), _facts(inventory), set_above, spares))
 
 
 def _of_stage(stage: Stage, pattern: str, whole: Inventory, chosen: Inventory) -> list[Node]:
-    """The chosen nodes that the stage is for. Its pattern may name nodes that were not chosen."""
+    """The chosen nodes that the stage's pattern names. The pattern may also name nodes that were not chosen. Raises
+    FilesWrong if none is left."""
     meant = {node.name for node in select(pattern, whole, stage.span)}
     kept = [node for node in chosen.nodes if node.name in meant]
     if not kept:
@@ -359,7 +366,8 @@ def _of_stage(stage: Stage, pattern: str, whole: Inventory, chosen: Inventory) -
 
 
 def _spares(stage: Stage, whole: Inventory, chosen: Inventory, took_over: Collection[str]) -> tuple[str, ...]:
-    """Of a launch, in the order in which they are named: those among the nodes of the run that have no place yet."""
+    """The spares of a launch, in the order in which they are named: those of the run's nodes that have not taken
+    another node's place yet."""
     span = stage.launch_spans.get(("spares",), stage.span)
     named = [node.name for pattern in stage.launch.spares for node in select(pattern, whole, span)]
     here = {node.name for node in chosen.nodes}
@@ -376,8 +384,9 @@ def _without_spares(stage: Stage, inventory: Inventory, spares: Collection[str])
 
 
 def _shell(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]) -> Check:
-    """The line is shell code of the user; values put into it are data, each quoted as one word."""
-    from runbook.checks.shell import Shell  # only for a playbook with such a stage
+    """The check of a `shell:` stage. Its line is the user's shell code; the values put into it are data, each quoted as
+    one word."""
+    from runbook.checks.shell import Shell  # imported only for a playbook with such a stage
 
     assert stage.shell is not None
     if stage.expect.stdout is not None:
@@ -392,7 +401,8 @@ def _shell(stage: Stage, inventory: Inventory, set_above: Mapping[str, object]) 
     if not names_used(stage.shell) & of_nodes:
         return Shell(_filled(stage, {**facts, **set_above}), stage.expect)
     lines: dict[str, str] = {}
-    problems: dict[tuple[str, str], tuple[Problem, list[str]]] = {}  # without their helps, which name a node's own vars
+    # By id and message alone: the help of a problem names a node's own vars, so it differs from node to node.
+    problems: dict[tuple[str, str], tuple[Problem, list[str]]] = {}
     for node_ranks in by_node:
         try:
             lines[node_ranks.node.name] = _filled(
@@ -412,7 +422,7 @@ def _filled(stage: Stage, variables: Mapping[str, object]) -> str:
 
 
 def _quoted(value: object) -> object:
-    """Each text in it as one word of a shell."""
+    """The value with each text in it quoted as one word of a shell."""
     if isinstance(value, str):
         return shlex.quote(value)
     if isinstance(value, Mapping):
@@ -435,6 +445,6 @@ def _check(stage: Stage, variables: Mapping[str, object]) -> Check:
 
 
 def _default_timeout(check: Check) -> float:
-    """A check's own default; one with a time budget gets that on top of what joining may take."""
+    """The check's own default timeout in seconds; a check with a time budget gets the budget on top of it."""
     budget = getattr(check, "budget", 0.0)
     return check.timeout_s + float(budget)

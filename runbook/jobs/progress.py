@@ -1,9 +1,9 @@
-"""How far a training came, and whether it has become slower than it was in its own first minutes.
+"""How far has a training come, and is it slower than it was in its own first minutes?
 
-Steps are the numbers that ranks print, or write into the file that RUNBOOK_PROGRESS names. Speed is measured by how
-long single steps take, weighted by steps, at the first quartile and at the median: so pauses for an evaluation or a
-checkpoint, the first steps with their compiling, and steps of different length do not count, however long they last, as
-long as there are as many of them as before.
+Steps are the numbers that ranks print, or write into the file that RUNBOOK_PROGRESS names. Speed is measured by the
+durations of steps, weighted by steps, at the first quartile and at the median. So pauses for an evaluation or a
+checkpoint, first steps that compile, and steps of different length have no effect, however long they last, as long as
+their share of the steps stays the same.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from runbook.model.playbook import BASELINE_S, Watch
 from runbook.node.training_steps import NOTHING_DONE, USUAL, epoch_in, number, step_in
 
 LOST = 0.2
-"""A training that lost at least this part of its speed is reported."""
+"""The least part of its speed that a training has to lose before it is reported."""
 
 RECENT = 0.5
-"""The part of that time over which its recent speed is measured."""
+"""The recent speed is measured over this part of the baseline's time."""
 
 SHORTEST_TIMING_S = 1.0
-"""Lines come here in bundles: over less than this no step is timed."""
+"""The least seconds over which steps are timed: lines arrive in bundles."""
 
 LEAST_TIMINGS = 10
-"""The least number of timings for a speed."""
+"""The least number of timings from which a speed is computed."""
 
 MOST_TIMINGS = 4096
 MOST_PARTS = 1000
 
 Timing = tuple[float, float, int]
-"""When it ended, how long a step took, and how many steps it is of."""
+"""The time at which the timed steps ended, the seconds a step, and the number of steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """Seconds a step in the first minutes, and recently. `at_once`: most of the change came within a few minutes;
-    otherwise it came gradually, as it does when the steps themselves grow."""
+    """Seconds a step in the first minutes, and recently. `at_once`: at least half of the change came within a few
+    minutes; otherwise it came gradually, as it does when the steps themselves become longer."""
 
     before_s: float
     now_s: float
@@ -48,12 +48,12 @@ class Slowdown:
 
     @property
     def lost(self) -> float:
-        """The lost part of the speed."""
+        """The part of the speed that was lost, from 0 to 1."""
         return 1.0 - self.before_s / self.now_s
 
 
 class StepTimes:
-    """What is remembered of one training. Times are of one clock, in seconds."""
+    """The timings of one training's steps. All times are seconds of one clock."""
 
     def __init__(self, baseline_s: float = BASELINE_S) -> None:
         self.baseline_s = baseline_s
@@ -63,11 +63,11 @@ class StepTimes:
         self._begun = 0.0
         self._early: list[Timing] = []
         self._late: deque[Timing] = deque(maxlen=MOST_TIMINGS)
-        self._parts: list[tuple[float, float]] = []  # when a part of it ended, and how long a step took in it
+        self._parts: list[tuple[float, float]] = []  # for each part of the time: its end, and its median seconds a step
 
     def reached(self, now: float, step: int) -> None:
-        """The job reached this step. A step before the known one, after a restart from a checkpoint, is a new
-        beginning."""
+        """Notes that the job reached this step. A step before the last one, as after a restart from a checkpoint, is a
+        new beginning."""
         with self._lock:
             if self._anchor is None:
                 self._anchor, self._begun = (now, step), now
@@ -80,7 +80,7 @@ class StepTimes:
                 self._timed((now, (now - at) / (step - was), step - was))
 
     def begin_again(self, now: float, step: int) -> None:
-        """From the step before to this one nothing was timed."""
+        """Starts timing anew at this step: the time since the step before says nothing."""
         with self._lock:
             self._anchor = (now, step)
 
@@ -97,11 +97,11 @@ class StepTimes:
             self._parts = [*self._parts[-MOST_PARTS:], (timing[0], quantile(here, 0.5))]
 
     def age_s(self, now: float) -> float:
-        """How long ago the first step was."""
+        """Seconds since the first step; 0 before it."""
         return now - self._begun if self._anchor else 0.0
 
     def slower(self, now: float) -> Slowdown | None:
-        """The slowdown, if it is at least LOST; None also when too little is known."""
+        """The slowdown, if at least LOST of the speed was lost; None also if too little is known."""
         with self._lock:
             if self._anchor is None or now - self._begun < self.baseline_s + self._recent_s:
                 return None
@@ -118,7 +118,7 @@ class StepTimes:
 
 
 def quantile(timings: Iterable[Timing], share: float) -> float:
-    """Seconds a step, at this quantile of all steps."""
+    """The seconds a step at this quantile of all steps."""
     ordered = sorted((seconds, steps) for _, seconds, steps in timings)
     wanted = share * sum(steps for _, steps in ordered)
     passed = 0
@@ -130,8 +130,8 @@ def quantile(timings: Iterable[Timing], share: float) -> float:
 
 
 def at_once(seconds: Sequence[float], whole: float) -> bool:
-    """Whether half of the slowing down by the factor `whole`, or more, lies between two neighbouring parts of three
-    each."""
+    """Whether at least half of the slowing down by the factor `whole` lies between two neighbouring groups of three
+    parts. `seconds`: the seconds a step in each part of the time."""
     steepest = max(
         (_middle(seconds[at : at + 3]) / _middle(seconds[at - 3 : at]) for at in range(3, len(seconds) - 2)),
         default=1.0,
@@ -144,24 +144,28 @@ def _middle(seconds: Sequence[float]) -> float:
 
 
 LEAST_STALL_S = 60.0
+"""The least seconds without a step that are a stall where the limit is learned."""
 BEFORE_FIRST_S = 600.0
-"""Before the first step, and within it, a model is loaded and compiled: no less than this is a stall there."""
+"""The least seconds without a step that are a stall before or during the first step: a model is loaded and compiled
+then."""
 
 TIMES_FIRST = 2
-"""The second step may take this many times as long as all that came before the first count."""
+"""The second step may take this many times as long as everything before the first count."""
 
 TIMES_LONGEST = 10
+"""A silence this many times as long as the longest between two counts is a stall."""
 SHORTEST_S = 1.0
-"""Lines come here in bundles: over less than this no speed is computed."""
+"""The least seconds over which a rate is computed: lines arrive in bundles."""
 
 REMEMBERED = 200
-"""Steps from which the speed is computed."""
+"""The most steps from which a rate is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRate:
-    """`step` is the highest of any rank; `age_s` is how long ago a rank came further; `per_s` is None until two steps
-    are known. `unit` is what is counted: step, or epoch where the program prints no more."""
+    """How far a job has come, and how fast it is. `step`: the highest of any rank. `age_s`: seconds since a rank last
+    came further. `per_s`: units a second, None until two steps are known. `unit`: `step`, or `epoch` if the program
+    prints no steps."""
 
     step: float
     age_s: float
@@ -184,60 +188,62 @@ class StepRate:
 
 
 class StepProgress:
-    """The steps of one attempt. Times are on the monotonic clock; any thread may call it.
+    """The steps of one attempt. Times are on the monotonic clock; any thread may call any method.
 
-    A count that is lower than the highest is progress as well: of an evaluation, of the next epoch, or after a
-    checkpoint. Once a minute has passed without a higher one it is the count of the training."""
+    A count lower than the highest is progress as well: of an evaluation, of the next epoch, or after a checkpoint. If
+    no higher count comes for `_learned_s` (a minute or more), the lower one becomes the count of the training."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._pattern = watch.progress or USUAL
         self._lock = threading.Lock()
-        self._last = math.inf  # when a rank came further; none can before all have been started
-        self._begun = math.inf
-        self._age_s = 0.0  # how long before that they had been started
-        self._first_s = 0.0  # how long after that the first count came
-        self._longest_s = 0.0
+        self._last = math.inf  # when a rank last came further; infinite until all ranks have been started
+        self._begun = math.inf  # when watching began, after all ranks had been started
+        self._age_s = 0.0  # seconds for which the ranks had run before `_begun`
+        self._first_s = 0.0  # seconds from `_begun` to the first count
+        self._longest_s = 0.0  # the longest seconds between two counts
         self._counts = 0
-        self._late = False  # whether any of these came later than it was made
-        self._reported = False  # a stall is reported once, until a rank comes further
-        self._allowed_s = 0.0  # no shorter silence is a stall, until a rank comes further
+        self._late = False  # whether any of these counts arrived later than it was printed
+        self._reported = False  # whether this stall was reported; reset when a rank comes further
+        self._allowed_s = 0.0  # a silence that is no longer than this is no stall; reset when a rank comes further
         self._unit = "step"
-        self._steps: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)  # of the whole job
-        self._before = math.inf  # the highest step of the count before this one
-        self._latest: dict[int | None, float] = {}  # by who reported it; None speaks for several ranks
+        self._steps: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)  # of the whole job: times and highest steps
+        self._before = math.inf  # the highest step of the count that a lower one has replaced
+        self._latest: dict[int | None, float] = {}  # the last step by rank; None for the output of several ranks
         self.step_times = StepTimes(watch.baseline_s)
 
     @property
     def by_rank(self) -> dict[int, float]:
-        """The last step of every rank that tells its own."""
+        """The last step of every rank that reports its own."""
         return {rank: step for rank, step in self._latest.copy().items() if rank is not None}
 
     def begin(self, age_s: float = 0.0) -> None:
-        """All ranks have been started, so long ago: from now on silence counts."""
+        """Notes that all ranks were started `age_s` seconds ago: from now on silence counts."""
         with self._lock:
             self._last = self._begun = time.monotonic()
             self._age_s = age_s
 
     def heard(self, rank: int | None, lines: Iterable[str], *, late: bool = False) -> None:
-        """Lines that a rank printed; None for the output of several. `late`: they were printed before anybody listened,
-        and come at once: they tell how far the job is, and not how fast."""
+        """Takes lines that a rank printed; `rank` is None for the output of several ranks. `late`: the lines were
+        printed before anybody listened and arrive all at once, so they show how far the job is, but not how fast."""
         for line in lines:
             step = step_in(line, self._pattern)
             if step == 0 and not self._steps and NOTHING_DONE.search(line):
-                continue  # drawn before the first step, which may be as long as an epoch
+                continue  # a bar that is drawn before the first step, which may be as long as an epoch
             if step is not None:
                 self.reached(rank, step, late=late)
             elif self._pattern is USUAL and (passed := epoch_in(line)) is not None:
                 self._passed(rank, passed, late=late)
 
     def written(self, steps: Mapping[str, str], ranks: Mapping[str, int | None], *, late: bool = False) -> None:
-        """The contents of the step files, by the names of the processes; `late` as of `heard`."""
+        """Takes the contents of step files, by the names of the processes. `ranks`: by the same names, the rank.
+        `late`: as in `heard`."""
         for name, text in steps.items():
             step = number(text)
             if step is not None and name in ranks:
                 self.reached(ranks[name], step, late=late)
-                self._counts = max(self._counts, step) if late else self._counts  # it has the last step alone
+                # A step file holds only the last step: the steps before it were counts that did not arrive.
+                self._counts = max(self._counts, step) if late else self._counts
 
     def reached(self, rank: int | None, step: int, *, late: bool = False) -> None:
         now = time.monotonic()
@@ -262,7 +268,7 @@ class StepProgress:
         self._counted(now, late=late)
         if late:
             self.step_times.begin_again(now, step)
-        if step > self._before:  # what had seemed to be the next epoch was a long evaluation
+        if step > self._before:  # the lower count was a long evaluation, and not the next epoch
             self._before = math.inf
             self._steps.clear()
             self.step_times.begin_again(now, step)
@@ -270,7 +276,8 @@ class StepProgress:
         self.step_times.reached(now, step)
 
     def _passed(self, rank: int | None, epochs: float, *, late: bool) -> None:
-        """Each such line is progress: what it tells is rounded."""
+        """Takes a number of epochs that a rank printed. The number is rounded, so each such line is progress even if
+        the number is the same as before."""
         now = time.monotonic()
         with self._lock:
             if self._unit == "step" and self._steps:
@@ -286,7 +293,7 @@ class StepProgress:
         self._last, self._reported, self._allowed_s = now, False, 0.0
 
     def _counted(self, now: float, *, late: bool) -> None:
-        """Learn from the time of a count, unless it came `late`."""
+        """Learns the usual time between counts from this one, unless it came `late`."""
         self._counts += 1
         if late:
             self._late = True
@@ -297,7 +304,7 @@ class StepProgress:
             self._first_s = self._first_s or max(0.0, now - self._begun)
 
     def rate(self) -> StepRate | None:
-        """None until a step is known."""
+        """The step and the rate of the job; None until a step is known."""
         with self._lock:
             if not self._steps:
                 return None
@@ -306,22 +313,23 @@ class StepProgress:
             return StepRate(high, time.monotonic() - self._last, per_s, self._unit)
 
     def stalled_s(self, heard_until: float) -> float | None:
-        """How long no rank has come further, when that is longer than it may be. `heard_until`: what ranks reported
-        later is not known yet."""
+        """The seconds for which no rank has come further, if they exceed the limit of a stall; else None.
+        `heard_until`: the time up to which the ranks' reports are known."""
         with self._lock:
             limit = None if self._reported else self._limit_s()
             idle_s = heard_until - self._last
         return idle_s if limit is not None and idle_s > max(limit, self._allowed_s) else None
 
     def unheard_s(self, heard_until: float) -> float | None:
-        """How long all ranks have run without any step, where a limit could only be learned from steps; None else."""
+        """The seconds for which all ranks have run without any step, if the limit of a stall has to be learned from
+        steps (`stall: auto`); None if the limit is given or a step was heard."""
         with self._lock:
             if self._watch.stall_s is not None or self._steps:
                 return None
             return heard_until - self._begun + self._age_s
 
     def allow(self, seconds: float) -> None:
-        """A silence of so many seconds is no stall: who is waited for was seen to work."""
+        """Lets a silence of so many seconds pass: the rank that the others wait for was seen to work."""
         with self._lock:
             self._allowed_s = seconds
 
@@ -335,7 +343,7 @@ class StepProgress:
 
     @property
     def _mean_s(self) -> float:
-        """How long a count took on average, where some came late: the longest is not known then."""
+        """The average seconds between counts, if some came late, so that the longest is not known; else 0."""
         return self._age_s / self._counts if self._late else 0.0
 
     def _limit_s(self) -> float | None:

@@ -1,7 +1,7 @@
-"""The ranks of a job: who is which, and the environment of each.
+"""Which rank runs on which node and device of a job, and with which environment?
 
-The master's ranks come first, then node by node, inside a node by device index. The environment is what torchrun would
-set, the inventory's network settings, and the user's own `env`.
+The master's ranks come first, then node by node, inside a node by device index. The environment holds the variables
+that torchrun would set, the inventory's network settings, and the user's own `env`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Rank:
 
     @property
     def file_stem(self) -> str:
-        """What the names of its files begin with."""
+        """The beginning of the names of the rank's files."""
         return f"rank-{self.rank:05d}.{self.node}"
 
 
@@ -41,8 +41,8 @@ class NodeRanks:
 
 @dataclass(frozen=True, slots=True)
 class RankLayout:
-    """Every node's place by its name, in rank order: worked out once, because a place depends on all nodes before
-    it."""
+    """The ranks of every node, by its name, in rank order. They are worked out once for all nodes, because a node's
+    ranks depend on the nodes before it."""
 
     inventory: Inventory
     world_size: int
@@ -50,12 +50,12 @@ class RankLayout:
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
-        """Every rank of the job, in order."""
+        """Every rank of the job, in order of its number."""
         return tuple(rank for node_ranks in self.by_node.values() for rank in node_ranks.ranks)
 
     @property
     def address(self) -> str:
-        """What every rank dials."""
+        """The address that every rank dials."""
         return dialled_address(self.inventory.rendezvous, len(self.by_node))
 
     @property
@@ -65,7 +65,7 @@ class RankLayout:
 
 
 def layout(inventory: Inventory) -> RankLayout:
-    """Ranks for the inventory's nodes, which already stand in rank order."""
+    """The ranks for the inventory's nodes, which already stand in rank order."""
     by_node: dict[str, NodeRanks] = {}
     first = 0
     for node_rank, node in enumerate(inventory.nodes):
@@ -80,7 +80,8 @@ def layout(inventory: Inventory) -> RankLayout:
 
 
 def narrow(inventory: Inventory, nodes: Sequence[Node]) -> Inventory:
-    """The same cluster with only these nodes. Without its master the first of them leads, at its own address."""
+    """The same inventory with only these nodes. If its master is not among them, the first of them becomes the master,
+    at its own address."""
     names = {node.name for node in nodes}
     kept = tuple(node for node in inventory.nodes if node.name in names)
     rendezvous = inventory.rendezvous
@@ -91,17 +92,18 @@ def narrow(inventory: Inventory, nodes: Sequence[Node]) -> Inventory:
 
 
 def dialled_address(rendezvous: Rendezvous, node_count: int) -> str:
-    """MASTER_ADDR: one node dials itself over loopback, several dial the rendezvous address."""
+    """The value of MASTER_ADDR: a single node dials itself over loopback, several nodes dial the rendezvous address."""
     return "127.0.0.1" if node_count == 1 else rendezvous.address
 
 
 def endpoint(address: str, port: int | str) -> str:
-    """Both as one word: an IPv6 address stands in brackets."""
+    """Address and port as one word; an IPv6 address stands in brackets."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def node_environment(layout: RankLayout, node_ranks: NodeRanks) -> dict[str, EnvValue]:
-    """Variables that all ranks of a node share; weakest first: derived from the inventory, its `env`, the node's."""
+    """The variables that all ranks of a node share. The weakest first: derived from the inventory, the inventory's
+    `env`, the node's `env`."""
     node = node_ranks.node
     derived: dict[str, EnvValue] = {
         "MASTER_ADDR": layout.address,
@@ -115,13 +117,13 @@ def node_environment(layout: RankLayout, node_ranks: NodeRanks) -> dict[str, Env
     if node.gpus:
         derived["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in sorted(node.gpus))
     if len(node_ranks.ranks) > 1:
-        # As torchrun does: several processes with a thread per core each would fight over the cores.
+        # torchrun does the same: several processes with one thread per core each would compete for the cores.
         derived["OMP_NUM_THREADS"] = "1"
     return {**derived, **network_environment(layout.inventory, node)}
 
 
 def network_environment(inventory: Inventory, node: Node) -> dict[str, EnvValue]:
-    """What the inventory says about networks, and the user's own variables over it: the inventory's, then the
+    """The variables that the inventory's network settings give, overridden by the inventory's `env`, then by the
     node's."""
     derived: dict[str, EnvValue] = {}
     if inventory.network.interface:
@@ -133,34 +135,36 @@ def network_environment(inventory: Inventory, node: Node) -> dict[str, EnvValue]
 
 
 def rank_environment(rank: Rank) -> Mapping[str, str]:
-    """What differs between the ranks of one node."""
+    """The variables that differ between the ranks of one node."""
     return {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.local_rank)}
 
 
 def socket_interface(inventory: Inventory, node: Node) -> str | None:
-    """The `*_SOCKET_IFNAME` expression that the job's backend will read on this node, or None."""
+    """The `*_SOCKET_IFNAME` expression that the job's backend reads on this node, or None if it is not set."""
     name = "NCCL_SOCKET_IFNAME" if inventory.rendezvous.backend == "nccl" else "GLOO_SOCKET_IFNAME"
     return socket_interfaces(inventory, node).get(name)
 
 
 def socket_interfaces(inventory: Inventory, node: Node) -> dict[str, str]:
-    """Every `*_SOCKET_IFNAME` that is set for this node's ranks, whichever backend reads it: name -> expression."""
+    """The expressions of every `*_SOCKET_IFNAME` that is set for this node's ranks, by name, whichever backend reads
+    it."""
     environment = network_environment(inventory, node)
     names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
     return {name: value for name in names if isinstance(value := environment.get(name), str) and value}
 
 
 def hca_expression(inventory: Inventory, node: Node) -> str | None:
-    """The `NCCL_IB_HCA` expression in force on this node, or None for NCCL's own choice."""
+    """The `NCCL_IB_HCA` expression that applies on this node, or None for NCCL's own choice."""
     value = network_environment(inventory, node).get("NCCL_IB_HCA")
     return value if isinstance(value, str) and value else None
 
 
 def described(inventory: Inventory, spares: Iterable[Node] = ()) -> dict[str, object]:
-    """What a report says of a job's nodes, and of its spares. `env` holds the variables that have the same value on
-    every node, each entry of `nodes` only its own. Secrets are `***`.
+    """The description of a job's nodes and spares in a report. `env` holds the variables that have the same value on
+    every node, and each entry of `nodes` only the variables that differ. Secrets are `***`.
 
-    A node has its first rank, how many it has, and the devices of those, none for CPU ranks; a spare has 0 ranks.
+    An entry has the node's first rank, the number of its ranks, and their devices, which are empty for CPU ranks; a
+    spare has 0 ranks.
     """
     by_node = layout(inventory)
     environments = {
@@ -198,7 +202,7 @@ def described(inventory: Inventory, spares: Iterable[Node] = ()) -> dict[str, ob
 
 
 def _shown(variable: str, value: EnvValue) -> str:
-    """The value, unless it is a secret: by its type, or in plain text under a name of a secret."""
+    """The value, or `***` if it is a secret: by its type, or because the variable's name is that of a secret."""
     return GONE if isinstance(value, Secret) or names_secret(variable) else value
 
 
